@@ -1,0 +1,127 @@
+"""What every container is to the code above it: a Reader, a Writer, a Manifest, and places of payloads.
+
+The contract is written for all containers at once (docs/format.md); a container adds only how it finds its bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.manifest import Manifest
+from iofast.record import ImageInfo, Record
+
+
+class Located(NamedTuple):
+    """Where the payloads of one field lie, and what the index says of their records: columns of N rows each.
+
+    `crc` is None where the index has no checksums (a plain folder). `width` and `height` are upright, 0 = unknown.
+    """
+
+    index: NDArray[np.int64]  # the dense indices that were asked for
+    position: NDArray[np.uint64]  # position in the packing order, the number in the key
+    label: NDArray[np.int32]  # -1 = no label
+    width: NDArray[np.int32]
+    height: NDArray[np.int32]
+    orientation: NDArray[np.uint8]  # EXIF 1-8 still to be applied
+    file: NDArray[np.uint32]  # which file; meaning known to the reader alone
+    offset: NDArray[np.uint64]
+    length: NDArray[np.uint64]
+    crc: NDArray[np.uint32] | None
+
+
+class Payloads(NamedTuple):
+    """The `source` of `kernel.decode_batch` for some rows: open descriptors, or addresses where fd is -1."""
+
+    fds: NDArray[np.int32]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    crcs: NDArray[np.uint32] | None
+    orientations: NDArray[np.uint8]
+
+
+class Reader(ABC):
+    """Random access to the records of one container or plain folder.
+
+    Picklable; opens its files lazily in each process, survives fork and spawn; any number of threads may read.
+    Dense indices 0 … len-1 are in packing order, over all splits.
+    """
+
+    manifest: Manifest
+
+    def __len__(self) -> int:
+        return self.manifest.count
+
+    @abstractmethod
+    def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
+        """Where the payloads of `field` (default: the image) of these records lie.
+
+        Raises `IndexError` for an index out of range, `KeyError` for a field that the container does not have.
+        """
+
+    @abstractmethod
+    def payloads(self, located: Located, start: int, stop: int) -> AbstractContextManager[Payloads]:
+        """Rows [start, stop) of `located` as something the kernel can read; valid inside the `with` block."""
+
+    @abstractmethod
+    def view(self, index: int, field: str | None = None) -> memoryview:
+        """The payload of one field of one record, without a copy where the container allows it.
+
+        Checked against its CRC32C where the index has one. Raises like `locate`.
+        """
+
+    @abstractmethod
+    def record(self, index: int) -> Record:
+        """One record whole: key and all its fields."""
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """What an error message calls this record: container and key, or the path of a file."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back descriptors and maps; a later call opens them again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self.record(index) for index in range(len(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a writer cannot know by itself and puts into the manifest."""
+
+    classes: tuple[str, ...] | None = None
+    class_order: str = "lexicographic"  # lexicographic | natural | file
+    recipe: Mapping[str, object] | None = None  # every option that shaped the pixels, and library versions
+    seed: int | None = None  # of the packing permutation
+
+
+class Writer(ABC):
+    """Writes records, in packing order, into a container that nobody sees before `finish`."""
+
+    @abstractmethod
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+        """Append the record of `position` (greater than any before; holes are allowed).
+
+        Splits are contiguous: a split that was left may not be entered again.
+        """
+
+    @abstractmethod
+    def finish(self, description: Description) -> Manifest:
+        """Write index and manifest, make everything durable. The container is whole after this, still unpublished."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Stop; what was written is worthless."""

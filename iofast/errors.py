@@ -1,0 +1,43 @@
+"""Every error iofast raises on purpose.
+
+Each class also inherits the builtin that a caller who has never heard of iofast would catch. A message is one line:
+what is wrong, what was expected, what was found, and where (file, key, offset).
+"""
+
+from __future__ import annotations
+
+
+class IofastError(Exception):
+    """The parent of every error iofast raises on purpose."""
+
+
+class OptionError(IofastError, ValueError):
+    """An option, or a combination of options, that cannot be carried out."""
+
+
+class SourceError(IofastError, ValueError):
+    """What was to be packed or read is missing, empty or not understood."""
+
+
+class TargetError(IofastError, OSError):
+    """A target cannot be written: it exists, is locked by another run, is not writable, or the disk is full."""
+
+
+class ContainerError(IofastError, ValueError):
+    """A container's bytes contradict its format."""
+
+
+class UnfinishedError(ContainerError):
+    """The container was never finished: it has no manifest, or its `.partial` folder is still there."""
+
+
+class DecodeError(IofastError, ValueError):
+    """An image cannot be decoded."""
+
+
+class ErrorBudgetError(IofastError, RuntimeError):
+    """More images failed than `max_errors` allows."""
+
+
+class WorkerError(IofastError, RuntimeError):
+    """A worker thread or process ended before its work was done."""

@@ -1,0 +1,163 @@
+"""What the native kernel and its Python twin have in common: options, results, status codes, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.errors import OptionError
+
+FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")  # the order is the native kernel's numbering
+MAX_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
+MAX_BYTES = 1 << 30  # of one encoded image; read into scratch, so bounded before it is allocated
+MAX_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
+
+Source = tuple[
+    NDArray[np.int32],  # fds: open descriptors; -1 = the offset is an address the caller keeps alive
+    NDArray[np.uint64],  # offsets
+    NDArray[np.uint64],  # lengths
+    "NDArray[np.uint32] | None",  # CRC32C of each payload; None = not checked
+    NDArray[np.uint8],  # EXIF orientation, 1-8, to be applied
+]
+
+
+class Status(IntEnum):
+    """What became of one row of `decode_batch`. The numbers are the native kernel's and do not change."""
+
+    OK = 0
+    READ = 1
+    SHORT = 2
+    CHECKSUM = 3
+    CORRUPT = 4
+    TRUNCATED = 5
+    LIMIT = 6
+    BOX = 7
+    MEMORY = 8
+    UNSUPPORTED = 9
+
+
+MESSAGES = {
+    Status.OK: "ok",
+    Status.READ: "the file cannot be read",
+    Status.SHORT: "the file ends inside the payload",
+    Status.CHECKSUM: "the payload's CRC32C differs from the index: the bytes are damaged",
+    Status.CORRUPT: "the image data is corrupt",
+    Status.TRUNCATED: "the image is truncated",
+    Status.LIMIT: "the image is larger than the limit on pixels or bytes",
+    Status.BOX: "the box lies outside the image, or the image's size differs from the index",
+    Status.MEMORY: "out of memory",
+    Status.UNSUPPORTED: "not an image that can be decoded here",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """How a batch is decoded: the same for every row.
+
+    `fast` permits DCT scaling where the scaled crop still covers the output. `strict` makes damaged or truncated image
+    data an error even where a decoder could go on and guess the rest.
+    """
+
+    filter: str = "bilinear"
+    fast: bool = False
+    strict: bool = True
+    max_pixels: int = MAX_PIXELS
+    max_bytes: int = MAX_BYTES
+
+    def __post_init__(self) -> None:
+        if self.filter not in FILTERS:
+            raise OptionError(f"filter must be one of {', '.join(FILTERS)}, found {self.filter!r}")
+        if not 0 < self.max_pixels <= 1 << 32 or not 0 < self.max_bytes <= 1 << 32:
+            raise OptionError(f"max_pixels and max_bytes must be 1 to 2^32, found {self.max_pixels}, {self.max_bytes}")
+
+
+class Header(NamedTuple):
+    """What the first bytes of an image say. `width` and `height` are upright: after `orientation` was applied."""
+
+    format: str  # jpeg, png, webp, gif, bmp, tiff, ppm, avif
+    width: int
+    height: int
+    orientation: int  # EXIF 1-8 that a decoder has still to apply
+    components: int  # colour components: 1 grayscale, 3 RGB or YCbCr, 4 CMYK or with alpha
+    progressive: bool
+
+
+class Transcoded(NamedTuple):
+    """One packed image. All sizes are upright."""
+
+    data: bytes
+    field: str  # jpg, png or webp
+    width: int
+    height: int
+    orientation: int  # 1, unless the payload was kept verbatim with its tag
+    original_width: int
+    original_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class TranscodeRecipe:
+    """Every option that shapes the pixels of a packed image.
+
+    `mode`: `short` and `long` make that side `size` pixels and keep the aspect ratio; `exact` makes a square of `size`
+    whatever the aspect ratio; `crop` makes the short side `size` and cuts the centre square; `none` keeps the size.
+    `reducing_gap` (Pillow's word): a large JPEG is decoded at 1/2, 1/4 or 1/8 where that is still at least this many
+    times the wanted size; 0 = always in full. `format="keep"` stores the bytes as they are where no pixel changes.
+    """
+
+    size: int | None = None
+    mode: str = "none"
+    only_shrink: bool = False
+    filter: str = "bilinear"
+    format: str = "jpeg"
+    quality: int = 90
+    subsampling: str = "420"
+    restart: int = 0  # MCUs per restart interval, 0 = no restart markers
+    reducing_gap: float = 2.0
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        _one_of("mode", self.mode, ("short", "long", "exact", "crop", "none"))
+        _one_of("filter", self.filter, FILTERS)
+        _one_of("format", self.format, ("jpeg", "png", "webp", "keep"))
+        _one_of("subsampling", self.subsampling, ("420", "422", "444"))
+        if (self.size is None) != (self.mode == "none"):
+            raise OptionError(f"mode {self.mode!r} goes with size {'unset' if self.size else 'set'}, found {self.size}")
+        if self.size is not None and not 1 <= self.size <= MAX_SIDE:
+            raise OptionError(f"size must be 1 to {MAX_SIDE} pixels, found {self.size}")
+        if not 1 <= self.quality <= 100:
+            raise OptionError(f"quality must be 1 to 100, found {self.quality}")
+        if self.reducing_gap != 0 and not 1 <= self.reducing_gap <= 16:
+            raise OptionError(f"reducing_gap must be 0 or 1 to 16, found {self.reducing_gap}")
+        if not 0 <= self.restart <= 65_535:
+            raise OptionError(f"restart must be 0 to 65535 MCUs, found {self.restart}")
+
+    def resized(self, width: int, height: int) -> tuple[int, int]:
+        """The size (width, height) that an upright image of `width` x `height` is resampled to, before any crop."""
+        if self.size is None:
+            return width, height
+        if self.mode == "exact":
+            goal = (self.size, self.size)
+        else:
+            side = max(width, height) if self.mode == "long" else min(width, height)
+            # torchvision's rounding (truncation), so that Resize(size) of a packed image changes nothing
+            goal = tuple(self.size if s == side else max(1, s * self.size // side) for s in (width, height))  # type: ignore[assignment]
+        if self.only_shrink and (goal[0] > width or goal[1] > height):
+            return width, height
+        return goal
+
+    def crop(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """The box (x0, y0, x1, y1) that is kept of a resampled image of `width` x `height`: all of it, or its centre."""
+        if self.mode != "crop":
+            return 0, 0, width, height
+        side = min(self.size or width, width, height)
+        x, y = round((width - side) / 2), round((height - side) / 2)  # as torchvision's CenterCrop rounds
+        return x, y, x + side, y + side
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise OptionError(f"{name} must be one of {', '.join(allowed)}, found {value!r}")

@@ -1,0 +1,75 @@
+"""The record: a key and a mapping from field name to bytes. The only thing a container stores.
+
+docs/format.md is the specification of keys and fields; this module is where its rules are enforced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iofast.errors import ContainerError
+
+KEY_WIDTH = 8  # digits; 10^8 records, and `txn.get(b"00000042.jpg")` stays typeable
+MAX_FIELD_NAME = 64  # an LMDB key has 511 bytes and a USTAR name 100; key + "." + field must fit both
+MAX_PAYLOAD = (1 << 32) - 1  # bytes; an LMDB value and the index's u32 length both end here
+
+IMAGE_FIELDS = ("jpg", "png", "webp")  # an encoded image, in the order in which a reader looks for the image
+RAW_FIELDS = ("rgb", "yuv")  # raw pixels, their width and height in `json`
+LABEL_FIELD = "cls"
+JSON_FIELD = "json"
+
+_KEY = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
+_FIELD = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One sample: `key` is ASCII without dots or spaces, `fields` maps a field name to its payload."""
+
+    key: str
+    fields: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """What the index keeps about a record beside the places of its fields.
+
+    `width` and `height` are in pixels, upright (after EXIF orientation), 0 where unknown; `orientation` is the EXIF
+    orientation 1–8 that a decoder still has to apply to the stored payload; `label` is −1 where there is none.
+    """
+
+    label: int = -1
+    width: int = 0
+    height: int = 0
+    orientation: int = 1
+
+
+def format_key(position: int, width: int = KEY_WIDTH) -> str:
+    """The key of the record at `position` of the packing order: decimal, zero-padded, so that keys sort."""
+    key = f"{position:0{width}d}"
+    if position < 0 or len(key) > width:
+        raise ContainerError(f"position {position} does not fit a key of {width} digits")
+    return key
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it is a legal key, else raise `ContainerError`."""
+    if not _KEY.fullmatch(key):
+        raise ContainerError(f"key {key!r} is not 1 to 64 of the characters 0-9 A-Z a-z _ -")
+    return key
+
+
+def check_field(name: str) -> str:
+    """Return `name` if it is a legal field name, else raise `ContainerError`."""
+    if len(name) > MAX_FIELD_NAME or not _FIELD.fullmatch(name) or name.startswith("__"):
+        raise ContainerError(
+            f"field name {name!r} is not up to {MAX_FIELD_NAME} lower-case characters 0-9 a-z _ - . (as in 'seg.png')"
+        )
+    return name
+
+
+def image_field(fields: Mapping[str, object] | tuple[str, ...]) -> str | None:
+    """The name of the field that holds the image: the first of jpg, png, webp, rgb, yuv that is there."""
+    return next((name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields), None)
