@@ -1,0 +1,94 @@
+# One word per chore. On a fresh Debian or Ubuntu with Python 3.11+ and a C compiler, `make demo` and `make test` are
+# all that is needed: the first run makes .venv, installs into it and builds the kernel; later runs start at once.
+#
+#   make demo          sample images -> packed -> a small network trained from it, beside a Pillow DataLoader
+#   make test          the tests (under 8 minutes on 2 cores)
+#   make check         lint, types, layers, C warnings as errors, kernel tests under sanitizers
+#   make torture       long runs: kills, fuzz, soaks; PART=name for one of them. Results: benchmarks/results/torture-*.md
+#   make interop       our files read by other programs
+#   make bench         every benchmark; NAME=load for one. Results: benchmarks/results/
+#   make wheel         a wheel with libjpeg-turbo inside, tested where there is no system libjpeg
+#   make test-simd     the tests on Pillow-SIMD in Pillow's place, in an environment of its own
+#   make system-deps   Debian/Ubuntu packages that building needs (root); SYSTEM_DEPS=0 stops the others running it
+#   make clean         remove everything the above made, .venv too
+#
+# Variables: PYTHON=python3.12 (which Python), VENV=.venv (where to), SYSTEM_DEPS=0, PIP_ARGS="..." (for every install).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV ?= .venv
+SYSTEM_DEPS ?= 1
+PIP_ARGS ?=
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
+C_SOURCES := $(wildcard iofast/kernel/src/*.[ch])
+
+.PHONY: demo test check torture interop bench wheel clean system-deps test-simd sanitize environment kernel lint
+
+demo: kernel
+	$(BIN)/python tools/demo.py
+
+test: kernel
+	$(BIN)/pytest
+
+check: lint sanitize
+
+lint: kernel
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_layers.py tests/test_repository.py
+	tools/check_warnings.sh $(BIN)/python
+
+sanitize: environment
+	tools/sanitize.sh $(BIN)/python
+
+torture: kernel
+	$(BIN)/python -m tools.torture $(PART)
+
+interop: kernel
+	$(PIP) -e '.[interop]' --no-build-isolation
+	$(BIN)/pytest -m interop
+
+bench: kernel
+	$(PIP) -e '.[bench]' --no-build-isolation
+	for question in $(if $(NAME),benchmarks/bench_$(NAME).py,benchmarks/bench_*.py); do $(BIN)/python $$question; done
+
+wheel: environment
+	$(PIP) -e '.[wheel]' --no-build-isolation
+	$(BIN)/python tools/wheel.py
+
+test-simd: environment
+	tools/test_simd.sh $(PYTHON)
+
+system-deps:
+	tools/system_deps.sh $(PYTHON) install
+
+environment: $(VENV)/.installed
+
+# What is missing is installed, or named, before pip can fail over it.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@[ "$(SYSTEM_DEPS)" = 0 ] || tools/system_deps.sh $(PYTHON) offer
+	@tools/check_python.sh $(PYTHON)
+	@echo "making $(VENV) and installing into it (the first time takes some minutes; torch is large)"
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	IOFAST_NO_NATIVE=1 $(PIP) -e '.[dev]'
+	touch $@
+
+# No kernel, no stamp: as long as it cannot be built, every run tries again and says so.
+kernel: environment $(VENV)/.kernel
+$(VENV)/.kernel: setup.py $(C_SOURCES)
+	@[ "$(SYSTEM_DEPS)" = 0 ] || tools/system_deps.sh $(PYTHON) offer
+	rm -f iofast/kernel/_native*.so
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@if ls iofast/kernel/_native*.so >/dev/null 2>&1; then touch $@; fi
+
+clean:
+	rm -rf $(VENV) .venv-simd build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f iofast/kernel/_native*.so
+	find iofast tests tools benchmarks examples -name __pycache__ -type d -exec rm -rf {} +

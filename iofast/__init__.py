@@ -1,0 +1,64 @@
+"""iofast: pack a folder of images into one fast file, and train from it as fast as the machine decodes.
+
+This module only re-exports, and lazily: `import iofast` loads neither torch nor the kernel. Each name is loaded from
+its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getattr__ does the same
+    from iofast import errors as errors
+    from iofast import transforms as transforms
+    from iofast.dataset import FastDataset as FastDataset
+    from iofast.loader import FastLoader as FastLoader
+    from iofast.loader import LoaderOptions as LoaderOptions
+    from iofast.opening import open_reader as open_reader
+    from iofast.opening import open_writer as open_writer
+    from iofast.packing import PackOptions as PackOptions
+    from iofast.packing import pack as pack
+    from iofast.source import SourceOptions as SourceOptions
+
+__version__ = "0.1.0"
+
+_MODULES = ("errors", "transforms")
+_NAMES = {
+    "pack": "iofast.packing",
+    "FastDataset": "iofast.dataset",
+    "FastLoader": "iofast.loader",
+    "open_reader": "iofast.opening",
+    "open_writer": "iofast.opening",
+    "PackOptions": "iofast.packing",
+    "SourceOptions": "iofast.source",
+    "LoaderOptions": "iofast.loader",
+}
+__all__ = [
+    "pack",
+    "FastDataset",
+    "FastLoader",
+    "transforms",
+    "open_reader",
+    "open_writer",
+    "PackOptions",
+    "SourceOptions",
+    "LoaderOptions",
+    "errors",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        value: object = import_module(f"iofast.{name}")
+    elif name in _NAMES:
+        value = getattr(import_module(_NAMES[name]), name)
+    else:
+        raise AttributeError(f"module 'iofast' has no attribute {name!r}")
+    globals()[name] = value  # found without this function from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

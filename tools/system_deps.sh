@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The system packages that the kernel's build needs: a C compiler, Python's and libjpeg-turbo's headers, and Debian's
+# separate venv module.   usage: system_deps.sh PYTHON install|offer
+#   install   install what is missing (apt, root)
+#   offer     the same where that is possible; else name the command and go on, since all but the venv can be missing
+set -euo pipefail
+python=$1
+action=$2
+
+has_header() {  # does the compiler find it?
+  echo "#include <stdio.h>
+#include <$1>" | "${CC:-cc}" ${2:+-I"$2"} -fsyntax-only -x c - 2>/dev/null
+}
+
+missing=()
+command -v "${CC:-cc}" >/dev/null || missing+=(gcc libc6-dev)
+if command -v "$python" >/dev/null; then
+  # Debian keeps these two apart from python3; a Python from elsewhere brings them along.
+  version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
+  include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  [ -e "$include/Python.h" ] || missing+=("python$version-dev")
+else
+  missing+=(python3 python3-venv python3-dev)
+fi
+# libjpeg-dev stands for libjpeg62-turbo-dev on Debian and for libjpeg-turbo8-dev on Ubuntu.
+has_header jpeglib.h || missing+=(libjpeg-dev)
+
+[ ${#missing[@]} -gt 0 ] || exit 0
+command="apt-get install ${missing[*]}"
+if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+  echo "iofast: installing system packages that are missing: ${missing[*]}  (SYSTEM_DEPS=0 keeps hands off)"
+  export DEBIAN_FRONTEND=noninteractive
+  if apt-get -qq update </dev/null && apt-get -qq install -y --no-install-recommends "${missing[@]}" </dev/null; then
+    exit 0
+  fi
+  echo "iofast: $command failed" >&2
+elif ! command -v apt-get >/dev/null; then
+  command="install, with your system's package manager: a C compiler, Python's headers, libjpeg-turbo's headers"
+fi
+
+if [ "$action" = install ]; then
+  echo "iofast: needed and missing; as root: $command" >&2
+  exit 1
+fi
+cat >&2 <<END
+****************************************************************************************************
+iofast: missing for the native kernel: ${missing[*]}
+        as root: $command
+        Going on WITHOUT the native kernel: everything works, several times slower.
+****************************************************************************************************
+END
