@@ -1,0 +1,93 @@
+"""From compressed images to pixels: batches for training, single images for packing.
+
+One contract (contract.py), two implementations: the native kernel (src/, native.py) and its Python twin (twin.py).
+The native one is used where it was built; `IOFAST_KERNEL=python` or `native` in the environment decides otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from iofast.errors import OptionError
+from iofast.kernel.contract import (
+    FILTERS,
+    MESSAGES,
+    DecodeOptions,
+    Header,
+    Source,
+    Status,
+    Transcoded,
+    TranscodeRecipe,
+)
+
+__all__ = [
+    "Context",
+    "decode_batch",
+    "decode",
+    "read_header",
+    "transcode",
+    "crc32c",
+    "DecodeOptions",
+    "TranscodeRecipe",
+    "Transcoded",
+    "Header",
+    "Source",
+    "Status",
+    "FILTERS",
+    "backend",
+    "simd",
+    "describe",
+    "status_message",
+]
+
+_wanted = os.environ.get("IOFAST_KERNEL", "")
+if _wanted not in ("", "native", "python"):
+    raise OptionError(f"IOFAST_KERNEL must be native or python, found {_wanted!r}")
+
+_missing: str | None = None  # why the native kernel is not in use
+
+if _wanted != "python":
+    try:
+        from iofast.kernel.native import Context, crc32c, decode, decode_batch, read_header, transcode
+    except ImportError as error:
+        if _wanted == "native":
+            raise
+        _missing = str(error)
+else:
+    _missing = "IOFAST_KERNEL=python"
+
+if _missing is None:
+    from iofast.kernel import _native
+
+    backend = "native"
+    simd, _turbo = _native.versions()
+else:
+    from iofast.kernel.twin import (  # type: ignore[assignment]
+        Context,
+        crc32c,
+        decode,
+        decode_batch,
+        read_header,
+        transcode,
+    )
+
+    backend, simd, _turbo = "python", "none", 0
+    if not _wanted:
+        warnings.warn(
+            f"iofast's native kernel is missing ({_missing}): decoding runs on Pillow, several times slower. "
+            "`iofast doctor` says what to install.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def status_message(code: int) -> str:
+    """What a row's status means, in words."""
+    return MESSAGES[Status(code)]
+
+
+def describe() -> dict[str, str | None]:
+    """What is in use, for `iofast doctor`: backend, instruction set, libjpeg-turbo, and why the native one is not."""
+    version = f"{_turbo // 1_000_000}.{_turbo // 1000 % 1000}.{_turbo % 1000}" if _turbo else None
+    return {"backend": backend, "simd": simd, "libjpeg-turbo": version, "missing": _missing}

@@ -1,0 +1,39 @@
+"""The native module (src/module.c). Call it through `iofast.kernel`."""
+
+from collections.abc import Buffer  # type: ignore[attr-defined]  # for type checkers only: 3.12 in typeshed
+
+class _Context: ...  # a capsule
+
+def new_context(filter: int, fast: int, strict: int, max_pixels: int, max_bytes: int, /) -> _Context: ...
+def decode_batch(
+    context: _Context,
+    fds: Buffer,
+    offsets: Buffer,
+    lengths: Buffer,
+    crcs: Buffer | None,
+    orientations: Buffer,
+    boxes: Buffer,
+    flips: Buffer,
+    out: Buffer,
+    status: Buffer,
+    start: int,
+    stop: int,
+    /,
+) -> None: ...
+def transcode(
+    context: _Context,
+    data: Buffer,
+    box: tuple[int, int, int, int, int, int, int, int],
+    width: int,
+    height: int,
+    orientation: int,
+    quality: int,
+    h_samp: int,
+    v_samp: int,
+    restart: int,
+    denominator: int,
+    /,
+) -> tuple[int, bytes | None]: ...
+def read_header(data: Buffer, /) -> tuple[int, int, int, int, int, int]: ...
+def crc32c(data: Buffer, value: int = 0, /) -> int: ...
+def versions() -> tuple[str, int]: ...

@@ -1,0 +1,175 @@
+"""The native kernel's Python side: the same functions as the twin. What the C code does not take, the twin does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.errors import DecodeError, OptionError
+from iofast.kernel import _native, twin
+from iofast.kernel.contract import (
+    FILTERS,
+    MAX_SIDE,
+    MESSAGES,
+    DecodeOptions,
+    Header,
+    Source,
+    Status,
+    Transcoded,
+    TranscodeRecipe,
+)
+from iofast.kernel.twin import Buffer
+
+crc32c = _native.crc32c
+
+_SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
+_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8)
+_WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no pixel is resampled
+
+
+class Context:
+    """One thread's JPEG handle and scratch memory. Using one from two threads at once raises `RuntimeError`."""
+
+    def __init__(self, options: DecodeOptions) -> None:
+        self.options = options
+        self._open: _native._Context | None = _native.new_context(
+            FILTERS.index(options.filter), options.fast, options.strict, options.max_pixels, options.max_bytes
+        )
+
+    @property
+    def handle(self) -> _native._Context:
+        if self._open is None:
+            raise OptionError("the kernel was called with a context that is closed")
+        return self._open
+
+    def close(self) -> None:
+        """Give the memory back. Calling it twice is harmless."""
+        self._open = None
+
+
+def decode_batch(
+    context: Context,
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    out: NDArray[np.uint8],
+    status: NDArray[np.int32],
+    start: int,
+    stop: int,
+) -> None:
+    """Rows [start, stop) of a batch, without the GIL. Arguments, results and errors are `twin.decode_batch`'s."""
+    columns = (*source, boxes, flips, out, status)
+    for column, dtype in zip(columns, (*_DTYPES, np.int32, np.uint8, np.uint8, np.int32), strict=True):
+        if column is not None and column.dtype != dtype:
+            raise OptionError(f"decode_batch wants an array of {np.dtype(dtype)}, found {column.dtype}")
+    if boxes.ndim != 2 or boxes.shape[1] != 8:
+        raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
+    if not 0 <= start <= stop <= len(out):
+        raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
+    _native.decode_batch(context.handle, *source, boxes, flips, out, status, start, stop)
+    left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED)
+    if len(left):
+        twin.decode_rows(context.options, source, boxes, flips, out, status, (left + start).tolist())
+
+
+def read_header(data: Buffer) -> Header:
+    """Format, upright size and orientation. Raises `DecodeError`; of a file's beginning, the whole may still do."""
+    status, width, height, orientation, components, progressive = _native.read_header(data)
+    if status == Status.UNSUPPORTED:
+        return twin.read_header(data)
+    if status:
+        raise DecodeError(MESSAGES[Status(status)])
+    return Header("jpeg", width, height, orientation, components, bool(progressive))
+
+
+def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
+    """A whole image as upright RGB, uint8 (height, width, 3), given its EXIF orientation. Raises `DecodeError`."""
+    status, width, height, tagged, *_ = _native.read_header(data)
+    if status == Status.UNSUPPORTED:
+        return twin.decode(data, orientation)
+    if status:
+        raise DecodeError(MESSAGES[Status(status)])
+    if (tagged >= 5) != (5 <= orientation <= 8):
+        width, height = height, width
+    if width * height > _WHOLE.max_pixels:
+        raise DecodeError(MESSAGES[Status.LIMIT])
+    payload = np.frombuffer(data, np.uint8)
+    source = (
+        np.array([-1], np.int32),
+        np.array([payload.ctypes.data], np.uint64),
+        np.array([payload.size], np.uint64),
+        None,
+        np.array([orientation], np.uint8),
+    )
+    out = np.empty((1, height, width, 3), np.uint8)
+    result = np.zeros(1, np.int32)
+    boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
+    with _borrowed(_WHOLE) as context:
+        decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, result, 0, 1)
+    if result[0]:
+        raise DecodeError(MESSAGES[Status(result[0])])
+    return out[0]
+
+
+def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
+    """Decode, make upright, resize and encode in one call without the GIL. Results and errors are the twin's."""
+    if recipe.format not in ("jpeg", "keep"):
+        return twin.transcode(data, recipe)
+    status, width, height, orientation, *_ = _native.read_header(data)
+    if status in (Status.UNSUPPORTED, Status.OK) and width * height > recipe.max_pixels:
+        status = Status.LIMIT
+    if status == Status.UNSUPPORTED:
+        return twin.transcode(data, recipe)
+    if status:
+        raise DecodeError(MESSAGES[Status(status)])
+    size = recipe.resized(width, height)
+    x0, y0, x1, y1 = recipe.crop(*size)
+    if recipe.format == "keep" and (x0, y0, x1, y1) == (0, 0, width, height):
+        decode(data, orientation)  # a container holds only images that decode
+        return Transcoded(bytes(data), "jpg", width, height, orientation, width, height)
+    if max(x1 - x0, y1 - y0) > MAX_SIDE:
+        raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({x1 - x0}x{y1 - y0} pixels after resizing)")
+    with _borrowed(DecodeOptions(filter=recipe.filter, max_pixels=recipe.max_pixels)) as context:
+        status, payload = _native.transcode(
+            context.handle,
+            data,
+            (0, 0, width, height, *size, x0, y0),
+            x1 - x0,
+            y1 - y0,
+            orientation,
+            recipe.quality,
+            *_SAMPLING[recipe.subsampling],
+            recipe.restart,
+            _denominator((width, height), size, recipe.reducing_gap),
+        )
+    if status == Status.UNSUPPORTED:
+        return twin.transcode(data, recipe)
+    if payload is None:
+        raise DecodeError(MESSAGES[Status(status)])
+    return Transcoded(payload, "jpg", x1 - x0, y1 - y0, 1, width, height)
+
+
+_idle: dict[DecodeOptions, list[Context]] = {}
+
+
+@contextmanager
+def _borrowed(options: DecodeOptions) -> Iterator[Context]:
+    """A context for one image. Kept for the next: fresh scratch memory costs a page fault for each 4 KiB, 0.1 ms."""
+    idle = _idle.setdefault(options, [])  # append and pop of a list are atomic
+    context = idle.pop() if idle else Context(options)
+    try:
+        yield context
+    finally:
+        idle.append(context)
+
+
+def _denominator(original: tuple[int, int], size: tuple[int, int], gap: float) -> int:
+    """The DCT reduction that leaves at least `gap` times the wanted size: the rule of Pillow's `draft`."""
+    if not gap:
+        return 1
+    room = min(have // math.ceil(want * gap) for have, want in zip(original, size, strict=True))
+    return next(scale for scale in (8, 4, 2, 1) if room >= scale or scale == 1)

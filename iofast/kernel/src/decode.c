@@ -1,0 +1,203 @@
+/* One image at a time: payload, check, region, resample, and the batch and the transcode that are made of it. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+struct iof_context {
+  iof_options options;
+  iof_jpeg *jpeg;
+  iof_resampler resampler;
+  iof_buffer payload;
+  iof_buffer rgb; /* of a transcode */
+};
+
+iof_context *iof_context_new(const iof_options *options) {
+  iof_context *context = calloc(1, sizeof *context);
+  if (context) {
+    context->options = *options;
+    context->jpeg = iof_jpeg_new();
+    if (!context->jpeg) {
+      free(context);
+      context = NULL;
+    }
+  }
+  return context;
+}
+
+void iof_context_free(iof_context *context) {
+  if (!context) return;
+  iof_jpeg_free(context->jpeg);
+  iof_resampler_free(&context->resampler);
+  free(context->payload.data);
+  free(context->rgb.data);
+  free(context);
+}
+
+/* pread, not a map: a file cut short by another process is then an error code and not a signal. */
+static iof_status read_payload(iof_context *context, int fd, uint64_t offset, size_t length, const uint8_t **data) {
+  uint8_t *to = iof_reserve(&context->payload, length + 64);
+  size_t done = 0;
+  iof_status status = to ? IOF_OK : IOF_MEMORY;
+  if (offset > INT64_MAX - length) status = IOF_SHORT;
+  while (!status && done < length) {
+    ssize_t got = pread(fd, to + done, length - done, (off_t)(offset + done));
+    if (got > 0) {
+      done += (size_t)got;
+    } else if (got == 0) {
+      status = IOF_SHORT;
+    } else if (errno != EINTR) {
+      status = IOF_READ;
+    }
+  }
+  *data = to;
+  return status;
+}
+
+static iof_status fetch(iof_context *context, const iof_source *source, int64_t i, const uint8_t **data) {
+  iof_status status = IOF_OK;
+  uint64_t length = source->lengths[i];
+  if (length > context->options.max_bytes) {
+    status = IOF_LIMIT;
+  } else if (source->fds[i] < 0) {
+    *data = (const uint8_t *)(uintptr_t)source->offsets[i];
+  } else {
+    status = read_payload(context, source->fds[i], source->offsets[i], (size_t)length, data);
+  }
+  if (!status && source->crcs && iof_crc32c(0, *data, (size_t)length) != source->crcs[i]) status = IOF_CHECKSUM;
+  return status;
+}
+
+/* EXIF orientation as three questions: is the stored image on its side, and which upright axes run backwards? */
+typedef struct {
+  int turned, mirror_x, mirror_y;
+} orientation;
+
+static orientation orientation_of(int exif) {
+  return (orientation){.turned = exif >= 5 && exif <= 8,
+                       .mirror_x = exif == 2 || exif == 3 || exif == 6 || exif == 7,
+                       .mirror_y = exif == 3 || exif == 4 || exif == 7 || exif == 8};
+}
+
+static int box_fits(const iof_box *b, int width, int height, int out_width, int out_height) {
+  return b->x0 >= 0 && b->y0 >= 0 && b->x0 < b->x1 && b->y0 < b->y1 && b->x1 <= width && b->y1 <= height &&
+         b->virtual_w >= 1 && b->virtual_h >= 1 && b->x >= 0 && b->y >= 0 && out_width >= 1 && out_height >= 1 &&
+         out_width <= b->virtual_w - b->x && out_height <= b->virtual_h - b->y;
+}
+
+static int scaled(int size, int denominator) { return (size + denominator - 1) / denominator; }
+
+/* The largest DCT reduction after which the region still has as many pixels as are wanted of it. */
+static int fast_denominator(const iof_box *b) {
+  int denominator = 8;
+  while (denominator > 1 && ((b->x1 - b->x0) / denominator < b->virtual_w || (b->y1 - b->y0) / denominator < b->virtual_h))
+    denominator /= 2;
+  return denominator;
+}
+
+static iof_span span_of(int from, int to, int size, int denominator) {
+  double scale = 1.0 / denominator;
+  iof_span span = {.from = from * scale, .to = to == size ? scaled(size, denominator) : to * scale};
+  span.low = (int)floor(span.from);
+  span.high = (int)ceil(span.to);
+  return span;
+}
+
+typedef struct {
+  const iof_box *box;
+  int exif, flip, denominator;
+  int width, height; /* of the window */
+} view;
+
+/* Both axes, made in upright coordinates so that every rounding falls as it would on the upright image, then turned
+into the stored image's. Returns the rectangle of stored pixels that is needed. */
+static iof_status make_axes(iof_context *context, const view *v, int width, int height, int32_t rect[4]) {
+  iof_resampler *r = &context->resampler;
+  orientation o = orientation_of(v->exif);
+  iof_axis *x = o.turned ? &r->y : &r->x, *y = o.turned ? &r->x : &r->y;
+  iof_span across = span_of(v->box->x0, v->box->x1, width, v->denominator);
+  iof_span down = span_of(v->box->y0, v->box->y1, height, v->denominator);
+  across.virtual_size = v->box->virtual_w, across.first = v->box->x, across.outputs = v->width, across.reverse = v->flip;
+  down.virtual_size = v->box->virtual_h, down.first = v->box->y, down.outputs = v->height;
+  iof_status status = iof_axis_make(x, &across, context->options.filter, &r->weights);
+  if (!status) status = iof_axis_make(y, &down, context->options.filter, &r->weights);
+  if (!status) {
+    if (o.mirror_x) iof_axis_mirror(x, scaled(width, v->denominator));
+    if (o.mirror_y) iof_axis_mirror(y, scaled(height, v->denominator));
+    rect[0] = r->x.low, rect[1] = r->y.low, rect[2] = r->x.high, rect[3] = r->y.high;
+  }
+  return status;
+}
+
+/* Negative lobes overshoot, and Pillow clips between its passes, of which the upright horizontal one is the first. */
+static int horizontal_first(int filter, int exif) {
+  return (filter == IOF_BICUBIC || filter == IOF_LANCZOS) && !orientation_of(exif).turned;
+}
+
+static iof_status decode_view(iof_context *context, const uint8_t *data, size_t length, const view *v, iof_target target,
+                              int *components) {
+  const iof_options *options = &context->options;
+  int stored_width = 0, stored_height = 0;
+  int32_t rect[4];
+  iof_pixels pixels;
+  view whole = *v;
+  iof_status status = length < 2 || data[0] != 0xFF || data[1] != 0xD8 ? IOF_UNSUPPORTED : IOF_OK;
+  if (!status) status = iof_jpeg_open(context->jpeg, data, length, &stored_width, &stored_height, components);
+  if (!status && (uint64_t)stored_width * (uint64_t)stored_height > options->max_pixels) status = IOF_LIMIT;
+  orientation o = orientation_of(v->exif);
+  int width = o.turned ? stored_height : stored_width, height = o.turned ? stored_width : stored_height;
+  if (!status && !box_fits(v->box, width, height, v->width, v->height)) status = IOF_BOX;
+  if (!status) {
+    if (!v->denominator) whole.denominator = options->fast ? fast_denominator(v->box) : 1;
+    status = make_axes(context, &whole, width, height, rect);
+  }
+  if (!status) status = iof_jpeg_region(context->jpeg, rect, whole.denominator, options->strict, &pixels);
+  if (!status) {
+    if (o.turned) { /* stored columns become upright rows */
+      int64_t swap = target.x_stride;
+      target.x_stride = target.y_stride;
+      target.y_stride = swap;
+    }
+    status = iof_resample(&context->resampler, &pixels, &target, horizontal_first(options->filter, v->exif));
+  }
+  return status;
+}
+
+static void zero_row(const iof_output *out, uint8_t *to) {
+  for (int y = 0; y < out->height; y++)
+    for (int x = 0; x < out->width; x++)
+      for (int c = 0; c < 3; c++) to[y * out->y_stride + x * out->x_stride + c * out->channel_stride] = 0;
+}
+
+void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
+                      const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
+  for (int64_t i = start; i < stop; i++) {
+    const uint8_t *data = NULL;
+    int components;
+    iof_target target = {out->data + i * out->row_stride, out->x_stride, out->y_stride, out->channel_stride};
+    view v = {&boxes[i], source->orientations[i], flips[i], 0, out->width, out->height};
+    iof_status result = fetch(context, source, i, &data);
+    if (!result) result = decode_view(context, data, (size_t)source->lengths[i], &v, target, &components);
+    if (result) zero_row(out, target.data);
+    status[i] = (int32_t)result;
+  }
+}
+
+iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
+                         const uint8_t **encoded, size_t *encoded_length) {
+  size_t stride = 3 * (size_t)recipe->width;
+  int too_large = (uint64_t)recipe->width * (uint64_t)recipe->height > context->options.max_pixels;
+  uint8_t *rgb = too_large ? NULL : iof_reserve(&context->rgb, stride * (size_t)recipe->height + 64);
+  iof_target target = {rgb, 3, (int64_t)stride, 1};
+  view v = {&recipe->box, recipe->orientation, 0, recipe->denominator, recipe->width, recipe->height};
+  int components = 3;
+  iof_status status = rgb ? IOF_OK : too_large ? IOF_LIMIT : IOF_MEMORY;
+  if (!status) status = decode_view(context, data, length, &v, target, &components);
+  if (!status && components == 1) /* grayscale stays grayscale */
+    for (size_t i = 0; i < (size_t)recipe->width * (size_t)recipe->height; i++) rgb[i] = rgb[3 * i];
+  if (!status) status = iof_jpeg_encode(context->jpeg, rgb, recipe, components == 1, encoded, encoded_length);
+  return status;
+}

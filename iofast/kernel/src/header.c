@@ -1,0 +1,88 @@
+/* Size and orientation from the markers of a JPEG. No libjpeg, no allocation: folders of a million files are read so. */
+#include "iofast.h"
+
+static unsigned u16be(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
+
+typedef struct {
+  const uint8_t *p;
+  size_t n;
+  int little;
+} tiff;
+
+static unsigned tiff_u16(const tiff *t, size_t at) {
+  return t->little ? (unsigned)t->p[at + 1] << 8 | t->p[at] : u16be(t->p + at);
+}
+
+static size_t tiff_u32(const tiff *t, size_t at) {
+  size_t first = tiff_u16(t, at), second = tiff_u16(t, at + 2);
+  return t->little ? second << 16 | first : first << 16 | second;
+}
+
+/* Orientation (tag 0x0112) of the first directory of an Exif block, 1 where there is none that makes sense. */
+static int exif_orientation(const uint8_t *p, size_t n) {
+  int orientation = 1;
+  if (n >= 14 && p[0] == 'E' && p[1] == 'x' && p[2] == 'i' && p[3] == 'f' && p[4] == 0) {
+    tiff t = {p + 6, n - 6, p[6] == 'I'};
+    size_t at = tiff_u32(&t, 4);
+    size_t entries = at <= t.n - 2 ? tiff_u16(&t, at) : 0;
+    for (size_t i = 0; i < entries && at + 2 + 12 * (i + 1) <= t.n; i++) {
+      size_t entry = at + 2 + 12 * i;
+      if (tiff_u16(&t, entry) != 0x0112) continue;
+      size_t value = tiff_u16(&t, entry + 2) == 4 ? tiff_u32(&t, entry + 8) : tiff_u16(&t, entry + 8);
+      if (value >= 1 && value <= 8) orientation = (int)value;
+      break;
+    }
+  }
+  return orientation;
+}
+
+static int is_start_of_frame(unsigned marker) {
+  return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
+}
+
+static iof_status read_frame(const uint8_t *p, size_t n, unsigned marker, iof_header *header) {
+  if (n < 6) return IOF_CORRUPT;
+  header->height = (int)u16be(p + 1);
+  header->width = (int)u16be(p + 3);
+  header->components = p[5];
+  header->progressive = marker == 0xC2 || marker == 0xC6 || marker == 0xCA || marker == 0xCE;
+  /* height 0 means that a DNL marker follows the scan: legal, and decoded by nobody */
+  return header->width && header->height ? IOF_OK : IOF_UNSUPPORTED;
+}
+
+iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *header) {
+  size_t at = 2;
+  iof_status status = IOF_TRUNCATED, frame = IOF_CORRUPT; /* of a scan that comes before any frame */
+  int exif_seen = 0;
+  *header = (iof_header){.orientation = 1};
+  if (length < 3 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF) return IOF_UNSUPPORTED;
+  while (status == IOF_TRUNCATED && at + 4 <= length) {
+    unsigned marker = data[at + 1];
+    size_t size = u16be(data + at + 2);
+    const uint8_t *body = data + at + 4;
+    if (data[at] != 0xFF || marker == 0xFF) { /* garbage between segments, which libjpeg skips too, or a fill byte */
+      at++;
+    } else if (marker == 0 || marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7)) {
+      at += 2;
+    } else if (marker == 0xD9 || marker == 0xDA) {
+      status = frame; /* the first scan: all that we look for stands before it */
+    } else if (size < 2) {
+      status = IOF_CORRUPT;
+    } else if (at + 2 + size > length) {
+      break;
+    } else {
+      if (is_start_of_frame(marker)) frame = read_frame(body, size - 2, marker, header);
+      if (marker == 0xE1 && !exif_seen && size >= 8 && body[0] == 'E' && body[1] == 'x') {
+        header->orientation = exif_orientation(body, size - 2);
+        exif_seen = 1;
+      }
+      at += 2 + size;
+    }
+  }
+  if (header->orientation >= 5) { /* stored on its side */
+    int width = header->width;
+    header->width = header->height;
+    header->height = width;
+  }
+  return status;
+}

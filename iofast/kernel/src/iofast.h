@@ -1,0 +1,116 @@
+/* iofast kernel: from compressed photographs to a batch of cropped, resized pixels.
+
+Synopsis
+    iof_context *c = iof_context_new(&options);            one per thread
+    iof_decode_batch(c, &source, boxes, flips, &out, status, start, stop);
+    iof_context_free(c);
+
+The kernel is plain C on libjpeg-turbo and knows nothing of Python. It has no global state and no thread-locals; all
+scratch memory belongs to the context and is reused, so a steady stream of images allocates nothing here.
+
+Coordinates are upright: what a viewer shows after the EXIF orientation is applied. Everything the kernel is given may
+be hostile: sizes are checked before memory is taken, offsets before they are used.
+
+Memory: `iof_context_new` and `iof_context_free` make a pair; every other pointer is the caller's. Threads: two threads
+never share a context; everything else may be shared for reading.
+*/
+#ifndef IOFAST_H
+#define IOFAST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What became of one image. The numbers are part of the Python contract (kernel/contract.py: Status). */
+typedef enum {
+  IOF_OK = 0,
+  IOF_READ = 1,        /* pread failed */
+  IOF_SHORT = 2,       /* the file ends inside the payload */
+  IOF_CHECKSUM = 3,    /* CRC32C differs */
+  IOF_CORRUPT = 4,     /* the image data contradicts itself */
+  IOF_TRUNCATED = 5,   /* the image data ends early */
+  IOF_LIMIT = 6,       /* more pixels or bytes than the options allow */
+  IOF_BOX = 7,         /* a box outside its image */
+  IOF_MEMORY = 8,      /* malloc returned NULL */
+  IOF_UNSUPPORTED = 9, /* not a JPEG that is decoded here */
+} iof_status;
+
+typedef enum { IOF_NEAREST, IOF_BOX_FILTER, IOF_BILINEAR, IOF_BICUBIC, IOF_LANCZOS, IOF_FILTERS } iof_filter;
+
+typedef struct {
+  int filter;         /* iof_filter */
+  int fast;           /* allow DCT scaling where the scaled crop still covers the output */
+  int strict;         /* damaged data is an error even where libjpeg would guess the rest */
+  uint64_t max_pixels;
+  uint64_t max_bytes; /* of one payload */
+} iof_options;
+
+typedef struct iof_context iof_context;
+
+/* Payload i: `lengths[i]` bytes at `offsets[i]` of `fds[i]`; where the descriptor is -1, at that address. */
+typedef struct {
+  const int32_t *fds;
+  const uint64_t *offsets;
+  const uint64_t *lengths;
+  const uint32_t *crcs; /* CRC32C, or NULL: not checked */
+  const uint8_t *orientations; /* EXIF 1-8; anything else counts as 1 */
+} iof_source;
+
+/* One row of `boxes`: the region is resampled to virtual_w x virtual_h, of which the window at (x, y) is wanted. */
+typedef struct {
+  int32_t x0, y0, x1, y1;
+  int32_t virtual_w, virtual_h;
+  int32_t x, y;
+} iof_box;
+
+/* uint8 pixels [rows][height][width][3] with any byte strides. */
+typedef struct {
+  uint8_t *data;
+  int64_t row_stride, y_stride, x_stride, channel_stride;
+  int32_t width, height;
+} iof_output;
+
+typedef struct {
+  int32_t width, height; /* upright */
+  int32_t orientation;   /* EXIF 1-8 still to be applied */
+  int32_t components;
+  int32_t progressive;
+} iof_header;
+
+/* How one image is written again: `box` as above, then a width x height JPEG. */
+typedef struct {
+  iof_box box;
+  int32_t width, height;
+  int32_t orientation;
+  int32_t quality;
+  int32_t h_samp, v_samp; /* luma sampling factors: 2,2 = 4:2:0 */
+  int32_t restart;        /* MCUs per restart interval, 0 = none */
+  int32_t denominator;    /* decode at 1/1, 1/2, 1/4 or 1/8 */
+} iof_recipe;
+
+/* NULL where memory is short. */
+iof_context *iof_context_new(const iof_options *options);
+void iof_context_free(iof_context *context);
+
+/* Decode rows [start, stop). Row i of `out` belongs to payload i. A failed row is zero-filled and does not stop the
+others; its reason is in status[i]. Rows outside [start, stop) are not touched. */
+void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
+                      const iof_output *out, int32_t *status, int64_t start, int64_t stop);
+
+/* Decode, orient, resample, crop and encode one JPEG. On IOF_OK `*encoded` points into the context, valid until its
+next use. */
+iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
+                         const uint8_t **encoded, size_t *encoded_length);
+
+/* Read size and orientation from the first bytes of a JPEG, without libjpeg. IOF_TRUNCATED: more bytes may help. */
+iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *header);
+
+/* CRC32C (Castagnoli), continued from `value`. */
+uint32_t iof_crc32c(uint32_t value, const void *data, size_t length);
+
+/* The instruction set in use: "avx2" or "scalar"; IOFAST_SIMD=scalar in the environment forces the latter. */
+const char *iof_simd(void);
+
+/* libjpeg-turbo's version at build time, as 2001005. */
+int iof_jpeg_version(void);
+
+#endif

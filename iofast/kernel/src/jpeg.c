@@ -1,0 +1,271 @@
+/* libjpeg-turbo behind open, region and encode. Errors come back as a status: longjmp stays inside this file. */
+#include <setjmp.h>
+#include <stdio.h> /* jpeglib.h wants FILE */
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#include "internal.h"
+
+#define MAX_SCANS 500 /* a progressive file of more scans is an attack on the clock: each scan passes over all pixels */
+#define MARGIN 2      /* pixels that fancy upsampling sees beyond an edge: 1, kept even as chroma samples are */
+#define SLACK 64      /* bytes behind a row and behind the last row: vector loads run past the end */
+#define NARROW 64     /* below this width a crop saves nothing, and libjpeg upsamples tiny widths differently */
+
+struct iof_jpeg {
+  struct jpeg_decompress_struct decompress;
+  struct jpeg_compress_struct compress;
+  struct jpeg_error_mgr errors;
+  struct jpeg_progress_mgr progress;
+  struct jpeg_destination_mgr destination;
+  jmp_buf escape;
+  iof_status failure;  /* set by error_exit */
+  iof_status warning;  /* the worst thing libjpeg only warned of */
+  iof_buffer pixels, encoded, rows;
+};
+
+static iof_jpeg *owner(j_common_ptr info) { return info->client_data; }
+
+static iof_status status_of_error(int code) {
+  switch (code) {
+    case JERR_OUT_OF_MEMORY: return IOF_MEMORY;
+    case JERR_INPUT_EMPTY:
+    case JERR_INPUT_EOF: return IOF_TRUNCATED;
+    case JERR_NO_SOI:
+    case JERR_BAD_PRECISION:
+    case JERR_SOF_UNSUPPORTED:
+    case JERR_ARITH_NOTIMPL:
+    case JERR_NOT_COMPILED:
+    case JERR_CONVERSION_NOTIMPL:
+    case JERR_CCIR601_NOTIMPL:
+    case JERR_FRACT_SAMPLE_NOTIMPL: return IOF_UNSUPPORTED;
+    default: return IOF_CORRUPT;
+  }
+}
+
+static void error_exit(j_common_ptr info) {
+  iof_jpeg *jpeg = owner(info);
+  jpeg->failure = status_of_error(info->err->msg_code);
+  longjmp(jpeg->escape, 1);
+}
+
+/* Warnings that speak of lost pixels. Extraneous bytes and odd version numbers are harmless and common. */
+static void emit_message(j_common_ptr info, int level) {
+  if (level >= 0) return;
+  switch (info->err->msg_code) {
+    case JWRN_JPEG_EOF: owner(info)->warning = IOF_TRUNCATED; break;
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_ARITH_BAD_CODE:
+    case JWRN_MUST_RESYNC:
+    case JWRN_BOGUS_PROGRESSION:
+    case JWRN_NOT_SEQUENTIAL:
+      if (!owner(info)->warning) owner(info)->warning = IOF_CORRUPT;
+  }
+}
+
+static void output_message(j_common_ptr info) { (void)info; }
+
+static void count_scans(j_common_ptr info) {
+  if (info->is_decompressor && ((j_decompress_ptr)info)->input_scan_number > MAX_SCANS) {
+    owner(info)->failure = IOF_LIMIT;
+    longjmp(owner(info)->escape, 1);
+  }
+}
+
+static iof_status create(iof_jpeg *jpeg) { /* jpeg_create clears all but err and client_data */
+  jpeg_create_decompress(&jpeg->decompress);
+  jpeg_create_compress(&jpeg->compress);
+  jpeg->decompress.progress = &jpeg->progress;
+  return IOF_OK;
+}
+
+iof_jpeg *iof_jpeg_new(void) {
+  iof_jpeg *volatile jpeg = calloc(1, sizeof *jpeg);
+  if (jpeg) {
+    jpeg_std_error(&jpeg->errors);
+    jpeg->errors.error_exit = error_exit;
+    jpeg->errors.emit_message = emit_message;
+    jpeg->errors.output_message = output_message;
+    jpeg->progress.progress_monitor = count_scans;
+    jpeg->decompress.err = jpeg->compress.err = &jpeg->errors;
+    jpeg->decompress.client_data = jpeg->compress.client_data = jpeg;
+    if (setjmp(jpeg->escape) ? jpeg->failure : create(jpeg)) {
+      iof_jpeg_free(jpeg);
+      jpeg = NULL;
+    }
+  }
+  return jpeg;
+}
+
+void iof_jpeg_free(iof_jpeg *jpeg) {
+  if (!jpeg) return;
+  jpeg_destroy_decompress(&jpeg->decompress);
+  jpeg_destroy_compress(&jpeg->compress);
+  free(jpeg->pixels.data);
+  free(jpeg->encoded.data);
+  free(jpeg->rows.data);
+  free(jpeg);
+}
+
+static iof_status open_image(iof_jpeg *jpeg, const uint8_t *data, size_t length, int *width, int *height, int *components) {
+  struct jpeg_decompress_struct *d = &jpeg->decompress;
+  jpeg_mem_src(d, data, length);
+  jpeg_read_header(d, TRUE);
+  *width = (int)d->image_width;
+  *height = (int)d->image_height;
+  *components = d->num_components;
+  return *components == 1 || *components == 3 || *components == 4 ? IOF_OK : IOF_UNSUPPORTED;
+}
+
+iof_status iof_jpeg_open(iof_jpeg *jpeg, const uint8_t *data, size_t length, int *width, int *height, int *components) {
+  jpeg_abort_decompress(&jpeg->decompress); /* whatever the last image left */
+  jpeg->warning = jpeg->failure = IOF_OK;
+  return setjmp(jpeg->escape) ? jpeg->failure : open_image(jpeg, data, length, width, height, components);
+}
+
+/* Columns [*x0, *x1) with the margin that fancy upsampling needs, starting on an iMCU edge as libjpeg wants it. */
+static void crop_columns(struct jpeg_decompress_struct *d, int x0, int x1, iof_pixels *pixels) {
+  JDIMENSION width = d->output_width;
+  int low = x0 - MARGIN, high = x1 + MARGIN;
+  if (high - low < NARROW) high = low + NARROW;
+  if (high > (int)width) {
+    high = (int)width;
+    if (high - low < NARROW) low = high - NARROW;
+  }
+  if (low < 0) low = 0;
+  pixels->x = 0;
+  pixels->width = (int)width;
+  if (width >= 2 * NARROW && high - low < (int)width) {
+    JDIMENSION offset = (JDIMENSION)low, wanted = (JDIMENSION)(high - low);
+    jpeg_crop_scanline(d, &offset, &wanted);
+    pixels->x = (int)offset;
+    pixels->width = (int)wanted;
+  }
+}
+
+/* What Pillow does to a CMYK JPEG: Adobe's inverted inks, then (255 - K) * (255 - C) / 255. */
+static void cmyk_to_rgbx(uint8_t *p, int n) {
+  for (int i = 0; i < n; i++, p += 4) {
+    unsigned light = p[3];
+    for (int c = 0; c < 3; c++) {
+      unsigned product = (255u - p[c]) * light + 128;
+      int value = (int)light - (int)((product + (product >> 8)) >> 8);
+      p[c] = (uint8_t)(value < 0 ? 0 : value);
+    }
+    p[3] = 255;
+  }
+}
+
+static void read_rows(struct jpeg_decompress_struct *d, const iof_pixels *pixels) {
+  JSAMPROW rows[16]; /* libjpeg returns one row group at a time, never more than this */
+  for (int done = 0; done < pixels->height;) {
+    int ask = pixels->height - done < 16 ? pixels->height - done : 16;
+    for (int i = 0; i < ask; i++) rows[i] = pixels->pixels + (size_t)(done + i) * pixels->stride;
+    done += (int)jpeg_read_scanlines(d, rows, (JDIMENSION)ask);
+  }
+  if (d->out_color_space == JCS_CMYK)
+    for (int y = 0; y < pixels->height; y++) cmyk_to_rgbx(pixels->pixels + (size_t)y * pixels->stride, pixels->width);
+}
+
+static iof_status decode_region(iof_jpeg *jpeg, const int32_t rect[4], int denominator, iof_pixels *pixels) {
+  struct jpeg_decompress_struct *d = &jpeg->decompress;
+  d->scale_num = 1;
+  d->scale_denom = (unsigned)denominator;
+  d->dct_method = JDCT_ISLOW;
+  d->do_fancy_upsampling = TRUE;
+  d->out_color_space = d->num_components == 4 ? JCS_CMYK : JCS_EXT_RGBX;
+  jpeg_start_decompress(d);
+  crop_columns(d, rect[0], rect[2], pixels);
+  int first = rect[1] - MARGIN < 0 ? 0 : rect[1] - MARGIN;
+  pixels->y = first;
+  pixels->height = rect[3] - first;
+  pixels->stride = (4 * (size_t)pixels->width + SLACK - 1) / SLACK * SLACK;
+  pixels->pixels = iof_reserve(&jpeg->pixels, pixels->stride * (size_t)pixels->height + SLACK);
+  if (!pixels->pixels) return IOF_MEMORY;
+  if (first) jpeg_skip_scanlines(d, (JDIMENSION)first);
+  read_rows(d, pixels);
+  return IOF_OK;
+}
+
+iof_status iof_jpeg_region(iof_jpeg *jpeg, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels) {
+  iof_status status = setjmp(jpeg->escape) ? jpeg->failure : decode_region(jpeg, rect, denominator, pixels);
+  jpeg_abort_decompress(&jpeg->decompress);
+  return !status && strict ? jpeg->warning : status;
+}
+
+/* The destination grows in the context's buffer, so that a steady stream of images allocates nothing. */
+static void start_output(j_compress_ptr c) {
+  iof_jpeg *jpeg = owner((j_common_ptr)c);
+  c->dest->next_output_byte = jpeg->encoded.data;
+  c->dest->free_in_buffer = jpeg->encoded.size;
+}
+
+static boolean grow_output(j_compress_ptr c) { /* called when the buffer is full, all of it used */
+  iof_jpeg *jpeg = owner((j_common_ptr)c);
+  size_t used = jpeg->encoded.size;
+  iof_buffer larger = {0};
+  if (!iof_reserve(&larger, 2 * used)) ERREXIT1(c, JERR_OUT_OF_MEMORY, 0);
+  memcpy(larger.data, jpeg->encoded.data, used);
+  free(jpeg->encoded.data);
+  jpeg->encoded = larger;
+  c->dest->next_output_byte = (JOCTET *)larger.data + used;
+  c->dest->free_in_buffer = larger.size - used;
+  return TRUE;
+}
+
+static void end_output(j_compress_ptr c) { (void)c; }
+
+static void set_encoding(struct jpeg_compress_struct *c, const iof_recipe *recipe, int gray) {
+  c->image_width = (JDIMENSION)recipe->width;
+  c->image_height = (JDIMENSION)recipe->height;
+  c->input_components = gray ? 1 : 3;
+  c->in_color_space = gray ? JCS_GRAYSCALE : JCS_RGB;
+  jpeg_set_defaults(c);
+  jpeg_set_quality(c, recipe->quality, TRUE);
+  c->optimize_coding = TRUE; /* 2-4 % fewer bytes, and faster to decode; costs a tenth of the packing time */
+  c->restart_interval = (unsigned)recipe->restart;
+  if (!gray) {
+    c->comp_info[0].h_samp_factor = recipe->h_samp;
+    c->comp_info[0].v_samp_factor = recipe->v_samp;
+  }
+}
+
+static iof_status encode(iof_jpeg *jpeg, const uint8_t *rgb, const iof_recipe *recipe, int gray) {
+  struct jpeg_compress_struct *c = &jpeg->compress;
+  size_t stride = (size_t)recipe->width * (gray ? 1 : 3);
+  jpeg->destination = (struct jpeg_destination_mgr){.init_destination = start_output,
+                                                    .empty_output_buffer = grow_output,
+                                                    .term_destination = end_output};
+  c->dest = &jpeg->destination;
+  set_encoding(c, recipe, gray);
+  jpeg_start_compress(c, TRUE);
+  while (c->next_scanline < c->image_height) {
+    JSAMPROW row = (JSAMPROW)(uintptr_t)(rgb + c->next_scanline * stride); /* libjpeg only reads it */
+    jpeg_write_scanlines(c, &row, 1);
+  }
+  jpeg_finish_compress(c);
+  return IOF_OK;
+}
+
+iof_status iof_jpeg_encode(iof_jpeg *jpeg, const uint8_t *rgb, const iof_recipe *recipe, int gray, const uint8_t **encoded,
+                           size_t *encoded_length) {
+  iof_status status = iof_reserve(&jpeg->encoded, 65536) ? IOF_OK : IOF_MEMORY;
+  if (!status && !(status = setjmp(jpeg->escape) ? jpeg->failure : encode(jpeg, rgb, recipe, gray))) {
+    *encoded = jpeg->encoded.data;
+    *encoded_length = jpeg->encoded.size - jpeg->destination.free_in_buffer;
+  }
+  jpeg_abort_compress(&jpeg->compress);
+  return status;
+}
+
+int iof_jpeg_version(void) {
+#ifdef LIBJPEG_TURBO_VERSION_NUMBER
+  return LIBJPEG_TURBO_VERSION_NUMBER;
+#else
+  return 0;
+#endif
+}

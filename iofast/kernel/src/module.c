@@ -1,0 +1,216 @@
+/* The binding: buffers in, GIL released, numbers out. No pixel code. See native.py for the Python side. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "iofast.h"
+
+#define CAPSULE "iofast.kernel.Context"
+
+/* A context and whether a call is inside it: scratch memory is not for two threads at once. */
+typedef struct {
+  iof_context *context;
+  atomic_flag busy;
+} handle;
+
+static void free_handle(PyObject *capsule) {
+  handle *h = PyCapsule_GetPointer(capsule, CAPSULE);
+  if (h) {
+    iof_context_free(h->context);
+    free(h);
+  }
+}
+
+/* NULL with an exception set where `capsule` is no context or another thread is inside it. */
+static handle *enter(PyObject *capsule) {
+  handle *h = PyCapsule_GetPointer(capsule, CAPSULE);
+  if (h && atomic_flag_test_and_set(&h->busy)) {
+    PyErr_SetString(PyExc_RuntimeError, "kernel context is in use by another thread; make one context per thread");
+    h = NULL;
+  }
+  return h;
+}
+
+static void leave(handle *h) { atomic_flag_clear(&h->busy); }
+
+PyDoc_STRVAR(new_context_doc, "new_context(filter, fast, strict, max_pixels, max_bytes) -> capsule");
+
+static PyObject *new_context(PyObject *self, PyObject *args) {
+  iof_options options;
+  unsigned long long max_pixels, max_bytes;
+  PyObject *capsule = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "iiiKK", &options.filter, &options.fast, &options.strict, &max_pixels, &max_bytes)) return NULL;
+  if (options.filter < 0 || options.filter >= IOF_FILTERS) {
+    PyErr_Format(PyExc_ValueError, "filter must be 0 to %d, found %d", IOF_FILTERS - 1, options.filter);
+    return NULL;
+  }
+  options.max_pixels = max_pixels;
+  options.max_bytes = max_bytes;
+  handle *h = calloc(1, sizeof *h);
+  if (h) h->context = iof_context_new(&options);
+  if (h && h->context) {
+    atomic_flag_clear(&h->busy);
+    capsule = PyCapsule_New(h, CAPSULE, free_handle);
+  }
+  if (!capsule) {
+    if (h) iof_context_free(h->context);
+    free(h);
+    if (!PyErr_Occurred()) PyErr_NoMemory();
+  }
+  return capsule;
+}
+
+/* The arrays of decode_batch in the order of its arguments, with what each must be. */
+enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, BOXES, FLIPS, OUT, STATUS, ARRAYS };
+
+static const struct {
+  const char *name;
+  Py_ssize_t row_bytes; /* 0: checked apart */
+  int flags;
+} ARRAY[ARRAYS] = {
+    [FDS] = {"fds", sizeof(int32_t), PyBUF_SIMPLE},
+    [OFFSETS] = {"offsets", sizeof(uint64_t), PyBUF_SIMPLE},
+    [LENGTHS] = {"lengths", sizeof(uint64_t), PyBUF_SIMPLE},
+    [CRCS] = {"crcs", sizeof(uint32_t), PyBUF_SIMPLE},
+    [ORIENTATIONS] = {"orientations", sizeof(uint8_t), PyBUF_SIMPLE},
+    [BOXES] = {"boxes", sizeof(iof_box), PyBUF_SIMPLE},
+    [FLIPS] = {"flips", sizeof(uint8_t), PyBUF_SIMPLE},
+    [OUT] = {"out", 0, PyBUF_STRIDED | PyBUF_WRITABLE},
+    [STATUS] = {"status", sizeof(int32_t), PyBUF_WRITABLE},
+};
+
+/* 0, or -1 with an exception set; buffers that were taken have a non-NULL `obj`. */
+static int take_buffers(PyObject **objects, Py_buffer *buffers, long long start, long long stop) {
+  for (int i = 0; i < ARRAYS; i++) {
+    if (i == CRCS && objects[i] == Py_None) continue;
+    if (PyObject_GetBuffer(objects[i], &buffers[i], ARRAY[i].flags)) return -1;
+    if (ARRAY[i].row_bytes && buffers[i].len / ARRAY[i].row_bytes < stop) {
+      PyErr_Format(PyExc_ValueError, "%s must have at least %lld rows of %zd bytes, found %zd bytes", ARRAY[i].name, stop,
+                   ARRAY[i].row_bytes, buffers[i].len);
+      return -1;
+    }
+  }
+  const Py_buffer *out = &buffers[OUT];
+  if (out->ndim != 4 || out->itemsize != 1 || out->shape[3] != 3 || out->shape[0] < stop || out->shape[1] > INT32_MAX ||
+      out->shape[2] > INT32_MAX || start < 0 || start > stop) {
+    PyErr_SetString(PyExc_ValueError, "out must be uint8 of shape (rows, height, width, 3) with 0 <= start <= stop <= rows");
+    return -1;
+  }
+  return 0;
+}
+
+PyDoc_STRVAR(decode_batch_doc,
+             "decode_batch(context, fds, offsets, lengths, crcs, orientations, boxes, flips, out, status, start, stop)");
+
+static PyObject *decode_batch(PyObject *self, PyObject *args) {
+  PyObject *capsule, *objects[ARRAYS], *result = NULL;
+  Py_buffer b[ARRAYS] = {{0}};
+  long long start, stop;
+  handle *h = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOLL", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
+                        &objects[5], &objects[6], &objects[7], &objects[8], &start, &stop))
+    return NULL;
+  if (!take_buffers(objects, b, start, stop) && (h = enter(capsule))) {
+    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf};
+    const Py_ssize_t *strides = b[OUT].strides;
+    iof_output out = {b[OUT].buf, strides[0], strides[1], strides[2], strides[3], (int32_t)b[OUT].shape[2],
+                      (int32_t)b[OUT].shape[1]};
+    Py_BEGIN_ALLOW_THREADS
+    iof_decode_batch(h->context, &source, b[BOXES].buf, b[FLIPS].buf, &out, b[STATUS].buf, start, stop);
+    Py_END_ALLOW_THREADS
+    leave(h);
+    result = Py_NewRef(Py_None);
+  }
+  for (int i = 0; i < ARRAYS; i++)
+    if (b[i].obj) PyBuffer_Release(&b[i]);
+  return result;
+}
+
+PyDoc_STRVAR(transcode_doc,
+             "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator)\n"
+             "-> (status, bytes or None); box is the eight numbers of a row of `boxes`");
+
+static PyObject *transcode(PyObject *self, PyObject *args) {
+  PyObject *capsule, *result = NULL;
+  Py_buffer data;
+  iof_recipe r;
+  handle *h;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "Oy*(iiiiiiii)iiiiiiii", &capsule, &data, &r.box.x0, &r.box.y0, &r.box.x1, &r.box.y1,
+                        &r.box.virtual_w, &r.box.virtual_h, &r.box.x, &r.box.y, &r.width, &r.height, &r.orientation,
+                        &r.quality, &r.h_samp, &r.v_samp, &r.restart, &r.denominator))
+    return NULL;
+  if (r.width < 1 || r.height < 1 || r.width > 65500 || r.height > 65500 || r.restart < 0 || r.restart > 65535 ||
+      (r.denominator != 1 && r.denominator != 2 && r.denominator != 4 && r.denominator != 8) || r.h_samp < 1 ||
+      r.h_samp > 4 || r.v_samp < 1 || r.v_samp > 4) {
+    PyErr_SetString(PyExc_ValueError, "transcode: width and height 1-65500, restart 0-65535, denominator 1, 2, 4 or 8");
+  } else if ((h = enter(capsule))) {
+    const uint8_t *encoded = NULL;
+    size_t length = 0;
+    iof_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = iof_transcode(h->context, data.buf, (size_t)data.len, &r, &encoded, &length);
+    Py_END_ALLOW_THREADS
+    if (status) {
+      result = Py_BuildValue("(iO)", (int)status, Py_None);
+    } else {
+      result = Py_BuildValue("(iy#)", 0, encoded, (Py_ssize_t)length);
+    }
+    leave(h);
+  }
+  PyBuffer_Release(&data);
+  return result;
+}
+
+PyDoc_STRVAR(read_header_doc, "read_header(data) -> (status, width, height, orientation, components, progressive)");
+
+static PyObject *read_header(PyObject *self, PyObject *args) {
+  Py_buffer data;
+  iof_header header;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*", &data)) return NULL;
+  iof_status status = iof_read_header(data.buf, (size_t)data.len, &header);
+  PyBuffer_Release(&data);
+  return Py_BuildValue("(iiiiii)", (int)status, header.width, header.height, header.orientation, header.components,
+                       header.progressive);
+}
+
+PyDoc_STRVAR(crc32c_doc, "crc32c(data, value=0) -> int");
+
+static PyObject *crc32c(PyObject *self, PyObject *args) {
+  Py_buffer data;
+  unsigned int value = 0;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*|I", &data, &value)) return NULL;
+  Py_BEGIN_ALLOW_THREADS
+  value = iof_crc32c(value, data.buf, (size_t)data.len);
+  Py_END_ALLOW_THREADS
+  PyBuffer_Release(&data);
+  return PyLong_FromUnsignedLong(value);
+}
+
+PyDoc_STRVAR(versions_doc, "versions() -> (instruction set, libjpeg-turbo version number)");
+
+static PyObject *versions(PyObject *self, PyObject *unused) {
+  (void)self;
+  (void)unused;
+  return Py_BuildValue("(si)", iof_simd(), iof_jpeg_version());
+}
+
+static PyMethodDef METHODS[] = {
+    {"new_context", new_context, METH_VARARGS, new_context_doc},
+    {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
+    {"transcode", transcode, METH_VARARGS, transcode_doc},
+    {"read_header", read_header, METH_VARARGS, read_header_doc},
+    {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
+    {"versions", versions, METH_NOARGS, versions_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "_native", .m_size = 0, .m_methods = METHODS};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&MODULE); }

@@ -1,0 +1,119 @@
+/* The pixel loops of resample.c in AVX2. Same integers in another order: the results are equal to the bit. */
+#include "internal.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#include <string.h>
+
+#define AVX2 __attribute__((target("avx2")))
+
+static inline AVX2 __m256i coefficient_pair(const int16_t *coef) {
+  int32_t pair;
+  memcpy(&pair, coef, 4);
+  return _mm256_set1_epi32(pair);
+}
+
+/* 16 sums of 32 bits, as two registers of eight in the order that packs_epi32 puts right. */
+typedef struct {
+  __m256i low, high;
+} sums;
+
+static inline AVX2 sums start_sums(int shift) {
+  __m256i half = _mm256_set1_epi32(1 << (shift - 1));
+  return (sums){half, half};
+}
+
+static inline AVX2 __m256i finish_sums(sums s, __m128i shift) {
+  return _mm256_packs_epi32(_mm256_sra_epi32(s.low, shift), _mm256_sra_epi32(s.high, shift));
+}
+
+static AVX2 void vertical_first(const uint8_t *const *rows, const int16_t *coef, int taps, int n, int shift, int16_t *dst) {
+  __m128i by = _mm_cvtsi32_si128(shift);
+  __m256i zero = _mm256_setzero_si256(), limit = _mm256_set1_epi16(255 << IOF_FRACTION);
+  for (int x = 0; x < n; x += 16) { /* rows and dst have room behind their end */
+    sums s = start_sums(shift);
+    for (int k = 0; k < taps; k += 2) {
+      __m256i c = coefficient_pair(coef + k);
+      __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(rows[k] + x)));
+      __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(rows[k + 1] + x)));
+      s.low = _mm256_add_epi32(s.low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), c));
+      s.high = _mm256_add_epi32(s.high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), c));
+    }
+    __m256i wide = _mm256_min_epi16(_mm256_max_epi16(finish_sums(s, by), zero), limit);
+    _mm256_storeu_si256((__m256i *)(dst + x), wide);
+  }
+}
+
+/* Two neighbouring outputs, four channels each: their sums before the shift. */
+static inline AVX2 __m256i two_outputs(const int16_t *row, const int32_t *start, int low, const int32_t *pairs, int taps,
+                                       __m256i sum) {
+  const __m256i interleave = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10,
+                                              11, 4, 5, 12, 13, 6, 7, 14, 15);
+  const int16_t *a = row + 4 * (ptrdiff_t)(start[0] - low), *b = row + 4 * (ptrdiff_t)(start[1] - low);
+  for (int k = 0; k < taps; k += 2, a += 8, b += 8, pairs += 8) {
+    __m256i v = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)a));
+    v = _mm256_shuffle_epi8(_mm256_inserti128_si256(v, _mm_loadu_si128((const __m128i *)b), 1), interleave);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(v, _mm256_loadu_si256((const __m256i *)pairs)));
+  }
+  return sum;
+}
+
+/* Eight outputs from `i` on, as int16 RGBX in the order 0 2 | 1 3 and 4 6 | 5 7. */
+static inline AVX2 void eight_outputs(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int i, int shift,
+                                      __m256i out[2]) {
+  __m128i by = _mm_cvtsi32_si128(shift);
+  __m256i half = _mm256_set1_epi32(1 << (shift - 1)), sum[4];
+  for (int q = 0; q < 4; q++) {
+    const int32_t *c = pairs + (size_t)(i / 2 + q) * (size_t)axis->taps * 4;
+    sum[q] = _mm256_sra_epi32(two_outputs(row, axis->start + i + 2 * q, axis->low, c, axis->taps, half), by);
+  }
+  out[0] = _mm256_packs_epi32(sum[0], sum[1]);
+  out[1] = _mm256_packs_epi32(sum[2], sum[3]);
+}
+
+static AVX2 void horizontal_rgb(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst) {
+  const __m256i drop_x = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9,
+                                          10, 12, 13, 14, -1, -1, -1, -1);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int i = 0; i < axis->outputs; i += 8, dst += 24) { /* dst has room for a multiple of eight outputs */
+    __m256i wide[2];
+    eight_outputs(row, axis, pairs, i, shift, wide);
+    __m256i rgbx = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(wide[0], wide[1]), order);
+    __m256i rgb = _mm256_shuffle_epi8(rgbx, drop_x);
+    __m128i first = _mm256_castsi256_si128(rgb), second = _mm256_extracti128_si256(rgb, 1);
+    _mm_storeu_si128((__m128i *)dst, _mm_or_si128(first, _mm_slli_si128(second, 12)));
+    _mm_storel_epi64((__m128i *)(dst + 16), _mm_srli_si128(second, 4));
+  }
+}
+
+static AVX2 void horizontal_wide(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst) {
+  __m256i zero = _mm256_setzero_si256(), limit = _mm256_set1_epi16(255 << IOF_FRACTION);
+  for (int i = 0; i < axis->outputs; i += 8, dst += 32) {
+    __m256i wide[2];
+    eight_outputs(row, axis, pairs, i, shift, wide);
+    for (int h = 0; h < 2; h++) {
+      __m256i clipped = _mm256_min_epi16(_mm256_max_epi16(wide[h], zero), limit);
+      _mm256_storeu_si256((__m256i *)(dst + 16 * h), _mm256_permute4x64_epi64(clipped, _MM_SHUFFLE(3, 1, 2, 0)));
+    }
+  }
+}
+
+static AVX2 void vertical_last(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst) {
+  __m128i by = _mm_cvtsi32_si128(shift);
+  for (int x = 0; x < n; x += 16) { /* n is a multiple of 32 */
+    sums s = start_sums(shift);
+    for (int k = 0; k < taps; k += 2) {
+      __m256i c = coefficient_pair(coef + k);
+      __m256i a = _mm256_loadu_si256((const __m256i *)(rows[k] + x));
+      __m256i b = _mm256_loadu_si256((const __m256i *)(rows[k + 1] + x));
+      s.low = _mm256_add_epi32(s.low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), c));
+      s.high = _mm256_add_epi32(s.high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), c));
+    }
+    __m256i wide = finish_sums(s, by);
+    __m128i narrow = _mm_packus_epi16(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    _mm_storeu_si128((__m128i *)(dst + x), narrow);
+  }
+}
+
+const iof_loops iof_loops_avx2 = {vertical_first, horizontal_rgb, horizontal_wide, vertical_last, "avx2"};
+#endif
