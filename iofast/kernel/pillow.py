@@ -1,0 +1,249 @@
+"""How the twin uses Pillow: opening, limits, plain pixels, orientation, resampling, and what its errors mean.
+
+Images are opened by the plugin class that their first bytes name, never by `Image.open`. That is an explicit list of
+formats (none that starts a program, as EPS does), and it leaves out Pillow's own check for oversized images, which can
+be turned off for a whole process only; the caller's `max_pixels` takes its place, before anything is decoded.
+Everything here works with Pillow 9.5 and later, so with Pillow-SIMD 9.5 too.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+from PIL import Image, features
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from iofast.errors import DecodeError
+from iofast.kernel.contract import MESSAGES, Header, Status
+
+_PLUGINS: dict[str, type[ImageFile]] = {
+    "jpeg": JpegImageFile,
+    "png": PngImageFile,
+    "gif": GifImageFile,
+    "bmp": BmpImageFile,
+    "tiff": TiffImageFile,
+    "ppm": PpmImageFile,
+}
+if features.check("webp"):
+    _PLUGINS["webp"] = WebPImageFile
+try:
+    from PIL.AvifImagePlugin import SUPPORTED, AvifImageFile
+except ImportError:
+    pass  # before Pillow 11.3
+else:
+    if SUPPORTED:
+        _PLUGINS["avif"] = AvifImageFile
+
+FILTERS = {name: Image.Resampling[name.upper()] for name in ("nearest", "box", "bilinear", "bicubic", "lanczos")}
+_REACH = {"nearest": 0, "box": 0.5, "bilinear": 1, "bicubic": 2, "lanczos": 3}  # source pixels on each side at scale 1
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
+_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+_END = b"\xff\xd9"
+_ORIENTATION = 0x0112  # the EXIF and TIFF tag
+_WIDTH, _HEIGHT = 256, 257  # TIFF tags
+_HUGE = 1 << 26  # pixels; a resampled image larger than this is not made when a window of it is all that is wanted
+
+
+class StatusError(Exception):
+    """Why an image cannot be decoded: one of the kernel's status codes, and what Pillow said."""
+
+    def __init__(self, status: Status, detail: str = "") -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+def failure(error: Exception) -> StatusError:
+    """The status code that an exception out of Pillow, or of this module, stands for."""
+    if isinstance(error, StatusError):
+        return error
+    detail = " ".join(str(error).split()) or type(error).__name__
+    return StatusError(_meaning(error, detail.lower()), detail)
+
+
+def _meaning(error: Exception, detail: str) -> Status:
+    if isinstance(error, MemoryError) or "out of memory" in detail:
+        return Status.MEMORY
+    if isinstance(error, Image.DecompressionBombError):
+        return Status.LIMIT
+    cause = error.__cause__ or error  # Pillow turns what a short header raises into SyntaxError
+    if isinstance(cause, (EOFError, IndexError, struct.error)) or "truncated" in detail or "unexpected end" in detail:
+        return Status.TRUNCATED
+    return Status.CORRUPT
+
+
+def decode_error(error: Exception) -> DecodeError:
+    """The public error for `error`: the status code's message, then Pillow's words in brackets where there are any."""
+    reason = failure(error)
+    detail = str(reason)
+    return DecodeError(MESSAGES[reason.status] + (f" ({detail})" if detail else ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An image whose header was read and whose pixels were not. `size` is (width, height) as `load` will give it.
+
+    `orientation` is what its EXIF says and `turn` has still to be called for. It is 1 for TIFF, which Pillow turns.
+    """
+
+    image: ImageFile
+    data: bytes
+    format: str
+    size: tuple[int, int]
+    orientation: int
+    scan: int  # where the header ended
+
+    def upright(self, orientation: int) -> tuple[int, int]:
+        """The size (width, height) after `orientation` was applied."""
+        return self.size[::-1] if 5 <= orientation <= 8 else self.size
+
+
+def open_image(data: bytes, max_pixels: int) -> Opened:
+    """Read the header. Raises `StatusError`, or what Pillow raises."""
+    kind = _format(data)
+    if kind not in _PLUGINS:
+        raise StatusError(Status.UNSUPPORTED)
+    stream = BytesIO(data)
+    image = _PLUGINS[kind](stream)
+    if kind == "jpeg" and not image.tile:
+        raise StatusError(Status.TRUNCATED, "the header ends before the pixels begin")
+    orientation = _orientation(image)
+    width, height = image.size
+    if isinstance(image, TiffImageFile):  # load() will turn it, but only newer versions say so in `size`
+        width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
+        width, height = (height, width) if orientation >= 5 else (width, height)
+        orientation = 1
+    if width * height > max_pixels:
+        raise StatusError(Status.LIMIT, f"{width}x{height} pixels")
+    return Opened(image, data, kind, (width, height), orientation, stream.tell())
+
+
+def _format(data: bytes) -> str:
+    start = data[:16]
+    if start[:3] == b"\xff\xd8\xff":
+        return "jpeg"
+    if start[:8] == b"\x89PNG\r\n\x1a\n":
+        return "png"
+    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
+        return "webp"
+    if start[:6] in (b"GIF87a", b"GIF89a"):
+        return "gif"
+    if start[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        return "tiff"
+    if start[4:8] == b"ftyp" and b"avif" in data[8 : min(64, int.from_bytes(start[:4], "big"))]:
+        return "avif"
+    if start[:1] == b"P" and start[1:2] in b"123456" and start[2:3] in b" \t\r\n#":
+        return "ppm" if len(start) > 2 else ""
+    return "bmp" if start[:2] == b"BM" else ""
+
+
+def _orientation(image: ImageFile) -> int:
+    """The EXIF orientation, 1 where there is none or it is no number from 1 to 8. XMP is not asked."""
+    try:
+        if isinstance(image, TiffImageFile):
+            value = image.tag_v2.get(_ORIENTATION, 1)
+        else:
+            exif = Image.Exif()
+            exif.load(image.info.get("exif", b""))
+            value = exif.get(_ORIENTATION, 1)
+    except Exception:  # whatever a damaged EXIF block raises: the pixels are as good as without it
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def header(opened: Opened) -> Header:
+    image = opened.image
+    if isinstance(image, JpegImageFile):
+        components = image.layers
+    elif image.mode in _ALPHA or image.mode == "CMYK" or "transparency" in image.info:
+        components = 4
+    else:
+        components = 1 if image.mode in _GRAY else 3
+    progressive = opened.format == "jpeg" and bool(image.info.get("progressive", False))
+    size = opened.upright(opened.orientation)
+    return Header(opened.format, *size, opened.orientation, components, progressive)
+
+
+def load(opened: Opened) -> Image.Image:
+    """Decode: a grayscale (`L`) or colour (`RGB`) image of the size `opened.size`.
+
+    Pillow is silent on damage that libjpeg only warns of, so unlike the native kernel this does not find it.
+    """
+    opened.image.load()
+    return _plain(opened.image)
+
+
+def check_end(opened: Opened) -> None:
+    """Raise `StatusError` for a JPEG without an end-of-image marker. Pillow minds only if pixels are missing."""
+    if opened.format == "jpeg" and opened.data.rfind(_END, opened.scan) < 0:
+        raise StatusError(Status.TRUNCATED, "there is no end-of-image marker")
+
+
+def mend_end(opened: Opened) -> Opened:
+    """`opened` with an end-of-image marker at the end, so that Pillow decodes what there is of a truncated JPEG.
+
+    Pillow's own way, `ImageFile.LOAD_TRUNCATED_IMAGES`, holds for the whole process.
+    """
+    return open_image(opened.data + _END, opened.size[0] * opened.size[1]) if opened.format == "jpeg" else opened
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """Grayscale of any depth becomes `L`, all else `RGB`; alpha is dropped, not blended."""
+    image.info.clear()  # Pillow would write profile and comment into the next file, and warn of transparency
+    if image.mode == "I" or image.mode.startswith("I;16"):  # 16 bits; Pillow's convert would clip, not scale
+        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    return image.convert("L" if image.mode in _GRAY else "RGB")
+
+
+def turn(image: Image.Image, orientation: int) -> Image.Image:
+    """`image` made upright, given its EXIF orientation."""
+    return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
+
+
+def cut(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """`image.crop(box)` for a box inside of it, without the size check that Pillow makes there."""
+    if box == (0, 0, *image.size):
+        return image
+    piece = Image.new(image.mode, (box[2] - box[0], box[3] - box[1]))
+    piece.paste(image, (-box[0], -box[1]))
+    return piece
+
+
+def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], name: str) -> Image.Image:
+    """The window of `size` of the virtual image of a row of `decode_batch`'s `boxes`, which must lie inside."""
+    x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
+    region = cut(image, (x0, y0, x1, y1))
+    if virtual_width * virtual_height <= _HUGE:
+        return cut(region.resize((virtual_width, virtual_height), FILTERS[name]), (x, y, x + size[0], y + size[1]))
+    # Pillow's `box` gives the same window but for the rounding of its 32-bit coordinates: small numbers keep that small
+    left, right, from_x, to_x = _span(region.width, virtual_width, (x, x + size[0]), _REACH[name])
+    top, bottom, from_y, to_y = _span(region.height, virtual_height, (y, y + size[1]), _REACH[name])
+    return cut(region, (left, top, right, bottom)).resize(size, FILTERS[name], box=(from_x, from_y, to_x, to_y))
+
+
+def _span(length: int, virtual: int, window: tuple[int, int], reach: float) -> tuple[int, int, float, float]:
+    """One axis: the source pixels that `window` of `virtual` depends on, and where in them the window lies."""
+    scale = length / virtual
+    start, stop = window[0] * scale, window[1] * scale
+    margin = reach * max(scale, 1) + 2
+    low, high = max(0, math.floor(start - margin)), min(length, math.ceil(stop + margin))
+    return low, high, start - low, stop - low

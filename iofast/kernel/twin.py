@@ -1,0 +1,270 @@
+"""The Python twin of the native kernel, on Pillow: the same functions, the same arguments, the same pixels.
+
+It runs where no compiler was there, does the rows that the native kernel does not take (everything but JPEG), and is
+the oracle that the native kernel is tested against. `DecodeOptions.fast` changes nothing here: it permits, and asks
+for nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from io import BytesIO
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from PIL import __version__ as pillow_version
+
+from iofast.errors import OptionError
+from iofast.kernel import pillow
+from iofast.kernel.contract import (
+    MAX_PIXELS,
+    MAX_SIDE,
+    DecodeOptions,
+    Header,
+    Source,
+    Status,
+    Transcoded,
+    TranscodeRecipe,
+)
+
+Buffer = bytes | bytearray | memoryview
+
+_FIELDS = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # what can be stored, and under which field
+_SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383}  # pixels a side that the format can hold
+_SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
+
+
+class Context:
+    """What one thread decodes with. The twin keeps nothing between calls; the native kernel keeps its scratch here."""
+
+    def __init__(self, options: DecodeOptions) -> None:
+        self.options = options
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def decode_batch(
+    context: Context,
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    out: NDArray[np.uint8],
+    status: NDArray[np.int32],
+    start: int,
+    stop: int,
+) -> None:
+    """Decode rows [start, stop): payload → upright RGB → region → resampled to virtual size → window → flip → `out`.
+
+    `boxes` is (N, 8): the region x0, y0, x1, y1 in upright source pixels, the virtual width and height it is resampled
+    to, and x, y of the window of the virtual image that is wanted, which has the size of `out`. `flips` is (N,): 1
+    mirrors left to right. `out` is uint8 (N, height, width, 3) of any strides. Each row's `Status` goes to `status`,
+    and a row that failed is filled with zeros. Raises `OptionError` if the arrays do not fit together.
+    """
+    if context.closed:
+        raise OptionError("decode_batch was called with a context that is closed")
+    if not 0 <= start <= stop <= len(out):
+        raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
+    decode_rows(context.options, source, boxes, flips, out, status, range(start, stop))
+
+
+def decode_rows(
+    options: DecodeOptions,
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    out: NDArray[np.uint8],
+    status: NDArray[np.int32],
+    rows: Iterable[int],
+) -> None:
+    """`decode_batch` for exactly the given rows."""
+    _check_shapes(source, boxes, flips, out, status)
+    size = (out.shape[2], out.shape[1])
+    for row in rows:
+        try:
+            data = _payload(source, row, options.max_bytes)
+            box = tuple(int(edge) for edge in boxes[row])
+            pixels = _window(data, int(source[4][row]), box, size, options)
+            out[row] = pixels[:, ::-1] if flips[row] else pixels
+            status[row] = Status.OK
+        except Exception as error:  # a damaged image raises whatever it likes; one row must never end a batch
+            out[row] = 0
+            status[row] = pillow.failure(error).status
+
+
+def _check_shapes(
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    out: NDArray[np.uint8],
+    status: NDArray[np.int32],
+) -> None:
+    if out.ndim != 4 or out.shape[3] != 3 or out.dtype != np.uint8 or 0 in out.shape[1:]:
+        raise OptionError(f"out must be uint8 of shape (N, height, width, 3), found {out.dtype} {out.shape}")
+    if boxes.shape != (len(out), 8):
+        raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
+    columns = [column for column in (*source, flips, status) if column is not None]
+    if any(column.shape != (len(out),) for column in columns):
+        shapes = ", ".join(str(column.shape) for column in columns)
+        raise OptionError(f"source, flips and status must have the shape ({len(out)},) as out has, found {shapes}")
+
+
+def _payload(source: Source, row: int, max_bytes: int) -> bytes:
+    fd, offset, length = (int(column[row]) for column in source[:3])
+    if length > max_bytes:
+        raise pillow.StatusError(Status.LIMIT)
+    data = ctypes.string_at(offset, length) if fd == -1 else _read(fd, offset, length)
+    if source[3] is not None and crc32c(data) != source[3][row]:
+        raise pillow.StatusError(Status.CHECKSUM)
+    return data
+
+
+def _read(fd: int, offset: int, length: int) -> bytes:
+    parts = []
+    while length:
+        try:
+            part = os.pread(fd, length, offset)
+        except (OSError, OverflowError) as error:
+            raise pillow.StatusError(Status.READ, str(error)) from error
+        if not part:
+            raise pillow.StatusError(Status.SHORT)
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _window(
+    data: bytes, orientation: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+) -> NDArray[np.uint8]:
+    opened = pillow.open_image(data, options.max_pixels)
+    orientation = 1 if opened.format == "tiff" else orientation
+    width, height = opened.upright(orientation)
+    x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
+    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
+        raise pillow.StatusError(Status.BOX)
+    if not (0 <= x <= virtual_width - size[0] and 0 <= y <= virtual_height - size[1]):
+        raise pillow.StatusError(Status.BOX)
+    if options.strict:
+        pillow.check_end(opened)
+    else:
+        opened = pillow.mend_end(opened)
+    upright = pillow.turn(pillow.load(opened), orientation)
+    return _rgb(pillow.resample(upright, box, size, options.filter))
+
+
+def _rgb(image: Image.Image) -> NDArray[np.uint8]:
+    return np.asarray(image.convert("RGB"), dtype=np.uint8)
+
+
+def read_header(data: Buffer) -> Header:
+    """What an image's first bytes say; pixels are not decoded. Raises `DecodeError`.
+
+    Where it raises on the first part of a file it may still succeed on the whole.
+    """
+    try:
+        return pillow.header(pillow.open_image(_as_bytes(data), 1 << 62))
+    except Exception as error:  # Pillow's plugins raise anything on damaged headers
+        raise pillow.decode_error(error) from error
+
+
+def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
+    """A whole image as upright RGB, uint8 (height, width, 3), given its EXIF orientation. Raises `DecodeError`."""
+    try:
+        opened = pillow.open_image(_as_bytes(data), MAX_PIXELS)
+        pillow.check_end(opened)
+        return _rgb(pillow.turn(pillow.load(opened), 1 if opened.format == "tiff" else orientation))
+    except Exception as error:  # as above
+        raise pillow.decode_error(error) from error
+
+
+def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
+    """Decode, make upright, resize, encode. EXIF, profiles and comments are left behind. Raises `DecodeError`.
+
+    A grayscale image stays grayscale (one JPEG component). A JPEG that only lacks its end marker is taken, unless its
+    bytes would be kept as they are.
+    """
+    if recipe.restart and _version(pillow_version) < (10, 2):
+        raise OptionError(f"restart={recipe.restart} needs Pillow 10.2 or the native kernel, found {pillow_version}")
+    try:
+        return _transcode(_as_bytes(data), recipe)
+    except Exception as error:  # as above
+        raise pillow.decode_error(error) from error
+
+
+def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
+    opened = pillow.open_image(data, recipe.max_pixels)
+    original = opened.upright(opened.orientation)
+    size = recipe.resized(*original)
+    box = recipe.crop(*size)
+    if recipe.format == "keep" and opened.format in _FIELDS and box == (0, 0, *original):
+        pillow.check_end(opened)
+        pillow.load(opened)  # a container holds only images that decode
+        return Transcoded(data, _FIELDS[opened.format], *original, opened.orientation, *original)
+    kind = "jpeg" if recipe.format == "keep" else recipe.format
+    width, height = box[2] - box[0], box[3] - box[1]
+    if max(width, height) > _SIDES[kind] or width * height > recipe.max_pixels:
+        raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")
+    payload = _encode(_resized(opened, size, box, recipe), kind, recipe)
+    return Transcoded(payload, _FIELDS[kind], width, height, 1, *original)
+
+
+def _resized(
+    opened: pillow.Opened, size: tuple[int, int], box: tuple[int, int, int, int], recipe: TranscodeRecipe
+) -> Image.Image:
+    goal = size[::-1] if opened.orientation >= 5 else size
+    scaled = _draft(opened, goal, recipe.reducing_gap)
+    pixels = pillow.load(opened)
+    if scaled:  # a box in the stored image, so the resize comes before the turn
+        small = pixels.resize(goal, pillow.FILTERS[recipe.filter], box=scaled)
+        return pillow.cut(pillow.turn(small, opened.orientation), box)
+    upright = pillow.turn(pixels, opened.orientation)
+    window = (box[2] - box[0], box[3] - box[1])
+    return pillow.resample(upright, (0, 0, *upright.size, *size, box[0], box[1]), window, recipe.filter)
+
+
+def _draft(opened: pillow.Opened, size: tuple[int, int], gap: float) -> tuple[float, float, float, float] | None:
+    """Have a JPEG decoded at 1/2, 1/4 or 1/8: where the whole image will lie in those pixels. None: in full."""
+    if opened.format != "jpeg" or not gap:
+        return None
+    drafted = opened.image.draft(None, (math.ceil(size[0] * gap), math.ceil(size[1] * gap)))
+    return None if drafted is None or opened.image.size == opened.size else drafted[1]
+
+
+def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe) -> bytes:
+    if kind == "png":
+        return _save(pixels, "PNG", {})
+    if kind == "webp":
+        return _save(pixels, "WEBP", {"quality": recipe.quality})
+    options: dict[str, object] = {"quality": recipe.quality, "subsampling": _SUBSAMPLING[recipe.subsampling]}
+    if recipe.restart:
+        options["restart_marker_blocks"] = recipe.restart
+    with suppress(OSError):  # Pillow guesses the buffer that this needs from the size, too small for noise
+        return _save(pixels, "JPEG", {**options, "optimize": True})
+    return _save(pixels, "JPEG", options)
+
+
+def _save(pixels: Image.Image, name: str, options: dict[str, object]) -> bytes:
+    stream = BytesIO()
+    pixels.save(stream, name, **options)
+    return stream.getvalue()
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """CRC32C (Castagnoli) of `data`; `value` is the CRC32C of what comes before it."""
+    return int(google_crc32c.extend(value, _as_bytes(data)))
+
+
+def _as_bytes(data: Buffer) -> bytes:
+    return data if isinstance(data, bytes) else bytes(data)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2])
