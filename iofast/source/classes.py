@@ -1,0 +1,74 @@
+"""Which number each class gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from iofast.errors import SourceError
+from iofast.source.listing import few, printable
+
+CLASS_FILE = "classes.txt"
+
+
+def natural_key(name: str) -> list[str | int]:
+    """Sort key under which "9" comes before "10": runs of digits count as numbers."""
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", name))]
+
+
+def order_classes(names: Collection[str], class_order: str, root: Path, *, exact: bool) -> tuple[list[str], list[str]]:
+    """`names` in the wanted order, and warnings. Raises `SourceError`.
+
+    With the order `file`, `classes.txt` in `root` must name all of `names`, and with `exact` no other.
+    """
+    if class_order == "file":
+        return _order_of_file(names, root / CLASS_FILE, exact=exact)
+    lexicographic = sorted(names)
+    natural = sorted(lexicographic, key=lambda name: (natural_key(name), name))
+    ordered = natural if class_order == "natural" else lexicographic
+    if natural == lexicographic:
+        return ordered, []
+    at = next(index for index, (one, other) in enumerate(zip(lexicographic, natural, strict=True)) if one != other)
+    return ordered, [
+        f"lexicographic and natural class order differ: class {at} is {printable(lexicographic[at])!r} or "
+        f"{printable(natural[at])!r}; taken is the {class_order} order"
+        + (", in which models trained with ImageFolder expect them" if class_order == "lexicographic" else "")
+    ]
+
+
+def check_distinct(names: Collection[str], root: Path) -> tuple[str, ...]:
+    """Class names as they are stored: text. Raises `SourceError` where two look the same after that."""
+    stored = tuple(printable(name) for name in names)
+    if len(set(stored)) < len(stored):
+        twice = next(name for name in stored if stored.count(name) > 1)
+        raise SourceError(f"two class folders in {root} are both written {twice!r} as text")
+    return stored
+
+
+def read_class_file(path: Path) -> tuple[str, ...]:
+    """The classes that a text file names, one per line; blank lines at the end do not count. Raises `SourceError`."""
+    try:
+        lines = path.read_text("utf-8-sig").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"class order 'file' needs {path}, one class per line: {error}") from None
+    first: dict[str, int] = {}
+    for number, name in enumerate(map(str.strip, lines), 1):
+        if not name:
+            raise SourceError(f"{path}, line {number}: empty, expected a class")
+        if first.setdefault(name, number) != number:
+            raise SourceError(f"{path}, line {number}: class {name!r} again, as in line {first[name]}")
+    if not first:
+        raise SourceError(f"{path} names no class")
+    return tuple(first)
+
+
+def _order_of_file(names: Collection[str], path: Path, *, exact: bool) -> tuple[list[str], list[str]]:
+    ordered = list(read_class_file(path))
+    absent, surplus = sorted(set(names) - set(ordered)), sorted(set(ordered) - set(names))
+    if absent or (surplus and exact):
+        lines = [f"it lacks {few(absent)}"] if absent else []
+        lines += [f"it names {few(surplus)} without a folder"] if surplus and exact else []
+        raise SourceError(f"{path} does not match the classes: {'; '.join(lines)}")
+    warnings = [f"classes of {path.name} without images: {few(surplus)} (their numbers are kept)"] if surplus else []
+    return ordered, warnings

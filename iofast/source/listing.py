@@ -1,0 +1,219 @@
+"""The listing of what is to be packed or read: paths, labels, splits and further columns, without a Python object each.
+
+A million images take their paths plus 13 bytes each: one blob, u64 bounds, i32 labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.errors import OptionError
+
+CLASS_ORDERS = ("lexicographic", "natural", "file")
+WHOLE = "all"  # the one split of a source without splits; therefore no split may be called so
+SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
+
+MISSING, PLAIN, QUOTED = 0, 1, 2  # Column.states: no value; the value as it is stored; text, to be quoted as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How a source is read.
+
+    `class_order`: `lexicographic` numbers class folders as torchvision's ImageFolder does, `natural` puts 9 before 10,
+    `file` takes the order of `classes.txt` in the root (beside a manifest), one class per line. The columns name what
+    a manifest calls path, label and split; None looks for the usual names (docs/pack.md).
+    """
+
+    class_order: str = "lexicographic"
+    path_column: str | None = None
+    label_column: str | None = None
+    split_column: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.class_order not in CLASS_ORDERS:
+            raise OptionError(f"class_order must be one of {', '.join(CLASS_ORDERS)}, found {self.class_order!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """N byte strings in one blob, each followed by one byte that belongs to none; `bounds` has N + 1 entries."""
+
+    blob: bytes | memoryview
+    bounds: NDArray[np.uint64]
+
+    @classmethod
+    def split(cls, blob: bytes) -> Self:
+        """From strings without NUL, each ended by a NUL."""
+        ends = np.flatnonzero(np.frombuffer(blob, np.uint8) == 0)
+        return cls(blob, np.concatenate((np.zeros(1, np.uint64), ends.astype(np.uint64) + np.uint64(1))))
+
+    @classmethod
+    def gather(cls, strings: Iterable[bytes]) -> Self:
+        """From strings of any content."""
+        blob, ends = bytearray(), [0]
+        for string in strings:
+            blob += string
+            blob.append(0)
+            ends.append(len(blob))
+        return cls(bytes(blob), np.array(ends, np.uint64))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, row: int) -> bytes:
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return bytes(self.blob[int(self.bounds[row]) : int(self.bounds[row + 1]) - 1])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[row] for row in range(len(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One manifest column beyond path, label and split: the field of each record that it becomes."""
+
+    field: str
+    values: Strings
+    states: NDArray[np.uint8]  # MISSING, PLAIN or QUOTED per row
+
+    def value(self, row: int) -> bytes | None:
+        """The payload of this field for one listing row, None where the row has no value."""
+        state = int(self.states[row])
+        if state == MISSING:
+            return None
+        value = self.values[row]
+        return json.dumps(value.decode(), ensure_ascii=False).encode() if state == QUOTED else value
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Which folders and files decided the listing, and their modification times (ns) from just before each was read."""
+
+    paths: Strings
+    stamps: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Every image to be packed or read, in packing order: split by split, inside a split in listing order.
+
+    Indices count in packing order. Arrays that are not properties stand in listing order; `order` maps one to the
+    other and is None where they are the same. Nothing is said about files existing: they may vanish at any time.
+    """
+
+    root: Path
+    kind: str  # classes | flat | manifest
+    classes: tuple[str, ...] | None
+    splits: tuple[tuple[str, int, int], ...]  # (name, start, stop) in packing order; one called "all" if there are none
+    paths: Strings
+    listed_labels: NDArray[np.int32]
+    watched: Watched
+    class_order: str = "lexicographic"
+    columns: tuple[Column, ...] = ()
+    order: NDArray[np.int64] | None = None
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def row(self, index: int) -> int:
+        """The listing row of the image at `index`. Raises `IndexError`."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)} in {self.root}")
+        return index if self.order is None else int(self.order[index])
+
+    def path(self, index: int) -> bytes:
+        """The path relative to `root`, in the file system's bytes; what a manifest gave as absolute stays so."""
+        return self.paths[self.row(index)]
+
+    def file(self, index: int) -> bytes:
+        """The path to open."""
+        return os.path.join(os.fsencode(self.root), self.path(index))
+
+    def label(self, index: int) -> int:
+        """The class number, -1 where there is none."""
+        return int(self.listed_labels[self.row(index)])
+
+    @cached_property
+    def labels(self) -> NDArray[np.int32]:
+        """All labels, int32 of shape (N,), -1 = none."""
+        return self.listed_labels if self.order is None else self.listed_labels[self.order]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that `extra` may give."""
+        return tuple(column.field for column in self.columns)
+
+    def extra(self, index: int) -> dict[str, bytes]:
+        """What the manifest's further columns say, as fields of the record; a missing value gives no field."""
+        row = self.row(index)
+        values = ((column.field, column.value(row)) for column in self.columns)
+        return {name: value for name, value in values if value is not None}
+
+    def split_of(self, index: int) -> str:
+        """The name of the split that holds `index`, "all" in a source without splits. Raises `IndexError`."""
+        self.row(index)
+        return next(name for name, start, stop in self.splits if start <= index < stop)
+
+    def shuffled(self, seed: int) -> Source:
+        """The same images with each split permuted, the same for a seed on every machine and in every version.
+
+        Inside a split of n images, image i gets the i-th little-endian u64 of the first 8n bytes of SHAKE-256 over
+        "iofast/shuffle/<seed>/<split>" and the images are sorted by it, equal ones as they stood.
+        """
+        order = np.arange(len(self), dtype=np.int64) if self.order is None else self.order.copy()
+        for name, start, stop in self.splits:
+            digest = hashlib.shake_256(f"iofast/shuffle/{seed}/{name}".encode()).digest(8 * (stop - start))
+            order[start:stop] = order[start:stop][np.argsort(np.frombuffer(digest, "<u8"), kind="stable")]
+        return replace(self, order=order)
+
+    def fingerprint(self) -> str:
+        """`sha256:<hex>` over everything this listing says, in this order; not over the root, nor files' contents."""
+        said = {"classes": self.classes, "splits": self.splits, "fields": self.fields, "order": self.order is not None}
+        digest = hashlib.sha256(json.dumps(said).encode())
+        for array in (self.listed_labels, self.order):
+            digest.update(b"" if array is None else np.ascontiguousarray(array).data)
+        for strings, states in ((self.paths, None), *((column.values, column.states) for column in self.columns)):
+            digest.update(len(strings).to_bytes(8, "little"))
+            digest.update(np.ascontiguousarray(strings.bounds).data)
+            digest.update(strings.blob)
+            digest.update(b"" if states is None else np.ascontiguousarray(states).data)
+        return f"sha256:{digest.hexdigest()}"
+
+
+def split_rank(name: str) -> tuple[int, str]:
+    """Sort key of splits in packing order."""
+    return (SPLIT_ORDER.index(name) if name in SPLIT_ORDER else len(SPLIT_ORDER), name)
+
+
+def printable(name: str | bytes) -> str:
+    """A file name as text that can be printed and stored: bytes that are not UTF-8 become `\\xe9`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def few(names: Iterable[str], most: int = 5) -> str:
+    """Names for a message: the first ones, and how many more there are."""
+    names = [repr(printable(name))[1:-1] for name in names]
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def ranges(counts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int, int], ...]:
+    """(name, start, stop) of splits that follow each other, from their names and counts."""
+    splits, start = [], 0
+    for name, count in counts:
+        splits.append((name, start, start + count))
+        start += count
+    return tuple(splits)

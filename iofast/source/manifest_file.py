@@ -1,0 +1,202 @@
+"""A manifest file as a source: which images, with which labels, splits and further fields.
+
+Paths are relative to the manifest's folder; `..` and absolute paths are allowed, since the file is the user's own and
+is only read. Each further column becomes a field of every record: one whose name has an extension keeps its name
+(`boxes.json`); else `.txt` is added where all values are text, `.bin` where they are bytes and `.json` elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.errors import ContainerError, SourceError
+from iofast.record import check_field
+from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
+from iofast.source.listing import (
+    MISSING,
+    PLAIN,
+    QUOTED,
+    WHOLE,
+    Column,
+    Source,
+    SourceOptions,
+    Strings,
+    Watched,
+    few,
+    ranges,
+    split_rank,
+)
+from iofast.source.table import BYTES, JSON, SUFFIXES, TEXT, Cells, Table, printable_column, read_table
+
+__all__ = ["SUFFIXES", "read_manifest"]
+
+PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
+LABEL_COLUMNS = ("label", "class", "target")
+SPLIT_COLUMNS = ("split",)
+
+_SPLIT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
+_INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,9})")  # 007 is a name
+_INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # what pandas writes for its row index
+
+
+def read_manifest(path: Path, options: SourceOptions) -> Source:
+    """The images that a .csv, .tsv, .jsonl or .parquet file names. Raises `SourceError` naming file and line."""
+    watched = _watch(path, options)
+    table = read_table(path)
+    names = _find(table, "path", options.path_column, PATH_COLUMNS)
+    if names is None:
+        raise SourceError(f"{path} has no column {' or '.join(PATH_COLUMNS)}: found {_columns(table)}")
+    paths = _paths(table, table.columns.pop(names))
+    label = _find(table, "label", options.label_column, LABEL_COLUMNS)
+    split = _find(table, "split", options.split_column, SPLIT_COLUMNS)
+    labels, classes, warnings = _labels(table, None if label is None else table.columns.pop(label), options)
+    splits, order = _splits(table, None if split is None else table.columns.pop(split))
+    ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]
+    if ignored:
+        warnings.append(f"columns without a name (a row index) left out: {len(ignored)}")
+    return Source(
+        root=path.parent,
+        kind="manifest",
+        classes=classes,
+        splits=splits,
+        paths=paths,
+        listed_labels=labels,
+        watched=watched,
+        class_order=options.class_order,
+        columns=_fields(table, [name for name in table.columns if name not in ignored]),
+        order=order,
+        warnings=tuple(warnings),
+    )
+
+
+def _watch(path: Path, options: SourceOptions) -> Watched:
+    files = [path, path.parent / CLASS_FILE] if options.class_order == "file" else [path]
+    stamps = [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
+    return Watched(Strings.gather(bytes(Path(file.name)) for file in files), np.array(stamps, np.int64))
+
+
+def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> str | None:
+    """The name of the column, None if there is none. Raises `SourceError` where it was asked for or is ambiguous."""
+    if wanted is not None:
+        if wanted not in table.columns:
+            raise SourceError(f"{table.path} has no {what} column {wanted!r}: found {_columns(table)}")
+        return wanted
+    found = [name for name in usual if name in table.columns]
+    if len(found) > 1:
+        raise SourceError(f"{table.path} has several {what} columns, say which: {', '.join(found)}")
+    return found[0] if found else None
+
+
+def _columns(table: Table) -> str:
+    return ", ".join(printable_column(name) for name in table.columns)
+
+
+def _paths(table: Table, cells: Cells) -> Strings:
+    for row, kind in enumerate(cells.kinds):
+        if kind != TEXT or cells.ends[row + 1] == cells.ends[row] + 1:
+            table.fail(row, "the path is empty" if kind in (MISSING, TEXT) else "the path is not text")
+    zeros = np.flatnonzero(np.frombuffer(bytes(cells.blob), np.uint8) == 0)
+    if len(zeros) > len(table):
+        first = int(np.flatnonzero(zeros[: len(table)] + 1 != np.array(cells.ends)[1:])[0])
+        table.fail(first, "the path has a NUL byte")
+    return cells.strings()
+
+
+def _check_text(table: Table, name: str, cells: Cells) -> None:
+    """Refuse text that is not UTF-8, which a CSV file may hold."""
+    if BYTES in cells.kinds:
+        return
+    try:
+        cells.blob.decode()
+    except UnicodeDecodeError as error:
+        row = int(np.searchsorted(np.array(cells.ends), error.start, "right")) - 1
+        table.fail(row, f"column {name} is not UTF-8")
+
+
+def _labels(
+    table: Table, cells: Cells | None, options: SourceOptions
+) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
+    """Labels in listing order, classes (None where the labels are numbers of unknown classes), warnings."""
+    if cells is None:
+        return np.full(len(table), -1, np.int32), None, []
+    _check_text(table, "label", cells)
+    values = list(cells.strings())
+    for row, kind in enumerate(cells.kinds):
+        if kind == JSON:
+            values[row] = values[row].removesuffix(b".0")  # Parquet turns integers with gaps into floating point
+        if kind == BYTES or (kind == JSON and not _INTEGER.fullmatch(values[row])):
+            table.fail(row, "the label is neither text nor an integer")
+    given = set(values) - {b""}
+    if all(map(_INTEGER.fullmatch, given)):
+        return _numbered(table, values, options)
+    names, warnings = order_classes(
+        [name.decode() for name in given], options.class_order, table.path.parent, exact=False
+    )
+    numbers = {name.encode(): number for number, name in enumerate(names)} | {b"": -1}
+    return np.array([numbers[value] for value in values], np.int32), tuple(names), warnings
+
+
+def _numbered(
+    table: Table, values: list[bytes], options: SourceOptions
+) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
+    classes = read_class_file(table.path.parent / CLASS_FILE) if options.class_order == "file" else None
+    numbers = [int(value or -1) for value in values]
+    most = len(classes) - 1 if classes else (1 << 31) - 1
+    for row, number in enumerate(numbers):
+        if not -1 <= number <= most:
+            table.fail(row, f"the label must be a class number 0 to {most}, or -1 for none, found {number}")
+    return np.array(numbers, np.int32), classes, []
+
+
+def _splits(table: Table, cells: Cells | None) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
+    """Split ranges in packing order, and the listing row of each position if rows have to move for that."""
+    if cells is None or set(cells.kinds) <= {MISSING}:
+        return ((WHOLE, 0, len(table)),), None
+    values = list(cells.strings())
+    for row, (value, kind) in enumerate(zip(values, cells.kinds, strict=True)):
+        if kind != TEXT or not _SPLIT.fullmatch(value.decode("utf-8", "replace")) or value == WHOLE.encode():
+            table.fail(row, "the split must be 1 to 64 of 0-9 A-Z a-z _ - and not 'all', in each row or in none")
+    names = sorted({value.decode() for value in values}, key=split_rank)
+    numbers = {name.encode(): number for number, name in enumerate(names)}
+    rows = np.array([numbers[value] for value in values])
+    counts = np.bincount(rows, minlength=len(names)).tolist()
+    order = np.argsort(rows, kind="stable").astype(np.int64)
+    moved = bool((np.diff(rows) < 0).any())
+    return ranges(zip(names, counts, strict=True)), order if moved else None
+
+
+def _fields(table: Table, names: list[str]) -> tuple[Column, ...]:
+    columns: dict[str, Column] = {}
+    taken: dict[str, str] = {}
+    for name in names:
+        cells = table.columns[name]
+        kinds = set(cells.kinds) - {MISSING}
+        if BYTES in kinds and len(kinds) > 1:
+            raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
+        _check_text(table, printable_column(name), cells)
+        field = _field_name(table, name, kinds)
+        if field in taken:
+            raise SourceError(f"{table.path}: columns {few((taken[field], name))} would both be the field {field!r}")
+        taken[field] = name
+        states = np.where(cells.states() == MISSING, MISSING, PLAIN)
+        if kinds == {TEXT, JSON}:
+            states[cells.states() == TEXT] = QUOTED
+        columns[field] = Column(field, cells.strings(), states.astype(np.uint8))
+    return tuple(columns.values())
+
+
+def _field_name(table: Table, name: str, kinds: set[int]) -> str:
+    legal = re.sub(r"[^0-9a-z_.-]+", "_", name.strip().lower())
+    if "." not in legal:
+        legal += ".json" if JSON in kinds else ".bin" if BYTES in kinds else ".txt"
+    try:
+        if not re.search("[0-9a-z]", legal.rpartition(".")[0]):
+            raise ContainerError("no letter or digit is left of it")
+        return check_field(legal)
+    except ContainerError as error:
+        raise SourceError(f"{table.path}: column {printable_column(name)} cannot become a field: {error}") from None

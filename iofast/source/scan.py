@@ -1,0 +1,147 @@
+"""`scan`: what is there to be packed or read: class folders, flat folders, nested splits, or a manifest file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from iofast.errors import SourceError
+from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
+from iofast.source.listing import SPLIT_ORDER, WHOLE, Source, SourceOptions, Strings, few, ranges, split_rank
+from iofast.source.manifest_file import SUFFIXES, read_manifest
+from iofast.source.walk import EXTENSIONS, Ancestors, Folder, Images, Walk
+
+
+class Part(NamedTuple):
+    """One split: its images by class folder, or under the class "" in a flat folder."""
+
+    split: str
+    groups: dict[str, Images]
+
+    @property
+    def total(self) -> int:
+        return sum(images.total for images in self.groups.values())
+
+
+@dataclass(slots=True)
+class _Scan:
+    """One scan of a folder, with the warnings it has met."""
+
+    root: Path
+    options: SourceOptions
+    walk: Walk
+    warnings: list[str] = field(default_factory=list)
+
+
+def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> Source:
+    """List the images of a folder or of a manifest file (.csv, .tsv, .jsonl, .parquet). Raises `SourceError`.
+
+    A folder whose subfolders are all named train, val, valid, validation or test holds nested splits; each of these,
+    or else the folder itself, holds class folders, or is flat: images and no class. No image is opened.
+    """
+    options = options or SourceOptions()
+    path = Path(os.path.abspath(root))
+    if path.is_dir():
+        return _scan_folder(path, options)
+    if not path.exists():
+        raise SourceError(f"source not found: {path}")
+    if path.suffix.lower() in SUFFIXES:
+        return read_manifest(path, options)
+    raise SourceError(f"source {path} is neither a folder nor a manifest ({', '.join(SUFFIXES)})")
+
+
+def _scan_folder(root: Path, options: SourceOptions) -> Source:
+    scan = _Scan(root, options, Walk(root))
+    every = list(_parts(scan))
+    parts = [part for part in every if part.total]
+    if not parts:
+        raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {scan.walk.found()}")
+    if len(parts) < len(every):
+        scan.warnings.append(f"splits without images left out: {few(part.split for part in every if not part.total)}")
+    classes = _classes(scan, parts)
+    blobs: list[bytes] = []
+    labels: list[int] = []
+    counts: list[int] = []
+    for part in parts:
+        for label, images in _in_order(part, classes):
+            blobs.append(images.blob)
+            labels.append(label)
+            counts.append(images.total)
+    return Source(
+        root=root,
+        kind="flat" if classes is None else "classes",
+        classes=None if classes is None else check_distinct(classes, root),
+        splits=ranges((part.split, part.total) for part in parts),
+        paths=Strings.split(b"".join(blobs)),
+        listed_labels=np.repeat(np.array(labels, np.int32), counts),
+        watched=scan.walk.watched(),
+        class_order=options.class_order,
+        warnings=(*scan.warnings, *scan.walk.warnings()),
+    )
+
+
+def _parts(scan: _Scan) -> Iterator[Part]:
+    top = _listed(scan, "", ())
+    if not top.folders or not set(top.folders) <= set(SPLIT_ORDER):
+        if top.folders and {name.lower() for name in top.folders} <= set(SPLIT_ORDER):
+            scan.warnings.append(f"folders {few(top.folders)} taken as classes: splits are written in lower case")
+        yield Part(WHOLE, _groups(scan, "", top))
+        return
+    if top.images:
+        scan.warnings.append(f"images beside the splits {few(top.folders)} left out: {len(top.images):,}")
+    for name in sorted(top.folders, key=split_rank):
+        yield Part(name, _groups(scan, name, _listed(scan, name, top.ancestors)))
+
+
+def _listed(scan: _Scan, prefix: str, ancestors: Ancestors) -> Folder:
+    folder = scan.walk.folder(prefix, ancestors)
+    if folder is None:
+        raise SourceError(f"{scan.root / prefix} is a link to a folder above it")
+    return folder
+
+
+def _groups(scan: _Scan, prefix: str, folder: Folder) -> dict[str, Images]:
+    """The images of one split by class folder; of a folder without class folders under ""."""
+    loose = Images.of(prefix, folder.images)
+    paths = {name: f"{prefix}/{name}" if prefix else name for name in folder.folders}
+    groups = {name: scan.walk.images(path, folder.ancestors) for name, path in paths.items()}
+    where = f"{prefix}/" if prefix else "the root"
+    if any(images.total for images in groups.values()):
+        if loose.total:
+            scan.warnings.append(f"images in {where} beside class folders left out: {loose.total:,}")
+        return groups
+    if groups and loose.total:
+        scan.warnings.append(f"images in {where} taken as a flat folder: no image in subfolders {few(groups)}")
+    return {"": loose} if loose.total or not groups else groups
+
+
+def _classes(scan: _Scan, parts: list[Part]) -> list[str] | None:
+    """The class folders of all splits in order, None if all are flat."""
+    names = {name for part in parts for name in part.groups} - {""}
+    if not names:
+        if scan.options.class_order == "file":
+            raise SourceError(f"class order 'file' needs class folders to match {CLASS_FILE}: {scan.root} has none")
+        return None
+    if scan.options.class_order == "file":
+        scan.walk.watch(CLASS_FILE)
+    ordered, warnings = order_classes(names, scan.options.class_order, scan.root, exact=True)
+    scan.warnings += warnings
+    filled = {name for part in parts for name, images in part.groups.items() if images.total}
+    if names - filled:
+        scan.warnings.append(f"class folders without images: {few(sorted(names - filled))} (their numbers are kept)")
+    if parts[0].split == "train" and "" not in parts[0].groups and (unseen := names - set(parts[0].groups)):
+        scan.warnings.append(f"classes that 'train' lacks: {few(sorted(unseen))}")
+    return ordered
+
+
+def _in_order(part: Part, classes: list[str] | None) -> Iterator[tuple[int, Images]]:
+    if "" in part.groups:
+        yield -1, part.groups[""]
+    for label, name in enumerate(classes or ()):
+        if name in part.groups:
+            yield label, part.groups[name]

@@ -1,0 +1,195 @@
+"""Reading a manifest file into columns of bytes: CSV, TSV, JSON lines, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.errors import SourceError
+from iofast.source.listing import Strings, printable
+
+MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # Cells.kinds
+
+Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value by column
+
+
+@dataclass(slots=True)
+class Cells:
+    """The values of one column: UTF-8 text, JSON text or bytes, each followed by a NUL."""
+
+    blob: bytearray = field(default_factory=bytearray)
+    ends: array[int] = field(default_factory=lambda: array("Q", [0]))
+    kinds: bytearray = field(default_factory=bytearray)
+
+    def add(self, value: object) -> None:
+        """Append one value; None and NaN are missing. Raises `ValueError` for text that is not Unicode."""
+        kind = TEXT
+        if type(value) is str:
+            self.blob += value.encode("utf-8", "surrogateescape")
+        elif value is None or value != value:
+            kind = MISSING
+        elif isinstance(value, bytes):
+            kind = BYTES
+            self.blob += value
+        else:
+            kind = JSON
+            self.blob += json.dumps(value, ensure_ascii=False, default=str, allow_nan=False).encode()
+        self.blob.append(0)
+        self.ends.append(len(self.blob))
+        self.kinds.append(kind)
+
+    def pad(self, rows: int) -> None:
+        """Make it `rows` long with missing values."""
+        for _ in range(rows - len(self.kinds)):
+            self.add(None)
+
+    def strings(self) -> Strings:
+        """The values; missing ones are empty."""
+        return Strings(bytes(self.blob), np.array(self.ends, np.uint64))
+
+    def states(self) -> NDArray[np.uint8]:
+        """MISSING, TEXT, JSON or BYTES per row."""
+        return np.frombuffer(bytes(self.kinds), np.uint8)
+
+
+@dataclass(slots=True)
+class Table:
+    """One manifest file, column by column; `lines` says where in the file each row stands."""
+
+    path: Path
+    columns: dict[str, Cells] = field(default_factory=dict)
+    lines: array[int] = field(default_factory=lambda: array("L"))
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def fail(self, row: int, message: str) -> NoReturn:
+        """Raise `SourceError` about one row."""
+        fail(self.path, self.lines[row], message)
+
+
+def fail(path: Path, line: int, message: str) -> NoReturn:
+    """Raise `SourceError` about one line of a manifest (one row of a Parquet file)."""
+    raise SourceError(f"{path}, {'row' if path.suffix.lower() == '.parquet' else 'line'} {line}: {message}")
+
+
+def read_table(path: Path) -> Table:
+    """Read a manifest whole. Raises `SourceError` naming file and line."""
+    table = Table(path)
+    try:
+        for line, values in _READERS[path.suffix.lower()](path):
+            _append(table, line, values)
+    except OSError as error:
+        raise SourceError(f"cannot read manifest {path}: {error.strerror or error}") from None
+    for cells in table.columns.values():
+        cells.pad(len(table))
+    if not len(table):
+        raise SourceError(f"manifest {path} has no rows")
+    return table
+
+
+def _append(table: Table, line: int, values: dict[str, object]) -> None:
+    for name, value in values.items():
+        cells = table.columns.get(name)
+        if cells is None:
+            cells = table.columns[name] = Cells()
+        if len(cells.kinds) < len(table):
+            cells.pad(len(table))
+        try:
+            cells.add(value)
+        except (ValueError, TypeError, RecursionError) as error:
+            fail(table.path, line, f"column {printable_column(name)}: {error}")
+    table.lines.append(line)
+
+
+def printable_column(name: str) -> str:
+    """A column's name in quotes, whatever its characters."""
+    return repr(name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
+
+
+def _read_delimited(path: Path, delimiter: str) -> Iterator[Row]:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        header: list[str] | None = None
+        try:
+            for row in reader:
+                if header is None and row:
+                    header = _checked_header(path, row)
+                elif header is not None and row:
+                    if len(row) != len(header):
+                        fail(
+                            path, reader.line_num, f"expected {len(header)} columns as in the header, found {len(row)}"
+                        )
+                    yield reader.line_num, {name: value or None for name, value in zip(header, row, strict=True)}
+        except csv.Error as error:
+            fail(path, reader.line_num, str(error))
+
+
+def _checked_header(path: Path, names: list[str]) -> list[str]:
+    names = [name.strip() for name in names]
+    for name in names:
+        if name and names.count(name) > 1:
+            raise SourceError(f"{path} has two columns {printable_column(name)}")
+    return names
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    return _read_delimited(path, ",")
+
+
+def _read_tsv(path: Path) -> Iterator[Row]:
+    return _read_delimited(path, "\t")
+
+
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        for line, text in enumerate(file, 1):
+            if text.isspace():
+                continue
+            try:
+                values = json.loads(text.removeprefix(b"\xef\xbb\xbf"), parse_constant=_no_constant)
+            except (ValueError, RecursionError) as error:
+                fail(path, line, f"not a JSON object: {error}")
+            if not isinstance(values, dict):
+                fail(path, line, f"expected a JSON object, found {type(values).__name__}")
+            yield line, values
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise SourceError(f"{path} needs pyarrow: pip install pyarrow") from None
+    row = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=4096):
+                for values in batch.to_pylist():
+                    row += 1
+                    yield row, values
+    except pyarrow.ArrowException as error:
+        raise SourceError(
+            f"{path} is not a Parquet file that can be read: {printable(str(error).splitlines()[0])}"
+        ) from None
+
+
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+}
+SUFFIXES = tuple(_READERS)

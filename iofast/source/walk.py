@@ -1,0 +1,145 @@
+"""Walking a tree of images in torchvision's order, remembering what was passed by.
+
+The order inside a class is that of `sorted(os.walk(folder, followlinks=True))` with sorted file names: folders by their
+whole path as text, so that `b-c` comes before `b/d`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from iofast.errors import SourceError
+from iofast.source.listing import Strings, Watched, few
+
+# ImageFolder's, and two that it lacks.
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif")
+IGNORED_FOLDERS = ("__MACOSX",)  # what macOS adds to ZIP files: resource forks, under the images' names
+
+Ancestors = tuple[tuple[int, int], ...]  # (device, inode) of each folder on the way down
+
+
+class Folder(NamedTuple):
+    """What one folder holds, sorted: images and subfolders, both by name."""
+
+    images: list[str]
+    folders: list[str]
+    ancestors: Ancestors  # this folder included
+
+
+class Images(NamedTuple):
+    """Images of one folder or class: how many, and their paths relative to the root, each ended by a NUL."""
+
+    total: int
+    blob: bytes
+
+    @classmethod
+    def of(cls, prefix: str, names: list[str]) -> Images:
+        """The images `names` of the folder whose relative path is `prefix` ("" = the root)."""
+        before = f"{prefix}/" if prefix else ""
+        joined = before + f"\0{before}".join(names) + "\0" if names else ""
+        return cls(len(names), os.fsencode(joined))
+
+
+@dataclass(slots=True)
+class Walk:
+    """One walk below `root`: lists folders, and counts what it leaves out."""
+
+    root: Path
+    hidden: int = 0  # images whose name begins with a dot
+    other: int = 0  # files that are no images, by their extension
+    extensions: set[str] = field(default_factory=set)  # of the other files
+    loops: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)  # folders
+    seen: dict[str, int] = field(
+        default_factory=dict
+    )  # relative path of each folder -> mtime in ns, before its listing
+
+    def folder(self, prefix: str, ancestors: Ancestors = ()) -> Folder | None:
+        """The folder at `prefix`, None if it is one of its own ancestors. Raises `SourceError` if it is unreadable."""
+        path = os.path.join(self.root, prefix)
+        try:
+            status = os.stat(path)
+            identity = (status.st_dev, status.st_ino)
+            if identity in ancestors:
+                self.loops.append(prefix)
+                return None
+            self.seen[prefix] = status.st_mtime_ns
+            with os.scandir(path) as entries:
+                images, folders = self._sort_out(prefix, entries)
+        except OSError as error:
+            raise SourceError(f"cannot list folder {path}: {error.strerror or error}") from None
+        return Folder(sorted(images), sorted(folders), (*ancestors, identity))
+
+    def images(self, prefix: str, ancestors: Ancestors) -> Images:
+        """All images in and below the folder at `prefix`, in torchvision's order."""
+        found: list[tuple[str, Images]] = []
+        pending = [(prefix, ancestors)]
+        while pending:
+            place, above = pending.pop()
+            folder = self.folder(place, above)
+            if folder is not None:
+                found.append((place, Images.of(place, folder.images)))
+                pending += [(f"{place}/{name}", folder.ancestors) for name in folder.folders]
+        found.sort(key=lambda item: item[0])
+        return Images(sum(images.total for _, images in found), b"".join(images.blob for _, images in found))
+
+    def watch(self, name: str) -> None:
+        """Count a file of the root among what decides the listing; a missing one counts as older than any."""
+        path = self.root / name
+        self.seen[name] = path.stat().st_mtime_ns if path.exists() else 0
+
+    def watched(self) -> Watched:
+        """Every folder that was listed, and every file named to `watch`."""
+        paths = Strings.gather(os.fsencode(prefix) for prefix in self.seen)
+        return Watched(paths, np.array(list(self.seen.values()), np.int64))
+
+    def warnings(self) -> list[str]:
+        """One line for each thing that was left out."""
+        lines = []
+        if self.hidden:
+            lines.append(f"hidden image files skipped (names that begin with a dot): {self.hidden:,}")
+        if self.ignored:
+            lines.append(f"hidden folders skipped: {few(sorted(self.ignored))}")
+        if self.loops:
+            lines.append(f"links to a folder above them skipped: {few(sorted(self.loops))}")
+        return lines
+
+    def found(self) -> str:
+        """What there was instead of images, for the message that there were none."""
+        folders = len(self.seen) - 1
+        what = [f"{self.other:,} other files ({few(sorted(self.extensions))})"] if self.other else []
+        what += [f"{self.hidden:,} hidden images"] if self.hidden else []
+        what += [f"{folders:,} subfolders"] if folders else []
+        return " and ".join(what) or "an empty folder"
+
+    def _sort_out(self, prefix: str, entries: os._ScandirIterator[str]) -> tuple[list[str], list[str]]:
+        images: list[str] = []
+        folders: list[str] = []
+        for entry in entries:
+            name = entry.name
+            if _is_folder(entry):
+                if name[0] == "." or name in IGNORED_FOLDERS:
+                    self.ignored.append(f"{prefix}/{name}" if prefix else name)
+                else:
+                    folders.append(name)
+            elif not name.lower().endswith(EXTENSIONS):
+                self.other += 1
+                if len(self.extensions) < 32:
+                    self.extensions.add(os.path.splitext(name)[1] or "no extension")
+            elif name[0] == ".":
+                self.hidden += 1
+            else:
+                images.append(name)
+        return images, folders
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads nowhere readable: as os.walk does, it counts as a file
+        return False

@@ -1,0 +1,290 @@
+"""Scanning folders: torchvision's order, class numbers, splits, what is left out, what is refused."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from iofast.errors import OptionError, SourceError
+from iofast.source.listing import SourceOptions, Strings
+from iofast.source.scan import scan
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def make(root: Path, paths: Iterable[str | bytes]) -> Path:
+    for path in paths:
+        file = os.path.join(os.fsencode(root), os.fsencode(path))
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(file, "wb"):
+            pass
+    return root
+
+
+def paths(source: object) -> list[str]:
+    return [os.fsdecode(source.path(index)) for index in range(len(source))]  # type: ignore[attr-defined,arg-type]
+
+
+def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
+    """What torchvision's ImageFolder documents: sorted class folders, each walked in sorted order with sorted names."""
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    samples = []
+    for label, name in enumerate(classes):
+        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
+            samples += [
+                (os.path.relpath(os.path.join(folder, file), root), label)
+                for file in sorted(files)
+                if file.lower().endswith(EXTENSIONS)
+            ]
+    return classes, samples
+
+
+def test_class_folders_stand_in_the_order_of_image_folder(tmp_path: Path) -> None:
+    names = [
+        "b/2.jpg",
+        "b/10.JPEG",
+        "b/x/1.png",
+        "b/x-y/1.png",
+        "b/x/z/1.webp",
+        "b/x.d/1.bmp",
+        "b/X/1.tif",
+        "b/notes.txt",
+    ]
+    names += ["a/é.jpg", "a/z.jpg", "a/x.jpg/inside.jpg", "B/1.pgm", "c-d/1.ppm", "c/1.jpeg", "c/u/deep/er/1.tiff"]
+    make(tmp_path, [*names, b"a/\xff.jpg", b"a/\xf0\x9f\x90\x88.jpg", b"a/\xe9/1.jpg"])
+    (tmp_path / "linked").symlink_to(tmp_path / "c")
+    (tmp_path / "b" / "gone.jpg").symlink_to("nowhere")
+    classes, samples = image_folder(tmp_path)
+    source = scan(tmp_path)
+    assert source.kind == "classes"
+    assert source.classes == tuple(classes)
+    assert list(zip(paths(source), source.labels.tolist(), strict=True)) == samples
+    assert source.splits == (("all", 0, len(samples)),)
+    assert source.labels.dtype == np.int32
+    assert source.file(0) == os.path.join(os.fsencode(tmp_path), source.path(0))
+    assert [source.label(index) for index in range(len(source))] == [label for _, label in samples]
+    with pytest.raises(IndexError, match="image 99 of"):
+        source.path(99)
+
+
+def test_natural_order_puts_9_before_10_and_both_orders_warn(tmp_path: Path) -> None:
+    make(tmp_path, ["10/a.jpg", "9/a.jpg", "x2/a.jpg", "x10/a.jpg"])
+    natural = scan(tmp_path, SourceOptions(class_order="natural"))
+    assert natural.classes == ("9", "10", "x2", "x10")
+    assert paths(natural) == ["9/a.jpg", "10/a.jpg", "x2/a.jpg", "x10/a.jpg"]
+    assert natural.labels.tolist() == [0, 1, 2, 3]
+    assert scan(tmp_path).classes == ("10", "9", "x10", "x2")
+    for source in (natural, scan(tmp_path)):
+        assert "lexicographic and natural class order differ: class 0 is '10' or '9'" in source.warnings[0]
+
+
+def test_classes_that_agree_in_both_orders_do_not_warn(tmp_path: Path) -> None:
+    assert scan(make(tmp_path, ["a1/x.jpg", "a2/x.jpg"])).warnings == ()
+
+
+def test_class_file_gives_the_order_and_must_match(tmp_path: Path) -> None:
+    make(tmp_path, ["cat/a.jpg", "dog/a.jpg"])
+    options = SourceOptions(class_order="file")
+    with pytest.raises(SourceError, match=r"needs .*classes\.txt, one class per line"):
+        scan(tmp_path, options)
+    (tmp_path / "classes.txt").write_text("dog\ncat\n\n")
+    source = scan(tmp_path, options)
+    assert source.classes == ("dog", "cat")
+    assert paths(source) == ["dog/a.jpg", "cat/a.jpg"]
+    for text, message in [
+        ("dog\n", "it lacks cat"),
+        ("dog\ncat\ncow\n", "it names cow without a folder"),
+        ("dog\n\ncat\n", "line 2: empty"),
+        ("dog\ncat\ndog\n", "line 3: class 'dog' again, as in line 1"),
+        ("", "names no class"),
+    ]:
+        (tmp_path / "classes.txt").write_text(text)
+        with pytest.raises(SourceError, match=message):
+            scan(tmp_path, options)
+
+
+def test_class_file_without_class_folders_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="needs class folders"):
+        scan(make(tmp_path, ["a.jpg"]), SourceOptions(class_order="file"))
+
+
+def test_empty_class_keeps_its_number_and_warns(tmp_path: Path) -> None:
+    make(tmp_path, ["a/1.jpg", "b/readme.txt", "c/1.jpg"])
+    source = scan(tmp_path)
+    assert source.classes == ("a", "b", "c")
+    assert source.labels.tolist() == [0, 2]
+    assert source.warnings == ("class folders without images: b (their numbers are kept)",)
+
+
+def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
+    source = scan(make(tmp_path, ["2.jpg", "10.jpg", "x.avif", "y.GIF"]))
+    assert (source.kind, source.classes) == ("flat", None)
+    assert paths(source) == ["10.jpg", "2.jpg", "x.avif", "y.GIF"]
+    assert source.labels.tolist() == [-1] * 4
+
+
+def test_class_folders_win_over_loose_images(tmp_path: Path) -> None:
+    source = scan(make(tmp_path, ["a/1.jpg", "loose.jpg", "loose2.jpg"]))
+    assert paths(source) == ["a/1.jpg"]
+    assert source.warnings == ("images in the root beside class folders left out: 2",)
+
+
+def test_subfolders_without_images_do_not_hide_a_flat_folder(tmp_path: Path) -> None:
+    source = scan(make(tmp_path, ["1.jpg", "annotations/1.xml"]))
+    assert (source.kind, paths(source)) == ("flat", ["1.jpg"])
+    assert "taken as a flat folder" in source.warnings[0]
+
+
+def test_nested_splits_share_the_union_of_their_classes(tmp_path: Path) -> None:
+    make(tmp_path, ["val/c/1.jpg", "train/b/1.jpg", "train/a/1.jpg", "test/9.jpg", "valid/a/1.jpg", "loose.jpg"])
+    source = scan(tmp_path)
+    assert source.classes == ("a", "b", "c")
+    assert paths(source) == ["train/a/1.jpg", "train/b/1.jpg", "val/c/1.jpg", "valid/a/1.jpg", "test/9.jpg"]
+    assert source.labels.tolist() == [0, 1, 2, 0, -1]
+    assert source.splits == (("train", 0, 2), ("val", 2, 3), ("valid", 3, 4), ("test", 4, 5))
+    assert [source.split_of(index) for index in range(5)] == ["train", "train", "val", "valid", "test"]
+    assert "images beside the splits test, train, val, valid left out: 1" in source.warnings
+    assert "classes that 'train' lacks: c" in source.warnings
+
+
+def test_one_folder_of_another_name_makes_all_of_them_classes(tmp_path: Path) -> None:
+    source = scan(make(tmp_path, ["train/1.jpg", "test/1.jpg", "extra/1.jpg"]))
+    assert source.classes == ("extra", "test", "train")
+
+
+def test_splits_in_capitals_are_classes_and_warn(tmp_path: Path) -> None:
+    source = scan(make(tmp_path, ["Train/1.jpg", "Test/1.jpg"]))
+    assert source.classes == ("Test", "Train")
+    assert "splits are written in lower case" in source.warnings[0]
+
+
+def test_empty_split_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    source = scan(make(tmp_path, ["train/a/1.jpg", "val/a/readme.txt"]))
+    assert source.splits == (("train", 0, 1),)
+    assert "splits without images left out: val" in source.warnings
+
+
+def test_hidden_files_and_folders_are_skipped_and_counted(tmp_path: Path) -> None:
+    make(tmp_path, ["a/1.jpg", "a/._1.jpg", "a/.2.png", "a/.DS_Store", ".git/x.jpg", "__MACOSX/a/._1.jpg"])
+    source = scan(tmp_path)
+    assert source.classes == ("a",)
+    assert paths(source) == ["a/1.jpg"]
+    assert "hidden image files skipped (names that begin with a dot): 2" in source.warnings
+    assert any(line.startswith("hidden folders skipped:") and "__MACOSX" in line for line in source.warnings)
+
+
+def test_links_that_lead_upwards_are_skipped(tmp_path: Path) -> None:
+    make(tmp_path, ["a/1.jpg", "b/1.jpg"])
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    (tmp_path / "a" / "self").symlink_to(".")
+    (tmp_path / "a" / "knot").symlink_to("knot")
+    source = scan(tmp_path)
+    assert paths(source) == ["a/1.jpg", "b/1.jpg"]
+    assert source.warnings == ("links to a folder above them skipped: a/self, a/up",)
+
+
+def test_links_between_class_folders_end(tmp_path: Path) -> None:
+    make(tmp_path, ["a/1.jpg", "b/1.jpg"])
+    (tmp_path / "a" / "to_b").symlink_to(tmp_path / "b")
+    (tmp_path / "b" / "to_a").symlink_to(tmp_path / "a")
+    assert paths(scan(tmp_path)) == ["a/1.jpg", "a/to_b/1.jpg", "b/1.jpg", "b/to_a/1.jpg"]
+
+
+def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
+    source = scan(make(tmp_path, [b"caf\xe9/\xff.jpg", "b/1.jpg"]))
+    assert source.classes == ("b", "caf\\xe9")
+    assert source.path(1) == b"caf\xe9/\xff.jpg"
+    assert os.path.exists(source.file(1))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "no images in .*: looked for .jpg .* found an empty folder"),
+        (["a.txt", "b.py"], r"found 2 other files \(\.py, \.txt\)"),
+        (["a/readme"], r"found 1 other files \(no extension\) and 1 subfolders"),
+        (["train/a/x.txt", "val/a/x.txt"], "no images in"),
+        (["._a.jpg"], "found 1 hidden images"),
+    ],
+)
+def test_no_images_says_what_was_looked_for_and_found(tmp_path: Path, files: list[str], message: str) -> None:
+    with pytest.raises(SourceError, match=message) as caught:
+        scan(make(tmp_path, files))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_root_and_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"source not found: .*gone"):
+        scan(tmp_path / "gone")
+    (tmp_path / "x.zip").write_bytes(b"")
+    with pytest.raises(SourceError, match=r"neither a folder nor a manifest \(\.csv, \.tsv, \.jsonl, \.parquet\)"):
+        scan(tmp_path / "x.zip")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_unreadable_folder_is_an_error(tmp_path: Path) -> None:
+    make(tmp_path, ["a/1.jpg", "b/1.jpg"])
+    (tmp_path / "b").chmod(0)
+    with pytest.raises(SourceError, match=r"cannot list folder .*b"):
+        scan(tmp_path)
+
+
+def test_options_check_themselves() -> None:
+    with pytest.raises(OptionError, match="class_order must be one of"):
+        SourceOptions(class_order="random")
+
+
+def test_shuffle_permutes_inside_each_split_and_never_changes(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        [f"{split}/{name}/{number}.jpg" for split in ("train", "val") for name in "ab" for number in range(20)],
+    )
+    source = scan(tmp_path)
+    shuffled = source.shuffled(7)
+    assert shuffled.splits == source.splits
+    for _, start, stop in source.splits:
+        assert sorted(paths(shuffled)[start:stop]) == sorted(paths(source)[start:stop])
+        assert paths(shuffled)[start:stop] != paths(source)[start:stop]
+    assert [shuffled.label(index) for index in range(80)] == shuffled.labels.tolist()
+    by_path = dict(zip(paths(source), source.labels.tolist(), strict=True))
+    assert dict(zip(paths(shuffled), shuffled.labels.tolist(), strict=True)) == by_path
+    assert paths(shuffled) == paths(source.shuffled(7)) != paths(source.shuffled(8))
+    first = [path.removeprefix("train/") for path in paths(shuffled)[:4]]
+    assert first == ["a/9.jpg", "b/13.jpg", "b/16.jpg", "a/18.jpg"]  # golden: packed sets depend on it
+
+
+def test_fingerprint_follows_paths_labels_and_order_alone(tmp_path: Path) -> None:
+    files = [f"{name}/{number}.jpg" for name in "ab" for number in range(9)]
+    one = scan(make(tmp_path / "one", files))
+    same = scan(make(tmp_path / "two", files))
+    other = [
+        scan(make(tmp_path / "three", [*files[:-1], "b/x.jpg"])),
+        scan(make(tmp_path / "four", [file.replace("b/", "c/") for file in files])),
+        scan(make(tmp_path / "five", [*files, "b/x.jpg"])),
+        one.shuffled(1),
+        one.shuffled(2),
+    ]
+    assert one.fingerprint() == same.fingerprint()
+    assert one.fingerprint().startswith("sha256:")
+    assert len({source.fingerprint() for source in [one, *other]}) == 6
+    assert pickle.loads(pickle.dumps(one)).fingerprint() == one.fingerprint()
+
+
+def test_every_listed_folder_is_watched_with_its_time(tmp_path: Path) -> None:
+    make(tmp_path, ["a/x/1.jpg", "b/1.jpg"])
+    watched = scan(tmp_path).watched
+    assert sorted(watched.paths) == [b"", b"a", b"a/x", b"b"]
+    for path, stamp in zip(watched.paths, watched.stamps, strict=True):
+        assert (tmp_path / os.fsdecode(path)).stat().st_mtime_ns == stamp
+
+
+def test_strings_hold_any_bytes() -> None:
+    values = [b"", b"a\0b", b"\xff", b""]
+    assert list(Strings.gather(values)) == values
+    assert list(Strings.split(b"a\0\0bc\0")) == [b"a", b"", b"bc"]
+    assert len(Strings.split(b"")) == 0
