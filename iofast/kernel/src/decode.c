@@ -132,9 +132,13 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
   return status;
 }
 
-/* Negative lobes overshoot, and Pillow clips between its passes, of which the upright horizontal one is the first. */
-static int horizontal_first(int filter, int exif) {
-  return (filter == IOF_BICUBIC || filter == IOF_LANCZOS) && !orientation_of(exif).turned;
+/* Negative lobes overshoot, and Pillow clips between its passes, so for them the order is part of the result: the
+upright horizontal pass comes first, but since Pillow 13 the vertical one where the height shrinks by more than twice
+the pixels that the width does. Without negative lobes both orders agree to one level, and vertical first is faster. */
+static int horizontal_first(int filter, const iof_box *b, int exif) {
+  int narrower = b->x1 - b->x0 - b->virtual_w, lower = b->y1 - b->y0 - b->virtual_h;
+  int upright_first = !(lower > 0 && lower > (int64_t)narrower * 2);
+  return (filter == IOF_BICUBIC || filter == IOF_LANCZOS) && upright_first != orientation_of(exif).turned;
 }
 
 static iof_status decode_view(iof_context *context, const uint8_t *data, size_t length, const view *v, iof_target target,
@@ -161,7 +165,7 @@ static iof_status decode_view(iof_context *context, const uint8_t *data, size_t 
       target.x_stride = target.y_stride;
       target.y_stride = swap;
     }
-    status = iof_resample(&context->resampler, &pixels, &target, horizontal_first(options->filter, v->exif));
+    status = iof_resample(&context->resampler, &pixels, &target, horizontal_first(options->filter, v->box, v->exif));
   }
   return status;
 }
