@@ -17,10 +17,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.manifest import CLASS_ORDERS
 from iofast.errors import OptionError
 
-CLASS_ORDERS = ("lexicographic", "natural", "file")
-WHOLE = "all"  # the one split of a source without splits; therefore no split may be called so
 SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
 
 MISSING, PLAIN, QUOTED = 0, 1, 2  # Column.states: no value; the value as it is stored; text, to be quoted as JSON

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, SourceError
 from iofast.record import check_field
 from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
@@ -21,7 +22,6 @@ from iofast.source.listing import (
     MISSING,
     PLAIN,
     QUOTED,
-    WHOLE,
     Column,
     Source,
     SourceOptions,
@@ -39,7 +39,6 @@ PATH_COLUMNS = ("path", "file", "file_name", "filename", "image")
 LABEL_COLUMNS = ("label", "class", "target")
 SPLIT_COLUMNS = ("split",)
 
-_SPLIT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
 _INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,9})")  # 007 is a name
 _INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # what pandas writes for its row index
 
@@ -48,14 +47,16 @@ def read_manifest(path: Path, options: SourceOptions) -> Source:
     """The images that a .csv, .tsv, .jsonl or .parquet file names. Raises `SourceError` naming file and line."""
     watched = _watch(path, options)
     table = read_table(path)
-    names = _find(table, "path", options.path_column, PATH_COLUMNS)
-    if names is None:
+    path_column = _find(table, "path", options.path_column, PATH_COLUMNS)
+    if path_column is None:
         raise SourceError(f"{path} has no column {' or '.join(PATH_COLUMNS)}: found {_columns(table)}")
-    paths = _paths(table, table.columns.pop(names))
-    label = _find(table, "label", options.label_column, LABEL_COLUMNS)
-    split = _find(table, "split", options.split_column, SPLIT_COLUMNS)
-    labels, classes, warnings = _labels(table, None if label is None else table.columns.pop(label), options)
-    splits, order = _splits(table, None if split is None else table.columns.pop(split))
+    label_column = _find(table, "label", options.label_column, LABEL_COLUMNS)
+    split_column = _find(table, "split", options.split_column, SPLIT_COLUMNS)
+    if len({path_column, label_column, split_column} - {None}) < 3 - (label_column, split_column).count(None):
+        raise SourceError(f"{path}: one column cannot be two of path {path_column!r}, label and split")
+    paths = _paths(table, table.columns.pop(path_column))
+    labels, classes, warnings = _labels(table, _pop(table, label_column), options)
+    splits, order = _splits(table, _pop(table, split_column))
     ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]
     if ignored:
         warnings.append(f"columns without a name (a row index) left out: {len(ignored)}")
@@ -90,6 +91,10 @@ def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> 
     if len(found) > 1:
         raise SourceError(f"{table.path} has several {what} columns, say which: {', '.join(found)}")
     return found[0] if found else None
+
+
+def _pop(table: Table, name: str | None) -> Cells | None:
+    return None if name is None else table.columns.pop(name)
 
 
 def _columns(table: Table) -> str:
@@ -159,8 +164,12 @@ def _splits(table: Table, cells: Cells | None) -> tuple[tuple[tuple[str, int, in
         return ((WHOLE, 0, len(table)),), None
     values = list(cells.strings())
     for row, (value, kind) in enumerate(zip(values, cells.kinds, strict=True)):
-        if kind != TEXT or not _SPLIT.fullmatch(value.decode("utf-8", "replace")) or value == WHOLE.encode():
-            table.fail(row, "the split must be 1 to 64 of 0-9 A-Z a-z _ - and not 'all', in each row or in none")
+        if kind != TEXT or value == WHOLE.encode():
+            table.fail(row, f"expected the name of a split, in each row or in none, and not {WHOLE!r}")
+        try:
+            check_split_name(value.decode("utf-8", "backslashreplace"))
+        except ContainerError as error:
+            table.fail(row, str(error))
     names = sorted({value.decode() for value in values}, key=split_rank)
     numbers = {name.encode(): number for number, name in enumerate(names)}
     rows = np.array([numbers[value] for value in values])

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from iofast.containers.manifest import WHOLE
 from iofast.errors import SourceError
 from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
-from iofast.source.listing import SPLIT_ORDER, WHOLE, Source, SourceOptions, Strings, few, ranges, split_rank
+from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.walk import EXTENSIONS, Ancestors, Folder, Images, Walk
 

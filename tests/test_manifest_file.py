@@ -1,0 +1,247 @@
+"""Manifest files as sources: CSV, TSV, JSON lines, Parquet; what they may say and how they are refused."""
+
+from __future__ import annotations
+
+import builtins
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iofast.errors import SourceError
+from iofast.source.listing import Source, SourceOptions
+from iofast.source.scan import scan
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def paths(source: Source) -> list[bytes]:
+    return [source.path(index) for index in range(len(source))]
+
+
+def test_csv_gives_paths_labels_and_fields(tmp_path: Path) -> None:
+    text = 'path,label,caption,boxes.json\nb/1.jpg,dog,"a dog, asleep","[[1, 2]]"\nb/0.jpg,cat,,\n\n../x.jpg,,ä\n'
+    text = text.replace("../x.jpg,,ä", "../x.jpg,,ä,[]")
+    source = scan(write(tmp_path, "m.csv", "\ufeff" + text))
+    assert source.kind == "manifest"
+    assert source.root == tmp_path
+    assert source.classes == ("cat", "dog")
+    assert paths(source) == [b"b/1.jpg", b"b/0.jpg", b"../x.jpg"]
+    assert source.labels.tolist() == [1, 0, -1]
+    assert source.fields == ("caption.txt", "boxes.json")
+    assert source.extra(0) == {"caption.txt": b"a dog, asleep", "boxes.json": b"[[1, 2]]"}
+    assert source.extra(1) == {}
+    assert source.extra(2) == {"caption.txt": "ä".encode(), "boxes.json": b"[]"}
+    assert source.splits == (("all", 0, 3),)
+    assert source.file(0) == os.fsencode(tmp_path / "b" / "1.jpg")
+
+
+def test_tsv_and_an_absolute_path(tmp_path: Path) -> None:
+    source = scan(write(tmp_path, "m.TSV", "filename\tclass\n/data/a b.jpg\t3\n"))
+    assert source.file(0) == b"/data/a b.jpg"
+    assert source.labels.tolist() == [3]
+    assert source.classes is None
+
+
+def test_json_lines_keep_types(tmp_path: Path) -> None:
+    rows = [
+        {"image": "1.jpg", "target": 4, "score": 0.5, "boxes": [[1, 2]], "note": "x", "mixed": "y", "seg.png": "AA"},
+        {"image": "2.jpg", "target": -1, "score": None, "note": None, "mixed": 3, "Late Column": True},
+    ]
+    source = scan(write(tmp_path, "m.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n"))
+    assert source.labels.tolist() == [4, -1]
+    assert source.extra(0) == {
+        "score.json": b"0.5",
+        "boxes.json": b"[[1, 2]]",
+        "note.txt": b"x",
+        "mixed.json": b'"y"',
+        "seg.png": b"AA",
+    }
+    assert source.extra(1) == {"mixed.json": b"3", "late_column.json": b"true"}
+
+
+def test_labels_of_several_kinds(tmp_path: Path) -> None:
+    cases = [
+        (["2", "0", "10"], [2, 0, 10], None),
+        (["007", "1"], [0, 1], ("007", "1")),
+        (["1", "x"], [0, 1], ("1", "x")),
+        (["3.0", "3.0"], [0, 0], ("3.0",)),
+    ]
+    for number, (labels, expected, classes) in enumerate(cases):
+        rows = "".join(f"{index}.jpg,{label}\n" for index, label in enumerate(labels))
+        source = scan(write(tmp_path, f"{number}.csv", "path,label\n" + rows))
+        assert (source.labels.tolist(), source.classes) == (expected, classes)
+    mixed = scan(write(tmp_path, "m.jsonl", '{"path": "a", "label": 1}\n{"path": "b", "label": "x"}\n{"path": "c"}\n'))
+    assert (mixed.labels.tolist(), mixed.classes) == ([0, 1, -1], ("1", "x"))
+
+
+def test_class_order_of_text_labels(tmp_path: Path) -> None:
+    path = write(tmp_path, "m.csv", "path,label\na.jpg,c10\nb.jpg,c9\n")
+    assert scan(path).classes == ("c10", "c9")
+    assert "differ" in scan(path).warnings[0]
+    assert scan(path, SourceOptions(class_order="natural")).labels.tolist() == [1, 0]
+    write(tmp_path, "classes.txt", "c9\nother\nc10\n")
+    source = scan(path, SourceOptions(class_order="file"))
+    assert (source.classes, source.labels.tolist()) == (("c9", "other", "c10"), [2, 0])
+    assert source.warnings == ("classes of classes.txt without images: other (their numbers are kept)",)
+    write(tmp_path, "classes.txt", "c9\n")
+    with pytest.raises(SourceError, match=r"classes\.txt does not match the classes: it lacks c10"):
+        scan(path, SourceOptions(class_order="file"))
+
+
+def test_class_file_names_the_classes_of_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path, "m.csv", "path,label\na.jpg,1\nb.jpg,2\n")
+    write(tmp_path, "classes.txt", "cat\ndog\n")
+    with pytest.raises(SourceError, match="line 3: the label must be a class number 0 to 1, or -1 for none, found 2"):
+        scan(path, SourceOptions(class_order="file"))
+    write(tmp_path, "classes.txt", "cat\ndog\ncow\n")
+    source = scan(path, SourceOptions(class_order="file"))
+    assert (source.classes, source.labels.tolist()) == (("cat", "dog", "cow"), [1, 2])
+
+
+def test_split_column_orders_the_rows(tmp_path: Path) -> None:
+    rows = [("1.jpg", "test"), ("2.jpg", "extra"), ("3.jpg", "train"), ("4.jpg", "test"), ("5.jpg", "val")]
+    text = "path,split,n\n" + "".join(f"{path},{split},{path[0]}\n" for path, split in rows)
+    source = scan(write(tmp_path, "m.csv", text))
+    assert source.splits == (("train", 0, 1), ("val", 1, 2), ("test", 2, 4), ("extra", 4, 5))
+    assert paths(source) == [b"3.jpg", b"5.jpg", b"1.jpg", b"4.jpg", b"2.jpg"]
+    assert [source.extra(index)["n.txt"] for index in range(5)] == [b"3", b"5", b"1", b"4", b"2"]
+    assert source.split_of(3) == "test"
+    shuffled = source.shuffled(3)
+    assert shuffled.splits == source.splits
+    assert {shuffled.path(2), shuffled.path(3)} == {b"1.jpg", b"4.jpg"}
+
+
+def test_given_columns_win_over_usual_ones(tmp_path: Path) -> None:
+    path = write(tmp_path, "m.csv", "path,p,label,l,s\nx,1.jpg,y,cat,dev\n")
+    options = SourceOptions(path_column="p", label_column="l", split_column="s")
+    source = scan(path, options)
+    assert (paths(source), source.classes, source.splits) == ([b"1.jpg"], ("cat",), (("dev", 0, 1),))
+    assert source.extra(0) == {"path.txt": b"x", "label.txt": b"y"}
+
+
+def test_a_row_index_of_pandas_is_left_out(tmp_path: Path) -> None:
+    source = scan(write(tmp_path, "m.csv", ",path\n0,1.jpg\n"))
+    assert source.fields == ()
+    assert source.warnings == ("columns without a name (a row index) left out: 1",)
+
+
+def test_paths_that_are_not_utf8_work_and_other_text_does_not(tmp_path: Path) -> None:
+    assert scan(write(tmp_path, "m.csv", b"path\n\xe9.jpg\n")).path(0) == b"\xe9.jpg"
+    with pytest.raises(SourceError, match="line 3: column label is not UTF-8"):
+        scan(write(tmp_path, "l.csv", b"path,label\n1.jpg,a\n2.jpg,\xe9\n"))
+    with pytest.raises(SourceError, match="line 2: column 'note' is not UTF-8"):
+        scan(write(tmp_path, "n.csv", b"path,note\n1.jpg,\xe9\n"))
+
+
+BAD = [
+    ("m.csv", "", "has no rows"),
+    ("m.csv", "path,label\n", "has no rows"),
+    ("m.csv", "photo,label\n1.jpg,2\n", "has no column path or file or .* or image: found 'photo', 'label'"),
+    ("m.csv", "path,file\n1.jpg,2\n", "several path columns, say which: path, file"),
+    ("m.csv", "path,a,a\n1.jpg,2,3\n", "two columns 'a'"),
+    ("m.csv", "path,label\n1.jpg,2\n2.jpg\n", "line 3: expected 2 columns as in the header, found 1"),
+    ("m.csv", 'path,label\n"1.jpg,2\n', r"m\.csv, line 2: unexpected end of data"),
+    ("m.csv", "path,label\n1.jpg,2\n,3\n", "line 3: the path is empty"),
+    ("m.csv", "path,label\n1.jpg,2\nx\0y.jpg,3\nz.jpg,0\n", "line 3: the path has a NUL byte"),
+    ("m.csv", "path,label\n1.jpg,-2\n", "line 2: the label must be a class number 0 to"),
+    ("m.csv", "path,label\n1.jpg,2147483648\n", "line 2: the label must be a class number 0 to"),
+    ("m.csv", "path,split\n1.jpg,train\n2.jpg,\n", "line 3: expected the name of a split"),
+    ("m.csv", "path,split\n1.jpg,all\n", "line 2: expected the name of a split, .* not 'all'"),
+    ("m.csv", "path,split\n1.jpg,../x\n", "line 2: split name '../x' is not"),
+    ("m.csv", "path,标签\n1.jpg,x\n", "column '标签' cannot become a field"),
+    ("m.csv", "path,a..b\n1.jpg,x\n", r"column 'a\.\.b' cannot become a field: field name 'a\.\.b'"),
+    ("m.csv", "path,Note,note\n1.jpg,x,y\n", r"columns Note, note would both be the field 'note\.txt'"),
+    ("m.jsonl", '{"path": "1.jpg"}\n[1]\n', "line 2: expected a JSON object, found list"),
+    ("m.jsonl", '{"path": "1.jpg"}\n\n{"path": }\n', "line 3: not a JSON object: Expecting value"),
+    ("m.jsonl", b'{"path": "\xff"}\n', "line 1: not a JSON object"),
+    ("m.jsonl", '{"path": "1.jpg", "x": NaN}\n', "line 1: not a JSON object: NaN is not JSON"),
+    ("m.jsonl", '{"path": "\\ud800"}\n', "line 1: column 'path': 'utf-8' codec can't encode"),
+    ("m.jsonl", "[" * 100_000 + "\n", "line 1: not a JSON object: maximum recursion"),
+    ("m.jsonl", '{"path": 3}\n', "line 1: the path is not text"),
+    ("m.jsonl", '{"path": "a"}\n{"label": 3}\n', "line 2: the path is empty"),
+    ("m.jsonl", '{"path": "a", "label": true}\n', "line 1: the label is neither text nor an integer"),
+    ("m.jsonl", '{"path": "a", "label": 1.5}\n', "line 1: the label is neither text nor an integer"),
+    ("m.parquet", b"PAR1 but no more", "is not a Parquet file that can be read|needs pyarrow"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BAD)
+def test_errors_name_file_and_line(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(SourceError, match=message) as caught:
+        scan(write(tmp_path, name, content))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "m.csv", "path,label\n1.jpg,2\n")
+    with pytest.raises(SourceError, match="has no label column 'species': found 'path', 'label'"):
+        scan(path, SourceOptions(label_column="species"))
+
+
+def test_one_column_cannot_be_two(tmp_path: Path) -> None:
+    path = write(tmp_path, "m.csv", "path,label\n1.jpg,2\n")
+    for options in (SourceOptions(label_column="path"), SourceOptions(split_column="label")):
+        with pytest.raises(SourceError, match="one column cannot be two"):
+            scan(path, options)
+
+
+def test_parquet_reads_as_json_lines_do(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = {"path": ["1.jpg", "2.jpg"], "label": [1.0, None], "boxes": [[1, 2], None], "raw": [b"\0\xff", None]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "m.parquet")
+    source = scan(tmp_path / "m.parquet")
+    assert paths(source) == [b"1.jpg", b"2.jpg"]
+    assert source.labels.tolist() == [1, -1]
+    assert source.extra(0) == {"boxes.json": b"[1, 2]", "raw.bin": b"\0\xff"}
+    assert source.extra(1) == {}
+    parquet.write_table(pyarrow.table({"path": ["1.jpg", ""]}), tmp_path / "bad.parquet")
+    with pytest.raises(SourceError, match=r"bad\.parquet, row 2: the path is empty"):
+        scan(tmp_path / "bad.parquet")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *args: object, **named: object) -> object:
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(SourceError, match="needs pyarrow: pip install pyarrow"):
+        scan(write(tmp_path, "m.parquet", b"PAR1"))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+
+
+@given(st.lists(st.tuples(TEXT.filter(bool), TEXT, TEXT), min_size=1, max_size=20))
+def test_every_text_comes_back(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([("path", "label", "note"), *rows])
+    as_csv = scan(write(folder, "any.csv", file.getvalue()))
+    lines = [json.dumps(dict(zip(("path", "label", "note"), row, strict=True))) for row in rows]
+    as_json = scan(write(folder, "any.jsonl", "\n".join(lines)))
+    for source in (as_csv, as_json):
+        assert paths(source) == [path.encode() for path, _, _ in rows]
+        if source.classes is not None:
+            labels = [source.classes[label] if label >= 0 else "" for label in source.labels.tolist()]
+            assert labels == [label for _, label, _ in rows]
+    assert [as_csv.extra(row).get("note.txt", b"") for row in range(len(rows))] == [
+        note.encode() for _, _, note in rows
+    ]
+    assert [as_json.extra(row)["note.txt"] for row in range(len(rows))] == [note.encode() for _, _, note in rows]
+    assert as_csv.labels.tolist() == as_json.labels.tolist()
