@@ -1,0 +1,96 @@
+"""The command `iofast`: finds the command, turns errors into one line and an exit status.
+
+0 done · 1 failed · 2 wrong usage · 3 done, but some images failed · 130 interrupted with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from iofast import __version__
+from iofast.commands import COMMANDS
+from iofast.errors import IofastError, OptionError
+
+_EPILOG = """\
+examples:
+  iofast pack ./images out.lmdb --resize 256     one file out of a folder of images
+  iofast pack ./images out.lmdb --dry-run        what that would take, without writing
+  iofast info out.lmdb                           what is in it
+  iofast doctor                                  what this machine has, and what it lacks
+
+`iofast COMMAND --help` explains a command with examples.
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but some images failed, 130 interrupted.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's); the exit status."""
+    parser = _parser()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _suggest(parser, arguments)
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return 2
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()  # here, where a closed pipe can still be told from success
+        return status
+    except BrokenPipeError:  # `iofast info out.lmdb | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt as interrupt:
+        _say(args, str(interrupt) or "interrupted", interrupt)
+        return 130
+    except (IofastError, OSError) as error:
+        _say(args, f"error: {error}", error)
+        return 2 if isinstance(error, OptionError) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="iofast",
+        description="Pack images into one fast file, and train from it as fast as the machine decodes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"iofast {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
+    for name in COMMANDS:
+        import_module(f"iofast.commands.{name}").add_parser(commands)
+        commands.choices[name].add_argument(
+            "--debug", action="store_true", default=False, help="show the traceback of an error (also IOFAST_DEBUG=1)"
+        )
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but wrong usage is one line as every other error is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def _suggest(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """End with a suggestion where the first word is no command."""
+    word = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if word is None or word in COMMANDS:
+        return
+    import difflib  # only a mistyped command pays for it
+
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(COMMANDS)}"
+    parser.error(f"unknown command {word!r}; {hint}")
+
+
+def _say(args: argparse.Namespace, message: str, error: BaseException) -> None:
+    if args.debug or os.environ.get("IOFAST_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"iofast {args.command}: {message}", file=sys.stderr)

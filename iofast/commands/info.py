@@ -1,0 +1,155 @@
+"""`iofast info`: what is in a container or a folder of images."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from iofast.containers.base import Reader
+
+VERSION = 1  # of the JSON
+_ROWS = 65_536  # index rows looked at in one go: 4 MB of columns
+_SHOWN = 20  # classes in the table; --json has all
+
+_EXAMPLES = """\
+examples:
+  iofast info out.lmdb                          contents, sizes, classes, splits, recipe
+  iofast info ./images                          the same of a plain folder of images
+  iofast info out.lmdb --json | jq .classes     for programs
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "info",
+        help="say what is in a container or folder",
+        description="Say what a container or a folder of images holds: counts, sizes, classes, splits, recipe.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", metavar="PATH", help="a container such as out.lmdb, or a folder of images")
+    parser.add_argument("--json", action="store_true", help="print JSON, with every class")
+    parser.add_argument("--quiet", action="store_true", help="print nothing: the exit status says if PATH can be read")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what `args.path` holds."""
+    from iofast.opening import open_reader
+
+    with open_reader(args.path) as reader:
+        facts = describe(reader, args.path)
+    if args.json:
+        print(json.dumps(facts, sort_keys=True))
+    elif not args.quiet:
+        from rich.console import Console
+
+        _show(facts, Console(highlight=False))
+    return 0
+
+
+def describe(reader: Reader, path: str) -> dict[str, Any]:
+    """The facts of a container as JSON has them; sizes in bytes and pixels, images upright."""
+    manifest = reader.manifest
+    images, labels = _columns(reader)
+    classes = manifest.classes
+    return {
+        "version": VERSION,
+        "path": path,
+        "container": type(reader).__name__.removesuffix("Reader").lower(),
+        "count": manifest.count,
+        "bytes": os.path.getsize(path) if os.path.isfile(path) else None,
+        "fields": list(manifest.fields),
+        "images": images,
+        "classes": None if classes is None else {name: labels.get(i, 0) for i, name in enumerate(classes)},
+        "class_order": manifest.class_order,
+        "unlabelled": labels.get(-1, 0),
+        "splits": {name: sum(stop - start for start, stop in ranges) for name, ranges in manifest.splits.items()},
+        "recipe": dict(manifest.recipe),
+        "seed": manifest.seed,
+        "fingerprint": manifest.fingerprint,
+    }
+
+
+def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
+    """What the index says of all images together, and how many records each label has."""
+    import numpy as np
+
+    from iofast.record import image_field
+
+    field = image_field(tuple(reader.manifest.fields))
+    if field is None or not len(reader):
+        return None, {}
+    slices = [
+        reader.locate(np.arange(start, min(start + _ROWS, len(reader)), dtype=np.int64))
+        for start in range(0, len(reader), _ROWS)
+    ]
+    labels = np.concatenate([part.label for part in slices])
+    length = np.concatenate([part.length for part in slices]).astype(np.int64)
+    images: dict[str, Any] = {"field": field, "bytes": int(length.sum()), "bytes_mean": float(length.mean())}
+    for name in ("width", "height"):
+        column = np.concatenate([getattr(part, name) for part in slices])
+        known = column[column > 0]
+        if known.size:
+            images[name] = {"min": int(known.min()), "median": float(np.median(known)), "max": int(known.max())}
+    values, counts = np.unique(labels, return_counts=True)
+    return images, dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _show(facts: dict[str, Any], console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    for name, value in _lines(facts):
+        table.add_row(name, Text(value))  # Text: a class called "[red]" is shown as it is
+    console.print(table)
+    if facts["classes"]:
+        classes = Table("label", "class", "images", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        classes.columns[0].justify = classes.columns[2].justify = "right"
+        for label, (name, number) in enumerate(list(facts["classes"].items())[:_SHOWN]):
+            classes.add_row(str(label), Text(name), f"{number:,}")
+        console.print()
+        console.print(classes)
+        if (hidden := len(facts["classes"]) - _SHOWN) > 0:
+            console.print(f"and {hidden:,} more; --json lists them all")
+
+
+def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    from iofast.commands.text import count, size
+
+    where = facts["container"] + ("" if facts["bytes"] is None else f", {size(facts['bytes'])}")
+    lines = [("path", facts["path"]), ("container", where), ("records", f"{facts['count']:,}")]
+    lines.append(("fields", " ".join(facts["fields"])))
+    if facts["images"]:
+        lines += _image_lines(facts["images"])
+    if facts["classes"] is not None:
+        lines.append(("classes", f"{len(facts['classes']):,}, in {facts['class_order']} order"))
+    if facts["unlabelled"]:
+        lines.append(("unlabelled", count(facts["unlabelled"], "record")))
+    lines.append(("splits", ", ".join(f"{name} {number:,}" for name, number in facts["splits"].items())))
+    if facts["recipe"]:
+        lines.append(("recipe", ", ".join(f"{name}={value}" for name, value in sorted(facts["recipe"].items()))))
+    if facts["seed"] is not None:
+        lines.append(("shuffled", f"with seed {facts['seed']}"))
+    if facts["fingerprint"]:
+        lines.append(("fingerprint", facts["fingerprint"]))
+    return lines
+
+
+def _image_lines(images: dict[str, Any]) -> list[tuple[str, str]]:
+    from iofast.commands.text import size
+
+    lines = [("images", f"{images['field']}, {size(images['bytes'])}, {size(images['bytes_mean'])} each on average")]
+    for name in ("width", "height"):
+        if name in images:
+            sizes = images[name]
+            lines.append((name, f"{sizes['min']} to {sizes['max']} pixels, median {sizes['median']:.0f}"))
+    return lines

@@ -1,0 +1,141 @@
+"""`iofast pack`: a folder of images, or a manifest, into one container."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from iofast.packing import Report
+
+_EXAMPLES = """\
+examples:
+  iofast pack ./images out.lmdb --resize 256
+      short side 256 pixels, JPEG quality 90; class folders become labels
+  iofast pack ./images out.lmdb
+      as they are: no pixel changes, JPEG, PNG and WebP files are stored byte by byte
+  iofast pack ./images out.lmdb --resize 224 --mode crop --format webp
+      centre squares of 224 x 224
+  iofast pack list.csv out.lmdb --resize 256 --shuffle 1
+      the images that a manifest (path, label, ...) names, in a fixed random order
+  iofast pack ./images out.lmdb --resize 256 --dry-run
+      transcode a sample, write nothing, estimate size and time
+
+A run that was cut short goes on where it stopped: give the same command again.
+Images that cannot be packed are listed in DST.errors.jsonl.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "pack",
+        help="pack a folder of images into one file",
+        description="Pack a folder of images, or the images that a manifest names, into one file.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,  # an option that is not given takes PackOptions' default
+    )
+    parser.add_argument("source", metavar="SRC", help="folder of images, or manifest (.csv, .jsonl, .parquet)")
+    parser.add_argument("target", metavar="DST", help="the file to make, such as out.lmdb")
+    _add_pixels(parser.add_argument_group("pixels"))
+    _add_order(parser.add_argument_group("order"))
+    _add_running(parser.add_argument_group("running"))
+    parser.set_defaults(run=run)
+
+
+def _add_pixels(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--resize", type=int, metavar="N", help="resize to N pixels; without it no size changes")
+    group.add_argument("--mode", help="what N is: short (side, the default), long, exact, crop, or none")
+    group.add_argument("--only-shrink", action="store_true", help="leave images alone that would have to grow")
+    group.add_argument("--filter", help="nearest, box, bilinear (the default), bicubic or lanczos; all antialiased")
+    group.add_argument("--format", help="jpeg (the default with --resize), png, webp or keep (the default without)")
+    group.add_argument("--quality", type=int, metavar="Q", help="of JPEG and WebP, 1 to 100 (default 90)")
+    group.add_argument(
+        "--reducing-gap",
+        type=float,
+        metavar="G",
+        help="decode large JPEGs at a fraction that is still G times the wanted size (default 2; 0: in full)",
+    )
+    group.add_argument("--max-pixels", type=int, metavar="N", help="larger images fail (default 268435456)")
+
+
+def _add_order(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--shuffle", type=int, metavar="SEED", help="permute each split; the same SEED, the same order")
+    group.add_argument("--class-order", metavar="ORDER", help="lexicographic (the default), natural or file")
+
+
+def _add_running(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--workers", type=int, metavar="N", help="processes (default: one per usable core)")
+    group.add_argument(
+        "--max-errors", metavar="N", help="stop when more images than this fail: a number or a share (default 1%%)"
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace DST where it exists")
+    group.add_argument("--dry-run", action="store_true", help="write nothing; estimate size and time from a sample")
+    group.add_argument("--json", action="store_true", default=False, help="print the report as JSON")
+    group.add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
+
+
+_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Pack, print the summary or the JSON, and give the exit status."""
+    from iofast.packing.options import PackOptions
+    from iofast.packing.run import run as pack
+
+    options = PackOptions(**{name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS})
+    report = pack(args.source, args.target, options, bar=not args.quiet)
+    if args.json:
+        print(report.to_json())
+    elif not args.quiet:
+        print("\n".join(summary(report)))
+    return report.status
+
+
+def summary(report: Report) -> list[str]:
+    """The lines that a finished run ends with."""
+    from iofast.commands.text import count, duration, size
+
+    if report.estimate is not None:
+        return _forecast(report)
+    lines = [f"packed {count(report.packed, 'image')} into {report.target}"]
+    if report.resumed:
+        lines.append(f"  resumed    {count(report.resumed, 'image')} were done already")
+    lines += _contents(report)
+    ratio = f", {report.bytes_out / report.bytes_in:.0%}" if report.bytes_in else ""
+    lines.append(f"  size       {size(report.bytes_in)} -> {size(report.bytes_out)}{ratio}")
+    lines.append(
+        f"  time       {duration(report.seconds)}, {report.images_per_second:,.0f} images/s, "
+        f"{count(report.workers, 'worker')}"
+    )
+    if report.failed:
+        lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
+        lines += [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]
+    return lines
+
+
+def _contents(report: Report) -> list[str]:
+    lines = []
+    if report.classes is not None:
+        lines.append(f"  classes    {report.classes:,}")
+    if set(report.splits) != {"all"}:
+        lines.append("  splits     " + ", ".join(f"{name} {number:,}" for name, number in report.splits.items()))
+    return lines
+
+
+def _forecast(report: Report) -> list[str]:
+    from iofast.commands.text import count, duration, size
+
+    estimate = report.estimate
+    if estimate is None:
+        return []
+    lines = [f"dry run: {count(report.images, 'image')} would go into {report.target}; nothing was written"]
+    lines += _contents(report)
+    lines.append(f"  size       about {size(report.bytes_in)} -> {size(estimate.bytes_out)}")
+    lines.append(f"  time       about {duration(estimate.seconds)} with {count(report.workers, 'worker')}")
+    enough = "enough" if estimate.bytes_free >= estimate.bytes_peak else "NOT ENOUGH"
+    lines.append(f"  disk       {size(estimate.bytes_peak)} at most, {size(estimate.bytes_free)} free: {enough}")
+    lines.append(f"  sample     {count(estimate.sample, 'image')} transcoded, {report.failed:,} failed")
+    lines += [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]
+    return lines

@@ -1,0 +1,31 @@
+"""Packing: a folder of images (or a manifest) in, one container out.
+
+Lazy, because each worker process imports this package and needs none of what the parent does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getattr__ does the same
+    from iofast.packing.options import PackOptions as PackOptions
+    from iofast.packing.report import Estimate as Estimate
+    from iofast.packing.report import Report as Report
+    from iofast.packing.run import pack as pack
+
+_NAMES = {
+    "pack": "iofast.packing.run",
+    "PackOptions": "iofast.packing.options",
+    "Report": "iofast.packing.report",
+    "Estimate": "iofast.packing.report",
+}
+__all__ = ["pack", "PackOptions", "Report", "Estimate"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'iofast.packing' has no attribute {name!r}")
+    value: object = getattr(import_module(_NAMES[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,46 @@
+"""The messages between the packing process and its workers: JSON behind a length, on pipes.
+
+A frame is a little-endian u32 length and that many bytes of ASCII JSON. Names of files travel as `os.fsdecode` gives
+them; JSON's \\u escapes carry the lone surrogates that stand for bytes which are not UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+
+_LENGTH = struct.Struct("<I")
+MAX_FRAME = 1 << 28  # far above any chunk of paths; a larger length means that something else wrote to the pipe
+
+Message = dict[str, object]
+
+
+def encode(message: Message) -> bytes:
+    """One frame."""
+    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    return _LENGTH.pack(len(body)) + body
+
+
+class Frames:
+    """Puts frames together from whatever pieces a pipe delivers."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Add `data`; the messages that are whole now. Raises `ValueError` where the bytes are no frames."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME:
+                raise ValueError(f"a frame of {length} bytes, at most {MAX_FRAME} expected")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            message = json.loads(body)
+            if not isinstance(message, dict):
+                raise ValueError(f"a frame with a {type(message).__name__}, an object expected")
+            yield message

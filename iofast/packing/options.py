@@ -1,0 +1,112 @@
+"""Every option of packing: one frozen class that checks itself, and the same names as keywords."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TypedDict
+
+from iofast.errors import OptionError
+from iofast.kernel.contract import MAX_PIXELS, TranscodeRecipe
+from iofast.order import MAX_SEED
+
+CLASS_ORDERS = ("lexicographic", "natural", "file")
+MAX_WORKERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PackOptions:
+    """How `pack` works. What shapes pixels is explained at `kernel.TranscodeRecipe`; None means the default said here.
+
+    `resize`: pixels of the side that `mode` names. `mode`: short | long | exact | crop | none; short where `resize` is
+    given, else none. `format`: jpeg | png | webp | keep; jpeg where `resize` is given, else keep, so that packing
+    without a size loses nothing. `shuffle`: the seed of the packing order inside each split; None keeps the source's.
+    `workers`: processes, None = one per core that may be used. `max_errors`: failed images (a number) or a share of all
+    ("1%") above which the run stops. `dry_run`: transcode a sample, write nothing, estimate size and time.
+    """
+
+    resize: int | None = None
+    mode: str | None = None
+    only_shrink: bool = False
+    filter: str = "bilinear"
+    format: str | None = None
+    quality: int = 90
+    subsampling: str = "420"
+    restart: int = 0
+    reducing_gap: float = 2.0
+    max_pixels: int = MAX_PIXELS
+    shuffle: int | None = None
+    class_order: str = "lexicographic"
+    workers: int | None = None
+    max_errors: int | str = "1%"
+    overwrite: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        self.recipe()  # checks everything that shapes pixels
+        self.allowed_errors(1)
+        if self.max_pixels < 1:
+            raise OptionError(f"max_pixels must be 1 or more, found {self.max_pixels}")
+        if self.shuffle is not None and not 0 <= self.shuffle <= MAX_SEED:
+            raise OptionError(f"shuffle must be a seed of 0 to {MAX_SEED}, found {self.shuffle}")
+        if self.class_order not in CLASS_ORDERS:
+            raise OptionError(f"class_order must be one of {', '.join(CLASS_ORDERS)}, found {self.class_order!r}")
+        if self.workers is not None and not 1 <= self.workers <= MAX_WORKERS:
+            raise OptionError(f"workers must be 1 to {MAX_WORKERS}, found {self.workers}")
+
+    def recipe(self) -> TranscodeRecipe:
+        """What the kernel does with each image."""
+        resizing = self.resize is not None
+        return TranscodeRecipe(
+            size=self.resize,
+            mode=self.mode or ("short" if resizing else "none"),
+            only_shrink=self.only_shrink,
+            filter=self.filter,
+            format=self.format or ("jpeg" if resizing else "keep"),
+            quality=self.quality,
+            subsampling=self.subsampling,
+            restart=self.restart,
+            reducing_gap=self.reducing_gap,
+            max_pixels=self.max_pixels,
+        )
+
+    def allowed_errors(self, images: int) -> int:
+        """How many of `images` may fail before the run stops: `max_errors` as a number, a share rounded down."""
+        text = str(self.max_errors).strip()
+        try:
+            if text.endswith("%"):
+                share = float(text[:-1])
+                if not 0 <= share <= 100:
+                    raise ValueError
+                return int(images * share / 100 + 1e-9)
+            if (count := int(text)) < 0:
+                raise ValueError
+        except ValueError:
+            raise OptionError(
+                f"max_errors must be a number of images or a share such as '1%', found {self.max_errors!r}"
+            ) from None
+        return count
+
+    def shaping(self) -> dict[str, object]:
+        """The options that decide what the container holds: its recipe, and what a resumed run must agree on."""
+        return {name: value for name, value in asdict(self.recipe()).items() if value is not None}
+
+
+class PackKeywords(TypedDict, total=False):
+    """The fields of `PackOptions` as keywords of `pack`."""
+
+    resize: int | None
+    mode: str | None
+    only_shrink: bool
+    filter: str
+    format: str | None
+    quality: int
+    subsampling: str
+    restart: int
+    reducing_gap: float
+    max_pixels: int
+    shuffle: int | None
+    class_order: str
+    workers: int | None
+    max_errors: int | str
+    overwrite: bool
+    dry_run: bool

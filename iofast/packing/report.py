@@ -1,0 +1,67 @@
+"""What a packing run did, or would do: the result of `pack`, and the JSON that `iofast pack --json` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+VERSION = 1  # of the JSON; rises only when a field changes its meaning or goes
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What packing would take, found by transcoding `sample` images. Sizes in bytes, `seconds` on this machine now.
+
+    `bytes_peak` is the most disk that is used at a time (journal and container together); `bytes_free` is what the
+    target's file system has.
+    """
+
+    sample: int
+    bytes_out: int
+    seconds: float
+    bytes_peak: int
+    bytes_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `pack` did with the images of `source`.
+
+    `packed` + `failed` = `images`, unless `estimate` is set: then nothing was written and `failed` counts the sample's.
+    `bytes_in` is the size of the source's image files, `bytes_out` of the container. `resumed` images were already
+    done by an earlier run that was cut short. `errors` counts failed images by cause; each is in `errors_file`.
+    """
+
+    source: str
+    target: str
+    images: int
+    packed: int
+    failed: int
+    classes: int | None
+    splits: Mapping[str, int]
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    workers: int
+    resumed: int = 0
+    errors: Mapping[str, int] = field(default_factory=dict)
+    errors_file: str | None = None
+    warnings: tuple[str, ...] = ()
+    estimate: Estimate | None = None
+
+    @property
+    def images_per_second(self) -> float:
+        """Images this run itself dealt with, per second of it."""
+        done = self.packed + self.failed - self.resumed
+        return done / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def status(self) -> int:
+        """The exit status of `iofast pack`: 0, or 3 where some images failed."""
+        return 3 if self.failed else 0
+
+    def to_json(self) -> str:
+        """One line of JSON; docs/pack.md lists its fields."""
+        value = {"version": VERSION, **asdict(self), "images_per_second": self.images_per_second, "status": self.status}
+        return json.dumps(value, sort_keys=True)
