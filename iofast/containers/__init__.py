@@ -1,0 +1,1 @@
+"""Containers: how records lie in files, and how they are found again."""

@@ -1,0 +1,195 @@
+"""The binary index: one row per record, in chunks of 65,536 (docs/format.md section 3 is its specification).
+
+A reader looks at an index through `IndexView`, which reads it where it lies and checks each run of 256 rows before it
+hands out one of them: opening costs the same for a thousand records as for a hundred million.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.manifest import Manifest
+from iofast.errors import ContainerError
+
+CHUNK_ROWS = 65_536
+BLOCK_ROWS = 256  # one checksum each: 20 KB for three fields, checked in 3 µs when one of its rows is first used
+ABSENT = 0xFFFFFFFF  # the `file` of a field that a record does not have
+HEADER_SIZE = 64
+MAGIC = b"iofastIX"
+VERSION = 1
+
+_HEADER = struct.Struct("<8sHHIQIHHQQQI")
+_U32 = struct.Struct("<I")
+_PLACE = np.dtype([("file", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("crc", "<u4")])
+
+Rows = NDArray[Any]  # of `row_dtype`; NumPy cannot express the type of a structured array
+
+
+class Stamp(NamedTuple):
+    """What the container looked like when the index was written: LMDB's last transaction id and last page number."""
+
+    a: int = 0
+    b: int = 0
+
+
+class ChunkHeader(NamedTuple):
+    """The header of one chunk, checked."""
+
+    row_size: int
+    first: int
+    rows: int
+    stamp: Stamp
+
+
+def row_dtype(groups: int) -> np.dtype[Any]:
+    """The type of a row with `groups` places; `place` is an array of (file, offset, length, crc)."""
+    head = [("position", "<u8"), ("label", "<i4"), ("width", "<u2"), ("height", "<u2"), ("orientation", "u1")]
+    return np.dtype([*head, ("flags", "u1"), ("place", _PLACE, (groups,))])
+
+
+def row_struct(groups: int) -> struct.Struct:
+    """The same row for `struct`: six numbers, then four for each place."""
+    return struct.Struct("<QiHHBB" + "IQII" * groups)
+
+
+def chunk_size(rows: int, groups: int) -> int:
+    """The bytes of a chunk of so many rows."""
+    return HEADER_SIZE + 4 * _blocks(rows) + rows * row_dtype(groups).itemsize
+
+
+def chunk_count(records: int) -> int:
+    """How many chunks index so many records."""
+    return -(-records // CHUNK_ROWS)
+
+
+def encode_chunk(rows: bytes, first: int, groups: int, stamp: Stamp) -> bytes:
+    """A chunk around the bytes of its rows; `first` is the dense index of the first one."""
+    row_size = row_dtype(groups).itemsize
+    count, rest = divmod(len(rows), row_size)
+    if rest or not 1 <= count <= CHUNK_ROWS or first % CHUNK_ROWS:
+        raise ContainerError(f"{len(rows)} bytes from row {first} are no chunk of rows of {row_size} bytes")
+    step = BLOCK_ROWS * row_size
+    checks = b"".join(_U32.pack(google_crc32c.value(rows[at : at + step])) for at in range(0, len(rows), step))
+    head = _HEADER.pack(MAGIC, VERSION, HEADER_SIZE, row_size, first, count, groups, 0, *stamp, 0, 0)
+    return head + _U32.pack(google_crc32c.value(head + checks)) + checks + rows
+
+
+def decode_header(data: bytes, groups: int) -> ChunkHeader:
+    """The header at the start of `data`, which must reach to the end of the block checks.
+
+    Raises `ContainerError` unless it is whole, of this version, and its rows have `groups` places.
+    """
+    if len(data) < HEADER_SIZE:
+        raise ContainerError(f"an index chunk of {len(data)} bytes is shorter than its header of {HEADER_SIZE}")
+    magic, version, size, row_size, first, rows, own, flags, a, b, strings, zero = _HEADER.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        found = f"{magic!r} version {version}"
+        raise ContainerError(f"an index chunk must begin with {MAGIC!r} version {VERSION}, found {found}")
+    fixed = (size, row_size, own, flags, strings, zero)
+    expected = (HEADER_SIZE, row_dtype(groups).itemsize, groups, 0, 0, 0)
+    if fixed != expected or not 1 <= rows <= CHUNK_ROWS:
+        raise ContainerError(f"an index chunk's header says {(*fixed, rows)}, expected {(*expected, 'up to 65536')}")
+    end = HEADER_SIZE + 4 * _blocks(rows)
+    crc = _U32.unpack_from(data, HEADER_SIZE - 4)[0]
+    if len(data) < end or google_crc32c.value(data[: HEADER_SIZE - 4] + data[HEADER_SIZE:end]) != crc:
+        raise ContainerError("an index chunk's header is damaged: its CRC32C differs")
+    return ChunkHeader(row_size, first, rows, Stamp(a, b))
+
+
+class IndexView:
+    """The rows of an index that lies in `data` (a whole file, as u8), read in place.
+
+    `find(chunk)` gives offset and length of a chunk in `data`. Any number of threads may use a view: what it remembers
+    (where chunks are, which blocks were checked) is only ever added to. Errors are `ContainerError` that name `where`.
+    """
+
+    def __init__(
+        self, data: NDArray[np.uint8], manifest: Manifest, find: Callable[[int], tuple[int, int]], where: str
+    ) -> None:
+        self._data, self._find, self._where, self._manifest = data, find, where, manifest
+        self._dtype = row_dtype(len(manifest.fields))
+        self._span = np.arange(self._dtype.itemsize, dtype=np.int64)
+        self._starts = np.full(chunk_count(manifest.count), -1, np.int64)  # of the first row of each chunk
+        self._checked = np.zeros(chunk_count(manifest.count) * (CHUNK_ROWS // BLOCK_ROWS), np.bool_)
+        self._stamp: Stamp | None = None
+
+    def stamp(self) -> Stamp:
+        """The stamp of the first chunk; all chunks must have it. Zeros where there are no records."""
+        if self._stamp is None:
+            self._stamp = self._open(0) if self._manifest.count else Stamp()
+        return self._stamp
+
+    def rows(self, indices: NDArray[np.int64]) -> Rows:
+        """A copy of the rows of these dense indices, checked. Raises `IndexError` for an index out of range."""
+        if indices.size and (indices.min() < 0 or indices.max() >= self._manifest.count):
+            worst = int(indices.max() if indices.min() >= 0 else indices.min())
+            raise IndexError(f"{self._where}: record {worst} is not in 0 … {self._manifest.count - 1}")
+        chunks = indices >> 16
+        starts = self._starts[chunks]
+        if indices.size and starts.min() < 0:
+            for chunk in np.unique(chunks[starts < 0]).tolist():
+                self._open(chunk)
+            starts = self._starts[chunks]
+        blocks = indices >> 8
+        unseen = blocks[~self._checked[blocks]]
+        for block in np.unique(unseen).tolist():
+            self._check(block)
+        # one gather for all chunks: 60 µs for 256 rows out of 1.28 million, against 150 µs chunk by chunk
+        begin = starts + (indices & (CHUNK_ROWS - 1)) * self._dtype.itemsize
+        rows: Rows = self._data[begin[:, None] + self._span].view(self._dtype).reshape(len(indices))
+        self._check_rows(rows)
+        return rows
+
+    def _open(self, chunk: int) -> Stamp:
+        offset, length = self._find(chunk)
+        own = min(CHUNK_ROWS, self._manifest.count - chunk * CHUNK_ROWS)
+        groups = len(self._manifest.fields)
+        try:
+            if length != chunk_size(own, groups):
+                raise ContainerError(f"it has {length} bytes, expected {chunk_size(own, groups)}")
+            head = self._data[offset : offset + HEADER_SIZE + 4 * _blocks(own)].tobytes()
+            header = decode_header(head, groups)
+            if (header.first, header.rows) != (chunk * CHUNK_ROWS, own):
+                raise ContainerError(f"it begins at row {header.first} and has {header.rows}, expected {own}")
+            if chunk and header.stamp != self.stamp():
+                raise ContainerError(f"its stamp is {header.stamp}, that of chunk 0 is {self.stamp()}")
+        except ContainerError as error:
+            raise ContainerError(f"{self._where}: index chunk {chunk} at offset {offset}: {error}") from None
+        self._starts[chunk] = offset + len(head)
+        return header.stamp
+
+    def _check(self, block: int) -> None:
+        """Compare 256 rows with their checksum."""
+        chunk, own = divmod(block, CHUNK_ROWS // BLOCK_ROWS)
+        count = min(CHUNK_ROWS, self._manifest.count - chunk * CHUNK_ROWS)
+        start = int(self._starts[chunk])
+        at = start + own * BLOCK_ROWS * self._dtype.itemsize
+        end = start + min(count, (own + 1) * BLOCK_ROWS) * self._dtype.itemsize
+        check = start - 4 * _blocks(count) + 4 * own
+        expected = _U32.unpack(self._data[check : check + 4].tobytes())[0]
+        if google_crc32c.value(self._data[at:end].tobytes()) != expected:
+            first = block * BLOCK_ROWS
+            raise ContainerError(
+                f"{self._where}: the index is damaged at offset {at}: the CRC32C of rows {first} … differs"
+            )
+        self._checked[block] = True
+
+    def _check_rows(self, rows: Rows) -> None:
+        """Refuse what no writer of this version writes; places are checked by who knows the files."""
+        classes = self._manifest.classes
+        top = np.iinfo(np.int32).max if classes is None else len(classes) - 1
+        wrong = (rows["orientation"] - 1 > 7) | (rows["flags"] != 0) | (rows["label"] < -1) | (rows["label"] > top)
+        if wrong.any():
+            row = rows[int(np.argmax(wrong))]
+            said = f"label {row['label']}, orientation {row['orientation']}, flags {row['flags']}"
+            raise ContainerError(f"{self._where}: the index row of position {row['position']} is impossible: {said}")
+
+
+def _blocks(rows: int) -> int:
+    return -(-rows // BLOCK_ROWS)

@@ -1,0 +1,219 @@
+"""The LMDB container's Reader (docs/format.md section 4); its Writer is in `lmdb_writer`.
+
+The index knows where in the file every payload lies, so a batch is found without LMDB and read with `pread`. liblmdb is
+not used for reading at all: it refuses a second environment on one file in a process, must not be carried over a fork,
+and trusts every page of a file that may come from anyone. A file that was compacted or written to since (its stamp
+differs) is looked up key by key in its B-tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.base import Located, Payloads, Reader
+from iofast.containers.index import ABSENT, IndexView, Rows, Stamp
+from iofast.containers.lmdb_pages import Tree, read_meta
+from iofast.containers.lmdb_writer import MANIFEST_KEY, LmdbWriter, index_key
+from iofast.containers.manifest import Manifest
+from iofast.errors import ContainerError, UnfinishedError
+from iofast.record import IMAGE_FIELDS, RAW_FIELDS, Record, format_key
+
+__all__ = ["LmdbReader", "LmdbWriter"]
+
+
+class LmdbReader(Reader):
+    """Random access to the records of an LMDB file that iofast wrote.
+
+    Opening costs the same for any number of records. Raises `FileNotFoundError`, `UnfinishedError` where the file has
+    no manifest (another program's, or never finished), `ContainerError` where its bytes contradict docs/format.md.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._opened: _Opened | None = _Opened(self.path)
+        self.manifest = self._opened.manifest
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"path": self.path, "manifest": self.manifest}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _opened=None)
+
+    def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
+        """Where the payloads lie; see `Reader.locate`. A record without the field has `file` 0xFFFFFFFF and length 0.
+
+        256 random records of 1.28 million take about 0.1 ms.
+        """
+        opened = self._open()
+        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        rows = opened.index.rows(indices)
+        number = _numbers(self.manifest.fields, field, rows, self.path)
+        place = rows["place"][np.arange(len(rows)), number]
+        offset, length = place["offset"].astype(np.uint64), place["length"].astype(np.uint64)
+        if opened.moved:
+            _look_up(opened.tree, self._keys(rows, number), offset, length)
+        opened.check_places(rows, place["file"], offset, length)
+        return Located(
+            index=indices,
+            position=rows["position"].astype(np.uint64),
+            label=rows["label"].astype(np.int32),
+            width=rows["width"].astype(np.int32),
+            height=rows["height"].astype(np.int32),
+            orientation=rows["orientation"].copy(),
+            file=place["file"].astype(np.uint32),
+            offset=offset,
+            length=length,
+            crc=place["crc"].astype(np.uint32),
+        )
+
+    @contextlib.contextmanager
+    def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
+        """The open file and the places in it; see `Reader.payloads`. The file stays open until the block ends."""
+        opened = self._open()  # held by this frame, so `close` from another thread cannot pull it away
+        rows = slice(start, stop)
+        crcs = None if located.crc is None else located.crc[rows]
+        offsets, lengths = located.offset[rows], located.length[rows]
+        fds = np.full(len(offsets), opened.fd, np.int32)
+        yield Payloads(fds, offsets, lengths, crcs, located.orientation[rows])
+
+    def view(self, index: int, field: str | None = None) -> memoryview:
+        """The payload in the file's map, without a copy, its CRC32C checked; see `Reader.view`."""
+        located = self.locate(np.array([index]), field)
+        if located.file[0] == ABSENT:
+            raise KeyError(f"{self.name(index)} has no {'image' if field is None else f'field {field!r}'}")
+        payload = self._open().view(int(located.offset[0]), int(located.length[0]))
+        assert located.crc is not None
+        if google_crc32c.value(bytes(payload)) != located.crc[0]:
+            name, offset = "image" if field is None else field, int(located.offset[0])
+            raise ContainerError(f"{self.name(index)}: {name} at offset {offset} is damaged: its CRC32C differs")
+        return payload
+
+    def record(self, index: int) -> Record:
+        """One record whole, every payload checked."""
+        row = self._open().index.rows(np.array([index], np.int64))[0]
+        there = (row["place"]["file"] != ABSENT).tolist()
+        names = [name for name, own in zip(self.manifest.fields, there, strict=True) if own]
+        key = format_key(int(row["position"]), self.manifest.key_width)
+        return Record(key, {name: bytes(self.view(index, name)) for name in names})
+
+    def name(self, index: int) -> str:
+        """`out.lmdb: 00000042`."""
+        row = self._open().index.rows(np.array([index], np.int64))[0]
+        return f"{self.path}: {int(row['position']):0{self.manifest.key_width}d}"
+
+    def close(self) -> None:
+        """Let go of the file; it is closed when the last `payloads` block and the last view of it have ended."""
+        self._opened = None
+
+    def _open(self) -> _Opened:
+        opened = self._opened
+        if opened is None or opened.is_stale():
+            opened = _Opened(self.path)
+            if opened.manifest.fingerprint != self.manifest.fingerprint:
+                raise ContainerError(f"{self.path} was replaced by another dataset since it was opened")
+            self._opened = opened
+        return opened
+
+    def _keys(self, rows: Rows, number: NDArray[np.intp]) -> list[bytes | None]:
+        """The LMDB key of each row's payload, None where it has none."""
+        fields, width = self.manifest.fields, self.manifest.key_width
+        there = rows["place"][np.arange(len(rows)), number]["file"] != ABSENT
+        asked = zip(rows["position"].tolist(), number.tolist(), there.tolist(), strict=True)
+        return [f"{position:0{width}d}.{fields[own]}".encode() if ok else None for position, own, ok in asked]
+
+
+class _Opened:
+    """One opening of the file: descriptor, map and what its pages say. Immutable, so threads and forks may share it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+            raise ContainerError(f"{path} is not a file, or is empty")
+        self.size = status.st_size
+        self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
+        self.tree = Tree(self._map, read_meta(self._map, path), path)
+        self.manifest = self._read_manifest()
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        self.index = IndexView(self._bytes, self.manifest, self._find_chunk, path)
+        meta = self.tree.meta
+        stamp = self.index.stamp() if self.manifest.count else Stamp(meta.txnid, meta.last_page)
+        self.moved = stamp != (meta.txnid, meta.last_page)
+        if not self.moved and meta.file_size > self.size:
+            raise ContainerError(f"{path} is truncated: {self.size} bytes, expected {meta.file_size}")
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    def is_stale(self) -> bool:
+        """Whether somebody wrote to the file since. Raises `ContainerError` where it was cut off."""
+        size = os.fstat(self.fd).st_size
+        if size < self.size:
+            raise ContainerError(f"{self.path} was truncated while it was open: {size} bytes, expected {self.size}")
+        return read_meta(self._map, self.path).txnid != self.tree.meta.txnid
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """Bytes of the file, in place."""
+        return memoryview(self._map)[offset : offset + length]
+
+    def check_places(
+        self, rows: Rows, file: NDArray[np.uint32], offset: NDArray[np.uint64], length: NDArray[np.uint64]
+    ) -> None:
+        """Refuse places outside the file; absent fields count as zero bytes at its start."""
+        size = np.uint64(self.size)
+        wrong = (offset > size) | (length > size - offset) | ((file != 0) & (file != ABSENT))
+        wrong |= (file == ABSENT) & ((offset != 0) | (length != 0))
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            place = f"file {file[i]}, offset {offset[i]}, {length[i]} bytes"
+            raise ContainerError(
+                f"{self.path}: the index puts a payload of position {rows['position'][i]} outside the file: {place}"
+            )
+
+    def _read_manifest(self) -> Manifest:
+        place = self.tree.find(MANIFEST_KEY) if self.tree.meta.flags == 0 else None
+        if place is None:
+            raise UnfinishedError(f"{self.path} has no iofast manifest: made by another program, or never finished")
+        text = self._map[place[0] : place[0] + place[1]]
+        if not text.strip(b"\0"):
+            raise UnfinishedError(f"{self.path} was never finished: its manifest is still empty")
+        return Manifest.from_json(text, self.path)
+
+    def _find_chunk(self, chunk: int) -> tuple[int, int]:
+        place = self.tree.find(index_key(chunk))
+        if place is None:
+            raise ContainerError(f"{self.path}: index chunk {chunk} is missing")
+        return place
+
+
+def _look_up(tree: Tree, keys: list[bytes | None], offset: NDArray[np.uint64], length: NDArray[np.uint64]) -> None:
+    """Set offsets and lengths as the tree has them now. A payload that is gone or changed will fail its checksum."""
+    for i, key in enumerate(keys):
+        if key is not None:
+            offset[i], length[i] = tree.find(key) or (0, 0)
+
+
+def _numbers(fields: tuple[str, ...], field: str | None, rows: Rows, path: str) -> NDArray[np.intp]:
+    """Which place of each row is meant: that of `field`, or that of each record's own image."""
+    if field is not None:
+        if field not in fields:
+            raise KeyError(f"{path} has no field {field!r}, only {', '.join(fields)}")
+        return np.full(len(rows), fields.index(field), np.intp)
+    images = [fields.index(name) for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields]
+    if not images:
+        raise KeyError(f"{path} has no image field, only {', '.join(fields)}")
+    number = np.full(len(rows), images[0], np.intp)
+    if len(images) > 1:
+        for own in reversed(images):
+            number[rows["place"][:, own]["file"] != ABSENT] = own
+    return number

@@ -1,0 +1,229 @@
+"""The B-tree of an LMDB file, read from its pages (LMDB 0.9, data format 1; docs/format.md 4.3 and 4.5).
+
+liblmdb tells a value's address in its own map but not its offset in the file, trusts every page, and refuses to open a
+file twice in one process. This reader gives offsets, checks every number it follows, and can be opened any number of
+times; it never writes.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from mmap import mmap
+from typing import NamedTuple
+
+from iofast.errors import ContainerError
+
+MAGIC = 0xBEEFC0DE
+VERSION = 1
+PAGE_HEADER = 16
+MAX_DEPTH = 32  # LMDB's own cursor stack
+META_END = 168  # of the fields read from a meta page
+OVERFLOW_SHARE = 16  # bytes of a page that a value on overflow pages cannot use
+MAX_KEY = 511
+
+_PAGE = struct.Struct("<QHHHH")  # pgno, pad, flags, lower, upper
+_NODE = struct.Struct("<HHHH")  # low and high half of size or child, flags, key size
+_META = struct.Struct("<IIQQ")  # magic, version, address, map size
+_TREE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf and overflow pages, entries, root
+_TAIL = struct.Struct("<QQ")  # last page, transaction id
+_U64 = struct.Struct("<Q")
+_BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 1, 2, 4, 8
+_KINDS = 0x6F  # all flags that say what a page holds; 0x10 marks a dirty page and may be left over
+_BIG = 1
+_NOTHING = (1 << 64) - 1  # root of an empty tree
+_CACHED = 4096  # branch pages kept decoded; at some 100 children each they lead to 400,000 leaf pages
+
+
+class Meta(NamedTuple):
+    """The newest meta page."""
+
+    page_size: int
+    txnid: int
+    last_page: int
+    root: int
+    depth: int
+    entries: int
+    flags: int  # of the unnamed database; 0 = plain keys and values
+
+    @property
+    def file_size(self) -> int:
+        """What the file must have so that every page of the tree is in it."""
+        return (self.last_page + 1) * self.page_size
+
+
+class Branch(NamedTuple):
+    """A decoded branch page: child i holds the keys from keys[i] to below keys[i + 1]."""
+
+    keys: list[bytes]
+    children: list[int]
+
+
+def is_lmdb(head: bytes) -> bool:
+    """Whether a file that begins with these bytes (24 or more) is an LMDB data file."""
+    return len(head) >= 24 and _META.unpack_from(head[:40].ljust(40, b"\0"), PAGE_HEADER)[0] == MAGIC
+
+
+def read_meta(data: mmap | bytes, where: str) -> Meta:
+    """The newest meta page of an LMDB file. Raises `ContainerError` naming `where` if either is not right."""
+    size = len(data)
+    try:
+        if size < 2 * META_END:
+            raise ContainerError(f"the file has {size} bytes, too few for an LMDB file")
+        first = _read_meta_page(data, 0)
+        if size < first.page_size + META_END:
+            raise ContainerError(f"the file has {size} bytes, too few for the meta pages of an LMDB file")
+        second = _read_meta_page(data, first.page_size)
+        if first.page_size != second.page_size:
+            raise ContainerError(f"its meta pages say page sizes {first.page_size} and {second.page_size}")
+    except ContainerError as error:
+        raise ContainerError(f"{where}: {error}") from None
+    return second if second.txnid > first.txnid else first
+
+
+def _read_meta_page(data: mmap | bytes, at: int) -> Meta:
+    flags = _PAGE.unpack_from(data, at)[2]
+    magic, version, _, _ = _META.unpack_from(data, at + PAGE_HEADER)
+    if magic != MAGIC or not flags & _META_PAGE:
+        raise ContainerError(f"no LMDB meta page at offset {at}: magic {magic:#x}, flags {flags:#x}")
+    if version != VERSION:
+        raise ContainerError(f"LMDB data format {version} at offset {at}, expected {VERSION}")
+    page_size = _TREE.unpack_from(data, at + 40)[0]
+    _, tree_flags, depth, _, _, _, entries, root = _TREE.unpack_from(data, at + 88)
+    last_page, txnid = _TAIL.unpack_from(data, at + 136)
+    if not 512 <= page_size <= 65_536 or page_size & (page_size - 1):
+        raise ContainerError(f"page size {page_size} at offset {at} is not a power of two, 512 to 65536")
+    if not 1 <= last_page < (1 << 47) // page_size or depth > MAX_DEPTH:
+        raise ContainerError(f"impossible last page {last_page} or depth {depth} at offset {at}")
+    return Meta(page_size, txnid, last_page, root, depth, entries, tree_flags)
+
+
+class Tree:
+    """The unnamed database of an LMDB file as of `meta`. Errors are `ContainerError` that name `where` and the offset.
+
+    Any number of threads may look up; nothing is read outside `data`.
+    """
+
+    def __init__(self, data: mmap | bytes, meta: Meta, where: str) -> None:
+        self._data, self.meta, self._where = data, meta, where
+        self._size = len(data)
+        self._branches: dict[int, Branch] = {}
+
+    def find(self, key: bytes) -> tuple[int, int] | None:
+        """Offset in the file and length of the value of `key`, None where there is none."""
+        page = self.meta.root
+        if page == _NOTHING:
+            return None
+        for _ in range(MAX_DEPTH):
+            at, flags, lower, upper = self._page(page)
+            if flags == _LEAF:
+                return self._find_in_leaf(at, lower, upper, key)
+            branch = self._branch(page, at, lower, upper)
+            page = branch.children[max(0, bisect_right(branch.keys, key) - 1)]
+        raise self._wrong(page, f"the tree is deeper than {MAX_DEPTH}")
+
+    def walk(self) -> Iterator[tuple[bytes, int, int]]:
+        """All entries in order of their keys: key, offset of the value in the file, its length."""
+        left = self.meta.entries
+        for key, offset, length in self._walk(self.meta.root, 0) if self.meta.root != _NOTHING else ():
+            left -= 1
+            if left < 0:
+                raise ContainerError(f"{self._where}: the tree has more than its {self.meta.entries} entries")
+            yield key, offset, length
+
+    def _walk(self, page: int, depth: int) -> Iterator[tuple[bytes, int, int]]:
+        if depth > MAX_DEPTH:
+            raise self._wrong(page, f"the tree is deeper than {MAX_DEPTH}")
+        at, flags, lower, upper = self._page(page)
+        if flags == _LEAF:
+            for node in self._nodes(at, lower, upper):
+                yield self._entry(at, node)
+        else:
+            for child in self._decode(at, lower, upper).children:
+                yield from self._walk(child, depth + 1)
+
+    def _page(self, number: int) -> tuple[int, int, int, int]:
+        """Offset, kind, lower and upper of a branch or leaf page."""
+        size = self.meta.page_size
+        at = number * size
+        if not 2 <= number <= self.meta.last_page or at + size > self._size:
+            raise self._wrong(number, f"it lies outside the file of {self._size} bytes")
+        own, _, flags, lower, upper = _PAGE.unpack_from(self._data, at)
+        if own != number or flags & _KINDS not in (_BRANCH, _LEAF):
+            raise self._wrong(number, f"not a branch or leaf page: number {own}, flags {flags:#x}")
+        if not PAGE_HEADER < lower <= upper <= size or lower & 1:
+            raise self._wrong(number, f"impossible bounds {lower} and {upper}")
+        return at, flags & _KINDS, lower, upper
+
+    def _nodes(self, at: int, lower: int, upper: int) -> tuple[int, ...]:
+        """Offsets in the page of its nodes, in the order of their keys."""
+        nodes: tuple[int, ...] = struct.unpack_from(f"<{(lower - PAGE_HEADER) // 2}H", self._data, at + PAGE_HEADER)
+        if min(nodes) < upper or max(nodes) > self.meta.page_size - _NODE.size:
+            raise self._wrong(at // self.meta.page_size, "a node lies outside its page")
+        return nodes
+
+    def _key(self, at: int, node: int, key_size: int) -> bytes:
+        if node + _NODE.size + key_size > self.meta.page_size:
+            raise self._wrong(at // self.meta.page_size, "a key ends outside its page")
+        start = at + node + _NODE.size
+        return self._data[start : start + key_size]
+
+    def _find_in_leaf(self, at: int, lower: int, upper: int, key: bytes) -> tuple[int, int] | None:
+        nodes = self._nodes(at, lower, upper)
+        low, high = 0, len(nodes)
+        while low < high:
+            middle = (low + high) // 2
+            size = _NODE.unpack_from(self._data, at + nodes[middle])[3]
+            if self._key(at, nodes[middle], size) < key:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(nodes):
+            return None
+        found, offset, length = self._entry(at, nodes[low])
+        return (offset, length) if found == key else None
+
+    def _entry(self, at: int, node: int) -> tuple[bytes, int, int]:
+        low, high, flags, key_size = _NODE.unpack_from(self._data, at + node)
+        length = low | high << 16
+        key = self._key(at, node, key_size)
+        start = node + _NODE.size + key_size
+        if flags == 0:
+            if start + length > self.meta.page_size:
+                raise self._wrong(at // self.meta.page_size, f"the value of {key!r:.80} ends outside its page")
+            return key, at + start, length
+        if flags != _BIG or start + 8 > self.meta.page_size:
+            raise self._wrong(at // self.meta.page_size, f"the entry {key!r:.80} has unknown flags {flags:#x}")
+        return key, self._overflow(_U64.unpack_from(self._data, at + start)[0], length), length
+
+    def _overflow(self, page: int, length: int) -> int:
+        """The offset of a value of so many bytes that begins on this overflow page."""
+        at = page * self.meta.page_size
+        if not 2 <= page <= self.meta.last_page or at + PAGE_HEADER + length > self._size:
+            raise self._wrong(page, f"a value of {length} bytes lies outside the file of {self._size} bytes")
+        own, _, flags, low, high = _PAGE.unpack_from(self._data, at)
+        if own != page or flags & _KINDS != _OVERFLOW:
+            raise self._wrong(page, f"not an overflow page: number {own}, flags {flags:#x}")
+        if (low | high << 16) * self.meta.page_size < PAGE_HEADER + length:
+            raise self._wrong(page, f"{low | high << 16} overflow pages are too few for {length} bytes")
+        return at + PAGE_HEADER
+
+    def _branch(self, page: int, at: int, lower: int, upper: int) -> Branch:
+        branch = self._branches.get(page)
+        if branch is None:
+            if len(self._branches) >= _CACHED:
+                self._branches.clear()
+            branch = self._branches[page] = self._decode(at, lower, upper)
+        return branch
+
+    def _decode(self, at: int, lower: int, upper: int) -> Branch:
+        keys, children = [], []
+        for node in self._nodes(at, lower, upper):
+            low, high, top, key_size = _NODE.unpack_from(self._data, at + node)
+            keys.append(self._key(at, node, key_size))
+            children.append(low | high << 16 | top << 32)
+        return Branch(keys, children)
+
+    def _wrong(self, page: int, what: str) -> ContainerError:
+        return ContainerError(f"{self._where}: LMDB page {page} (offset {page * self.meta.page_size}): {what}")

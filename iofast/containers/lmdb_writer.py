@@ -1,0 +1,216 @@
+"""The LMDB container's Writer: equal records give equal bytes (docs/format.md 4.4 is the recipe).
+
+LMDB decides where a value comes to lie, and only the finished file tells. So the index and the manifest are first
+stored as zeros of their exact sizes, the tree is read back, and both are written over the zeros.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+
+import lmdb
+
+from iofast.containers.base import Description, Writer
+from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, chunk_size, encode_chunk, row_struct
+from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
+from iofast.containers.manifest import Manifest, Shard
+from iofast.containers.spool import Spool, Stored
+from iofast.errors import ContainerError, TargetError
+from iofast.record import KEY_WIDTH, ImageInfo
+
+MANIFEST_KEY = b"__iofast__.manifest"
+TRANSACTION_BYTES = 16 << 20  # of dirty pages, which LMDB keeps in memory until the commit
+MAP_STEP = 64 << 20
+MAP_SLACK = 4 << 20
+
+_UNKNOWN_SIZE = (1 << 63) - 1  # stands for the file's size while the manifest's place is reserved: the longest there is
+_Place = tuple[bytes, int, int]
+
+
+def index_key(chunk: int) -> bytes:
+    """The reserved key of an index chunk."""
+    return b"__iofast__.index.%04d" % chunk
+
+
+class LmdbWriter(Writer):
+    """Writes one LMDB file at `path`, which must not exist.
+
+    Memory: one transaction (16 MiB, or one larger record). Errors: `ContainerError` for a record that is not legal,
+    `TargetError` where the disk is full or the file cannot be written; after either only `abort` makes sense.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, key_width: int = KEY_WIDTH) -> None:
+        self.path = os.fspath(path)
+        self._spool = Spool(os.path.dirname(os.path.abspath(self.path)), key_width)
+        self._map_size = MAP_STEP
+        self._cost = 0
+        self._transaction: lmdb.Transaction | None = None
+        self._environment: lmdb.Environment | None = None
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            self._environment = self._open_environment()
+        except (OSError, lmdb.Error) as error:
+            self._spool.close()
+            raise TargetError(f"{self.path} cannot be created: {_reason(error)}") from None
+        self._page_size: int = self._environment.stat()["psize"]
+
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+        """Append the record of `position`; see `Writer.write`."""
+        key = self._spool.add(position, fields, info, split)
+        names = sorted(fields)
+        self._put([(f"{key}.{name}".encode(), fields[name]) for name in names])
+
+    def finish(self, description: Description) -> Manifest:
+        """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""
+        draft = self._spool.manifest(description, (Shard("", self._spool.count, _UNKNOWN_SIZE),))
+        length = len(draft.to_json())
+        try:
+            self._commit()
+            self._reserve(length)
+            self._close_environment(sync=True)
+            size = self._fill(draft, length)
+        except (OSError, lmdb.Error) as error:
+            raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+        self._spool.close()
+        return draft.with_shards((Shard("", draft.count, size),))
+
+    def abort(self) -> None:
+        """Close everything; the file at `path` is worthless and left to whoever made its folder."""
+        if self._transaction is not None:
+            self._transaction.abort()
+            self._transaction = None
+        self._close_environment(sync=False)
+        self._spool.close()
+
+    def _open_environment(self) -> lmdb.Environment:
+        return lmdb.open(
+            self.path, subdir=False, lock=False, sync=False, metasync=False, readahead=False, map_size=self._map_size
+        )
+
+    def _put(self, entries: list[tuple[bytes, bytes]]) -> None:
+        """Store the entries of one record, in a transaction that ends where the format says."""
+        cost = sum(self._cost_of(len(key), len(value)) for key, value in entries)
+        if self._cost and self._cost + cost > TRANSACTION_BYTES:
+            self._commit()
+        try:
+            if self._transaction is None:
+                self._transaction = self._begin(cost)
+            self._cost += cost
+            _append(self._transaction, entries)
+        except (OSError, lmdb.Error) as error:
+            raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+
+    def _cost_of(self, key: int, value: int) -> int:
+        if key + value + 8 <= self._page_size // 2 - 10:  # LMDB's own rule for what stays in a leaf page
+            return key + value + 10
+        return -(-(value + OVERFLOW_SHARE) // self._page_size) * self._page_size
+
+    def _begin(self, cost: int) -> lmdb.Transaction:
+        if self._environment is None:
+            raise ContainerError(f"{self.path}: the writer is closed")
+        used = (self._environment.info()["last_pgno"] + 1) * self._page_size
+        wanted = used + 3 * max(TRANSACTION_BYTES, cost) + MAP_SLACK
+        size = -(-wanted // MAP_STEP) * MAP_STEP
+        if size > self._map_size:
+            self._environment.set_mapsize(size)
+            self._map_size = size
+        return self._environment.begin(write=True)
+
+    def _commit(self) -> None:
+        if self._transaction is not None:
+            try:
+                self._transaction.commit()
+            except lmdb.Error as error:
+                raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+            self._transaction, self._cost = None, 0
+
+    def _reserve(self, manifest_length: int) -> None:
+        """Zeros of the exact size under every reserved key, in transactions of their own."""
+        count, groups = self._spool.count, len(self._spool.fields)
+        for chunk in range(chunk_count(count)):
+            size = chunk_size(min(CHUNK_ROWS, count - chunk * CHUNK_ROWS), groups)
+            self._put([(index_key(chunk), bytes(size))])
+        self._put([(MANIFEST_KEY, bytes(manifest_length))])
+        self._commit()
+
+    def _close_environment(self, *, sync: bool) -> None:
+        environment, self._environment = self._environment, None
+        if environment is None:
+            return
+        try:
+            if sync:
+                environment.sync(True)
+        finally:
+            environment.close()
+
+    def _fill(self, draft: Manifest, manifest_length: int) -> int:
+        """Write index and manifest over their zeros; gives the size of the file."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as data:
+                meta = read_meta(data, self.path)
+                tree = Tree(data, meta, self.path)
+                size = max(meta.file_size, len(data))
+                self._fill_index(fd, tree, draft)
+                place = tree.find(MANIFEST_KEY)
+            os.ftruncate(fd, size)
+            os.fsync(fd)  # the index is whole before a manifest vouches for it
+            text = draft.with_shards((Shard("", draft.count, size),)).to_json()
+            _write_over(fd, text.ljust(manifest_length), place, manifest_length)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        return size
+
+    def _fill_index(self, fd: int, tree: Tree, draft: Manifest) -> None:
+        stored, places = self._spool.rows(), tree.walk()
+        pack = row_struct(len(draft.fields)).pack
+        names = {name: number for number, name in enumerate(draft.fields)}
+        stamp = Stamp(tree.meta.txnid, tree.meta.last_page)
+        for chunk in range(chunk_count(draft.count)):
+            rows = itertools.islice(stored, CHUNK_ROWS)
+            body = b"".join([pack(*self._row(row, names, places)) for row in rows])
+            data = encode_chunk(body, chunk * CHUNK_ROWS, len(names), stamp)
+            _write_over(fd, data, tree.find(index_key(chunk)), len(data))
+
+    def _row(self, row: Stored, names: Mapping[str, int], places: Iterator[_Place]) -> list[int]:
+        """The numbers of one index row; takes the record's entries off `places`, which stand in the same order."""
+        info = row.info
+        numbers = [row.position, info.label, info.width, info.height, info.orientation, 0]
+        numbers += [ABSENT, 0, 0, 0] * len(names)
+        for name, length, crc in row.fields:
+            key, offset, found = next(places, (b"", 0, 0))
+            expected = b"%0*d.%s" % (self._spool.key_width, row.position, name.encode())
+            if (key, found) != (expected, length):
+                raise ContainerError(f"{self.path}: {expected!r} of {length} bytes expected, {key!r} of {found} found")
+            at = 6 + 4 * names[name]
+            numbers[at : at + 4] = [0, offset, length, crc]
+        return numbers
+
+
+def _append(transaction: lmdb.Transaction, entries: list[tuple[bytes, bytes]]) -> None:
+    for key, value in entries:
+        if not transaction.put(key, value, append=True):
+            raise ContainerError(f"LMDB refused to append {key!r}: it does not sort behind the keys before it")
+
+
+def _write_over(fd: int, data: bytes, place: tuple[int, int] | None, length: int) -> None:
+    """Write `data` over the zeros that were reserved for it."""
+    if place is None or place[1] != length or len(data) != length:
+        raise ContainerError(f"{length} bytes were reserved in the LMDB file, found {place}")
+    offset, rest = place[0], memoryview(data)
+    while rest:
+        done = os.pwrite(fd, rest, offset)
+        offset, rest = offset + done, rest[done:]
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in the words that a user knows."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.ENOSPC or isinstance(error, lmdb.DiskError):
+        return "the disk is full"
+    return (os.strerror(number) if number else str(error)).lower()

@@ -1,0 +1,238 @@
+"""The manifest: what a container says of itself as a whole. docs/format.md section 2 is its specification."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from iofast.containers.sealed import check_seal, seal, unseal
+from iofast.errors import ContainerError
+from iofast.record import KEY_WIDTH, check_field
+
+VERSION = 1
+MAX_COUNT = 65_536 * 10_000  # four digits number the index chunks
+MAX_FIELDS = 1024
+MAX_CLASSES = 1 << 20
+MAX_CLASS_NAME = 4096
+CLASS_ORDERS = ("lexicographic", "natural", "file")
+WHOLE = "all"  # the only split of a set without splits, and the union of all splits of any other
+
+T = TypeVar("T")
+
+_SPLIT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file of a container. `name` is relative to the manifest's folder, "" the file the manifest itself is in."""
+
+    name: str
+    count: int
+    size: int  # bytes of the file
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything about a container that does not grow with its records and does not depend on the run that made it.
+
+    `splits` maps a split's name to its `[start, stop)` ranges of dense indices; together they cover 0 … count once. A
+    set without splits has the one split "all". Raises `ContainerError` where a value contradicts docs/format.md.
+    """
+
+    count: int
+    fields: tuple[str, ...]
+    splits: Mapping[str, tuple[tuple[int, int], ...]]
+    fingerprint: str
+    shards: tuple[Shard, ...]
+    classes: tuple[str, ...] | None = None
+    class_order: str = "lexicographic"
+    recipe: Mapping[str, object] = field(default_factory=dict)
+    seed: int | None = None
+    key_width: int = KEY_WIDTH
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _check_version(self.version)
+        _integer("count", self.count, 0, MAX_COUNT)
+        _integer("key_width", self.key_width, 1, 20)
+        _check_fields(self.fields)
+        _check_classes(self.classes, self.class_order)
+        check_splits(self.splits, self.count)
+        if self.seed is not None:
+            _integer("seed", self.seed, 0, (1 << 64) - 1)
+        _check_shards(self.shards, self.count)
+        if not _FINGERPRINT.fullmatch(self.fingerprint):
+            raise ContainerError(f"fingerprint is not sha256:<64 hex digits>, found {self.fingerprint!r}")
+
+    def to_json(self) -> bytes:
+        """The canonical text, with the CRC32C of itself inside. Raises `ContainerError` if the recipe is not JSON."""
+        members = {name: getattr(self, name) for name in _READ}
+        shards = [{"count": shard.count, "name": shard.name, "size": shard.size} for shard in self.shards]
+        return seal({**members, "format": "iofast", "shards": shards})
+
+    @staticmethod
+    def from_json(data: bytes, where: str) -> Manifest:
+        """The manifest in `data`; raises `ContainerError`, naming `where`, unless all of it is right."""
+        try:
+            return _parse(data)
+        except ContainerError as error:
+            raise ContainerError(f"{where}: {error}") from None
+
+    def with_shards(self, shards: tuple[Shard, ...]) -> Manifest:
+        """The same manifest, naming other files."""
+        return replace(self, shards=shards)
+
+    def describe_splits(self) -> str:
+        """The splits for a message: `train (1281167), val (50000)`."""
+        sizes = {name: sum(stop - start for start, stop in ranges) for name, ranges in self.splits.items()}
+        return ", ".join(f"{name} ({size})" for name, size in sizes.items())
+
+
+def check_split_name(name: str) -> str:
+    """Return `name` if it is a legal name of a split ("all" included), else raise `ContainerError`."""
+    if not _SPLIT.fullmatch(name):
+        raise ContainerError(f"split name {name!r} is not 1 to 64 of the characters 0-9 A-Z a-z _ -")
+    return name
+
+
+def check_splits(splits: Mapping[str, tuple[tuple[int, int], ...]], count: int) -> None:
+    """Raise `ContainerError` unless the ranges of all splits cover 0 … count exactly once."""
+    if not splits or (WHOLE in splits and len(splits) > 1):
+        raise ContainerError(f"splits are empty, or {WHOLE!r} stands among others: {sorted(splits)}")
+    ranges: list[tuple[int, int]] = []
+    for name, own in splits.items():
+        check_split_name(name)
+        for start, stop in own:
+            _integer(f"split {name} start", start, 0, count)
+            _integer(f"split {name} stop", stop, start if count == 0 else start + 1, count)
+        if not own or list(own) != sorted(own):
+            raise ContainerError(f"the ranges of split {name} are missing or do not rise: {list(own)}")
+        ranges += own
+    place = 0
+    for start, stop in sorted(ranges):
+        if start != place:
+            raise ContainerError(f"the ranges of the splits overlap or leave a gap at record {min(start, place)}")
+        place = stop
+    if place != count:
+        raise ContainerError(f"the splits end at record {place}, but there are {count} records")
+
+
+def _integer(name: str, value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ContainerError(f"{name} must be an integer from {low} to {high}, found {value!r:.80}")
+    return value
+
+
+def _check_version(version: object) -> None:
+    if version != VERSION or isinstance(version, bool):
+        raise ContainerError(f"manifest version {version!r:.40} is not the one this program knows, {VERSION}")
+
+
+def _check_fields(fields: tuple[str, ...]) -> None:
+    if len(fields) > MAX_FIELDS:
+        raise ContainerError(f"{len(fields)} fields are more than {MAX_FIELDS}")
+    for name in fields:
+        check_field(name)
+    if list(fields) != sorted(set(fields)):
+        raise ContainerError(f"fields are not sorted, or one stands twice: {', '.join(fields):.200}")
+
+
+def _check_classes(classes: tuple[str, ...] | None, order: str) -> None:
+    if order not in CLASS_ORDERS:
+        raise ContainerError(f"class_order must be one of {', '.join(CLASS_ORDERS)}, found {order!r:.80}")
+    if classes is None:
+        return
+    if len(classes) > MAX_CLASSES:
+        raise ContainerError(f"{len(classes)} classes are more than {MAX_CLASSES}")
+    if any(len(name) > MAX_CLASS_NAME for name in classes) or len(set(classes)) != len(classes):
+        raise ContainerError(f"a class name stands twice or is longer than {MAX_CLASS_NAME} characters")
+
+
+def _check_shards(shards: tuple[Shard, ...], count: int) -> None:
+    for shard in shards:
+        if "/" in shard.name or "\0" in shard.name or shard.name in (".", ".."):
+            raise ContainerError(f"shard name {shard.name!r} is not a plain file name")
+        _integer(f"shard {shard.name!r} count", shard.count, 0, count)
+        _integer(f"shard {shard.name!r} size", shard.size, 0, (1 << 63) - 1)
+    if sum(shard.count for shard in shards) != count or len({shard.name for shard in shards}) != len(shards):
+        raise ContainerError(f"the counts of the shards do not sum to {count}, or a shard stands twice")
+
+
+def _parse(data: bytes) -> Manifest:
+    parsed = unseal(data)
+    if parsed.get("format") != "iofast":
+        raise ContainerError('the manifest has no "format": "iofast"')
+    _check_version(parsed.get("version"))  # before the rest, for another version may have other members
+    check_seal(data)
+    strange = set(parsed) ^ (set(_READ) | {"format", "crc32c"})
+    if strange:
+        raise ContainerError(f"members missing or unknown in the manifest: {', '.join(sorted(strange)):.200}")
+    return Manifest(**{name: read(name, parsed[name]) for name, read in _READ.items()})
+
+
+def _typed(name: str, value: object, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise ContainerError(f"{name} must be of JSON type {kind.__name__}, found {value!r:.80}")
+    return value
+
+
+def _strings(name: str, value: object) -> tuple[str, ...]:
+    return tuple(_typed(name, item, str) for item in _typed(name, value, list))
+
+
+def _any_integer(name: str, value: object) -> int:
+    return _integer(name, value, 0, (1 << 64) - 1)
+
+
+def _pair(name: str, value: object) -> tuple[int, int]:
+    pair = [_any_integer(name, item) for item in _typed(name, value, list)]
+    if len(pair) != 2:
+        raise ContainerError(f"split {name!r:.80}: a range must be [start, stop], found {value!r:.80}")
+    return pair[0], pair[1]
+
+
+def _splits(name: str, value: object) -> dict[str, tuple[tuple[int, int], ...]]:
+    members = _typed(name, value, dict).items()
+    splits = {split: tuple(_pair(split, pair) for pair in _typed(name, own, list)) for split, own in members}
+    return dict(sorted(splits.items(), key=lambda item: item[1]))  # in the order of the records, as they were written
+
+
+def _shards(name: str, value: object) -> tuple[Shard, ...]:
+    return tuple(_shard(_typed(name, item, dict)) for item in _typed(name, value, list))
+
+
+def _shard(item: Mapping[str, object]) -> Shard:
+    if set(item) != {"count", "name", "size"}:
+        raise ContainerError(f"a shard must have count, name and size, found {sorted(item)!r:.200}")
+    count, size = _any_integer("shard count", item["count"]), _any_integer("shard size", item["size"])
+    return Shard(_typed("shard name", item["name"], str), count, size)
+
+
+def _or_none(read: Callable[[str, object], Any]) -> Callable[[str, object], Any]:
+    return lambda name, value: None if value is None else read(name, value)
+
+
+_READ: Mapping[str, Callable[[str, object], Any]] = {
+    "class_order": lambda name, value: _typed(name, value, str),
+    "classes": _or_none(_strings),
+    "count": _any_integer,
+    "fields": _strings,
+    "fingerprint": lambda name, value: _typed(name, value, str),
+    "key_width": _any_integer,
+    "recipe": lambda name, value: _typed(name, value, dict),
+    "seed": _or_none(_any_integer),
+    "shards": _shards,
+    "splits": _splits,
+    "version": _any_integer,
+}
+
+
+def split_ranges(names: Iterable[str], starts: Iterable[int], count: int) -> dict[str, tuple[tuple[int, int], ...]]:
+    """The `splits` member of records that were written split by split, each beginning at its start."""
+    names, starts = list(names), [*starts, count]
+    if not names:
+        return {WHOLE: ((0, count),)}
+    return {name: ((starts[i], starts[i + 1]),) for i, name in enumerate(names)}

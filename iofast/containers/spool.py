@@ -1,0 +1,143 @@
+"""What every container's Writer does with a record beside storing it: check it, remember its row, hash it.
+
+Rows wait in an unnamed temporary file until the container knows where its payloads lie, so memory does not grow with
+the number of records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import google_crc32c
+
+from iofast.containers.base import Description
+from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard, check_split_name
+from iofast.errors import ContainerError
+from iofast.record import KEY_WIDTH, LABEL_FIELD, MAX_PAYLOAD, ImageInfo, check_field, format_key
+
+_ROW = struct.Struct("<QiHHBH")
+_FIELD = struct.Struct("<HII")
+
+
+class Stored(NamedTuple):
+    """One record as the index will describe it, still without places."""
+
+    position: int
+    info: ImageInfo
+    fields: list[tuple[str, int, int]]  # name, length, CRC32C; sorted by name
+
+
+class Spool:
+    """Rows and identity of the records of one container, in the order in which they are written."""
+
+    def __init__(self, folder: str | os.PathLike[str], key_width: int = KEY_WIDTH) -> None:
+        self.count = 0
+        self.key_width = key_width
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - lives as long as the writer
+        self._hash = hashlib.sha256()
+        self._slots: dict[str, int] = {}  # field name -> number, in order of first appearance
+        self._splits: dict[str, int] = {}  # split name -> dense index of its first record
+        self._last = -1
+        self._top = -1  # the greatest label
+        self._split = ""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Every field seen so far, sorted."""
+        return tuple(sorted(self._slots))
+
+    def add(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> str:
+        """Take note of one record; gives its key. Raises `ContainerError`, and notes nothing, if it is not legal."""
+        key = format_key(position, self.key_width)
+        try:
+            self._check(position, fields, info, split)
+        except ContainerError as error:
+            raise ContainerError(f"record {key}: {error}") from None
+        if split not in self._splits:
+            self._splits[split] = self.count
+        self._split, self._last, self._top = split, position, max(self._top, info.label)
+        entries, identity = [], []
+        for name in sorted(fields):
+            length, crc = len(fields[name]), google_crc32c.value(fields[name])
+            entries.append(_FIELD.pack(self._slots.setdefault(name, len(self._slots)), length, crc))
+            text = b"%c%s%c%s" % (len(key), key.encode(), len(name), name.encode())
+            identity.append(text + struct.pack("<II", length, crc))
+        self._hash.update(b"".join(identity))
+        row = _ROW.pack(position, info.label, info.width, info.height, info.orientation, len(entries))
+        self._file.write(row + b"".join(entries))
+        self.count += 1
+        return key
+
+    def rows(self) -> Iterator[Stored]:
+        """All records again, in order."""
+        names = list(self._slots)
+        self._file.seek(0)
+        for _ in range(self.count):
+            position, label, width, height, orientation, number = _ROW.unpack(self._file.read(_ROW.size))
+            entries = _FIELD.iter_unpack(self._file.read(_FIELD.size * number))
+            fields = [(names[slot], length, crc) for slot, length, crc in entries]
+            yield Stored(position, ImageInfo(label, width, height, orientation), fields)
+
+    def manifest(self, description: Description, shards: tuple[Shard, ...]) -> Manifest:
+        """The manifest of what was written. Raises `ContainerError` if there are fewer classes than labels."""
+        if description.classes is not None and self._top >= len(description.classes):
+            raise ContainerError(f"a record has label {self._top}, but there are {len(description.classes)} classes")
+        starts = [*self._splits.values(), self.count]
+        ranges = {name: ((start, starts[i + 1]),) for i, (name, start) in enumerate(self._splits.items())}
+        return Manifest(
+            count=self.count,
+            fields=self.fields,
+            splits=ranges or {WHOLE: ((0, 0),)},
+            fingerprint=f"sha256:{self._hash.hexdigest()}",
+            shards=shards,
+            classes=description.classes,
+            class_order=description.class_order,
+            recipe=dict(description.recipe or {}),
+            seed=description.seed,
+            key_width=self.key_width,
+        )
+
+    def close(self) -> None:
+        """Forget the rows."""
+        self._file.close()
+
+    def _check(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+        if position <= self._last:
+            raise ContainerError(f"its position does not follow {self._last}, the one before")
+        if self.count >= MAX_COUNT:
+            raise ContainerError(f"a container holds at most {MAX_COUNT} records")
+        if not fields:
+            raise ContainerError("it has no field")
+        for name in fields.keys() - self._slots.keys():
+            check_field(name)
+        if len(self._slots) + len(fields.keys() - self._slots.keys()) > MAX_FIELDS:
+            raise ContainerError(f"a container has at most {MAX_FIELDS} fields")
+        for name, payload in fields.items():
+            if not isinstance(payload, bytes) or len(payload) > MAX_PAYLOAD:
+                raise ContainerError(f"field {name} is not up to {MAX_PAYLOAD} bytes, found {type(payload).__name__}")
+        _check_info(fields, info)
+        self._check_split(split)
+
+    def _check_split(self, split: str) -> None:
+        if split == self._split:
+            return
+        check_split_name(split)
+        if split in self._splits:
+            raise ContainerError(f"split {split} was left and may not be entered again")
+        if self._splits and WHOLE in (split, self._split):
+            raise ContainerError(f"{WHOLE!r} means the union and cannot stand beside other splits")
+
+
+def _check_info(fields: Mapping[str, bytes], info: ImageInfo) -> None:
+    if not (0 <= info.width <= 0xFFFF and 0 <= info.height <= 0xFFFF and 1 <= info.orientation <= 8):
+        raise ContainerError(f"{info.width}×{info.height}, orientation {info.orientation} cannot be indexed")
+    if not -1 <= info.label < 1 << 31:
+        raise ContainerError(f"label {info.label} is not −1 … 2³¹−1")
+    text = fields.get(LABEL_FIELD)
+    if (b"" if text is None else text) != (b"" if info.label == -1 else b"%d" % info.label):
+        raise ContainerError(f"its label is {info.label} but its field {LABEL_FIELD} is {text!r:.40}")
