@@ -1,0 +1,251 @@
+"""The journal: encoded records that wait for the builder, and survive a kill (docs/format.md section 9).
+
+Each worker process appends blocks to a file of its own; one process reads them in the order of its plan.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple, Self
+
+import google_crc32c
+
+from iofast.errors import ContainerError, TargetError
+from iofast.record import MAX_PAYLOAD, ImageInfo, check_field
+
+HEADER_SIZE = 40
+MAX_BODY = 1 << 36  # a few largest payloads; bounds what a damaged header can make a reader allocate
+
+_HEADER = struct.Struct("<4sHHQIIQI")
+_U32 = struct.Struct("<I")
+_RECORD = struct.Struct("<QHHiHHBB")
+_FIELD = struct.Struct("<BI")
+_FAILURE = struct.Struct("<QII")
+_MAGIC, _VERSION = b"IFJB", 1
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    """One encoded record. `split` is a number that the plan of the run explains."""
+
+    position: int
+    split: int
+    info: ImageInfo
+    fields: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFailure:
+    """A position that could not be packed; `path` is relative, in the bytes of the file system."""
+
+    position: int
+    path: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What became of one chunk of work."""
+
+    chunk: int
+    records: tuple[JournalRecord, ...]
+    failures: tuple[JournalFailure, ...]
+
+
+class Place(NamedTuple):
+    """Where a block lies in its journal: offset and length in bytes."""
+
+    offset: int
+    length: int
+
+
+class JournalWriter:
+    """Appends blocks to the journal at `path`; one that exists is continued behind its last whole block.
+
+    Raises `TargetError` where the file cannot be written; what was appended before stays whole.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        try:
+            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 - lives as long as the worker
+            self._end = _sound_end(self._file, {})
+            self._file.truncate(self._end)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from None
+
+    def append(self, chunk: int, records: Sequence[JournalRecord], failures: Sequence[JournalFailure] = ()) -> Place:
+        """Append one block, visible to readers when this returns; gives its place."""
+        body = b"".join([*_encode_records(records), *map(_encode_failure, failures)])
+        if len(body) > MAX_BODY:
+            raise ContainerError(f"{self.path}: a block of {len(body)} bytes is larger than {MAX_BODY}")
+        crc = google_crc32c.value(body)
+        sizes = (len(records), len(failures), len(body))
+        head = _HEADER.pack(_MAGIC, _VERSION, HEADER_SIZE, chunk, *sizes, crc)
+        place = Place(self._end, HEADER_SIZE + len(body))
+        try:
+            self._write(head + _U32.pack(google_crc32c.value(head)) + body)
+        except OSError as error:
+            self._file.truncate(self._end)
+            raise _cannot_write(self.path, error) from None
+        self._end += place.length
+        return place
+
+    def sync(self) -> None:
+        """Make everything appended survive a power cut too; a kill alone needs no sync."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+
+def read_block(path: str | os.PathLike[str], offset: int) -> Block:
+    """The block at `offset`; memory is that of the block. Raises `ContainerError` if it is not whole and right."""
+    path = os.fspath(path)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return _decode(*_read(file, offset, os.fstat(file.fileno()).st_size))
+    except ContainerError as error:
+        raise ContainerError(f"{path}: block at offset {offset}: {error}") from None
+
+
+def read_blocks(path: str | os.PathLike[str]) -> Iterator[Block]:
+    """All whole blocks of a journal, in the order in which they were appended; a torn end is left out."""
+    return (read_block(path, place.offset) for place in scan(path).values())
+
+
+def scan(path: str | os.PathLike[str]) -> dict[int, Place]:
+    """Where each chunk's block lies, in the order of the file; every checksum is checked, a torn end is left out.
+
+    Of a chunk that stands twice the first block counts. Memory: one block.
+    """
+    places: dict[int, Place] = {}
+    with open(path, "rb", buffering=0) as file:
+        _sound_end(file, places)
+    return places
+
+
+def _sound_end(file: BinaryIO, places: dict[int, Place]) -> int:
+    """The end of the last whole block; fills `places`."""
+    size, end = os.fstat(file.fileno()).st_size, 0
+    while end < size:
+        try:
+            head, body = _read(file, end, size)
+        except ContainerError:
+            break
+        length = HEADER_SIZE + len(body)
+        places.setdefault(head.chunk, Place(end, length))
+        end += length
+    return end
+
+
+class _Head(NamedTuple):
+    chunk: int
+    records: int
+    failures: int
+
+
+def _read(file: BinaryIO, offset: int, size: int) -> tuple[_Head, bytes]:
+    data = os.pread(file.fileno(), HEADER_SIZE, offset)
+    if len(data) < HEADER_SIZE:
+        raise ContainerError(f"its header has {len(data)} bytes, expected {HEADER_SIZE}")
+    magic, version, header_size, chunk, records, failures, length, crc = _HEADER.unpack_from(data)
+    if (magic, version, header_size) != (_MAGIC, _VERSION, HEADER_SIZE):
+        raise ContainerError(f"it begins with {magic!r} version {version}, expected {_MAGIC!r} version {_VERSION}")
+    if _U32.unpack_from(data, HEADER_SIZE - 4)[0] != google_crc32c.value(data[: HEADER_SIZE - 4]):
+        raise ContainerError("its header is damaged: the CRC32C differs")
+    if length > min(MAX_BODY, size - offset - HEADER_SIZE):
+        raise ContainerError(f"its body of {length} bytes goes beyond the end of the file")
+    body = _read_fully(file, offset + HEADER_SIZE, length)
+    if google_crc32c.value(body) != crc:
+        raise ContainerError("its body is damaged: the CRC32C differs")
+    return _Head(chunk, records, failures), body
+
+
+def _read_fully(file: BinaryIO, offset: int, length: int) -> bytes:
+    data = os.pread(file.fileno(), length, offset)
+    while len(data) < length:  # one pread ends at 2 GiB
+        more = os.pread(file.fileno(), length - len(data), offset + len(data))
+        if not more:
+            raise ContainerError(f"the file ends {length - len(data)} bytes early")
+        data += more
+    return data
+
+
+def _encode_records(records: Sequence[JournalRecord]) -> Iterable[bytes]:
+    for record in records:
+        info = record.info
+        sizes = (info.label, info.width, info.height, info.orientation, 0)
+        yield _RECORD.pack(record.position, record.split, len(record.fields), *sizes)
+        for name, payload in record.fields.items():
+            if len(payload) > MAX_PAYLOAD:
+                raise ContainerError(f"field {name} of position {record.position} has {len(payload)} bytes, too many")
+            text = check_field(name).encode()
+            yield _FIELD.pack(len(text), len(payload)) + text
+            yield payload
+
+
+def _encode_failure(failure: JournalFailure) -> bytes:
+    reason = failure.reason.encode(errors="backslashreplace")
+    return _FAILURE.pack(failure.position, len(failure.path), len(reason)) + failure.path + reason
+
+
+def _decode(head: _Head, body: bytes) -> Block:
+    cursor = _Cursor(body)
+    records = tuple([_decode_record(cursor) for _ in range(head.records)])
+    failures = tuple([_decode_failure(cursor) for _ in range(head.failures)])
+    if cursor.at != len(body):
+        raise ContainerError(f"{len(body) - cursor.at} bytes are left behind its last entry")
+    return Block(head.chunk, records, failures)
+
+
+def _decode_record(cursor: _Cursor) -> JournalRecord:
+    position, split, count, label, width, height, orientation, _ = cursor.unpack(_RECORD)
+    fields = {}
+    for _ in range(count):
+        name_length, length = cursor.unpack(_FIELD)
+        name = cursor.take(name_length).decode("ascii", errors="replace")
+        fields[check_field(name)] = cursor.take(length)
+    return JournalRecord(position, split, ImageInfo(label, width, height, orientation), fields)
+
+
+def _decode_failure(cursor: _Cursor) -> JournalFailure:
+    position, path_length, reason_length = cursor.unpack(_FAILURE)
+    return JournalFailure(position, cursor.take(path_length), cursor.take(reason_length).decode(errors="replace"))
+
+
+class _Cursor:
+    """A place in a body that cannot be moved past its end."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body, self.at = body, 0
+
+    def take(self, length: int) -> bytes:
+        if length > len(self._body) - self.at:
+            raise ContainerError(f"an entry of {length} bytes at {self.at} goes beyond the body of {len(self._body)}")
+        self.at += length
+        return self._body[self.at - length : self.at]
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        return layout.unpack(self.take(layout.size))
+
+
+def _cannot_write(path: str, error: OSError) -> TargetError:
+    reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
+    return TargetError(f"{path} cannot be written: {reason}")

@@ -1,0 +1,216 @@
+"""`<DST>.partial/`: where a target is made, who may make it, and how it gets its name (docs/format.md section 8)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from iofast.errors import ContainerError, TargetError
+
+LOCK = "lock"
+MARKER = "publishing"
+
+
+class Target:
+    """The place of a container that is being made: `<path>.partial/`, locked while this is acquired.
+
+    In a `with` block the lock is held; leaving it keeps what was staged, for a later run to go on from, unless
+    `publish` or `discard` was called. Every failure is a `TargetError` of one line.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        self.path = Path(os.path.abspath(os.fspath(path)))
+        self.partial = self.path.with_name(self.path.name + ".partial")
+        self.overwrite = overwrite
+        self._lock: int | None = None
+
+    def acquire(self) -> None:
+        """Check that the target may be written, make the folder, take the lock.
+
+        A target that exists is refused, unless `overwrite`, or a publication was interrupted (see `interrupted`).
+        """
+        self._check_parent()
+        if not self.interrupted:
+            self.check_free()  # before a folder is made for a run that will be refused
+        try:
+            self._lock = self._acquire()
+        except OSError as error:
+            if isinstance(error, TargetError):
+                raise
+            raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+        try:
+            if not self.interrupted:
+                self.check_free()  # again: another run may have published between the check and the lock
+        except TargetError:
+            self.discard()
+            raise
+
+    def check_free(self) -> None:
+        """Raise `TargetError` if something stands in the target's place that may not be replaced."""
+        if self.path.is_dir():
+            raise TargetError(f"{self.path} is a folder, expected the name of a file to be made")
+        if os.path.lexists(self.path) and not self.overwrite:
+            raise TargetError(f"{self.path} exists already: choose another name, or overwrite it with --overwrite")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an earlier run had finished everything and was stopped while publishing: call `complete`."""
+        return (self.partial / MARKER).is_file()
+
+    def stage(self, name: str | None = None) -> Path:
+        """Where to make the file that will be called `name` (default: the target itself)."""
+        return self.partial / _plain(self.path.name if name is None else name)
+
+    def publish(self, names: Sequence[str] | None = None, replaced: Sequence[str] = ()) -> None:
+        """Give the staged files their names beside the target, in this order, and remove the folder.
+
+        Default: the target alone. `replaced` names files beside the target that go first: an old manifest, then the
+        shards it names. What makes the set visible (the manifest) stands last in `names`.
+        """
+        marker = {"names": list(names or [self.path.name]), "replaced": list(replaced)}
+        for name in (*marker["names"], *marker["replaced"]):
+            _plain(name)
+        try:
+            for name in marker["names"]:
+                _sync(self.stage(name))
+            self._write_marker(marker)
+            self._rename(marker)
+        except OSError as error:
+            raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
+        self.discard()
+
+    def complete(self) -> None:
+        """Finish a publication that was interrupted at any point."""
+        try:
+            marker = json.loads((self.partial / MARKER).read_bytes())
+            names, replaced = [_plain(name) for name in marker["names"]], [_plain(name) for name in marker["replaced"]]
+            self._rename({"names": names, "replaced": replaced})
+        except OSError as error:
+            raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ContainerError(f"{self.partial / MARKER} is damaged: {error}") from None
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove `<path>.partial/` and everything in it, the lock last; give the lock back."""
+        with contextlib.suppress(FileNotFoundError):
+            for entry in sorted(os.scandir(self.partial), key=lambda entry: (entry.name != MARKER, entry.name)):
+                if entry.name == LOCK:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.partial / LOCK)
+            with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
+                self.partial.rmdir()
+        self.release()
+
+    def release(self) -> None:
+        """Give the lock back and leave everything as it is."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _check_parent(self) -> None:
+        parent = self.path.parent
+        if not parent.is_dir():
+            raise TargetError(f"{parent} is not a folder, so {self.path.name} cannot be made in it")
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise TargetError(f"{parent} is not writable, so {self.path.name} cannot be made in it")
+        if os.path.lexists(self.partial) and (self.partial.is_symlink() or not self.partial.is_dir()):
+            raise TargetError(f"{self.partial} stands where the work in progress belongs and is no folder: remove it")
+
+    def _acquire(self) -> int:
+        while True:
+            self.partial.mkdir(exist_ok=True)
+            try:
+                lock = os.open(self.partial / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            except FileNotFoundError:  # the run before removed the folder under us
+                continue
+            try:
+                mine = self._locked(lock)
+                if mine:
+                    os.ftruncate(lock, 0)
+                    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+            except OSError:
+                os.close(lock)
+                raise
+            if mine:
+                return lock
+            os.close(lock)
+
+    def _locked(self, lock: int) -> bool:
+        """Take the lock; False if the file is no longer the one at its path. Raises `TargetError` if it is taken."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise TargetError(f"another iofast pack is writing {self.path} (process {pid})") from None
+        try:
+            return os.path.samestat(os.fstat(lock), os.stat(self.partial / LOCK))
+        except FileNotFoundError:
+            return False
+
+    def _write_marker(self, marker: dict[str, list[str]]) -> None:
+        draft = self.partial / (MARKER + ".draft")
+        draft.write_text(json.dumps(marker, sort_keys=True))
+        _sync(draft)
+        draft.rename(self.partial / MARKER)
+        _sync(self.partial)
+
+    def _rename(self, marker: dict[str, list[str]]) -> None:
+        for name in marker["replaced"]:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path.parent / name)
+        for name in marker["names"]:
+            try:
+                os.rename(self.stage(name), self.path.parent / name)
+            except FileNotFoundError:  # renamed before the interruption
+                os.stat(self.path.parent / name)
+        _sync(self.path.parent)
+
+
+def require_free(path: str | os.PathLike[str], needed: int) -> None:
+    """Raise `TargetError` unless the disk of `path` (or of its nearest existing folder) has `needed` bytes free."""
+    folder = Path(os.path.abspath(os.fspath(path)))
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        have = f"{needed / 1e9:.2f} GB are needed at the peak, {free / 1e9:.2f} GB are free in {folder}"
+        raise TargetError(f"too little disk space for {os.fspath(path)}: {have}")
+
+
+def _plain(name: str) -> str:
+    if not isinstance(name, str) or not name or "/" in name or "\0" in name or name in (".", "..", LOCK, MARKER):
+        raise TargetError(f"{name!r} cannot be the name of a staged file")
+    return name
+
+
+def _sync(path: Path) -> None:
+    """Make a file, or a folder's list of names, durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _reason(error: OSError) -> str:
+    return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
