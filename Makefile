@@ -31,7 +31,7 @@ C_SOURCES := $(wildcard iofast/kernel/src/*.[ch])
 .PHONY: demo test check torture interop bench wheel clean system-deps test-simd sanitize environment kernel lint
 
 demo: kernel
-	$(BIN)/python tools/demo.py
+	$(BIN)/python -m tools.demo
 
 test: kernel
 	$(BIN)/pytest
@@ -61,7 +61,7 @@ bench: kernel
 
 wheel: environment
 	$(PIP) -e '.[wheel]' --no-build-isolation
-	$(BIN)/python tools/wheel.py
+	$(BIN)/python -m tools.wheel
 
 test-simd: environment
 	tools/test_simd.sh $(PYTHON)

@@ -1,0 +1,44 @@
+"""What every test gets: no trace outside the temporary folder, markers, hypothesis without a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+# No deadline: a shared machine stalls for seconds. No database: a checkout stays as it was.
+settings.register_profile("iofast", deadline=None, database=None, print_blob=True)
+settings.load_profile("iofast")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what this run did not ask for or this machine does not have."""
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+        if item.get_closest_marker("gpu") and not _has_gpu():
+            item.add_marker(pytest.mark.skip(reason="gpu: no CUDA device here"))
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The cache of folder indexes and the telemetry page go where pytest cleans up, not to the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
+            folder = tmp_path_factory.mktemp(variable.lower())
+            folder.chmod(0o700)
+            patch.setenv(variable, str(folder))
+        yield

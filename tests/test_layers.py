@@ -1,0 +1,138 @@
+"""Imports only go down (docs/design.md, "Layers"), and starting up costs no torch."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# A folder counts as one unit; inside it, imports are its own business.
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "record", "ops"}),
+    frozenset({"kernel", "containers", "order", "choices", "telemetry"}),
+    frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
+    frozenset({"opening", "packing", "dataset", "loader", "monitor", "commands"}),
+    frozenset({"cli", "__main__"}),
+)
+# Sideways: an error may be raised anywhere; in layer 3 everything may open containers, the loader runs a dataset, and
+# commands run everything.
+SIDEWAYS = {
+    "record": {"errors"},
+    "ops": {"errors"},
+    "__main__": {"cli"},
+    "packing": {"opening"},
+    "dataset": {"opening"},
+    "loader": {"opening", "dataset"},
+    "commands": {"opening", "packing", "dataset", "loader", "monitor"},
+}
+TORCH = {"dataset", "loader", "pixels", "gpu", "stall"}
+TORCH_INSIDE_FUNCTIONS = {"commands"}  # doctor reports on torch, where it is installed
+NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
+
+PACKAGE = Path(__file__).resolve().parent.parent / "iofast"
+
+
+def layer(unit: str) -> int:
+    found = [number for number, units in enumerate(LAYERS) if unit in units]
+    assert found, f"iofast/{unit} is in no layer: say which in tests/test_layers.py and docs/design.md"
+    return found[0]
+
+
+def unit_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Dotted names of everything imported, and the line. `from iofast import x` counts as iofast.x."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            module = node.module or ""
+            yield from ((f"iofast.{a.name}" if module == "iofast" else module, node.lineno) for a in node.names)
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def offences(path: Path, text: str) -> list[str]:
+    """Every import in `text` (the source of `path`) that the layers forbid."""
+    unit, found = unit_of(path), []
+    for name, line in imports(ast.parse(text)):
+        parts = name.split(".")
+        if parts[0] == "iofast" and len(parts) > 1 and parts[1] not in (unit, "__version__"):
+            other = parts[1]
+            down = layer(other) < layer(unit) or other in SIDEWAYS.get(unit, ())
+            if not down:
+                found.append(f"{path.name}:{line}: {unit} imports {other}, which is not below it")
+        elif parts[0] == "torch" and unit not in TORCH | TORCH_INSIDE_FUNCTIONS:
+            found.append(f"{path.name}:{line}: {unit} imports torch")
+        elif layer(unit) == 0 and parts[0] not in NO_NUMPY_NEEDED:
+            found.append(f"{path.name}:{line}: {unit} is layer 0 and imports {parts[0]}")
+    return found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    assert offences(path, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("order.py", "from iofast.choices import Draw"),  # sideways
+        ("kernel/twin.py", "import iofast.source.folder"),  # up
+        ("packing/run.py", "from iofast import loader"),  # sideways, by another spelling
+        ("packing/run.py", "def f():\n    import torch"),
+        ("errors.py", "import PIL.Image"),
+    ],
+)
+def test_the_layer_test_notices(module: str, line: str) -> None:
+    assert len(offences(PACKAGE / module, line)) == 1
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after `statement`."""
+    program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(json.loads(run.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import iofast",
+        "import iofast.cli",
+        "from iofast import pack, open_reader, open_writer, PackOptions, SourceOptions, errors, transforms",
+        "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])",
+    ],
+)
+def test_no_torch_before_it_is_needed(statement: str) -> None:
+    assert "torch" not in loaded_by(statement)
+
+
+def test_import_of_the_package_loads_nothing_else() -> None:
+    assert {name for name in loaded_by("import iofast") if name.startswith(("iofast.", "numpy", "PIL"))} == set()
+
+
+def test_help_starts_fast() -> None:
+    """`iofast --help` takes less than 150 ms more than bare Python. Quickest of five: others use this machine too."""
+    help_text = "import sys; from iofast.cli import main; sys.exit(main(['--help']))"
+    assert _seconds(help_text) - _seconds("pass") < 0.150
+
+
+def _seconds(program: str) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=60)
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(5))

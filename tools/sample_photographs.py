@@ -1,0 +1,150 @@
+"""Make photograph-like sample images in class folders, for the demo, the tests and benchmarks.
+
+    python -m tools.sample_photographs DST [--per-class 150] [--val 30] [--seed 0]
+
+Writes DST/train/<class>/*.jpg and DST/val/<class>/*.jpg: about 500 x 375 pixels, JPEG quality around 90, some upright,
+a few with an EXIF orientation, progressive or gray, as folders of photographs are. The same seed makes the same images.
+Where scikit-image is installed, its bundled photographs give further classes: random crops, which share no pixel
+between train and val.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from tqdm import tqdm
+
+from tools.scenes import SCENES, Camera, Surfaces, photograph
+
+SIZES = ((500, 375), (500, 375), (500, 333), (375, 500), (640, 480), (333, 500), (768, 576))  # width, height
+REAL = {"astronaut": "astronaut.png", "cat": "chelsea.png", "coffee": "coffee.png", "rocket": "rocket.jpg"}
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One image to make."""
+
+    target: Path
+    name: str  # the class
+    split: str
+    seed: tuple[int, int]  # of the whole set, and this image's number
+
+
+def shots(root: Path, per_class: int, val: int, seed: int) -> list[Shot]:
+    """Everything that will be made, in order: `per_class` images to train on and `val` to evaluate with, per class."""
+    classes = sorted([*SCENES, *real_photographs()])
+    wanted = [
+        (split, name, i) for split, n in (("train", per_class), ("val", val)) for name in classes for i in range(n)
+    ]
+    return [
+        Shot(root / split / name / f"{name}_{i:04d}.jpg", name, split, (seed, number))
+        for number, (split, name, i) in enumerate(wanted)
+    ]
+
+
+@cache
+def real_photographs() -> dict[str, Path]:
+    """Class -> file of the photographs that scikit-image bundles; empty where it is not installed."""
+    try:
+        import skimage
+    except ImportError:
+        return {}
+    folder = Path(skimage.__file__).parent / "data"
+    return {name: folder / file for name, file in REAL.items() if (folder / file).exists()}
+
+
+def take(shot: Shot) -> Path:
+    """Make one image and write it."""
+    rng = np.random.default_rng(shot.seed)
+    if shot.name in SCENES:
+        width, height = SIZES[rng.integers(len(SIZES))]
+        pixels = photograph(shot.name, Camera(rng, _surfaces(shot.seed[0]), height, width))
+    else:
+        pixels = _crop(rng, _real(shot.name), shot.split)
+    shot.target.parent.mkdir(parents=True, exist_ok=True)
+    shot.target.write_bytes(jpeg(rng, pixels))
+    return shot.target
+
+
+def jpeg(rng: np.random.Generator, pixels: NDArray[np.uint8]) -> bytes:
+    """Encode as cameras and websites do: mostly 4:2:0 baseline; one in 25 rotated by EXIF, gray, or progressive."""
+    image, options = Image.fromarray(pixels), {"quality": int(rng.integers(86, 95))}
+    kind = rng.integers(75)
+    if kind == 0:
+        image = image.convert("L")
+    elif kind == 1:
+        options["progressive"] = True
+    elif kind in (2, 3):
+        image = image.transpose(Image.Transpose.ROTATE_90)  # stored lying down, to be turned by 90 degrees clockwise
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        options["exif"] = exif.tobytes()
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+@cache
+def _surfaces(seed: int) -> Surfaces:
+    return Surfaces(seed)
+
+
+@cache
+def _real(name: str) -> Image.Image:
+    return Image.open(real_photographs()[name]).convert("RGB")
+
+
+def _crop(rng: np.random.Generator, image: Image.Image, split: str) -> NDArray[np.uint8]:
+    """A random part of the left two thirds (train) or the right third (val), resized to about 500 pixels."""
+    edge = image.width * 2 // 3
+    left, right = (0, edge) if split == "train" else (edge, image.width)
+    width = rng.integers((right - left) // 2, right - left + 1)
+    height = min(int(width * rng.uniform(0.75, 1.33)), image.height)
+    x, y = rng.integers(left, right - width + 1), rng.integers(0, image.height - height + 1)
+    scale = 450 / max(width, height)
+    size = (round(width * scale), round(height * scale))
+    part = image.resize(size, Image.Resampling.BICUBIC, (int(x), int(y), int(x + width), int(y + height)))
+    return np.asarray(part, np.uint8)
+
+
+def make(root: Path, per_class: int = 150, val: int = 30, seed: int = 0, *, quiet: bool = False) -> list[Path]:
+    """Make the images, on all cores, with a progress bar. Returns their paths."""
+    wanted = shots(root, per_class, val, seed)
+    return list(tqdm(_results(wanted), total=len(wanted), desc="sample images", unit="img", disable=quiet))
+
+
+def _results(wanted: list[Shot]) -> Iterator[Path]:
+    workers = len(os.sched_getaffinity(0))
+    if len(wanted) < 50 or workers == 1:  # a process and its surfaces cost as much as 50 images
+        yield from map(take, wanted)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        yield from pool.map(take, wanted, chunksize=16)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make photograph-like sample images in class folders.")
+    parser.add_argument("target", type=Path, metavar="DST")
+    parser.add_argument("--per-class", type=int, default=150, help="images per class to train on (default 150)")
+    parser.add_argument("--val", type=int, default=30, help="images per class to evaluate with (default 30)")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    paths = make(args.target, args.per_class, args.val, args.seed)
+    size = sum(path.stat().st_size for path in paths)
+    print(f"{len(paths)} images, {size / 1e6:.1f} MB, in {args.target}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
