@@ -1,0 +1,183 @@
+"""What the kernel's tests decode: photograph-like pixels, every kind of JPEG, and batches made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from io import BytesIO
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from iofast.kernel import twin
+from iofast.kernel.contract import DecodeOptions, Source
+
+try:
+    from iofast.kernel import native
+except ImportError:
+    native = None  # type: ignore[assignment]
+
+_NO_NATIVE = pytest.mark.skip(reason="the native kernel is not built")
+BACKENDS = [pytest.param(native, id="native", marks=() if native else _NO_NATIVE), pytest.param(twin, id="python")]
+each_backend = pytest.mark.parametrize("kernel", BACKENDS)
+TURNS = (None, None, *(Image.Transpose(i) for i in (0, 3, 1, 5, 4, 6, 2)))  # by EXIF orientation
+
+Pixels = NDArray[np.uint8]
+
+
+@lru_cache(64)
+def photo(width: int, height: int, seed: int = 0) -> Pixels:
+    """(height, width, 3): slow colours, texture, and a few hard edges, as photographs have them."""
+    rng = np.random.default_rng(seed)
+    total = np.zeros((height, width, 3))
+    for cells, strength in ((3, 150), (12, 60), (60, 40)):
+        noise = Image.fromarray(rng.integers(0, 256, (min(cells, height), min(cells, width), 3), np.uint8))
+        total += np.asarray(noise.resize((width, height), Image.Resampling.BICUBIC)) * (strength / 255)
+    for _ in range(3):
+        x, y = int(rng.integers(width)), int(rng.integers(height))
+        total[y : y + height // 4 + 1, x : x + width // 5 + 1] = rng.integers(0, 256, 3)
+    return (total + rng.normal(0, 3, total.shape)).clip(0, 255).astype(np.uint8)
+
+
+def save(image: Image.Image, name: str, **options: object) -> bytes:
+    stream = BytesIO()
+    image.save(stream, name, **options)
+    return stream.getvalue()
+
+
+def jpeg(pixels: Pixels, mode: str = "RGB", **options: object) -> bytes:
+    return save(Image.fromarray(pixels).convert(mode), "JPEG", **{"quality": 90, **options})
+
+
+def exif(orientation: int) -> bytes:
+    block = Image.Exif()
+    block[0x0112] = orientation
+    return block.tobytes()
+
+
+def segment(data: bytes, *markers: int) -> int:
+    """Where the first segment with one of `markers` starts in a JPEG."""
+    at = 2
+    while data[at + 1] not in markers:
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return at
+
+
+def with_size(data: bytes, width: int, height: int) -> bytes:
+    """A JPEG whose header claims another size."""
+    at = segment(data, 0xC0, 0xC1, 0xC2) + 5
+    return data[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + data[at + 4 :]
+
+
+def _rearranged(pixels: Pixels, sampling: tuple[int, int], source: tuple[int, int], name: str) -> bytes:
+    """A JPEG of luma factors `sampling`, which Pillow does not write: another one's blocks, read in another order.
+
+    An MCU of 2x2 luma blocks holds as many as one of 4x1, so only the header differs. Luma comes out right; chroma is
+    laid out wrongly inside each MCU, and is as good as any to compare decoders with.
+    """
+    (across, down), (from_across, from_down) = sampling, source
+    height, width = pixels.shape[:2]
+    columns, rows = -(-width // (8 * across)), -(-height // (8 * down))
+    full = np.pad(pixels, ((0, rows * 8 * down - height), (0, columns * 8 * across - width), (0, 0)), mode="edge")
+    blocks = full.reshape(rows, down, 8, columns, across, 8, 3).transpose(0, 3, 1, 4, 2, 5, 6)
+    blocks = blocks.reshape(rows, columns, from_down, from_across, 8, 8, 3).transpose(0, 2, 4, 1, 3, 5, 6)
+    data = jpeg(blocks.reshape(rows * from_down * 8, columns * from_across * 8, 3), subsampling=name)
+    at = segment(data, 0xC0) + 11
+    return with_size(data[:at] + bytes([across << 4 | down]) + data[at + 1 :], width, height)
+
+
+def _ycck(pixels: Pixels) -> bytes:
+    """Four components of which an Adobe marker says that they are YCCK."""
+    data = jpeg(pixels, "CMYK")
+    at = data.index(b"Adobe") + 11
+    return data[:at] + b"\2" + data[at + 1 :]
+
+
+KINDS: dict[str, Callable[[Pixels], bytes]] = {
+    "444": lambda pixels: jpeg(pixels, subsampling="4:4:4"),
+    "422": lambda pixels: jpeg(pixels, subsampling="4:2:2"),
+    "420": lambda pixels: jpeg(pixels, subsampling="4:2:0"),
+    "440": lambda pixels: _rearranged(pixels, (1, 2), (2, 1), "4:2:2"),
+    "411": lambda pixels: _rearranged(pixels, (4, 1), (2, 2), "4:2:0"),
+    "441": lambda pixels: _rearranged(pixels, (1, 4), (2, 2), "4:2:0"),
+    "gray": lambda pixels: jpeg(pixels, "L"),
+    "cmyk": lambda pixels: jpeg(pixels, "CMYK"),
+    "ycck": _ycck,
+    "rgb": lambda pixels: jpeg(pixels, keep_rgb=True, subsampling="4:4:4"),
+    "progressive": lambda pixels: jpeg(pixels, progressive=True),
+    "progressive gray": lambda pixels: jpeg(pixels, "L", progressive=True),
+    "optimised": lambda pixels: jpeg(pixels, optimize=True),
+    "restart blocks": lambda pixels: jpeg(pixels, restart_marker_blocks=3),
+    "restart rows": lambda pixels: jpeg(pixels, restart_marker_rows=1, subsampling="4:2:2"),
+    "poor": lambda pixels: jpeg(pixels, quality=15),
+    "trailing bytes": lambda pixels: jpeg(pixels) + b"\0trailing\xff",
+}
+
+
+class Batch(NamedTuple):
+    """Payloads in memory as `decode_batch` wants them; `payloads` keeps them alive."""
+
+    source: Source
+    payloads: Sequence[NDArray[np.uint8]]
+
+
+def batch_of(payloads: Sequence[bytes], orientations: Sequence[int] | None = None, checked: bool = False) -> Batch:
+    arrays = [np.frombuffer(payload, np.uint8) for payload in payloads]
+    source = (
+        np.full(len(arrays), -1, np.int32),
+        np.array([array.ctypes.data for array in arrays], np.uint64),
+        np.array([array.size for array in arrays], np.uint64),
+        np.array([twin.crc32c(payload) for payload in payloads], np.uint32) if checked else None,
+        np.array(orientations or [1] * len(arrays), np.uint8),
+    )
+    return Batch(source, arrays)
+
+
+class View(NamedTuple):
+    """One row's geometry: the eight numbers of `boxes`, and the size of the window."""
+
+    box: tuple[int, int, int, int, int, int, int, int]
+    size: tuple[int, int]
+    flip: bool = False
+
+
+def decode_view(
+    kernel: ModuleType, data: bytes, view: View, options: DecodeOptions | None = None, orientation: int = 1
+) -> tuple[int, Pixels]:
+    """One image through `decode_batch`: its status, and its pixels."""
+    context = kernel.Context(options or DecodeOptions())
+    out = np.full((1, view.size[1], view.size[0], 3), 99, np.uint8)
+    status = np.full(1, -1, np.int32)
+    boxes = np.array([view.box], np.int32)
+    source, _alive = batch_of([data], [orientation])
+    kernel.decode_batch(context, source, boxes, np.array([view.flip], np.uint8), out, status, 0, 1)
+    context.close()
+    return int(status[0]), out[0]
+
+
+def upright(data: bytes, orientation: int = 1) -> Image.Image:
+    """Pillow's decode."""
+    image = Image.open(BytesIO(data))
+    image.load()
+    image.info.clear()  # else Pillow warns of transparency that RGB has no place for
+    image = image.convert("RGB")
+    turn = TURNS[orientation]
+    return image if turn is None else image.transpose(turn)
+
+
+def expected(image: Image.Image, view: View, name: str) -> Pixels:
+    """What DESIGN's two oracles say: Pillow's crop and resize, or its resize and crop."""
+    x0, y0, x1, y1, width, height, x, y = view.box
+    virtual = image.crop((x0, y0, x1, y1)).resize((width, height), Image.Resampling[name.upper()])
+    window = np.asarray(virtual.crop((x, y, x + view.size[0], y + view.size[1])))
+    return window[:, ::-1] if view.flip else window
+
+
+def worst(a: NDArray[np.generic], b: NDArray[np.generic]) -> int:
+    """The largest difference between two images of the same shape."""
+    assert a.shape == b.shape
+    return int(np.abs(a.astype(np.int16) - b.astype(np.int16)).max())
