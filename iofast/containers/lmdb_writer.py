@@ -60,12 +60,14 @@ class LmdbWriter(Writer):
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""
+        self._require_open()
         key = self._spool.add(position, fields, info, split)
         names = sorted(fields)
         self._put([(f"{key}.{name}".encode(), fields[name]) for name in names])
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""
+        self._require_open()
         draft = self._spool.manifest(description, (Shard("", self._spool.count, _UNKNOWN_SIZE),))
         length = len(draft.to_json())
         try:
@@ -109,16 +111,20 @@ class LmdbWriter(Writer):
             return key + value + 10
         return -(-(value + OVERFLOW_SHARE) // self._page_size) * self._page_size
 
-    def _begin(self, cost: int) -> lmdb.Transaction:
+    def _require_open(self) -> lmdb.Environment:
         if self._environment is None:
             raise ContainerError(f"{self.path}: the writer is closed")
-        used = (self._environment.info()["last_pgno"] + 1) * self._page_size
+        return self._environment
+
+    def _begin(self, cost: int) -> lmdb.Transaction:
+        environment = self._require_open()
+        used = (environment.info()["last_pgno"] + 1) * self._page_size
         wanted = used + 3 * max(TRANSACTION_BYTES, cost) + MAP_SLACK
         size = -(-wanted // MAP_STEP) * MAP_STEP
         if size > self._map_size:
-            self._environment.set_mapsize(size)
+            environment.set_mapsize(size)
             self._map_size = size
-        return self._environment.begin(write=True)
+        return environment.begin(write=True)
 
     def _commit(self) -> None:
         if self._transaction is not None:

@@ -98,20 +98,22 @@ class Target:
             raise ContainerError(f"{self.partial / MARKER} is damaged: {error}") from None
         self.discard()
 
+    def clear(self) -> None:
+        """Remove everything that an earlier run left in `<path>.partial/`; the lock stays."""
+        entries = [entry for entry in os.scandir(self.partial) if entry.name != LOCK]
+        for entry in sorted(entries, key=lambda entry: entry.name != MARKER):  # without its marker the rest is rubbish
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+
     def discard(self) -> None:
         """Remove `<path>.partial/` and everything in it, the lock last; give the lock back."""
         with contextlib.suppress(FileNotFoundError):
-            for entry in sorted(os.scandir(self.partial), key=lambda entry: (entry.name != MARKER, entry.name)):
-                if entry.name == LOCK:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
-                else:
-                    os.unlink(entry.path)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.partial / LOCK)
-            with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
-                self.partial.rmdir()
+            self.clear()
+            os.unlink(self.partial / LOCK)
+        with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
+            self.partial.rmdir()
         self.release()
 
     def release(self) -> None:

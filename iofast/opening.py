@@ -1,0 +1,205 @@
+"""Open anything that holds records, and write records of one's own: `open_reader` and `open_writer`."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, SupportsIndex
+
+from iofast.containers.base import Description, Reader
+from iofast.containers.lmdb import LmdbReader, LmdbWriter
+from iofast.containers.lmdb_pages import is_lmdb
+from iofast.containers.manifest import WHOLE, Manifest
+from iofast.containers.publish import Target
+from iofast.errors import ContainerError, OptionError, SourceError, UnfinishedError
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, ImageInfo, check_field, image_field
+
+_PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
+_LATER = (".tar", ".tfrecord")
+_FORMATS = {"jpg": "jpeg", "png": "png", "webp": "webp"}
+
+Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[str, Any] | list[Any] | tuple[Any, ...]
+
+
+def open_reader(path: str | os.PathLike[str]) -> Reader:
+    """Open an LMDB container, or a plain folder of images, for random access to its records.
+
+    Raises `SourceError` where there is nothing to open, `UnfinishedError` where packing never ended, `ContainerError`
+    where the bytes are not a container's, `OptionError` for a kind of container that this version does not read.
+    """
+    place = Path(os.fspath(path))
+    if place.is_dir():
+        return _open_folder(place)
+    if not place.exists():
+        if place.with_name(place.name + ".partial").is_dir():
+            raise UnfinishedError(f"{place} was not finished: run the same pack command again to go on with it")
+        raise SourceError(f"{place} does not exist")
+    try:
+        with place.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise SourceError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    if not is_lmdb(head):
+        _refuse_later(place)
+        raise ContainerError(f"{place} is not a container: no LMDB file and no folder of images")
+    return LmdbReader(place)
+
+
+def open_writer(
+    path: str | os.PathLike[str],
+    *,
+    classes: Sequence[str] | None = None,
+    recipe: Mapping[str, object] | None = None,
+    overwrite: bool = False,
+    split: str = WHOLE,
+) -> RecordWriter:
+    """Begin a new LMDB container at `path`; use it in a `with` block.
+
+    `classes` are the names behind the numbers in `cls`; `recipe` is kept in the manifest; `split` is where records go
+    that name none. Nothing stands under `path` before the block has ended without an exception.
+
+        with open_writer("out.lmdb", classes=["cat", "dog"]) as writer:
+            writer.write({"jpg": jpeg, "cls": 1, "boxes.json": [[10, 20, 30, 40]]})
+
+    Raises `TargetError` where `path` cannot be written, exists, or is being written by another process.
+    """
+    if Path(os.fspath(path)).suffix != ".lmdb":
+        _refuse_later(Path(os.fspath(path)))
+        raise OptionError(f"the suffix chooses the container, and this version writes .lmdb, found {os.fspath(path)!r}")
+    names = None if classes is None else tuple(classes)
+    return RecordWriter(Target(path, overwrite=overwrite), Description(classes=names, recipe=recipe), split)
+
+
+class RecordWriter:
+    """Writes records with any fields, one after another; made by `open_writer`.
+
+    `manifest` is None until the container is finished.
+    """
+
+    def __init__(self, target: Target, description: Description, split: str) -> None:
+        self.manifest: Manifest | None = None
+        self._target, self._description, self._split = target, description, split
+        self._count = 0
+        target.acquire()
+        try:
+            if target.interrupted:  # finished by an earlier run: now it exists, and may have to be overwritten
+                target.complete()
+                target.acquire()
+            target.clear()
+            self._writer = LmdbWriter(target.stage())
+        except BaseException:
+            target.release()
+            raise
+
+    def write(self, fields: Mapping[str, Value], split: str | None = None) -> int:
+        """Append one record; gives its dense index.
+
+        Bytes are stored as they are; text as UTF-8, numbers as decimal text, mappings and sequences as JSON. `cls` is
+        the class index. A payload of `jpg`, `png` or `webp` must be such an image, `rgb` and `yuv` need `width` and
+        `height` in `json`; the index keeps the image's size. Splits must be written one after another.
+        Raises `ContainerError` or `DecodeError` for a record that is not legal; nothing of it is stored.
+        """
+        encoded = {_checked(name): _encode(name, value) for name, value in fields.items()}
+        self._writer.write(self._count, encoded, self._describe(encoded), split or self._split)
+        self._count += 1
+        return self._count - 1
+
+    def finish(self) -> Manifest:
+        """Finish the container and give it its name."""
+        self.manifest = self._writer.finish(self._description)
+        self._target.publish()
+        return self.manifest
+
+    def abort(self) -> None:
+        """Stop and leave nothing behind."""
+        self._writer.abort()
+        self._target.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.abort()
+        elif self.manifest is None:
+            try:
+                self.finish()
+            except BaseException:
+                self.abort()
+                raise
+
+    def _describe(self, fields: Mapping[str, bytes]) -> ImageInfo:
+        label = _label(fields.get(LABEL_FIELD), self._description.classes)
+        image = image_field(fields)
+        if image in RAW_FIELDS:
+            return ImageInfo(label, *_raw_size(image, fields))
+        if image in IMAGE_FIELDS:
+            from iofast.kernel import read_header  # loads the native code, which a reader of folders may not need
+
+            header = read_header(fields[image])
+            if header.format != _FORMATS[image]:
+                raise ContainerError(f"field {image} holds a {header.format} image: store it under its own name")
+            return ImageInfo(label, header.width, header.height, header.orientation)
+        return ImageInfo(label)
+
+
+def _open_folder(place: Path) -> Reader:
+    if (place / "data.mdb").is_file():
+        raise ContainerError(f"{place} is an LMDB folder of another program: iofast's containers are single files")
+    from iofast.source.folder import FolderReader  # Pillow and the scan cost start-up time, for folders only
+
+    return FolderReader(place)
+
+
+def _refuse_later(place: Path) -> None:
+    if place.suffix in _LATER:
+        raise OptionError(f"{place}: this version knows .lmdb containers and folders, not yet {place.suffix}")
+
+
+def _checked(name: str) -> str:
+    if name.rpartition(".")[2] in _PICKLED:
+        raise ContainerError(f"field {name!r} names pickled data, which iofast does not store")
+    return check_field(name)
+
+
+def _encode(name: str, value: Value) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (float, Mapping, list, tuple)):
+        try:
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise ContainerError(f"field {name}: {error}") from None
+    try:
+        return b"%d" % operator.index(value)  # NumPy's and torch's integers too
+    except TypeError:
+        kinds = "bytes, text, a number, a mapping or a list"
+        raise ContainerError(f"field {name} must be {kinds}, found {type(value).__name__}") from None
+
+
+def _label(text: bytes | None, classes: tuple[str, ...] | None) -> int:
+    if text is None:
+        return -1
+    if not text.isdigit() or len(text) > 10 or text != b"%d" % int(text):
+        raise ContainerError(f"field {LABEL_FIELD} must be a class index in decimal, found {text!r:.40}")
+    if classes is not None and int(text) >= len(classes):
+        raise ContainerError(f"field {LABEL_FIELD} is {int(text)}, but there are {len(classes)} classes")
+    return int(text)
+
+
+def _raw_size(image: str, fields: Mapping[str, bytes]) -> tuple[int, int]:
+    try:
+        members = json.loads(fields[JSON_FIELD])
+        width, height = operator.index(members["width"]), operator.index(members["height"])
+    except (KeyError, TypeError, ValueError):
+        raise ContainerError(f"field {image} needs integers width and height in field {JSON_FIELD}") from None
+    chroma = ((width + 1) // 2) * ((height + 1) // 2)
+    expected = 3 * width * height if image == "rgb" else width * height + 2 * chroma
+    if width < 1 or height < 1 or len(fields[image]) != expected:
+        raise ContainerError(f"field {image} has {len(fields[image])} bytes, {width}×{height} needs {expected}")
+    return width, height
