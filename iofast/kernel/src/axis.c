@@ -87,25 +87,36 @@ static iof_status make_copy(iof_axis *axis, const iof_span *span) {
   return IOF_OK;
 }
 
-/* The weights of output `i` into `weight`; returns how many, and the first input in `*start`. */
-static int weigh(const iof_span *span, int filter, int i, double *weight, int *start) {
+typedef struct {
+  double scale, support, inverse, offset;
+  int length; /* of the region */
+} window;
+
+static window window_of(const iof_span *span, int filter) {
   double scale = (span->to - span->from) / span->virtual_size, stretch = scale < 1 ? 1 : scale;
-  double support = FILTERS[filter].support * stretch, inverse = 1 / stretch, sum = 0;
-  /* Relative to the region's first pixel: Pillow crops first, and rounding must fall as it falls there. */
-  double centre = span->from - span->low + (i + 0.5) * scale;
-  int from = (int)(centre - support + 0.5), to = (int)(centre + support + 0.5);
-  if (from < 0) from = 0;
-  if (to > span->high - span->low) to = span->high - span->low;
-  int count = to - from;
+  /* The offset is relative to the region's first pixel: Pillow crops first, and rounding must fall as it falls there. */
+  return (window){scale, FILTERS[filter].support * stretch, 1 / stretch, span->from - span->low, span->high - span->low};
+}
+
+static double centre_of(const window *w, int i) { return w->offset + (i + 0.5) * w->scale; }
+
+/* The inputs that output `i` sees, relative to the region: from *first on, as many as are returned. */
+static int seen(const window *w, int i, int *first) {
+  double centre = centre_of(w, i);
+  int from = (int)(centre - w->support + 0.5), to = (int)(centre + w->support + 0.5);
+  *first = from < 0 ? 0 : from;
+  return (to > w->length ? w->length : to) - *first;
+}
+
+static void weigh(const window *w, int filter, int i, int first, int count, double *weight) {
+  double centre = centre_of(w, i), sum = 0;
   for (int k = 0; k < count; k++) {
-    double x = (k + from - centre + 0.5) * inverse;
+    double x = (k + first - centre + 0.5) * w->inverse;
     weight[k] = filter == IOF_BILINEAR ? bilinear(x) : FILTERS[filter].weight(x); /* the first is inlined */
     sum += weight[k];
   }
   sum = sum != 0 ? 1 / sum : 1;
   for (int k = 0; k < count; k++) weight[k] *= sum;
-  *start = span->low + from;
-  return count;
 }
 
 /* Largest precision at which every weight still fits 16 bits and no sum of 14-bit inputs leaves 32. */
@@ -132,21 +143,30 @@ static void quantise(const double *weight, int count, int taps, int precision, i
   for (int k = count; k < taps; k++) coef[k] = 0;
 }
 
+static int most_seen(const window *w, const iof_span *span) {
+  int most = 0, first;
+  for (int i = 0; i < span->outputs; i++) {
+    int count = seen(w, span->first + i, &first);
+    if (count > most) most = count;
+  }
+  return most;
+}
+
 iof_status iof_axis_make(iof_axis *axis, const iof_span *span, int filter, iof_buffer *scratch) {
   int same = span->virtual_size == span->to - span->from && span->from == (int)span->from;
   if (filter == IOF_NEAREST || same) return make_copy(axis, span);
-  double scale = (span->to - span->from) / span->virtual_size;
-  double width = ceil(FILTERS[filter].support * (scale < 1 ? 1 : scale)) * 2 + 2; /* rounded to even */
-  if (width > span->high - span->low) width = span->high - span->low;
-  int taps = ((int)width + 1) & ~1;
+  window w = window_of(span, filter);
+  int taps = (most_seen(&w, span) + 1) & ~1;
   iof_status status = allocate(axis, span->outputs, taps);
   size_t n = (size_t)span->outputs * (size_t)taps;
   double *weights = status ? NULL : iof_reserve(scratch, n * sizeof(double));
   if (!weights) return IOF_MEMORY;
   memset(weights, 0, n * sizeof(double));
   for (int i = 0; i < span->outputs; i++) {
-    int slot = span->reverse ? span->outputs - 1 - i : i;
-    axis->count[slot] = weigh(span, filter, span->first + i, weights + (size_t)slot * (size_t)taps, axis->start + slot);
+    int slot = span->reverse ? span->outputs - 1 - i : i, first;
+    axis->count[slot] = seen(&w, span->first + i, &first);
+    axis->start[slot] = span->low + first;
+    weigh(&w, filter, span->first + i, first, axis->count[slot], weights + (size_t)slot * (size_t)taps);
   }
   axis->precision = precision_of(weights, n);
   for (int i = 0; i < span->outputs; i++)
