@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import google_crc32c
 
@@ -34,7 +35,8 @@ def unseal(data: bytes) -> dict[str, Any]:
     if len(data) > MAX_BYTES + 64:
         raise ContainerError(f"the manifest has {len(data)} bytes, more than {MAX_BYTES}")
     try:
-        parsed = json.loads(data.decode(), object_pairs_hook=_no_twins, parse_constant=_no_constant)
+        text = data.decode()
+        parsed = json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_float=_finite)
     except ContainerError:
         raise
     except (ValueError, RecursionError) as error:
@@ -61,5 +63,10 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _no_constant(text: str) -> float:
+def _no_constant(text: str) -> NoReturn:
     raise ContainerError(f"{text} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_constant(text)
