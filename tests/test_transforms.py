@@ -1,0 +1,388 @@
+"""Transforms against torchvision's documented algorithms (written out for one image) and against Pillow."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from enum import Enum
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from iofast import transforms as T
+from iofast.choices import Draw
+from iofast.errors import OptionError
+from iofast.ops import affine
+
+SIDES = st.integers(1, 65_500)
+IMAGES = st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=6)
+FILTERS = ["nearest", "box", "bilinear", "bicubic", "lanczos"]
+
+
+def plan(
+    transforms: list[T.Transform], images: list[tuple[int, int]], seed: int = 0, epoch: int = 0
+) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """Boxes and flips for images of these (width, height) at positions 0, 1, …"""
+    widths, heights = np.array(images, np.int32).T
+    boxes, flips = T.compile(transforms).plan(Draw(seed, epoch, np.arange(len(images))), widths, heights)
+    assert (boxes.dtype, flips.dtype) == (np.int32, np.uint8)
+    assert (boxes.shape, flips.shape) == ((len(images), 8), (len(images),))
+    return boxes, flips
+
+
+def resized_crop_box(
+    width: int, height: int, u: list[float], scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[int, int, int, int]:
+    """torchvision's RandomResizedCrop.get_params for one image; u = place (top, left), then area, ratio of attempts."""
+    for area_u, ratio_u in zip(u[2::2], u[3::2], strict=True):
+        area = width * height * (scale[0] + (scale[1] - scale[0]) * area_u)
+        aspect = math.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * ratio_u)
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            y, x = int(u[0] * (height - h + 1)), int(u[1] * (width - w + 1))
+            return x, y, x + w, y + h
+    w, h = width, height
+    if width / height < ratio[0]:
+        h = max(1, round(width / ratio[0]))
+    elif width / height > ratio[1]:
+        w = max(1, round(height * ratio[1]))
+    y, x = (height - h) // 2, (width - w) // 2
+    return x, y, x + w, y + h
+
+
+def resized(width: int, height: int, size: int, max_size: int | None) -> tuple[int, int]:
+    """torchvision's size of an image after Resize(size, max_size=max_size)."""
+    short, long = sorted((width, height))
+    new_short, new_long = size, int(size * long / short)
+    if max_size is not None and new_long > max_size:
+        new_short, new_long = max(1, int(max_size * new_short / new_long)), max_size
+    return (new_short, new_long) if width <= height else (new_long, new_short)
+
+
+class TestRandomResizedCrop:
+    @given(
+        images=IMAGES,
+        seed=st.integers(0, 1000),
+        scale=st.sampled_from([(0.08, 1.0), (0.5, 0.5), (1.0, 1.0), (0.0, 1e-9), (0.9, 2.0)]),
+        ratio=st.sampled_from([(3 / 4, 4 / 3), (1.0, 1.0), (0.01, 100.0), (5.0, 9.0)]),
+    )
+    def test_against_torchvision(
+        self, images: list[tuple[int, int]], seed: int, scale: tuple[float, float], ratio: tuple[float, float]
+    ) -> None:
+        boxes, flips = plan([T.RandomResizedCrop((20, 30), scale, ratio)], images, seed)
+        u = Draw(seed, 0, np.arange(len(images))).uniform("crop", 22).tolist()
+        expected = [resized_crop_box(w, h, u[i], scale, ratio) for i, (w, h) in enumerate(images)]
+        assert boxes[:, :4].tolist() == [list(box) for box in expected]
+        assert boxes[:, 4:].tolist() == [[30, 20, 0, 0]] * len(images)
+        assert not flips.any()
+        for (width, height), (x0, y0, x1, y1) in zip(images, expected, strict=True):
+            assert 0 <= x0 < x1 <= width
+            assert 0 <= y0 < y1 <= height
+
+    def test_areas_and_ratios_are_distributed_as_asked(self) -> None:
+        # a square that every box of these ranges fits at the first attempt, so the shapes are the drawn ones
+        n, side = 20_000, 10_000
+        boxes, _ = plan([T.RandomResizedCrop(8, (0.1, 0.6), (0.75, 4 / 3))], [(side, side)] * n)
+        w, h = (boxes[:, 2] - boxes[:, 0]) / side, (boxes[:, 3] - boxes[:, 1]) / side
+        area, log_ratio = (w * h - 0.1) / 0.5, (np.log(w / h) / np.log(4 / 3) + 1) / 2
+        x, y = boxes[:, 0] / side / (1 - w), boxes[:, 1] / side / (1 - h)
+        for uniform in (area, log_ratio, x, y):
+            distance = np.abs(np.sort(uniform) - (np.arange(n) + 0.5) / n).max()
+            assert distance < 1.7 / np.sqrt(n)  # Kolmogorov-Smirnov at 0.6 %
+        correlations = np.corrcoef([area, log_ratio, x, y]) - np.eye(4)
+        assert np.abs(correlations).max() < 4 / np.sqrt(n)
+
+    def test_later_attempts_and_the_central_crop_are_reached(self) -> None:
+        images = [(400, 100)] * 500
+        boxes, _ = plan([T.RandomResizedCrop(8, scale=(0.2, 1.0))], images)
+        widths = boxes[:, 2] - boxes[:, 0]
+        central = (boxes[:, :4] == [133, 0, 266, 100]).all(axis=1)  # 100 x 4/3 of width, in the middle
+        assert 50 < central.sum() < 450
+        assert (widths[~central] < 133).any()
+
+    def test_a_thin_image_gets_a_pixel_where_torchvision_would_fail(self) -> None:
+        boxes, _ = plan([T.RandomResizedCrop(8, ratio=(5.0, 9.0))], [(1, 3)] * 20)
+        assert (boxes[:, 2:4] - boxes[:, :2] == 1).all()
+
+
+class TestResize:
+    @given(
+        images=IMAGES,
+        size=st.integers(1, 32_767),
+        max_size=st.none() | st.integers(2, 32_767),
+    )
+    def test_short_side_against_torchvision(
+        self, images: list[tuple[int, int]], size: int, max_size: int | None
+    ) -> None:
+        if max_size is not None and max_size <= size:
+            size, max_size = max_size - 1, size + 1
+        if max_size == 32_768:
+            max_size = None
+        transform = T.Resize(size, max_size=max_size)
+        boxes, _ = plan([transform], images)
+        assert boxes[:, :4].tolist() == [[0, 0, w, h] for w, h in images]
+        assert boxes[:, 4:6].tolist() == [list(resized(w, h, size, max_size)) for w, h in images]
+        assert (boxes[:, 4:6] > 0).all()
+        assert not boxes[:, 6:].any()
+        assert T.compile([transform]).size is None
+
+    def test_height_and_width(self) -> None:
+        boxes, _ = plan([T.Resize((20, 30))], [(100, 50), (1, 1)])
+        assert boxes.tolist() == [[0, 0, 100, 50, 30, 20, 0, 0], [0, 0, 1, 1, 30, 20, 0, 0]]
+        assert T.compile([T.Resize((20, 30))]).size == (20, 30)
+
+    def test_the_largest_result_fits_a_box(self) -> None:
+        boxes, _ = plan([T.Resize(32_767)], [(1, 65_500), (65_535, 1)])
+        assert boxes[:, 4:6].tolist() == [[32_767, 32_767 * 65_500], [32_767 * 65_535, 32_767]]
+
+
+class TestCrops:
+    @given(images=IMAGES, crop=st.tuples(st.integers(1, 300), st.integers(1, 300)))
+    def test_center_crop_rounds_as_torchvision(self, images: list[tuple[int, int]], crop: tuple[int, int]) -> None:
+        boxes, _ = plan([T.CenterCrop(crop)], images)
+        height, width = crop
+        for (w, h), box in zip(images, boxes.tolist(), strict=True):
+            x, y = int(round((w - width) / 2.0)), int(round((h - height) / 2.0))  # noqa: RUF046  as torchvision says it
+            assert box == [x, y, x + width, y + height, width, height, 0, 0]
+
+    @given(images=IMAGES, size=st.integers(1, 400), seed=st.integers(0, 99))
+    def test_resize_then_center_crop(self, images: list[tuple[int, int]], size: int, seed: int) -> None:
+        boxes, _ = plan([T.Resize(size), T.CenterCrop((max(1, size - 7), size))], images, seed)
+        for (w, h), box in zip(images, boxes.tolist(), strict=True):
+            width, height = resized(w, h, size, None)
+            x, y = round((width - size) / 2), round((height - max(1, size - 7)) / 2)
+            assert box == [0, 0, w, h, width, height, x, y]
+            assert 0 <= x <= width - size
+            assert 0 <= y <= height - max(1, size - 7)
+
+    @given(images=st.lists(st.tuples(st.integers(9, 65_500), st.integers(5, 65_500)), min_size=1, max_size=6))
+    def test_random_crop(self, images: list[tuple[int, int]]) -> None:
+        boxes, _ = plan([T.RandomCrop((5, 9))], images)
+        u = Draw(0, 0, np.arange(len(images))).uniform("crop", 2).tolist()
+        for (w, h), (top, left), box in zip(images, u, boxes.tolist(), strict=True):
+            x, y = int(left * (w - 9 + 1)), int(top * (h - 5 + 1))
+            assert box == [x, y, x + 9, y + 5, 9, 5, 0, 0]
+            assert x + 9 <= w
+            assert y + 5 <= h
+
+    def test_random_crop_takes_every_place_equally_often(self) -> None:
+        boxes, _ = plan([T.RandomCrop(3)], [(6, 5)] * 12_000)
+        counts = np.bincount(boxes[:, 1] * 4 + boxes[:, 0], minlength=12)
+        assert ((counts - 1000) ** 2 / 1000).sum() < 35  # 11 degrees of freedom, fixed seed
+
+    def test_resize_then_random_crop(self) -> None:
+        boxes, _ = plan([T.Resize(20), T.RandomCrop(16)], [(40, 80)] * 500)
+        assert (boxes[:, :6] == [0, 0, 40, 80, 20, 40]).all()
+        assert sorted(set(boxes[:, 6].tolist())) == list(range(5))
+        assert sorted(set(boxes[:, 7].tolist())) == list(range(25))
+
+    @pytest.mark.parametrize("crop", [T.CenterCrop(10), T.RandomCrop(10)])
+    @pytest.mark.parametrize("image", [(9, 20), (20, 9), (3, 3)])
+    def test_a_crop_larger_than_its_image_is_visible_in_the_box(
+        self, crop: T.Transform, image: tuple[int, int]
+    ) -> None:
+        for box in plan([crop], [image] * 20)[0].tolist():
+            assert box[0] < 0 or box[1] < 0 or box[2] > image[0] or box[3] > image[1]
+
+    def test_an_image_of_unknown_size_gets_a_box_of_zeros(self) -> None:
+        for transforms in ([T.RandomResizedCrop(8)], [T.Resize(8), T.CenterCrop(8)], [T.RandomCrop(1)], []):
+            boxes, _ = plan(transforms, [(0, 0), (10, 0), (10, 10)])
+            assert not boxes[:2].any()
+            assert boxes[2].any()
+
+
+class TestFlip:
+    def test_probability_and_independence_of_the_crop(self) -> None:
+        boxes, flips = plan([T.RandomCrop(8), T.RandomHorizontalFlip(0.3)], [(64, 64)] * 20_000)
+        assert abs(flips.mean() - 0.3) < 4 * np.sqrt(0.21 / 20_000)
+        assert abs(np.corrcoef(flips, boxes[:, 0])[0, 1]) < 4 / np.sqrt(20_000)
+        assert (plan([T.RandomCrop(8)], [(64, 64)] * 20_000)[0] == boxes).all()
+
+    @pytest.mark.parametrize(("p", "expected"), [(0, 0), (1, 1), (0.0, 0), (1.0, 1)])
+    def test_never_and_always(self, p: float, expected: int) -> None:
+        assert (plan([T.RandomHorizontalFlip(p)], [(4, 4)] * 500)[1] == expected).all()
+
+
+def test_a_plan_does_not_depend_on_the_batch() -> None:
+    pipeline = T.compile(T.train(64))
+    positions, widths, heights = np.arange(100), np.arange(100) + 20, 200 - np.arange(100)
+    boxes, flips = pipeline.plan(Draw(1, 2, positions), widths, heights)
+    for part in (slice(0, 1), slice(30, 77), slice(None, None, -3)):
+        some = pipeline.plan(Draw(1, 2, positions[part]), widths[part], heights[part])
+        assert (some[0] == boxes[part]).all()
+        assert (some[1] == flips[part]).all()
+    other = pipeline.plan(Draw(1, 3, positions), widths, heights)
+    assert (other[0] != boxes).any(axis=1).mean() > 0.9
+
+
+def test_the_plan_never_changes_between_versions() -> None:
+    boxes, flips = plan(T.train(), [(341, 256), (256, 384), (500, 375)], seed=7, epoch=3)
+    assert boxes.tolist() == [
+        [22, 5, 222, 240, 224, 224, 0, 0],
+        [59, 116, 243, 360, 224, 224, 0, 0],
+        [317, 122, 477, 315, 224, 224, 0, 0],
+    ]
+    assert flips.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_boxes_mean_to_pillow_what_the_transform_means(name: str) -> None:
+    """Carrying out a box as the contract words it gives the picture that the usual Pillow calls give."""
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (37, 53, 3), np.uint8))
+    filter = Image.Resampling[name.upper()]
+    usual = image.resize((34, 24), filter).crop((7, 2, 27, 22))  # 24 * 53 / 37 = 34.4; (34 - 20) / 2
+    pipeline = T.compile([T.Resize(24, name), T.CenterCrop(20)])
+    assert pipeline.filter == name
+    x0, y0, x1, y1, width, height, x, y = pipeline.plan(Draw(0, 0, np.arange(1)), [53], [37])[0][0].tolist()
+    window = (x, y, x + 20, y + 20)
+    assert image.resize((width, height), filter, box=(x0, y0, x1, y1)).crop(window).tobytes() == usual.tobytes()
+
+
+class TestCompile:
+    FIXED = (T.RandomHorizontalFlip(), T.Normalize.imagenet())
+
+    @pytest.mark.parametrize(
+        ("geometry", "size", "evaluation"),
+        [
+            ([], None, True),
+            ([T.Resize(8)], None, True),
+            ([T.Resize((8, 9))], (8, 9), True),
+            ([T.CenterCrop((8, 9))], (8, 9), True),
+            ([T.Resize(20), T.CenterCrop(8)], (8, 8), True),
+            ([T.RandomCrop(8)], (8, 8), False),
+            ([T.Resize((20, 30)), T.RandomCrop((8, 9))], (8, 9), False),
+            ([T.RandomResizedCrop((8, 9))], (8, 9), False),
+        ],
+    )
+    def test_what_is_allowed(self, geometry: list[T.Transform], size: tuple[int, int] | None, evaluation: bool) -> None:
+        for flip, normalize in product((True, False), repeat=2):
+            chosen = [each for each, wanted in zip(self.FIXED, (flip, normalize), strict=True) if wanted]
+            pipeline = T.compile([*geometry, *chosen])
+            assert pipeline.size == size
+            assert pipeline.evaluation == (evaluation and not flip)
+            assert pipeline.ops == ((T.Normalize.imagenet(),) if normalize else ())
+
+    @pytest.mark.parametrize(
+        "transforms",
+        [
+            [T.Normalize.imagenet(), T.Resize(8)],
+            [T.RandomHorizontalFlip(), T.RandomResizedCrop(8)],
+            [T.Normalize.imagenet(), T.RandomHorizontalFlip()],
+            [T.CenterCrop(8), T.Resize(8)],
+            [T.CenterCrop(8), T.CenterCrop(8)],
+            [T.Resize(8), T.Resize(8)],
+            [T.RandomResizedCrop(8), T.CenterCrop(8)],
+            [T.RandomHorizontalFlip(), T.RandomHorizontalFlip()],
+            [T.Resize(8), T.RandomResizedCrop(8)],
+            [len],
+            [T.RandomResizedCrop],
+        ],
+    )
+    def test_any_other_order_says_what_is_allowed(self, transforms: list[T.Transform]) -> None:
+        with pytest.raises(OptionError, match=r"RandomResizedCrop, or Resize .* then pixel operations .*; found "):
+            T.compile(transforms)
+
+    @pytest.mark.parametrize(
+        "transforms",
+        [
+            [T.Resize(8), T.CenterCrop(9)],
+            [T.Resize((8, 20)), T.RandomCrop(9)],
+            [T.Resize((20, 8)), T.CenterCrop(9)],
+            T.evaluate(224, 200),
+        ],
+    )
+    def test_a_crop_that_no_resized_image_can_have(self, transforms: list[T.Transform]) -> None:
+        with pytest.raises(OptionError, match="the crop is larger"):
+            T.compile(transforms)
+
+    def test_a_crop_that_upright_images_can_have(self) -> None:
+        assert T.compile([T.Resize(8), T.CenterCrop((12, 8))]).size == (12, 8)
+
+    def test_not_a_list(self) -> None:
+        with pytest.raises(OptionError, match="is a list"):
+            T.compile(T.Resize(8))  # type: ignore[arg-type]
+        assert T.compile(None) == T.compile([]) == T.Pipeline()
+        assert T.compile(T.compile([T.Resize(8)])) == T.compile([T.Resize(8)])
+
+    def test_presets(self) -> None:
+        assert T.train(96) == [T.RandomResizedCrop(96), T.RandomHorizontalFlip(), T.Normalize.imagenet()]
+        assert T.evaluate() == [T.Resize(256), T.CenterCrop(224), T.Normalize.imagenet()]
+        assert T.evaluate(112)[0] == T.Resize(128)
+        assert T.evaluate(224, 232)[0] == T.Resize(232)
+
+    def test_pickles(self) -> None:
+        for transforms in (T.train(), T.evaluate()):
+            pipeline = T.compile(transforms)
+            assert pickle.loads(pickle.dumps(pipeline)) == pipeline
+
+
+class Mode(Enum):
+    """Like torchvision's InterpolationMode."""
+
+    BICUBIC = "bicubic"
+    NEAREST_EXACT = "nearest-exact"
+    HAMMING = "hamming"
+
+
+class TestOptions:
+    def test_sizes_and_interpolation_as_torchvision_takes_them(self) -> None:
+        assert T.Resize([256]) == T.Resize(256) == T.Resize(np.int64(256))  # type: ignore[arg-type]
+        assert T.CenterCrop([8]) == T.CenterCrop((8, 8)) == T.CenterCrop(8)
+        assert T.RandomResizedCrop([8, 9]).size == (8, 9)
+        assert T.Resize(8, Mode.BICUBIC).interpolation == "bicubic"  # type: ignore[arg-type]
+        assert T.Resize(8, Mode.NEAREST_EXACT).interpolation == "nearest"  # type: ignore[arg-type]
+        assert T.RandomResizedCrop(8, interpolation="lanczos", antialias=True).interpolation == "lanczos"
+        assert T.compile([T.RandomResizedCrop(8, interpolation="box")]).filter == "box"
+        assert T.compile([]).filter == "bilinear"
+
+    def test_reprs_can_be_read_back(self) -> None:
+        for transform in (*T.train(), *T.evaluate(), T.RandomCrop((3, 4)), T.Resize((3, 4), "box")):
+            assert eval(repr(transform), vars(T)) == transform
+
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: T.Resize(0), "size"),
+            (lambda: T.Resize(32_768), "size"),
+            (lambda: T.Resize((3, 4, 5)), "size"),
+            (lambda: T.Resize("256"), "size"),
+            (lambda: T.Resize(2.5), "size"),
+            (lambda: T.Resize(None), "size"),
+            (lambda: T.CenterCrop(-1), "size"),
+            (lambda: T.RandomCrop(()), "size"),
+            (lambda: T.Resize((3, 4), max_size=9), "max_size"),
+            (lambda: T.Resize(9, max_size=9), "max_size"),
+            (lambda: T.Resize(9, "hamming"), "interpolation"),
+            (lambda: T.Resize(9, Mode.HAMMING), "interpolation"),
+            (lambda: T.Resize(9, 2), "interpolation"),
+            (lambda: T.Resize(9, antialias=False), "antialias"),
+            (lambda: T.RandomResizedCrop(9, (0.5, 0.2)), "scale"),
+            (lambda: T.RandomResizedCrop(9, (0.5,)), "scale"),
+            (lambda: T.RandomResizedCrop(9, 0.5), "scale"),
+            (lambda: T.RandomResizedCrop(9, (0.0, 0.0)), "scale"),
+            (lambda: T.RandomResizedCrop(9, (0.1, math.nan)), "scale"),
+            (lambda: T.RandomResizedCrop(9, ratio=(0.0, 1.0)), "ratio"),
+            (lambda: T.RandomResizedCrop(9, ratio=(1.0, math.inf)), "ratio"),
+            (lambda: T.RandomHorizontalFlip(1.1), "p must"),
+            (lambda: T.RandomHorizontalFlip(math.nan), "p must"),
+            (lambda: T.Normalize((0.5, 0.5), (0.5, 0.5)), "mean"),
+            (lambda: T.Normalize((0.5,), (0.5, math.inf, 1)), "std"),
+            (lambda: T.Normalize((0.5,), (0.0,)), "std"),
+            (lambda: T.Normalize(0.5, (1.0,)), "mean"),
+        ],
+    )
+    def test_impossible_options_are_refused(self, make: object, message: str) -> None:
+        with pytest.raises(OptionError, match=message):
+            make()  # type: ignore[operator]
+
+    def test_normalize_broadcasts_and_folds(self) -> None:
+        assert T.Normalize([0.5], [0.25]) == T.Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+        scale, bias = affine([T.Normalize([0.5], [0.25]), T.Normalize([1.0], [2.0])])
+        levels = np.arange(256)[:, None]
+        np.testing.assert_allclose(levels * scale + bias, np.repeat(((levels / 255 - 0.5) / 0.25 - 1) / 2, 3, 1))
