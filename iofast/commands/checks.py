@@ -12,9 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iofast import __version__
+from iofast import __version__, machine
 from iofast.commands.text import size
-from iofast.packing import machine
 
 _SHM_NEEDED = 1 << 30  # bytes; torch's DataLoader workers put their batches into /dev/shm
 _FILES_NEEDED = 4096  # a loader over a plain folder, torch's workers and a few hundred shards
@@ -76,7 +75,8 @@ def _libraries() -> Iterator[Check]:
 
 
 def _pillow(group: str) -> Check:
-    from PIL import Image, features
+    import PIL
+    from PIL import features
 
     simd = _version("Pillow-SIMD")
     name, advice = ("Pillow-SIMD", "") if simd else ("Pillow", "")
@@ -85,7 +85,7 @@ def _pillow(group: str) -> Check:
     jpeg = f"libjpeg-turbo {turbo}" if turbo else "libjpeg without turbo"
     if not turbo:
         advice = "install Pillow from its wheels: they bundle libjpeg-turbo, which decodes 2 to 4 times as fast"
-    value = f"{Image.__version__} with {', '.join([jpeg, *codecs])}"
+    value = f"{PIL.__version__} with {', '.join([jpeg, *codecs])}"
     return Check(group, name, value, "missing" if advice else "ok", advice)
 
 

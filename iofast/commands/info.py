@@ -107,7 +107,8 @@ def _show(facts: dict[str, Any], console: Console) -> None:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in _lines(facts):
         table.add_row(name, Text(value))  # Text: a class called "[red]" is shown as it is
     console.print(table)

@@ -82,10 +82,11 @@ _NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet")
 def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and give the exit status."""
     from iofast.packing.options import PackOptions
+    from iofast.packing.progress import Bar
     from iofast.packing.run import run as pack
 
     options = PackOptions(**{name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS})
-    report = pack(args.source, args.target, options, bar=not args.quiet)
+    report = pack(args.source, args.target, options, Bar("iofast pack", visible=not args.quiet))
     if args.json:
         print(report.to_json())
     elif not args.quiet:

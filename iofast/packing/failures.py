@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
@@ -46,6 +47,13 @@ class Failures:
             f"{len(self._found)} of {self._images} images failed, max_errors {self._limit} allows {self._allowed}; "
             f"{failure.path!r}: {failure.reason}; see {self.file}"
         )
+
+    def load(self) -> None:
+        """Take what a finished run has saved."""
+        with contextlib.suppress(FileNotFoundError):
+            for line in self.file.read_text().splitlines():
+                value = json.loads(line)
+                self._found[int(value["key"])] = Failure(int(value["key"]), value["path"], value["reason"])
 
     def causes(self) -> Mapping[str, int]:
         """How many images failed for each cause, most first."""

@@ -1,0 +1,71 @@
+"""`--dry-run`: really transcode a sample, with all workers, and tell what the whole would take."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from iofast.packing import estimate
+from iofast.packing.failures import Failures
+from iofast.packing.pool import Done, Job, Pool
+from iofast.packing.report import Estimate, Report
+from iofast.packing.work import Work
+
+_SAMPLE = 64  # images per worker: a fraction of a second of work for photographs, half a minute for the very largest
+_START_UP = 0.3  # seconds until the first image, on any machine of today
+
+
+def forecast(work: Work, target: Path, pool: Pool) -> Report:
+    """The report of a run that did not take place: its `estimate` is set. Nothing is written beside the target."""
+    images = len(work.source)
+    sample = estimate.spread(images, _SAMPLE * work.workers)
+    failures = Failures(images, images, "100%", target)
+    with tempfile.TemporaryDirectory(prefix="iofast-") as folder:
+        pace = _Pace()
+        for done in pool.results(work.setup(), Path(folder), _jobs(work, sample)):
+            pace.note(done)
+            for failure in work.failures(done):
+                failures.add(failure)
+    good = max(1, len(sample) - len(failures))
+    payload = pace.bytes_out / good
+    expected = Estimate(
+        sample=len(sample),
+        bytes_out=estimate.container_size(images, payload),
+        seconds=_START_UP + images / pace.rate(len(sample)),
+        bytes_peak=estimate.peak_size(images, payload),
+        bytes_free=shutil.disk_usage(target.parent).free,
+    )
+    report = work.report(target, failures, 0, 0)
+    return replace(report, bytes_in=int(pace.bytes_in / good * images), errors_file=None, estimate=expected)
+
+
+def _jobs(work: Work, sample: list[int]) -> Iterator[Job]:
+    """The sample in jobs so small that all workers end at about the same time."""
+    size = max(1, min(work.plan.chunk, len(sample) // (8 * work.workers)))
+    return (work.job(i, sample[i : i + size]) for i in range(0, len(sample), size))
+
+
+class _Pace:
+    """Counts what comes back. The clock starts with the first answer, when all workers have started."""
+
+    def __init__(self) -> None:
+        self.bytes_in = self.bytes_out = 0
+        self._jobs = 0
+        self._created = self._first = self._last = time.monotonic()
+
+    def note(self, done: Done) -> None:
+        self._last = time.monotonic()
+        self._first = self._last if self._jobs == 0 else self._first
+        self._jobs += 1
+        self.bytes_in += done.bytes_in
+        self.bytes_out += done.bytes_out
+
+    def rate(self, images: int) -> float:
+        """Images per second, of `images` in all the jobs."""
+        if self._jobs < 4:
+            return images / max(1e-6, self._last - self._created)
+        return images * (self._jobs - 1) / self._jobs / max(1e-6, self._last - self._first)

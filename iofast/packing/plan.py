@@ -1,0 +1,97 @@
+"""The plan of a packing run: what is to be done, cut into chunks, written down so that a killed run can go on.
+
+Everything in it decides the bytes of the result, or where one chunk ends and the next begins. What does not (workers,
+error budget) may differ between a run and the one that goes on with its work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from iofast import __version__, kernel
+from iofast.errors import TargetError
+from iofast.packing.options import PackOptions
+from iofast.source import Source
+
+VERSION = 1
+MAX_CHUNK = 32  # images
+CHUNK_BYTES = 8 << 20  # of source files, about; a worker holds the records of one chunk in memory
+_CHUNKS = 64  # wanted at least, so that a small source keeps every worker busy to the end
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`images` in chunks of `chunk`, from a source with this fingerprint, made with these settings."""
+
+    images: int
+    chunk: int
+    source: str
+    settings: Mapping[str, object]
+    version: int = VERSION
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.images // self.chunk)
+
+    def span(self, chunk: int) -> tuple[int, int]:
+        """The positions [start, stop) of a chunk."""
+        return chunk * self.chunk, min((chunk + 1) * self.chunk, self.images)
+
+    def save(self, path: Path) -> None:
+        """Write to `path`, whole or not at all."""
+        draft = path.with_name(path.name + ".draft")
+        draft.write_text(json.dumps(asdict(self), sort_keys=True))
+        os.replace(draft, path)
+
+    def check_same(self, old: Plan, folder: Path) -> None:
+        """Raise `TargetError`, naming what differs, unless work that was begun as `old` can go on as this."""
+        for name in sorted({*self.settings, *old.settings}):
+            now, then = self.settings.get(name), old.settings.get(name)
+            if now != then:
+                raise _other(folder, f"{name} {then}, not {now}")
+        if (self.images, self.source) != (old.images, old.source):
+            raise _other(folder, f"another list of images ({old.images:,}, now {self.images:,})")
+
+
+def make_plan(source: Source, options: PackOptions, mean_size: float) -> Plan:
+    """The plan for `source` (already in packing order), whose files have `mean_size` bytes on average."""
+    by_size = int(CHUNK_BYTES / max(1.0, mean_size))
+    chunk = max(1, min(MAX_CHUNK, len(source) // _CHUNKS, by_size))
+    return Plan(len(source), chunk, source.fingerprint(), settings(options))
+
+
+def load_plan(path: Path) -> Plan | None:
+    """The plan at `path`; None where there is none that this version understands."""
+    try:
+        value = json.loads(path.read_text())
+        plan = Plan(**value)
+    except (OSError, ValueError, TypeError):
+        return None
+    return plan if plan.version == VERSION and plan.chunk > 0 else None
+
+
+def recipe(options: PackOptions) -> dict[str, object]:
+    """The manifest's recipe: every option that shaped the payloads, and what did the work."""
+    import PIL
+
+    facts = kernel.describe()
+    software = {"iofast": __version__, "kernel": kernel.backend, "pillow": PIL.__version__}
+    if facts["libjpeg-turbo"]:
+        software["libjpeg-turbo"] = facts["libjpeg-turbo"]
+    return {**options.shaping(), **software}
+
+
+def settings(options: PackOptions) -> dict[str, object]:
+    """What a run must have in common with the one whose work it goes on with."""
+    return {**recipe(options), "shuffle": options.shuffle, "class_order": options.class_order}
+
+
+def _other(folder: Path, difference: str) -> TargetError:
+    return TargetError(
+        f"{folder} holds the work of a run with {difference}: give that command again to go on with it, "
+        "or delete the folder to start anew"
+    )

@@ -1,0 +1,306 @@
+"""The worker processes of a packing run: fed, listened to, and replaced when they die.
+
+Whatever a worker does, `results` ends: with every chunk done, or with an error. A worker that dies on a chunk is
+replaced and the chunk done again image by image; an image on which a worker dies then too is one failed image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Self
+
+from iofast.errors import TargetError, WorkerError
+from iofast.packing.frames import Frames, Message, encode
+
+AHEAD = 2  # chunks per worker: one in hand, and one waiting so that it never waits for us
+SILENCE = 300.0  # seconds without a sign of life after which an image counts as stuck; the largest take ten
+_TICK = 1.0  # seconds; longest wait for events, and the most that one wait counts as silence
+_STILLBORN = 3  # workers in a row that die before they are ready: it is not going to work
+_FRUITLESS = 8  # deaths per worker without a finished chunk or an image to blame between them: the same
+_READ = 1 << 18
+
+
+def default_command() -> tuple[str, ...]:
+    """How a worker is started. -P: a `json.py` in the user's folder must not get into the worker."""
+    if not sys.executable:
+        raise WorkerError("this Python does not know its own executable, which the workers need")
+    return (sys.executable, "-P", "-m", "iofast.packing.worker")
+
+
+class Done(NamedTuple):
+    """A finished chunk: the journal and offset of its block, sizes in bytes, and (position, reason) of failures."""
+
+    chunk: int
+    journal: Path
+    offset: int
+    bytes_in: int
+    bytes_out: int
+    failed: tuple[tuple[int, str], ...]
+
+
+@dataclass(slots=True)
+class Job:
+    """A chunk to do: `images` as `worker.Image` rows. `skip` gives a reason for each image that killed a worker."""
+
+    chunk: int
+    images: Sequence[tuple[int, int, int, str]]
+    careful: bool = False
+    skip: dict[int, str] = field(default_factory=dict)
+
+    def message(self) -> Message:
+        return {"chunk": self.chunk, "images": self.images, "careful": self.careful, "skip": self.skip}
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    journal: Path
+    log: IO[bytes]  # its stderr; an unnamed file cannot fill up and block it as a pipe can
+    jobs: deque[Job] = field(default_factory=deque)
+    frames: Frames = field(default_factory=Frames)
+    unsent: bytearray = field(default_factory=bytearray)
+    ready: bool = False
+    began: int | None = None  # the position it announced last, of a careful chunk
+    silent: float = 0.0
+
+    @property
+    def feed(self) -> IO[bytes]:
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+    @property
+    def answers(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+
+class Pool:
+    """`count` workers. `setup` is what `worker.Worker` wants to know, without the journal, which each has its own."""
+
+    def __init__(self, count: int, command: Sequence[str] | None = None, *, silence: float = SILENCE) -> None:
+        self._count, self._command, self._silence = count, tuple(command or default_command()), silence
+        self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
+        self._again: deque[Job] = deque()
+        self._setup: Mapping[str, object] = {}
+        self._folder = Path()
+        self._serial = 0
+        self._stillborn = self._fruitless = 0
+        self._spare: list[_Worker] = []
+
+    def start(self) -> None:
+        """Start the processes, which takes them about as long as a scan takes us; `results` gives them work."""
+        self._spare = [self._spawn() for _ in range(self._count)]
+
+    def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[Job]) -> Iterator[Done]:
+        """Have all `jobs` done, journals in `folder`; each chunk as it is finished, in any order.
+
+        Raises `WorkerError` when workers cannot be started, `TargetError` when a journal cannot be written.
+        """
+        self._setup, self._folder = setup, folder
+        used = [int(path.name.rpartition("-")[2]) for path in folder.glob("journal-*")]
+        self._serial = max(used, default=-1) + 1
+        for worker in self._spare:
+            self._join(worker)
+        self._spare = []
+        while True:
+            self._hand_out(jobs)
+            if not any(worker.jobs for worker in self._workers):
+                return
+            for worker, mask in self._wait():
+                if mask & selectors.EVENT_WRITE:
+                    self._flush(worker)
+                if mask & selectors.EVENT_READ:
+                    yield from self._listen(worker)
+
+    def close(self) -> None:
+        """End the processes now. What a finished chunk put into its journal stays."""
+        for worker in (*self._workers, *self._spare):
+            with contextlib.suppress(OSError):
+                worker.process.kill()
+        for worker in (*self._workers, *self._spare):
+            self._bury(worker)
+        self._workers, self._spare = [], []
+        self._selector.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _spawn(self) -> _Worker:
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        try:
+            process = subprocess.Popen(
+                [*self._command, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=_environment(),
+                bufsize=0,
+            )
+        except OSError as error:
+            log.close()
+            raise WorkerError(f"a worker cannot be started: {error.strerror}: {self._command[0]}") from error
+        worker = _Worker(process, Path(), log)
+        os.set_blocking(worker.feed.fileno(), False)
+        os.set_blocking(worker.answers.fileno(), False)
+        return worker
+
+    def _join(self, worker: _Worker) -> None:
+        """Make a started worker one of those that get chunks."""
+        worker.journal = self._folder / f"journal-{self._serial:04d}"
+        self._serial += 1
+        self._workers.append(worker)
+        self._selector.register(worker.answers, selectors.EVENT_READ, worker)
+        self._send(worker, {"setup": {**self._setup, "journal": os.fsdecode(worker.journal)}})
+
+    def _hand_out(self, jobs: Iterator[Job]) -> None:
+        """Fill every worker's queue, one round at a time so that few chunks spread over all."""
+        for depth in range(1, AHEAD + 1):
+            for worker in self._workers:
+                if len(worker.jobs) < depth and (job := self._again.popleft() if self._again else next(jobs, None)):
+                    worker.jobs.append(job)
+                    self._send(worker, job.message())
+
+    def _send(self, worker: _Worker, message: Message) -> None:
+        worker.unsent += encode(message)
+        self._flush(worker)
+
+    def _flush(self, worker: _Worker) -> None:
+        """Write what the pipe takes; the rest when the selector says so. A broken pipe shows as the end of answers."""
+        try:
+            while worker.unsent:
+                sent = os.write(worker.feed.fileno(), worker.unsent)
+                del worker.unsent[:sent]
+        except BlockingIOError:
+            self._selector_write(worker, wanted=True)
+            return
+        except BrokenPipeError:
+            worker.unsent.clear()
+        self._selector_write(worker, wanted=False)
+
+    def _selector_write(self, worker: _Worker, *, wanted: bool) -> None:
+        known = worker.feed in self._selector.get_map()
+        if wanted and not known:
+            self._selector.register(worker.feed, selectors.EVENT_WRITE, worker)
+        elif known and not wanted:
+            self._selector.unregister(worker.feed)
+
+    def _wait(self) -> list[tuple[_Worker, int]]:
+        """Workers with something to say or room to listen; a worker that has long been silent is killed."""
+        start = time.monotonic()
+        events = [(key.data, mask) for key, mask in self._selector.select(_TICK)]
+        passed = min(time.monotonic() - start, _TICK)  # a stopped or sleeping machine is not a silent worker
+        heard = {worker for worker, mask in events if mask & selectors.EVENT_READ}
+        for worker in self._workers:
+            worker.silent = 0.0 if worker in heard or not worker.jobs else worker.silent + passed
+            if worker.silent > self._silence:
+                worker.process.kill()
+        return events
+
+    def _listen(self, worker: _Worker) -> Iterator[Done]:
+        try:
+            data = os.read(worker.answers.fileno(), _READ)
+        except BlockingIOError:
+            return
+        try:
+            messages = list(worker.frames.feed(data))
+        except ValueError as error:
+            raise WorkerError(f"a worker's answer is not understood: {error}") from error
+        for message in messages:
+            done = self._understand(worker, message)
+            if done is not None:
+                yield done
+        if not data:
+            self._replace(worker)
+
+    def _understand(self, worker: _Worker, message: dict[str, Any]) -> Done | None:
+        if "fatal" in message:
+            raise TargetError(message["fatal"])
+        if "ready" in message:
+            worker.ready, self._stillborn = True, 0
+        if "begin" in message:
+            worker.began = message["begin"]
+        if "done" not in message:
+            return None
+        job = worker.jobs.popleft()
+        worker.began, self._fruitless = None, 0
+        if message["done"] != job.chunk:
+            raise WorkerError(f"a worker answered for chunk {message['done']}, expected {job.chunk}")
+        failed = tuple((position, reason) for position, reason in message["failed"])
+        return Done(job.chunk, worker.journal, message["offset"], message["bytes_in"], message["bytes_out"], failed)
+
+    def _replace(self, worker: _Worker) -> None:
+        """A worker is gone: give its chunks to a new one, the one in hand image by image."""
+        with contextlib.suppress(OSError):
+            worker.process.kill()  # it closed its pipe; whatever is left of it shall not go on
+        code = worker.process.wait()
+        for stream in (worker.answers, worker.feed):
+            if stream in self._selector.get_map():
+                self._selector.unregister(stream)
+        self._workers.remove(worker)
+        self._stillborn += not worker.ready
+        self._fruitless += worker.began is None
+        if worker.ready and worker.jobs:
+            _suspect(worker, _cause(code, worker.silent > self._silence))
+        self._again.extend(worker.jobs)
+        words = _last_line(worker.log)
+        self._bury(worker)
+        if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self._count:
+            raise WorkerError(
+                f"workers die without doing anything: {_cause(code, False)}{f': {words}' if words else ''}"
+            )
+        self._join(self._spawn())
+
+    def _bury(self, worker: _Worker) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in a read that cannot be interrupted (a dead NFS server)
+            worker.process.wait(5)
+        for stream in (worker.feed, worker.answers, worker.log):
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+def _suspect(worker: _Worker, cause: str) -> None:
+    """Blame the image that a careful worker had begun, or make its chunk a careful one."""
+    job = worker.jobs[0]
+    if worker.began is not None:
+        job.skip[worker.began] = f"the worker process died on this image ({cause})"
+    job.careful = True
+
+
+def _cause(code: int, stuck: bool) -> str:
+    if stuck:
+        return "it was stuck"
+    if code >= 0:
+        return f"exit status {code}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+    return f"{name}, perhaps for lack of memory" if name == "SIGKILL" else name
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with iofast found where we found it even if that is a checkout and not among installed packages."""
+    home = Path(__file__).resolve().parents[2]
+    environment = dict(os.environ)
+    if home.name not in ("site-packages", "dist-packages"):  # those stay behind the standard library
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
+    return environment
+
+
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
+    lines = log.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

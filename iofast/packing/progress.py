@@ -1,0 +1,67 @@
+"""What a packing run tells while it runs: nothing, or a bar."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+class Progress:
+    """Tells nothing but warnings, as Python warnings: what `pack` does when it is called as a function."""
+
+    def warn(self, text: str) -> None:
+        """Something of the source that the user should know."""
+        warnings.warn(text, UserWarning, stacklevel=5)  # the caller of `pack`
+
+    def begin(self, images: int, done: int) -> None:
+        """`images` are to be packed, `done` of them were by an earlier run."""
+
+    def step(self, images: int, size: int, failed: int) -> None:
+        """`images` more are done, whose files have `size` bytes; `failed` of all so far could not be packed."""
+
+    def end(self) -> None:
+        """Nothing more will come; called once, whatever happened."""
+
+
+class Bar(Progress):
+    """A bar on stderr where that is a terminal, with images/s, MB/s and the time left. It vanishes at the end."""
+
+    def __init__(self, name: str, *, visible: bool = True) -> None:
+        self._name, self._visible = name, visible
+        self._bar: tqdm[NoReturn] | None = None
+        self._bytes = 0
+
+    def warn(self, text: str) -> None:
+        print(f"{self._name}: warning: {text}", file=sys.stderr)  # noqa: T201 - the command's own output
+
+    def begin(self, images: int, done: int) -> None:
+        if not self._visible or not sys.stderr.isatty():
+            return
+        from tqdm import tqdm
+
+        tqdm.monitor_interval = 0  # no thread of its own: we report often enough
+        self._bar = tqdm(
+            total=images,
+            initial=done,
+            unit=" images",
+            dynamic_ncols=True,
+            leave=False,
+            bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]",
+        )
+
+    def step(self, images: int, size: int, failed: int) -> None:
+        if self._bar is None:
+            return
+        self._bytes += size
+        elapsed = self._bar.format_dict["elapsed"]
+        rate = f"{self._bytes / 1e6 / elapsed:.1f} MB/s" if elapsed > 0 else ""
+        self._bar.set_postfix_str(f"{rate}, {failed} failed" if failed else rate, refresh=False)
+        self._bar.update(images)
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
