@@ -24,7 +24,7 @@ class Located(NamedTuple):
     `crc` is None where the index has no checksums (a plain folder). `width` and `height` are upright, 0 = unknown.
     """
 
-    index: NDArray[np.int64]  # the dense indices that were asked for
+    indices: NDArray[np.int64]  # the dense indices that were asked for
     position: NDArray[np.uint64]  # position in the packing order, the number in the key
     label: NDArray[np.int32]  # -1 = no label
     width: NDArray[np.int32]

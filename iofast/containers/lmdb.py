@@ -13,6 +13,7 @@ import mmap
 import os
 import stat
 from collections.abc import Iterator
+from functools import partial
 
 import google_crc32c
 import numpy as np
@@ -62,7 +63,7 @@ class LmdbReader(Reader):
             _look_up(opened.tree, self._keys(rows, number), offset, length)
         opened.check_places(rows, place["file"], offset, length)
         return Located(
-            index=indices,
+            indices=indices,
             position=rows["position"].astype(np.uint64),
             label=rows["label"].astype(np.int32),
             width=rows["width"].astype(np.int32),
@@ -143,8 +144,8 @@ class _Opened:
         self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
         self.tree = Tree(self._map, read_meta(self._map, path), path)
         self.manifest = self._read_manifest()
-        self._bytes = np.frombuffer(self._map, np.uint8)
-        self.index = IndexView(self._bytes, self.manifest, self._find_chunk, path)
+        find = partial(_find_chunk, self.tree, path)  # not a method: a cycle would keep the file open until collected
+        self.index = IndexView(np.frombuffer(self._map, np.uint8), self.manifest, find, path)
         meta = self.tree.meta
         stamp = self.index.stamp() if self.manifest.count else Stamp(meta.txnid, meta.last_page)
         self.moved = stamp != (meta.txnid, meta.last_page)
@@ -189,11 +190,12 @@ class _Opened:
             raise UnfinishedError(f"{self.path} was never finished: its manifest is still empty")
         return Manifest.from_json(text, self.path)
 
-    def _find_chunk(self, chunk: int) -> tuple[int, int]:
-        place = self.tree.find(index_key(chunk))
-        if place is None:
-            raise ContainerError(f"{self.path}: index chunk {chunk} is missing")
-        return place
+
+def _find_chunk(tree: Tree, path: str, chunk: int) -> tuple[int, int]:
+    place = tree.find(index_key(chunk))
+    if place is None:
+        raise ContainerError(f"{path}: index chunk {chunk} is missing")
+    return place
 
 
 def _look_up(tree: Tree, keys: list[bytes | None], offset: NDArray[np.uint64], length: NDArray[np.uint64]) -> None:

@@ -45,7 +45,6 @@ class LmdbWriter(Writer):
 
     def __init__(self, path: str | os.PathLike[str], *, key_width: int = KEY_WIDTH) -> None:
         self.path = os.fspath(path)
-        self._spool = Spool(os.path.dirname(os.path.abspath(self.path)), key_width)
         self._map_size = MAP_STEP
         self._cost = 0
         self._transaction: lmdb.Transaction | None = None
@@ -53,8 +52,9 @@ class LmdbWriter(Writer):
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
             self._environment = self._open_environment()
+            self._spool = Spool(os.path.dirname(os.path.abspath(self.path)), key_width)
         except (OSError, lmdb.Error) as error:
-            self._spool.close()
+            self._close_environment(sync=False)
             raise TargetError(f"{self.path} cannot be created: {_reason(error)}") from None
         self._page_size: int = self._environment.stat()["psize"]
 
