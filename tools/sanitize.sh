@@ -20,4 +20,5 @@ import sys, iofast.kernel
 native = sys.modules.get("iofast.kernel._native")
 assert native is not None and "/sanitize/" in native.__file__, native
 print("sanitizers on", native.__file__)'
-LD_PRELOAD=$runtime "$python" -P -m pytest -q -p no:cacheprovider "${@:-tests/test_kernel.py}"
+[ $# -gt 0 ] || set -- tests/test_kernel*.py
+LD_PRELOAD=$runtime "$python" -P -m pytest -q -p no:cacheprovider "$@"
