@@ -31,7 +31,7 @@ SIDEWAYS = {
     "loader": {"opening", "dataset"},
     "commands": {"opening", "packing", "dataset", "loader", "monitor"},
 }
-TORCH = {"dataset", "loader", "pixels", "buffers", "gpu", "stall", "buffers"}
+TORCH = {"dataset", "loader", "pixels", "buffers", "gpu", "stall"}
 TORCH_INSIDE_FUNCTIONS = {"commands"}  # doctor reports on torch, where it is installed
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
 

@@ -112,7 +112,8 @@ def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
         decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, result, 0, 1)
     if result[0]:
         raise DecodeError(MESSAGES[Status(result[0])])
-    return out[0]
+    image: NDArray[np.uint8] = out[0]
+    return image
 
 
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
