@@ -16,7 +16,7 @@ import pytest
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "record", "ops"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine", "prefetch", "buffers"}),
-    frozenset({"source", "transforms", "pixels", "buffers", "gpu", "stall"}),
+    frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
     frozenset({"opening", "packing", "dataset", "loader", "monitor", "commands"}),
     frozenset({"cli", "__main__"}),
 )
