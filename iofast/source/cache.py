@@ -1,0 +1,131 @@
+"""Index files in the user's cache folder: arrays behind a sealed JSON header, written whole, mapped by every rank.
+
+Layout, little-endian: 16 bytes magic, u64 length of the header, the header (JSON with its own CRC32C; `arrays` maps a
+name to [dtype, count, offset]), then the arrays, each at a multiple of 64. Nothing in it is trusted: places are checked
+against the file's size here, values where they are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.sealed import MAX_BYTES, check_seal, seal, unseal
+from iofast.errors import ContainerError
+
+MAGIC = b"iofast-cache\0\0\0\1"  # the last byte is the version; an older or newer one is built again
+_ALIGN = 64
+_DTYPES = ("|u1", "<i4", "<u4", "<i8", "<u8")
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def cache_folder() -> Path | None:
+    """`$XDG_CACHE_HOME/iofast`, by default `~/.cache/iofast`; None where there is no home or it cannot be made."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        folder = Path(base if os.path.isabs(base) else Path.home() / ".cache") / "iofast"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return folder
+
+
+def cache_file(*words: bytes) -> Path | None:
+    """Where the index of what `words` name belongs, None where there is no cache folder."""
+    folder = cache_folder()
+    if folder is None:
+        return None
+    digest = hashlib.sha256(b"".join(len(word).to_bytes(8, "little") + word for word in words))
+    return folder / f"{digest.hexdigest()[:32]}.index"
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[bool]:
+    """Wait until no other process builds this index; False where the file system cannot lock, or write."""
+    try:
+        descriptor = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _flock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def store(file: Path, members: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write an index file: temporary name, fsync, rename. Raises `OSError`, and leaves nothing behind then."""
+    little = {name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")) for name, array in arrays.items()}
+    header = _header(members, little)
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f"{file.stem}-", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(MAGIC + len(header).to_bytes(8, "little") + header)
+            for array in little.values():
+                out.write(bytes(-out.tell() % _ALIGN))
+                out.write(array.data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load(file: Path) -> tuple[dict[str, Any], Arrays]:
+    """Map an index file: its members and its arrays, which stay valid when the file is replaced.
+
+    Raises `OSError` where there is none, `ContainerError` where its bytes contradict the layout.
+    """
+    with file.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        if size < len(MAGIC) + 8:
+            raise ContainerError(f"{file} is no index: {size} bytes")
+        mapped = mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ)
+    start = len(MAGIC) + 8
+    length = int.from_bytes(mapped[len(MAGIC) : start], "little")
+    if mapped[: len(MAGIC)] != MAGIC or length > min(size - start, MAX_BYTES):
+        raise ContainerError(f"{file} is no index of this version")
+    header = mapped[start : start + length]
+    check_seal(header)
+    members = unseal(header)
+    return members, {name: _array(mapped, size, place) for name, place in members.pop("arrays").items()}
+
+
+def _header(members: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """The header; the places of the arrays depend on its length, so they are written with a fixed number of digits."""
+    width = 16
+    blank = {name: [array.dtype.str, f"{array.size:{width}d}", " " * width] for name, array in arrays.items()}
+    offset = len(MAGIC) + 8 + len(seal({**members, "arrays": blank}))
+    places = {}
+    for name, array in arrays.items():
+        offset += -offset % _ALIGN
+        places[name] = [array.dtype.str, f"{array.size:{width}d}", f"{offset:{width}d}"]
+        offset += array.nbytes
+    return seal({**members, "arrays": places})
+
+
+def _array(mapped: mmap.mmap, size: int, place: list[str]) -> NDArray[Any]:
+    dtype, count, offset = place[0], int(place[1]), int(place[2])
+    if dtype not in _DTYPES or count < 0 or not 0 <= offset <= size - count * np.dtype(dtype).itemsize:
+        raise ContainerError(f"an array of {count} {dtype} at {offset} lies outside an index of {size} bytes")
+    return np.frombuffer(mapped, dtype, count, offset) if count else np.zeros(0, dtype)

@@ -1,0 +1,234 @@
+"""A plain image folder, or the files that a manifest names, as a Reader."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.containers.base import Located, Payloads, Reader
+from iofast.containers.manifest import Manifest, Shard
+from iofast.errors import DecodeError, SourceError
+from iofast.kernel.contract import MAX_BYTES
+from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
+from iofast.source.index import FolderIndex, open_index, reopen_index
+from iofast.source.listing import Source, SourceOptions, printable
+
+IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever its real format
+# Held by one reader at one moment, over all threads; further files are read into memory, which costs 35 us for a file
+# of 110 KiB where opening costs 4, mostly for fresh memory.
+MAX_DESCRIPTORS = 64
+# No process has this descriptor, so reading a byte of it fails, and with it only its row.
+UNREADABLE = np.iinfo(np.int32).max
+
+_FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif"}
+
+
+class FolderReader(Reader):
+    """Random access to the images of a folder (or of the files a .csv, .tsv, .jsonl or .parquet manifest names).
+
+    The first opening lists the folder and reads every header in parallel; the result is kept in the cache folder
+    (`$XDG_CACHE_HOME/iofast`) and used again until a file is added or removed. An image that cannot be decoded has
+    width and height 0. The image field is `jpg` whatever the file's format; only `record` names it by its real one.
+    Fields beside the image are `cls` where there are labels, `json` (the path) and a manifest's columns. There are no
+    checksums. Raises `SourceError` as `scan` does.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], options: SourceOptions | None = None) -> None:
+        self.root = os.path.abspath(root)
+        self.options = options or SourceOptions()
+        self._index: FolderIndex | None = open_index(self.root, self.options)
+        self._descriptors = _Descriptors()
+        self.manifest = _manifest(self._index)
+
+    def __getstate__(self) -> dict[str, object]:
+        index = self._index if self._index is None or self._index.file is None else None
+        return {"root": self.root, "options": self.options, "manifest": self.manifest, "_index": index}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _descriptors=_Descriptors())
+
+    @property
+    def source(self) -> Source:
+        """The listing: paths, labels, splits, warnings."""
+        return self._open().source
+
+    def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
+        """Where the images lie; see `Reader.locate`. Fields beside the image lie in no file: use `view`."""
+        index = self._open()
+        if field not in (None, IMAGE_FIELD):
+            known = field in self.manifest.fields
+            raise KeyError(f"{self.root}: {f'field {field!r} lies in no file' if known else f'no field {field!r}'}")
+        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
+            raise IndexError(f"{self.root}: indices {indices.min()} to {indices.max()} of {len(self)} images")
+        order = index.source.order
+        rows = indices if order is None else order[indices]
+        return Located(
+            indices=indices,
+            position=indices.astype(np.uint64),
+            label=index.source.listed_labels[rows],
+            width=index.width[rows],
+            height=index.height[rows],
+            orientation=index.orientation[rows],
+            file=rows.astype(np.uint32),
+            offset=np.zeros(len(rows), np.uint64),
+            length=index.size[rows],
+            crc=None,
+        )
+
+    @contextlib.contextmanager
+    def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
+        """The files of some rows, opened; see `Reader.payloads`.
+
+        Lengths are those of the files as they are now. A file that cannot be opened fails alone, when it is read.
+        """
+        source = self._open().source
+        base = os.fsencode(source.root)
+        paths = [os.path.join(base, source.paths[row]) for row in located.file[start:stop].tolist()]
+        fds = np.full(len(paths), UNREADABLE, np.int32)
+        offsets, lengths = np.zeros(len(paths), np.uint64), np.zeros(len(paths), np.uint64)
+        held: list[int] = []
+        buffers: list[NDArray[np.uint8]] = []
+        granted = self._descriptors.take(len(paths))
+        try:
+            for row, path in enumerate(paths):
+                if row < granted:
+                    fds[row], lengths[row] = _open_file(path)
+                    if fds[row] != UNREADABLE:
+                        held.append(int(fds[row]))
+                else:
+                    buffers.append(_read_file(path))
+                    lengths[row] = len(buffers[-1]) or 1
+                    if len(buffers[-1]):
+                        fds[row], offsets[row] = -1, buffers[-1].ctypes.data
+            yield Payloads(fds, offsets, lengths, None, located.orientation[start:stop])
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
+            self._descriptors.give_back(granted)
+
+    def view(self, index: int, field: str | None = None) -> memoryview:
+        """The bytes of the image file, or of another field. Raises `SourceError` if the file cannot be read."""
+        if field in (None, IMAGE_FIELD):
+            return memoryview(self._read(index))
+        fields = self._fields(index)
+        if field not in fields:
+            raise KeyError(f"{self.name(index)} has no field {field!r}")
+        return memoryview(fields[field])
+
+    def record(self, index: int) -> Record:
+        """The record that packing without any change would make of this file."""
+        data = self._read(index)
+        return Record(format_key(index), {self._image_field(index, data): data, **self._fields(index)})
+
+    def name(self, index: int) -> str:
+        """The path of the file."""
+        return printable(self.source.file(index))
+
+    def close(self) -> None:
+        """Let go of the index, unless it is not in the cache and would have to be built again."""
+        if self._index is not None and self._index.file is not None:
+            self._index = None
+
+    def _open(self) -> FolderIndex:
+        index = self._index
+        if index is None:
+            index = reopen_index(self.root, self.options, self.manifest.fingerprint)
+            if index.fingerprint != self.manifest.fingerprint:
+                raise SourceError(f"images were added to {self.root} or removed from it since it was opened")
+            self._index = index
+        return index
+
+    def _read(self, index: int) -> bytes:
+        path = self.source.file(index)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise SourceError(f"cannot read {printable(path)}: {error.strerror or error}") from None
+        if len(data) > MAX_BYTES:
+            raise SourceError(f"{printable(path)} has more than {MAX_BYTES} bytes")
+        return data
+
+    def _fields(self, index: int) -> dict[str, bytes]:
+        source = self.source
+        said = {"path": printable(source.path(index))}
+        fields = {JSON_FIELD: json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()}
+        label = source.label(index)
+        return fields | ({LABEL_FIELD: b"%d" % label} if label >= 0 else {}) | source.extra(index)
+
+    def _image_field(self, index: int, data: bytes) -> str:
+        try:
+            found = kernel.read_header(data).format
+        except DecodeError:
+            found = os.path.splitext(self.name(index))[1][1:].lower()
+        return _FIELD_OF_FORMAT.get(found, found)
+
+
+class _Descriptors:
+    """How many more files one reader may hold open."""
+
+    def __init__(self) -> None:
+        self._free = MAX_DESCRIPTORS
+        self._lock = threading.Lock()
+
+    def take(self, wanted: int) -> int:
+        """As many of `wanted` as there are; never waits, for the caller can do without."""
+        with self._lock:
+            granted = min(wanted, self._free)
+            self._free -= granted
+        return granted
+
+    def give_back(self, granted: int) -> None:
+        """After `take`."""
+        with self._lock:
+            self._free += granted
+
+
+def _open_file(path: bytes) -> tuple[int, int]:
+    """Descriptor and size of a regular file that is not empty; (UNREADABLE, 1) where that fails."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
+    except OSError:
+        return UNREADABLE, 1
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        return descriptor, status.st_size
+    os.close(descriptor)
+    return UNREADABLE, 1
+
+
+def _read_file(path: bytes) -> NDArray[np.uint8]:
+    """The file's bytes, at an address that stays while the array does; none where they cannot be read."""
+    descriptor, length = _open_file(path)
+    if descriptor == UNREADABLE:
+        return np.zeros(0, np.uint8)
+    try:
+        return np.frombuffer(os.pread(descriptor, min(length, MAX_BYTES), 0), np.uint8)
+    except OSError:
+        return np.zeros(0, np.uint8)
+    finally:
+        os.close(descriptor)
+
+
+def _manifest(index: FolderIndex) -> Manifest:
+    source = index.source
+    labelled = bool((source.listed_labels >= 0).any())
+    fields = {IMAGE_FIELD, JSON_FIELD, *source.fields} | ({LABEL_FIELD} if labelled else set())
+    return Manifest(
+        count=len(source),
+        fields=tuple(sorted(fields)),
+        splits={name: ((start, stop),) for name, start, stop in source.splits},
+        fingerprint=index.fingerprint,
+        shards=(Shard("", len(source), int(index.size.sum())),),
+        classes=source.classes,
+        class_order=source.class_order,
+    )
