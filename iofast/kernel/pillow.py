@@ -25,10 +25,19 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError
+from iofast.kernel import exif
 from iofast.kernel.contract import MESSAGES, Header, Status
 
+
+class _Jpeg(JpegImageFile):
+    """Pillow's opening of a JPEG looks for its resolution in EXIF, and warns of what it thinks of the rest."""
+
+    def getexif(self) -> Image.Exif:
+        return Image.Exif()
+
+
 _PLUGINS: dict[str, type[ImageFile]] = {
-    "jpeg": JpegImageFile,
+    "jpeg": _Jpeg,
     "png": PngImageFile,
     "gif": GifImageFile,
     "bmp": BmpImageFile,
@@ -58,9 +67,9 @@ _TURNS = {
 }
 _GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+_CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
 _END = b"\xff\xd9"
-_ORIENTATION = 0x0112  # the EXIF and TIFF tag
-_WIDTH, _HEIGHT = 256, 257  # TIFF tags
+_WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # TIFF tags
 _HUGE = 1 << 26  # pixels; a resampled image larger than this is not made when a window of it is all that is wanted
 
 
@@ -86,7 +95,7 @@ def _meaning(error: Exception, detail: str) -> Status:
     if isinstance(error, Image.DecompressionBombError):
         return Status.LIMIT
     cause = error.__cause__ or error  # Pillow turns what a short header raises into SyntaxError
-    if isinstance(cause, (EOFError, IndexError, struct.error)) or "truncated" in detail or "unexpected end" in detail:
+    if isinstance(cause, (EOFError, IndexError, struct.error)) or any(words in detail for words in _CUT):
         return Status.TRUNCATED
     return Status.CORRUPT
 
@@ -126,11 +135,11 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
     image = _PLUGINS[kind](stream)
     if kind == "jpeg" and not image.tile:
         raise StatusError(Status.TRUNCATED, "the header ends before the pixels begin")
-    orientation = _orientation(image)
+    orientation = exif.orientation(image.info.get("exif", b""))  # XMP is not asked
     width, height = image.size
     if isinstance(image, TiffImageFile):  # load() will turn it, but only newer versions say so in `size`
         width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
-        width, height = (height, width) if orientation >= 5 else (width, height)
+        width, height = (height, width) if image.tag_v2.get(_ORIENTATION) in (5, 6, 7, 8) else (width, height)
         orientation = 1
     if width * height > max_pixels:
         raise StatusError(Status.LIMIT, f"{width}x{height} pixels")
@@ -154,20 +163,6 @@ def _format(data: bytes) -> str:
     if start[:1] == b"P" and start[1:2] in b"123456" and start[2:3] in b" \t\r\n#":
         return "ppm" if len(start) > 2 else ""
     return "bmp" if start[:2] == b"BM" else ""
-
-
-def _orientation(image: ImageFile) -> int:
-    """The EXIF orientation, 1 where there is none or it is no number from 1 to 8. XMP is not asked."""
-    try:
-        if isinstance(image, TiffImageFile):
-            value = image.tag_v2.get(_ORIENTATION, 1)
-        else:
-            exif = Image.Exif()
-            exif.load(image.info.get("exif", b""))
-            value = exif.get(_ORIENTATION, 1)
-    except Exception:  # whatever a damaged EXIF block raises: the pixels are as good as without it
-        return 1
-    return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 def header(opened: Opened) -> Header:

@@ -1,0 +1,156 @@
+"""`read_header`: format, upright size and orientation, from a file's first bytes or from all of them."""
+
+from __future__ import annotations
+
+import struct
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_images import KINDS, each_backend, exif, jpeg, photo, save, segment, with_size
+from PIL import Image
+
+from iofast.errors import DecodeError
+from iofast.kernel.contract import Header
+
+PIXELS = photo(90, 60)
+IMAGE = Image.fromarray(PIXELS)
+
+
+def with_segment(data: bytes, marker: int, body: bytes) -> bytes:
+    """A JPEG with one more segment, before all others."""
+    return data[:2] + bytes([0xFF, marker]) + struct.pack(">H", len(body) + 2) + body + data[2:]
+
+
+@each_backend
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_jpeg(kernel: ModuleType, kind: str) -> None:
+    components = {"gray": 1, "progressive gray": 1, "cmyk": 4, "ycck": 4}.get(kind, 3)
+    wanted = Header("jpeg", 90, 60, 1, components, kind.startswith("progressive"))
+    assert kernel.read_header(KINDS[kind](PIXELS)) == wanted
+    assert isinstance(kernel.read_header(KINDS[kind](PIXELS)).progressive, bool)
+
+
+@each_backend
+def test_other_formats(kernel: ModuleType) -> None:
+    alpha, gray = Image.fromarray(np.dstack([PIXELS, PIXELS[..., 0]])), IMAGE.convert("L")
+    cases = {
+        "png": (save(IMAGE, "PNG"), 3),
+        "png gray": (save(gray, "PNG"), 1),
+        "png alpha": (save(alpha, "PNG"), 4),
+        "png palette": (save(IMAGE.convert("P"), "PNG"), 3),
+        "webp": (save(IMAGE, "WEBP"), 3),
+        "webp alpha": (save(alpha, "WEBP"), 4),
+        "gif": (save(IMAGE, "GIF"), 3),
+        "bmp": (save(IMAGE, "BMP"), 3),
+        "tiff": (save(IMAGE, "TIFF"), 3),
+        "tiff cmyk": (save(IMAGE.convert("CMYK"), "TIFF"), 4),
+        "ppm": (save(IMAGE, "PPM"), 3),
+        "ppm gray": (save(gray, "PPM"), 1),
+    }
+    for name, (data, components) in cases.items():
+        assert kernel.read_header(data) == Header(name.split()[0], 90, 60, 1, components, False), name
+
+
+@each_backend
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP"])
+def test_orientation_turns_the_size(kernel: ModuleType, name: str, orientation: int) -> None:
+    header = kernel.read_header(save(IMAGE, name, exif=exif(orientation)))
+    size = (60, 90) if orientation >= 5 else (90, 60)
+    assert (header.width, header.height, header.orientation) == (*size, orientation)
+
+
+def _exif(order: str, entries: list[tuple[int, int, int, bytes]], offset: int = 8) -> bytes:
+    head = (b"II" if order == "<" else b"MM") + struct.pack(order + "HI", 42, offset)
+    rows = b"".join(struct.pack(order + "HHI", *entry[:3]) + entry[3] for entry in entries)
+    return b"Exif\0\0" + head + struct.pack(order + "H", len(entries)) + rows + bytes(4)
+
+
+_LITTLE, _BIG = struct.pack("<HH", 6, 0), struct.pack(">HH", 6, 0)
+
+
+@each_backend
+@pytest.mark.parametrize(
+    ("block", "orientation"),
+    [
+        (_exif("<", [(0x0112, 3, 1, _LITTLE)]), 6),
+        (_exif(">", [(0x0112, 3, 1, _BIG)]), 6),
+        (_exif(">", [(0x0100, 4, 1, bytes(4)), (0x0112, 3, 1, _BIG), (0x0131, 4, 1, bytes(4))]), 6),
+        (_exif("<", [(0x0112, 4, 1, struct.pack("<I", 6))]), 6),
+        (_exif("<", [(0x0112, 3, 1, bytes(4))]), 1),
+        (_exif("<", [(0x0112, 3, 1, struct.pack("<HH", 9, 0))]), 1),
+        (_exif("<", []), 1),
+        (b"Exif\0\0", 1),
+        (b"Exif\0\0II*\0", 1),
+        (b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta tiff:Orientation='6'/>", 1),
+    ],
+    ids=["little", "big", "second", "long", "zero", "nine", "none", "empty", "cut", "xmp"],
+)
+def test_exif_as_cameras_write_it_and_as_they_should_not(kernel: ModuleType, block: bytes, orientation: int) -> None:
+    header = kernel.read_header(with_segment(jpeg(PIXELS), 0xE1, block))
+    assert header == Header("jpeg", *((60, 90) if orientation == 6 else (90, 60)), orientation, 3, False)
+
+
+@each_backend
+@given(block=st.binary(max_size=80), offset=st.integers(0, 2**32 - 1))
+def test_exif_of_any_bytes_does_no_harm(kernel: ModuleType, block: bytes, offset: int) -> None:
+    for body in (b"Exif\0\0" + block, _exif(">", [(0x0112, 3, 1, _BIG)], offset) + block):
+        header = kernel.read_header(with_segment(jpeg(PIXELS), 0xE1, body))
+        assert {header.width, header.height} == {60, 90}
+        assert 1 <= header.orientation <= 8
+
+
+@each_backend
+def test_the_beginning_of_a_file_is_enough_or_raises(kernel: ModuleType) -> None:
+    """Never a wrong answer from a part: a folder is scanned by its files' first bytes."""
+    noise = bytes(range(256)) * 300  # a profile before the frame
+    data = save(IMAGE, "JPEG", exif=exif(6), icc_profile=noise)
+    whole = kernel.read_header(data)
+    assert whole.orientation == 6
+    scan = segment(data, 0xDA)
+    assert kernel.read_header(data[: scan + 14]) == whole
+    for end in (3, 20, 200, 5000, 70_000, scan - 1, scan):
+        with pytest.raises(DecodeError, match="truncated"):
+            kernel.read_header(data[:end])
+    for data in (save(IMAGE, "PNG"), save(IMAGE, "GIF"), save(IMAGE, "BMP"), save(IMAGE, "PPM")):
+        assert kernel.read_header(data[:2000]) == kernel.read_header(data)
+
+
+@each_backend
+def test_buffers_of_any_type(kernel: ModuleType) -> None:
+    for data in (jpeg(PIXELS), save(IMAGE, "PNG")):
+        whole = kernel.read_header(data)
+        assert whole == kernel.read_header(bytearray(data)) == kernel.read_header(memoryview(data))
+
+
+@each_backend
+def test_no_limit_on_pixels_is_applied_to_a_header(kernel: ModuleType) -> None:
+    """Whoever scans wants to know the size; whoever decodes applies the limit."""
+    assert kernel.read_header(with_size(jpeg(PIXELS), 65_500, 65_500))[1:3] == (65_500, 65_500)
+
+
+@each_backend
+@pytest.mark.parametrize("data", [b"", b"\xff", b"hello, world" * 20, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\0" * 100])
+def test_what_is_no_image_is_called_so(kernel: ModuleType, data: bytes) -> None:
+    with pytest.raises(DecodeError, match=r"^not an image that can be decoded here$"):
+        kernel.read_header(data)
+
+
+@each_backend
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@given(data=st.data())
+def test_damaged_headers_raise_one_line(kernel: ModuleType, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"]))
+    payload = bytearray(save(IMAGE, name))
+    for place in data.draw(st.lists(st.integers(3, 250), min_size=1, max_size=8)):
+        payload[min(place, len(payload) - 1)] = data.draw(st.integers(0, 255))
+    del payload[data.draw(st.integers(3, len(payload))) :]
+    said = ""
+    try:
+        assert min(kernel.read_header(bytes(payload))[1:3]) > 0
+    except DecodeError as error:
+        said = str(error)
+    assert "\n" not in said

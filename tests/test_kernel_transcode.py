@@ -1,0 +1,299 @@
+"""`transcode`: sizes, pixels and bytes of what packing writes."""
+
+from __future__ import annotations
+
+import struct
+from io import BytesIO
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_images import (
+    KINDS,
+    Pixels,
+    each_backend,
+    exif,
+    jpeg,
+    native,
+    photo,
+    save,
+    segment,
+    twin,
+    upright,
+    with_size,
+    worst,
+)
+from PIL import Image, ImageCms
+
+from iofast.errors import DecodeError, OptionError
+from iofast.kernel.contract import FILTERS, MAX_SIDE, Transcoded, TranscodeRecipe
+
+PILLOW = twin._version(twin.pillow_version)
+FINE = {"quality": 100, "subsampling": "444"}  # what an encoder changes least: 2 levels, rarely more
+
+
+def pixels_of(result: Transcoded) -> Pixels:
+    return np.asarray(upright(result.data, result.orientation))
+
+
+def resized(data: bytes, recipe: TranscodeRecipe, orientation: int = 1) -> Image.Image:
+    """What Pillow makes of the recipe, at full precision."""
+    image = upright(data, orientation)
+    small = image.resize(recipe.resized(*image.size), Image.Resampling[recipe.filter.upper()])
+    return small.crop(recipe.crop(*small.size))
+
+
+def close(found: Pixels, wanted: Image.Image, mean: float = 1.0, most: int = 12) -> bool:
+    error = np.abs(found.astype(np.int16) - np.asarray(wanted, np.int16))
+    return bool(error.mean() <= mean and error.max() <= most)
+
+
+@each_backend
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_jpeg(kernel: ModuleType, kind: str) -> None:
+    data = KINDS[kind](photo(500, 375))
+    recipe = TranscodeRecipe(size=128, mode="short", reducing_gap=0, **FINE)
+    result = kernel.transcode(data, recipe)
+    assert result[1:] == ("jpg", 170, 128, 1, 500, 375)
+    assert close(pixels_of(result), resized(data, recipe))
+    gray = "gray" in kind
+    assert Image.open(BytesIO(result.data)).mode == ("L" if gray else "RGB"), "grayscale stays grayscale"
+
+
+@each_backend
+@pytest.mark.parametrize("name", ["PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_other_formats(kernel: ModuleType, name: str) -> None:
+    data = save(Image.fromarray(photo(300, 200)), name)
+    recipe = TranscodeRecipe(size=100, mode="exact", **FINE)
+    result = kernel.transcode(data, recipe)
+    assert result[1:] == ("jpg", 100, 100, 1, 300, 200)
+    assert close(pixels_of(result), resized(data, recipe))
+
+
+@each_backend
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_goes_into_the_pixels(kernel: ModuleType, orientation: int, filter: str) -> None:
+    data = jpeg(photo(160, 90), exif=exif(orientation))
+    for mode in ("short", "crop"):
+        recipe = TranscodeRecipe(size=48, mode=mode, filter=filter, reducing_gap=0, **FINE)
+        result = kernel.transcode(data, recipe)
+        original = (90, 160) if orientation >= 5 else (160, 90)
+        assert (result.orientation, result.original_width, result.original_height) == (1, *original)
+        assert close(pixels_of(result), resized(data, recipe, orientation))
+
+
+@each_backend
+@settings(max_examples=80)
+@given(
+    size=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    goal=st.integers(1, 200),
+    mode=st.sampled_from(["short", "long", "exact", "crop", "none"]),
+    only_shrink=st.booleans(),
+    orientation=st.integers(1, 8),
+)
+def test_sizes(
+    kernel: ModuleType, size: tuple[int, int], goal: int, mode: str, only_shrink: bool, orientation: int
+) -> None:
+    recipe = TranscodeRecipe(size=None if mode == "none" else goal, mode=mode, only_shrink=only_shrink)
+    result = kernel.transcode(jpeg(photo(*size), exif=exif(orientation)), recipe)
+    original = size[::-1] if orientation >= 5 else size
+    x0, y0, x1, y1 = recipe.crop(*recipe.resized(*original))
+    assert result[1:] == ("jpg", x1 - x0, y1 - y0, 1, *original)
+    assert Image.open(BytesIO(result.data)).size == (x1 - x0, y1 - y0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "only_shrink", "wanted"),
+    [
+        ("short", 256, False, (341, 256)),  # torchvision: Resize(256) of 500 x 375
+        ("long", 256, False, (256, 192)),
+        ("exact", 256, False, (256, 256)),
+        ("crop", 256, False, (256, 256)),
+        ("short", 750, False, (1000, 750)),
+        ("short", 750, True, (500, 375)),
+        ("crop", 750, True, (375, 375)),
+        ("exact", 400, True, (500, 375)),
+        ("long", 1, False, (1, 1)),
+    ],
+)
+@each_backend
+def test_modes(kernel: ModuleType, mode: str, size: int, only_shrink: bool, wanted: tuple[int, int]) -> None:
+    result = kernel.transcode(KINDS["420"](photo(500, 375)), TranscodeRecipe(size, mode, only_shrink))
+    assert (result.width, result.height) == wanted
+
+
+@each_backend
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_reduced_decoding_shows_the_same_picture(kernel: ModuleType, orientation: int) -> None:
+    """1201 x 899 is no multiple of any scale: what DCT scaling rounds up must not stretch the image."""
+    data = jpeg(photo(1201, 899), quality=95, exif=exif(orientation))
+    for size in (64, 128, 200, 300):
+        for gap in (0, 1, 2, 3):
+            recipe = TranscodeRecipe(size=size, mode="exact", reducing_gap=gap, **FINE)
+            found, wanted = pixels_of(kernel.transcode(data, recipe)), resized(data, recipe, orientation)
+            assert close(found, wanted, *((1.0, 12) if gap == 0 else (2.5, 80))), (size, gap)
+            moved = np.abs(found.astype(int) - np.roll(np.asarray(wanted, int), 1, axis=1)).mean()
+            assert np.abs(found - np.asarray(wanted, int)).mean() < moved / 2
+
+
+def _segments(data: bytes) -> dict[int, bytes]:
+    """The segments of a JPEG's header; of several with one marker the last."""
+    found, at = {}, 2
+    while data[at + 1] != 0xDA:
+        length = int.from_bytes(data[at + 2 : at + 4], "big")
+        found[data[at + 1]] = data[at + 4 : at + 2 + length]
+        at += 2 + length
+    return found
+
+
+@each_backend
+@pytest.mark.parametrize(("subsampling", "factors"), [("420", 0x22), ("422", 0x21), ("444", 0x11)])
+def test_the_encoder_does_as_it_is_told(kernel: ModuleType, subsampling: str, factors: int) -> None:
+    data = KINDS["444"](photo(300, 200))
+    restart = 5 if kernel is native or PILLOW >= (10, 2) else 0
+    result = kernel.transcode(data, TranscodeRecipe(subsampling=subsampling, quality=77, restart=restart))
+    parts = _segments(result.data)
+    assert 0xC0 in parts, "baseline, which every decoder reads"
+    assert parts[0xC0][7] == factors
+    assert parts.get(0xDD) == (struct.pack(">H", restart) if restart else None)
+    tables = Image.open(BytesIO(result.data)).quantization
+    assert tables == Image.open(BytesIO(jpeg(photo(300, 200), quality=77))).quantization
+    assert 0xDD not in _segments(kernel.transcode(data, TranscodeRecipe()).data)
+
+
+@each_backend
+@pytest.mark.parametrize("kind", ["420", "gray", "cmyk", "progressive"])
+def test_no_larger_than_pillow_writes_it(kernel: ModuleType, kind: str) -> None:
+    data = KINDS[kind](photo(500, 375))
+    recipe = TranscodeRecipe(size=200, mode="short")
+    mode = "L" if kind == "gray" else "RGB"
+    pillow = save(resized(data, recipe).convert(mode), "JPEG", quality=90, subsampling="4:2:0", optimize=True)
+    assert len(kernel.transcode(data, recipe).data) <= 1.01 * len(pillow)
+
+
+@each_backend
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
+def test_nothing_but_pixels_is_carried_over(kernel: ModuleType, format: str) -> None:
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    image = Image.fromarray(photo(90, 60))
+    extras: dict[str, object] = {"exif": exif(6), "icc_profile": profile}
+    for data in (save(image, "JPEG", comment=b"secret", **extras), save(image, "PNG", **extras)):
+        result = kernel.transcode(data, TranscodeRecipe(format=format))
+        info = Image.open(BytesIO(result.data)).info
+        assert not {"exif", "icc_profile", "comment", "xmp"} & set(info)
+        assert b"secret" not in result.data
+        if format == "jpeg":
+            assert not {0xE1, 0xE2, 0xFE} & set(_segments(result.data))
+
+
+@each_backend
+def test_png_and_webp(kernel: ModuleType) -> None:
+    data = KINDS["420"](photo(300, 200))
+    for filter in FILTERS:
+        recipe = TranscodeRecipe(size=90, mode="crop", format="png", reducing_gap=0, filter=filter)
+        result = kernel.transcode(data, recipe)
+        assert result[1:] == ("png", 90, 90, 1, 300, 200)
+        assert worst(pixels_of(result), np.asarray(resized(data, recipe))) <= 1
+    gray = kernel.transcode(KINDS["gray"](photo(300, 200)), TranscodeRecipe(format="png"))
+    assert Image.open(BytesIO(gray.data)).mode == "L"
+    recipe = TranscodeRecipe(size=90, mode="short", format="webp", quality=95)
+    result = kernel.transcode(data, recipe)
+    assert result.field == "webp"
+    assert np.abs(pixels_of(result) - np.asarray(resized(data, recipe), int)).mean() < 6
+    poor = kernel.transcode(data, TranscodeRecipe(size=90, mode="short", format="webp", quality=20))
+    assert len(poor.data) < len(result.data) / 2
+
+
+@each_backend
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP"])
+def test_keep_keeps_bytes_where_no_pixel_changes(kernel: ModuleType, name: str) -> None:
+    data = save(Image.fromarray(photo(120, 90)), name, exif=exif(6))
+    field = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp"}[name]
+    for recipe in (
+        TranscodeRecipe(format="keep"),
+        TranscodeRecipe(size=90, mode="short", format="keep"),
+        TranscodeRecipe(size=500, mode="long", only_shrink=True, format="keep"),
+    ):
+        assert kernel.transcode(data, recipe) == (data, field, 90, 120, 6, 90, 120)
+    for recipe in (
+        TranscodeRecipe(size=90, mode="crop", format="keep"),
+        TranscodeRecipe(size=60, mode="short", format="keep"),
+    ):
+        result = kernel.transcode(data, recipe)
+        assert (result.field, result.orientation) == ("jpg", 1)
+        assert result.data != data
+
+
+@each_backend
+def test_keep_encodes_what_no_container_stores(kernel: ModuleType) -> None:
+    result = kernel.transcode(save(Image.fromarray(photo(120, 90)), "BMP"), TranscodeRecipe(format="keep", **FINE))
+    assert result[1:] == ("jpg", 120, 90, 1, 120, 90)
+    assert close(pixels_of(result), Image.fromarray(photo(120, 90)))
+
+
+@each_backend
+@pytest.mark.parametrize("format", ["jpeg", "png", "keep"])
+def test_what_cannot_be_decoded_is_refused(kernel: ModuleType, format: str) -> None:
+    whole = KINDS["420"](photo(120, 90))
+    recipe = TranscodeRecipe(format=format, max_pixels=120 * 90)
+    for data, reason in (
+        (whole[: len(whole) // 2], "truncated"),
+        (whole[: segment(whole, 0xC4)], "truncated|corrupt"),
+        (b"", "not an image"),
+        (b"no image at all, whatever its name says", "not an image"),
+        (with_size(whole, 121, 90), "larger than the limit"),
+        (save(Image.fromarray(photo(121, 90)), "PNG"), "larger than the limit"),
+    ):
+        with pytest.raises(DecodeError, match=reason) as caught:
+            kernel.transcode(data, recipe)
+        assert "\n" not in str(caught.value)
+
+
+@each_backend
+def test_results_too_large_are_refused_before_they_are_made(kernel: ModuleType) -> None:
+    strip = jpeg(photo(20_000, 1))
+    for recipe in (
+        TranscodeRecipe(size=40, mode="short"),  # 800,000 pixels wide: no JPEG
+        TranscodeRecipe(size=3, mode="short", max_pixels=100_000),
+    ):
+        with pytest.raises(DecodeError, match="larger than the limit"):
+            kernel.transcode(strip, recipe)
+    result = kernel.transcode(strip, TranscodeRecipe(size=40, mode="crop"))  # of which 40 x 40 pixels are wanted
+    assert (result.width, result.height) == (40, 40)
+    assert kernel.transcode(strip, TranscodeRecipe(size=3, mode="short")).width == 60_000 <= MAX_SIDE
+
+
+def test_restart_markers_that_pillow_cannot_write_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twin, "pillow_version", "9.5.0.post2")
+    with pytest.raises(OptionError, match=r"restart=4 needs Pillow 10\.2"):
+        twin.transcode(KINDS["420"](photo(60, 40)), TranscodeRecipe(restart=4))
+    assert twin.transcode(KINDS["420"](photo(60, 40)), TranscodeRecipe()).width == 60
+
+
+@each_backend
+def test_noise_that_compresses_badly(kernel: ModuleType) -> None:
+    """Larger than the pixels: an encoder must not have guessed its buffer."""
+    noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
+    result = kernel.transcode(jpeg(noise, quality=100, subsampling="4:4:4"), TranscodeRecipe(**FINE))
+    assert len(result.data) > 300 * 300 * 2
+    assert np.abs(pixels_of(result) - noise.astype(int)).mean() < 3
+
+
+@each_backend
+def test_the_same_bytes_each_time(kernel: ModuleType) -> None:
+    data = KINDS["progressive"](photo(300, 200))
+    recipes = [TranscodeRecipe(size=n, mode="short", filter=name) for n in (20, 256) for name in FILTERS]
+    assert [kernel.transcode(data, r).data for r in recipes] == [kernel.transcode(data, r).data for r in recipes]
+
+
+@each_backend
+def test_buffers_of_any_type(kernel: ModuleType) -> None:
+    data = KINDS["420"](photo(60, 40))
+    for format in ("jpeg", "keep"):
+        recipe = TranscodeRecipe(format=format)
+        wanted = kernel.transcode(data, recipe)
+        assert wanted == kernel.transcode(bytearray(data), recipe) == kernel.transcode(memoryview(data), recipe)
+        assert isinstance(kernel.transcode(memoryview(data), recipe).data, bytes)
