@@ -1,0 +1,41 @@
+"""Small image files and folders that the tests of plain folders share."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def image(width: int, height: int, kind: str = "JPEG", orientation: int = 1, seed: int = 0) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind, **({"exif": exif} if orientation > 1 else {}))
+    return out.getvalue()
+
+
+def make_folder(tmp_path: Path) -> Path:
+    """Five images of two classes: an upright and a turned JPEG, PNG, WebP, and one that is none. Made long ago."""
+    files = {
+        "cat/1.jpg": image(40, 30),
+        "cat/2.jpg": image(50, 20, orientation=6),
+        "cat/3.png": image(17, 9, "PNG"),
+        "dog/4.webp": image(12, 34, "WEBP"),
+        "dog/5.jpg": b"no image at all",
+    }
+    for path, data in files.items():
+        (tmp_path / "root" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / path).write_bytes(data)
+    settle(tmp_path / "root")
+    return tmp_path / "root"
+
+
+def settle(root: Path) -> None:
+    """Make it look as if nothing had been added or removed lately."""
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        os.utime(folder, (1_000_000_000, 1_000_000_000))
