@@ -57,7 +57,7 @@ interop: kernel
 
 bench: kernel
 	$(PIP) -e '.[bench]' --no-build-isolation
-	for question in $(if $(NAME),benchmarks/bench_$(NAME).py,benchmarks/bench_*.py); do $(BIN)/python $$question; done
+	for question in $(if $(NAME),$(NAME),$(patsubst benchmarks/bench_%.py,%,$(wildcard benchmarks/bench_*.py))); do $(BIN)/python -m benchmarks.bench_$$question || exit 1; done
 
 wheel: environment
 	$(PIP) -e '.[wheel]' --no-build-isolation

@@ -1,0 +1,150 @@
+"""How fast does `iofast pack --resize 256` run beside Pillow in a process pool, and in how much memory?
+
+python -m benchmarks.bench_pack [--photos FOLDER] [--images 4000] [--large 50000] [--rounds 5] [--output PAGE.md]
+times both as whole processes, in turn, on the same photographs (linked as often as makes `--images`), and measures the
+peak memory of `iofast pack` and its workers together (proportional set size, sampled 20 times a second) at 500 images
+and at `--large`. Photographs come from the page cache; output goes to a temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from benchmarks import measure
+
+PACK = ("--resize", "256", "--quality", "90", "--workers", "2", "--quiet")
+
+
+def link(photos: Path, folder: Path, images: int) -> Path:
+    """`images` links to the photographs, in their class folders."""
+    files = sorted(path for path in photos.rglob("*") if path.is_file())
+    for number in range(images):
+        path = files[number % len(files)]
+        place = folder / path.parent.name / f"{number:07d}{path.suffix}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(path.resolve())
+    return folder
+
+
+def iofast_pack(source: Path, folder: Path) -> Callable[[], float]:
+    """Seconds of a whole `iofast pack`."""
+    command = [sys.executable, "-m", "iofast", "pack", str(source), str(folder / "out.lmdb"), *PACK, "--overwrite"]
+    return lambda: seconds(command)
+
+
+def pillow_pack(source: Path, folder: Path) -> Callable[[], float]:
+    """Seconds of the whole Pillow script."""
+    command = [sys.executable, "-m", "benchmarks.peers.pillow_pack", str(source), str(folder / "pillow")]
+    return lambda: seconds(command)
+
+
+def seconds(command: list[str]) -> float:
+    """Wall time of a process that must end well."""
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def peak_memory(command: list[str]) -> int:
+    """Most bytes that the process and its descendants held at one moment."""
+    peak, process = 0, psutil.Popen(command)
+    while process.poll() is None:
+        peak = max(peak, tree_memory(process))
+        time.sleep(0.05)
+    if process.returncode:
+        raise SystemExit(f"{command} ended with status {process.returncode}")
+    return peak
+
+
+def tree_memory(process: psutil.Process) -> int:
+    """Proportional set size of a process and its descendants: shared pages count once."""
+    total = 0
+    try:
+        for each in [process, *process.children(recursive=True)]:
+            total += each.memory_full_info().pss
+    except psutil.Error:
+        return total  # one has just ended
+    return total
+
+
+def payload_bytes(container: Path) -> int:
+    """Bytes of all images in a container."""
+    import numpy as np
+
+    from iofast import open_reader
+
+    with open_reader(container) as reader:
+        return int(reader.locate(np.arange(len(reader))).length.sum())
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def page(figures: dict[str, list[float]], images: int, sizes: tuple[int, int], peaks: dict[int, int]) -> str:
+    """The result as markdown."""
+    ours, theirs = figures
+    rows = [
+        [name, measure.spread(values, 2), f"{images / statistics.median(values):,.0f}", f"{size / images / 1e3:.2f}"]
+        for (name, values), size in zip(figures.items(), sizes, strict=True)
+    ]
+    memory = [[f"{count:,}", f"{peak / (1 << 20):.0f} MiB"] for count, peak in peaks.items()]
+    return f"""# Packing: `iofast pack --resize 256 --quality 90` beside Pillow in a process pool of two
+
+{images:,} images, two cores, sources in the page cache, whole processes including start-up, {len(figures[ours])} rounds in turn.
+Pillow writes plain files, with the same filter and quality; iofast writes checksums, an index and an LMDB, durably.
+
+{measure.table(("", "seconds: median (least – most)", "images/s", "kB per image"), rows)}
+
+`{ours}` is **{measure.ratio(figures, theirs, ours):.2f}×** as fast; its images take {sizes[0] / sizes[1]:.3f} of the bytes.
+
+Peak memory of `iofast pack` with its two workers (proportional set size, sampled every 50 ms):
+
+{measure.table(("images", "peak"), memory)}
+
+{measure.machine()}
+- Command: `python -m benchmarks.bench_pack`
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, help="class folders of photographs; sample images without it")
+    parser.add_argument("--images", type=int, default=4000)
+    parser.add_argument("--large", type=int, default=50_000, help="images of the second memory measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        photos = arguments.photos or measure.sample_photographs(folder / "photos")
+        source = link(photos, folder / "source", arguments.images)
+        contenders = {
+            "iofast pack": iofast_pack(source, folder),
+            "Pillow, Pool(2)": pillow_pack(source, folder),
+        }
+        for run in contenders.values():  # reads everything once, and leaves the output whose size is compared
+            run()
+        figures = measure.in_turn(contenders, arguments.rounds)
+        sizes = payload_bytes(folder / "out.lmdb"), folder_bytes(folder / "pillow")
+        peaks = {}
+        for count in (500, arguments.large):
+            many = link(photos, folder / "many", count)
+            command = [sys.executable, "-m", "iofast", "pack", str(many), str(folder / "many.lmdb"), *PACK]
+            peaks[count] = peak_memory([*command, "--overwrite"])
+            shutil.rmtree(many)
+    measure.publish("pack", page(figures, arguments.images, sizes, peaks), arguments.output)
+
+
+if __name__ == "__main__":
+    main()

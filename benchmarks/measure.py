@@ -1,0 +1,102 @@
+"""What the benchmarks share: photographs to work on, rounds in turn, and a page that names its machine."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def sample_photographs(folder: Path) -> Path:
+    """Photograph-like sample images for a machine that has no photographs at hand."""
+    command = [sys.executable, "-m", "tools.sample_photographs", str(folder)]
+    subprocess.run(command, check=True, cwd=Path(__file__).parent.parent)
+    return folder
+
+
+def in_turn(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """The figure of each contender in each round. One round runs all of them, so that a slow minute meets them all."""
+    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    with tqdm(total=rounds * len(contenders), unit=" runs", disable=not sys.stderr.isatty()) as bar:
+        for _ in range(rounds):
+            for name, run in contenders.items():
+                bar.set_description(name)
+                figures[name].append(run())
+                bar.update()
+    return figures
+
+
+def ratio(figures: Mapping[str, Sequence[float]], one: str, other: str) -> float:
+    """Median over the rounds of `one` / `other`, pair by pair."""
+    return statistics.median(a / b for a, b in zip(figures[one], figures[other], strict=True))
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """`median (least - most)`."""
+    middle, least, most = statistics.median(values), min(values), max(values)
+    return f"{middle:,.{digits}f} ({least:,.{digits}f} – {most:,.{digits}f})"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A markdown table; all columns but the first to the right."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def machine() -> str:
+    """Processor, cores, memory, kernel, versions, commit and date, as a markdown list."""
+    packages = ("iofast", "torch", "numpy", "pillow", "lmdb", "opencv-python-headless", "simplejpeg")
+    versions = ", ".join(f"{name} {version}" for name in packages if (version := _version(name)))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return "\n".join(
+        (
+            f"- Machine: {_processor()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {platform.platform()}",
+            f"- Python {platform.python_version()}, {versions}",
+            f"- Kernel: {_kernel()}",
+            f"- Commit {_commit()}, {datetime.date.today().isoformat()}",
+        )
+    )
+
+
+def publish(name: str, text: str, output: Path | None) -> None:
+    """Print a page, and write it to `output`, or without one to results/`name`.md."""
+    path = output or RESULTS / f"{name}.md"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    print(text)
+    print(f"written to {path}", file=sys.stderr)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    fields = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    name = fields.get("model name", platform.machine())
+    return f"{name} (family {fields.get('cpu family')}, model {fields.get('model')})"
+
+
+def _kernel() -> str:
+    from iofast import kernel
+
+    return ", ".join(f"{name} {value}" for name, value in kernel.describe().items() if value)
+
+
+def _commit() -> str:
+    run = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return run.stdout.strip() or "unknown"
