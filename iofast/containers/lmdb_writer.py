@@ -55,15 +55,17 @@ class LmdbWriter(Writer):
             self._spool = Spool(os.path.dirname(os.path.abspath(self.path)), key_width)
         except (OSError, lmdb.Error) as error:
             self._close_environment(sync=False)
-            raise TargetError(f"{self.path} cannot be created: {_reason(error)}") from None
+            raise self._cannot_write(error) from None
         self._page_size: int = self._environment.stat()["psize"]
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""
         self._require_open()
-        key = self._spool.add(position, fields, info, split)
-        names = sorted(fields)
-        self._put([(f"{key}.{name}".encode(), fields[name]) for name in names])
+        try:
+            key = self._spool.add(position, fields, info, split)
+        except OSError as error:
+            raise self._cannot_write(error) from None
+        self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""
@@ -76,7 +78,7 @@ class LmdbWriter(Writer):
             self._close_environment(sync=True)
             size = self._fill(draft, length)
         except (OSError, lmdb.Error) as error:
-            raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+            raise self._cannot_write(error) from None
         self._spool.close()
         return draft.with_shards((Shard("", draft.count, size),))
 
@@ -87,6 +89,20 @@ class LmdbWriter(Writer):
             self._transaction = None
         self._close_environment(sync=False)
         self._spool.close()
+
+    def _cannot_write(self, error: Exception) -> TargetError:
+        number = error.errno if isinstance(error, OSError) else None
+        reason = (os.strerror(number) if number else str(error)).lower()
+        if number == errno.ENOSPC or isinstance(error, lmdb.DiskError) or self._disk_is_full(error):
+            reason = "the disk is full"
+        return TargetError(f"{self.path} cannot be written: {reason}")
+
+    def _disk_is_full(self, error: Exception) -> bool:
+        """LMDB calls a write that the disk had only part of the room for an input/output error."""
+        if not isinstance(error, lmdb.Error) or "nput/output" not in str(error):
+            return False
+        disk = os.statvfs(os.path.dirname(os.path.abspath(self.path)))
+        return disk.f_bavail * disk.f_frsize < TRANSACTION_BYTES
 
     def _open_environment(self) -> lmdb.Environment:
         return lmdb.open(
@@ -104,7 +120,7 @@ class LmdbWriter(Writer):
             self._cost += cost
             _append(self._transaction, entries)
         except (OSError, lmdb.Error) as error:
-            raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+            raise self._cannot_write(error) from None
 
     def _cost_of(self, key: int, value: int) -> int:
         if key + value + 8 <= self._page_size // 2 - 10:  # LMDB's own rule for what stays in a leaf page
@@ -131,7 +147,7 @@ class LmdbWriter(Writer):
             try:
                 self._transaction.commit()
             except lmdb.Error as error:
-                raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+                raise self._cannot_write(error) from None
             self._transaction, self._cost = None, 0
 
     def _reserve(self, manifest_length: int) -> None:
@@ -212,11 +228,3 @@ def _write_over(fd: int, data: bytes, place: tuple[int, int] | None, length: int
     while rest:
         done = os.pwrite(fd, rest, offset)
         offset, rest = offset + done, rest[done:]
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, in the words that a user knows."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number == errno.ENOSPC or isinstance(error, lmdb.DiskError):
-        return "the disk is full"
-    return (os.strerror(number) if number else str(error)).lower()

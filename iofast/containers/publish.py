@@ -178,6 +178,8 @@ class Target:
 
     def _rename(self, marker: dict[str, list[str]]) -> None:
         for name in marker["replaced"]:
+            if name in marker["names"] and not os.path.lexists(self.stage(name)):
+                continue  # that is the new one, renamed before the interruption
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path.parent / name)
         for name in marker["names"]:

@@ -6,6 +6,7 @@ the number of records.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import struct
@@ -104,7 +105,8 @@ class Spool:
 
     def close(self) -> None:
         """Forget the rows."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # the disk is full, and nobody will read what could not be flushed
+            self._file.close()
 
     def _check(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         if position <= self._last:

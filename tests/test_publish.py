@@ -1,0 +1,331 @@
+"""Publishing: one writer at a time, nothing half-made under the final name, every interruption can be gone on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from iofast.containers import publish
+from iofast.containers.publish import Target, require_free
+from iofast.errors import ContainerError, TargetError
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    target = Target(tmp_path / "out.lmdb")
+    yield target
+    target.release()
+
+
+def test_one_file(target: Target, tmp_path: Path) -> None:
+    with target:
+        target.stage().write_bytes(b"data")
+        target.stage("journal-0").write_bytes(b"rubbish")
+        (target.partial / "folder").mkdir()
+        (target.partial / "folder" / "x").write_bytes(b"rubbish")
+        assert not target.path.exists()
+        target.publish()
+    assert files(tmp_path) == {"out.lmdb": b"data"}
+    assert not target.partial.exists()
+
+
+def test_overwriting_replaces_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out.lmdb").write_bytes(b"old")
+    with Target(tmp_path / "out.lmdb", overwrite=True) as target:
+        target.stage().write_bytes(b"new")
+        assert target.path.read_bytes() == b"old"
+        monkeypatch.setattr(os, "unlink", _never_the(target.path, os.unlink))
+        target.publish()
+    assert files(tmp_path) == {"out.lmdb": b"new"}
+
+
+def _never_the(path: Path, unlink: object) -> object:
+    def checked(name: str | Path, **more: object) -> None:
+        assert Path(name) != path, "there was a moment without the target"
+        unlink(name, **more)  # type: ignore[operator]
+
+    return checked
+
+
+def test_leaving_keeps_the_work_and_discarding_does_not(target: Target, tmp_path: Path) -> None:
+    with target:
+        target.stage().write_bytes(b"half")
+    assert target.stage().read_bytes() == b"half"
+    with target:
+        target.discard()
+    assert files(tmp_path) == {}
+    assert os.listdir(tmp_path) == []
+
+
+def test_clearing_keeps_the_lock(target: Target) -> None:
+    with target:
+        target.stage().write_bytes(b"half")
+        target.clear()
+        assert os.listdir(target.partial) == ["lock"]
+        with pytest.raises(TargetError, match="another iofast pack"):
+            Target(target.path).acquire()
+
+
+# Who is refused.
+
+
+def test_an_existing_target(tmp_path: Path) -> None:
+    (tmp_path / "out.lmdb").write_bytes(b"old")
+    with pytest.raises(TargetError, match=r"out\.lmdb exists already.*--overwrite"):
+        Target(tmp_path / "out.lmdb").acquire()
+    (tmp_path / "dangling.lmdb").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(TargetError, match="exists already"):
+        Target(tmp_path / "dangling.lmdb").acquire()
+    assert sorted(os.listdir(tmp_path)) == ["dangling.lmdb", "out.lmdb"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_in_the_place(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "out.lmdb").mkdir()
+    with pytest.raises(TargetError, match="is a folder"):
+        Target(tmp_path / "out.lmdb", overwrite=overwrite).acquire()
+
+
+def test_a_parent_that_is_missing_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("nowhere", "file"):
+        with pytest.raises(TargetError, match=f"{name} is not a folder"):
+            Target(tmp_path / name / "out.lmdb").acquire()
+
+
+def test_a_parent_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    with pytest.raises(TargetError, match="is not writable"):
+        Target(tmp_path / "out.lmdb").acquire()
+
+
+def test_a_read_only_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(TargetError, match=r"out\.lmdb cannot be written: read-only file system"):
+        Target(tmp_path / "out.lmdb").acquire()
+
+
+@pytest.mark.parametrize("make", [lambda path: path.write_bytes(b"x"), lambda path: path.symlink_to("/tmp")])
+def test_something_else_in_the_place_of_the_folder(tmp_path: Path, make: object) -> None:
+    make(tmp_path / "out.lmdb.partial")  # type: ignore[operator]
+    with pytest.raises(TargetError, match="is no folder: remove it"):
+        Target(tmp_path / "out.lmdb").acquire()
+
+
+def test_a_lock_that_is_a_symlink_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "out.lmdb.partial").mkdir()
+    (tmp_path / "precious").write_bytes(b"precious")
+    (tmp_path / "out.lmdb.partial" / "lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(TargetError, match="cannot be written"):
+        Target(tmp_path / "out.lmdb").acquire()
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+# Two runs.
+
+
+HOLD = """
+import sys
+from iofast.containers.publish import Target
+target = Target(sys.argv[1])
+target.acquire()
+target.stage().write_bytes(b"of the other")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_is_named_and_its_death_frees_the_target(target: Target) -> None:
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(target.path)], stdin=-1, stdout=-1, text=True)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    with other, other.stdin, other.stdout:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(TargetError, match=rf"another iofast pack is writing .*out.lmdb \(process {other.pid}\)"):
+            target.acquire()
+        other.kill()
+        other.wait(30)
+    with target:
+        assert target.stage().read_bytes() == b"of the other"
+
+
+def test_many_runs_at_once_exclude_each_other(tmp_path: Path) -> None:
+    """Each takes the target, publishes or gives up, again and again: the folder vanishes under the others."""
+    program = """
+import os, sys
+from iofast.containers.publish import Target
+from iofast.errors import TargetError
+done = 0
+while done < 40:
+    target = Target(sys.argv[1], overwrite=True)
+    try:
+        target.acquire()
+    except TargetError:
+        continue
+    alone = target.partial / "alone"
+    os.close(os.open(alone, os.O_CREAT | os.O_EXCL))  # fails if two are in
+    target.stage().write_bytes(b"whole")
+    target.discard() if done % 3 else target.publish()
+    done += 1
+"""
+    runs = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "out")], stderr=-1) for _ in range(4)]
+    for run in runs:
+        _, complaint = run.communicate(timeout=60)
+        assert (run.returncode, complaint) == (0, b"")
+    assert files(tmp_path) == {"out": b"whole"}
+
+
+def test_published_by_another_between_check_and_lock(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = target._locked
+
+    def publish_first(lock: int) -> bool:
+        target.path.write_bytes(b"of the other")
+        return locked(lock)
+
+    monkeypatch.setattr(target, "_locked", publish_first)
+    with pytest.raises(TargetError, match="exists already"):
+        target.acquire()
+    assert not target.partial.exists()
+
+
+# Interruptions.
+
+
+class KilledError(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+CALLS = 21  # of `publish` below, counted: more would leave some untested, fewer would test nothing
+
+
+@pytest.mark.parametrize("step", range(CALLS + 1))
+def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """A set of three files replaces one of two. The run is stopped before its n-th system call."""
+    old = {"old-0": b"o", "set": b"old manifest"}
+    new = {"new-0": b"a", "new-1": b"b", "set": b"new manifest"}
+    for name, data in old.items():
+        (tmp_path / name).write_bytes(data)
+    target = Target(tmp_path / "set", overwrite=True)
+    target.acquire()
+    for name, data in new.items():
+        target.stage(name).write_bytes(data)
+    left = step
+
+    def counted(call: object) -> object:
+        def one(*arguments: object, **more: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KilledError
+            return call(*arguments, **more)  # type: ignore[operator]
+
+        return one
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "unlink", "fsync", "open", "rmdir"):
+            patch.setattr(os, name, counted(getattr(os, name)))
+        try:
+            target.publish(list(new), ["set", "old-0"])
+        except KilledError:
+            killed = True
+        else:
+            killed = False
+    assert killed == (step < CALLS)
+    target.release()
+
+    found = files(tmp_path)
+    if found.get("set") == b"new manifest":
+        assert found.items() >= new.items()  # whoever sees the manifest sees everything it names
+    elif "set" in found:
+        assert found.items() >= old.items()
+    again = Target(tmp_path / "set", overwrite=True)
+    if again.partial.exists():
+        again.acquire()
+        if again.interrupted:
+            again.complete()
+        elif found.get("set") == b"new manifest":
+            again.discard()  # only the lock was left
+        else:
+            again.publish(list(new), ["set", "old-0"])
+    assert files(tmp_path) == new
+    assert not again.partial.exists()
+
+
+def test_an_interrupted_publication_is_no_existing_target(target: Target) -> None:
+    target.acquire()
+    target.stage().write_bytes(b"data")
+    target._write_marker({"names": [target.path.name], "replaced": []})
+    os.rename(target.stage(), target.path)
+    target.release()
+    with target:
+        assert target.interrupted
+        target.complete()
+    assert target.path.read_bytes() == b"data"
+    with pytest.raises(TargetError, match="exists already"):
+        target.acquire()
+
+
+@pytest.mark.parametrize(
+    "marker", [b"", b"[]", b'{"names": [], "replaced": 3}', b'{"names": [1], "replaced": []}', b"\xff"]
+)
+def test_a_damaged_marker(target: Target, marker: bytes) -> None:
+    with target:
+        (target.partial / "publishing").write_bytes(marker)
+        with pytest.raises((ContainerError, TargetError)):
+            target.complete()
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc/passwd", "", ".", "..", "lock", "publishing", "a\0b"])
+def test_names_that_lead_elsewhere(target: Target, name: str) -> None:
+    with target:
+        with pytest.raises(TargetError, match="cannot be the name"):
+            target.stage(name)
+        with pytest.raises(TargetError, match="cannot be the name"):
+            target.publish([name])
+        (target.partial / "publishing").write_text(json.dumps({"names": [], "replaced": [name]}))
+        with pytest.raises(TargetError, match="cannot be the name"):
+            target.complete()
+
+
+def test_what_was_not_staged_is_not_published(target: Target) -> None:
+    with target:
+        with pytest.raises(TargetError, match="cannot be published: no such file"):
+            target.publish()
+        (target.partial / "publishing").write_text(json.dumps({"names": ["out.lmdb"], "replaced": []}))
+        with pytest.raises(TargetError, match="cannot be published: no such file"):
+            target.complete()
+
+
+def test_clearing_does_not_follow_links(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious").write_bytes(b"precious")
+    with target:
+        (target.partial / "link").symlink_to(tmp_path / "elsewhere")
+        target.discard()
+    assert files(tmp_path) == {"elsewhere/precious": b"precious"}
+
+
+# Space.
+
+
+def test_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_free(tmp_path / "not" / "yet" / "out.lmdb", 1)
+    with pytest.raises(TargetError, match=r"too little disk space for .*out\.lmdb: 1000000000\.00 GB are needed"):
+        require_free(tmp_path / "out.lmdb", 10**18)
+    monkeypatch.setattr(publish.shutil, "disk_usage", lambda _: publish.shutil._ntuple_diskusage(10, 3, 7))
+    require_free(tmp_path, 7)
+    with pytest.raises(TargetError):
+        require_free(tmp_path, 8)
