@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import stat
-import threading
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -100,7 +100,7 @@ class FolderReader(Reader):
         granted = self._descriptors.take(len(paths))
         try:
             for row, path in enumerate(paths):
-                if row < granted:
+                if row < len(granted):
                     fds[row], lengths[row] = _open_file(path)
                     if fds[row] != UNREADABLE:
                         held.append(int(fds[row]))
@@ -161,7 +161,7 @@ class FolderReader(Reader):
     def _fields(self, index: int) -> dict[str, bytes]:
         source = self.source
         said = {"path": printable(source.path(index))}
-        fields = {JSON_FIELD: json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()}
+        fields = {JSON_FIELD: json.dumps(said, separators=(",", ":")).encode()}
         label = source.label(index)
         return fields | ({LABEL_FIELD: b"%d" % label} if label >= 0 else {}) | source.extra(index)
 
@@ -174,23 +174,22 @@ class FolderReader(Reader):
 
 
 class _Descriptors:
-    """How many more files one reader may hold open."""
+    """How many more files one reader may hold open. Without a lock, which a fork could copy while it is held."""
 
     def __init__(self) -> None:
-        self._free = MAX_DESCRIPTORS
-        self._lock = threading.Lock()
+        self._free = deque(range(MAX_DESCRIPTORS))
 
-    def take(self, wanted: int) -> int:
-        """As many of `wanted` as there are; never waits, for the caller can do without."""
-        with self._lock:
-            granted = min(wanted, self._free)
-            self._free -= granted
-        return granted
+    def take(self, wanted: int) -> list[int]:
+        """As many permits of `wanted` as there are; never waits, for the caller can do without."""
+        taken: list[int] = []
+        with contextlib.suppress(IndexError):
+            while len(taken) < wanted:
+                taken.append(self._free.pop())
+        return taken
 
-    def give_back(self, granted: int) -> None:
+    def give_back(self, taken: list[int]) -> None:
         """After `take`."""
-        with self._lock:
-            self._free += granted
+        self._free.extend(taken)
 
 
 def _open_file(path: bytes) -> tuple[int, int]:
