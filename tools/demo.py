@@ -1,6 +1,6 @@
 """`make demo`: from a folder of images to a trained network, beside the same with Pillow and torch's DataLoader.
 
-    python -m tools.demo [--folder demo] [--per-class 150] [--epochs 5]
+    python -m tools.demo [--folder demo] [--per-class 120] [--epochs 5]
 
 Makes sample images, packs them with the command `iofast pack`, trains a small network from FastLoader and once more
 from a Pillow dataset, prints images per second of both, and leaves a contact sheet of one augmented batch.
@@ -51,7 +51,7 @@ class Result:
 def main() -> int:
     parser = argparse.ArgumentParser(description="From a folder of images to a trained network.")
     parser.add_argument("--folder", type=Path, default=Path("demo"))
-    parser.add_argument("--per-class", type=int, default=150, help="images of each class (default 150)")
+    parser.add_argument("--per-class", type=int, default=120, help="images of each class (default 120)")
     parser.add_argument("--epochs", type=int, default=5)
     args = parser.parse_args()
     images, packed = args.folder / "images", args.folder / "images.lmdb"
@@ -96,8 +96,8 @@ def compare(images: Path, packed: Path, epochs: int) -> list[Result]:
     )  # fmt: skip
     results = [
         Result("FastLoader, packed", loading(ours, "FastLoader, packed")),
-        Result("FastLoader, plain folder", loading(plain, "FastLoader, folder")),
-        Result(f"Pillow, DataLoader({CORES} workers)", loading(theirs, "Pillow DataLoader")),
+        Result("FastLoader, folder", loading(plain, "FastLoader, folder")),
+        Result("Pillow, DataLoader", loading(theirs, "Pillow DataLoader")),
     ]
     held_out = FastLoader(
         FastDataset(packed, split="val"),
@@ -163,15 +163,17 @@ def accuracy(model: nn.Module, batches: Batches) -> float:
 
 
 def table(results: list[Result]) -> Table:
-    shown = Table(caption=f"{CORES} threads, kernel: {kernel.backend} ({kernel.simd}), torch {torch.__version__}")
-    shown.add_column("images from")
-    for column in ("loading alone, images/s", "training, images/s", "accuracy on val"):
-        shown.add_column(column, justify="right")
+    shown = Table(
+        title="images per second",
+        caption=f"{CORES} threads on {DEVICE}; kernel {kernel.backend} ({kernel.simd}), torch {torch.__version__}",
+    )
+    shown.add_column("from", no_wrap=True)
+    for column in ("loading alone", "training", "accuracy on val"):
+        shown.add_column(column, justify="right", no_wrap=True)
     for row in results:
-        trained = "" if row.training is None else f"{row.training:,.0f}"
-        shown.add_row(
-            row.name, f"{row.loading:,.0f}", trained, "" if row.accuracy is None else f"{100 * row.accuracy:.0f} %"
-        )
+        training = "" if row.training is None else f"{row.training:,.0f}"
+        accurate = "" if row.accuracy is None else f"{100 * row.accuracy:.0f} %"
+        shown.add_row(row.name, f"{row.loading:,.0f}", training, accurate)
     return shown
 
 
