@@ -61,7 +61,8 @@ def main() -> None:
 
     model = network(len(dataset.classes)).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, nesterov=True, weight_decay=5e-5)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(batches))
+    steps = args.epochs * len(batches)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step / steps))
     learner = Learner(model, optimizer, schedule)
     if args.resume:
         learner.load(args.resume)
@@ -126,6 +127,11 @@ def forward(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """The logits, float32; computed in bfloat16 on a GPU."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
         return model(images).float()
+
+
+def rate(done: float) -> float:
+    """The learning rate, as a share of its peak, when a share `done` of all steps is over: up for a tenth, then down."""
+    return min(done / 0.1, (1 - done) / 0.9)
 
 
 def train(learner: Learner, batches: FastLoader) -> tuple[float, float]:
