@@ -19,13 +19,14 @@ from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Ima
 
 _PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
 _LATER = (".tar", ".tfrecord")
+_LISTS = (".csv", ".tsv", ".jsonl", ".parquet")  # manifests that name image files; source.table reads them
 _FORMATS = {"jpg": "jpeg", "png": "png", "webp": "webp"}
 
 Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[str, Any] | list[Any] | tuple[Any, ...]
 
 
 def open_reader(path: str | os.PathLike[str]) -> Reader:
-    """Open an LMDB container, or a plain folder of images, for random access to its records.
+    """Open an LMDB container, a plain folder of images, or a list of image files (.csv …), for access to its records.
 
     Raises `SourceError` where there is nothing to open, `UnfinishedError` where packing never ended, `ContainerError`
     where the bytes are not a container's, `OptionError` for a kind of container that this version does not read.
@@ -42,10 +43,12 @@ def open_reader(path: str | os.PathLike[str]) -> Reader:
             head = file.read(64)
     except OSError as error:
         raise SourceError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}") from None
-    if not is_lmdb(head):
-        _refuse_later(place)
-        raise ContainerError(f"{place} is not a container: no LMDB file and no folder of images")
-    return LmdbReader(place)
+    if is_lmdb(head):
+        return LmdbReader(place)
+    if place.suffix.lower() in _LISTS:
+        return _open_folder(place)
+    _refuse_later(place)
+    raise ContainerError(f"{place} is not a container: no LMDB file and no folder of images")
 
 
 def open_writer(

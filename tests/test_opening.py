@@ -1,0 +1,264 @@
+"""`open_reader` and `open_writer`: what a user opens, and records of the user's own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from iofast import open_reader, open_writer
+from iofast.containers.lmdb import LmdbReader
+from iofast.errors import (
+    ContainerError,
+    DecodeError,
+    IofastError,
+    OptionError,
+    SourceError,
+    TargetError,
+    UnfinishedError,
+)
+from iofast.opening import _LISTS
+
+
+def image(kind: str = "JPEG", size: tuple[int, int] = (30, 20), orientation: int = 1) -> bytes:
+    out = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", size, (200, 100, 50)).save(out, kind, exif=exif)
+    return out.getvalue()
+
+
+def write_one(path: Path, fields: dict[str, object], **options: object) -> None:
+    with open_writer(path, **options) as writer:  # type: ignore[arg-type]
+        writer.write(fields)  # type: ignore[arg-type]
+
+
+# Writing.
+
+
+def test_records_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "out.lmdb"
+    jpeg, png = image(size=(30, 20), orientation=6), image("PNG", (7, 9))
+    with open_writer(path, classes=["cat", "dog"], recipe={"by": "hand"}, split="train") as writer:
+        assert writer.write({"jpg": jpeg, "cls": 1, "boxes.json": [[1, 2], [3, 4]], "txt": "ein Häuschen"}) == 0
+        assert writer.write({"png": bytearray(png), "cls": np.int64(0), "score": 0.25}) == 1
+        assert writer.write({"json": {"a": None}, "n": True, "raw": memoryview(b"abc")}, split="val") == 2
+    assert os.listdir(tmp_path) == ["out.lmdb"]
+
+    with open_reader(path) as reader:
+        assert [record.key for record in reader] == ["00000000", "00000001", "00000002"]
+        first, second, third = (record.fields for record in reader)
+        located = reader.locate(np.arange(3))
+    assert first == {"jpg": jpeg, "cls": b"1", "boxes.json": b"[[1,2],[3,4]]", "txt": "ein Häuschen".encode()}
+    assert second == {"png": png, "cls": b"0", "score": b"0.25"}
+    assert third == {"json": b'{"a":null}', "n": b"1", "raw": b"abc"}
+    assert located.label.tolist() == [1, 0, -1]
+    assert located.width.tolist() == [20, 7, 0]  # upright
+    assert located.height.tolist() == [30, 9, 0]
+    assert located.orientation.tolist() == [6, 1, 1]
+    assert writer.manifest == reader.manifest
+    assert reader.manifest.classes == ("cat", "dog")
+    assert reader.manifest.recipe == {"by": "hand"}
+    assert reader.manifest.splits == {"train": ((0, 2),), "val": ((2, 3),)}
+
+
+def test_raw_pixels_have_their_size_in_json(tmp_path: Path) -> None:
+    size = {"width": 5, "height": 3}
+    with open_writer(tmp_path / "out.lmdb") as writer:
+        writer.write({"rgb": bytes(45), "json": size})
+        writer.write({"yuv": bytes(15 + 2 * 6), "json": json.dumps(size)})
+    with open_reader(tmp_path / "out.lmdb") as reader:
+        located = reader.locate(np.arange(2))
+    assert (located.width.tolist(), located.height.tolist()) == ([5, 5], [3, 3])
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({}, ContainerError, "no field"),
+        ({"a b": b""}, ContainerError, "field name 'a b'"),
+        ({"../x": b""}, ContainerError, "field name"),
+        ({"__iofast__": b""}, ContainerError, "field name"),
+        ({"pkl": b""}, ContainerError, "pickled"),
+        ({"mask.pth": b""}, ContainerError, "pickled"),
+        ({"x.pickle": b""}, ContainerError, "pickled"),
+        ({"pyd": b""}, ContainerError, "pickled"),
+        ({"x": None}, ContainerError, "field x must be .* found NoneType"),
+        ({"x": {1, 2}}, ContainerError, "found set"),
+        ({"x": float("nan")}, ContainerError, "field x: "),
+        ({"x": {"y": object()}}, ContainerError, "field x: "),
+        ({"cls": "cat"}, ContainerError, "class index in decimal, found b'cat'"),
+        ({"cls": -1}, ContainerError, "class index"),
+        ({"cls": "01"}, ContainerError, "class index"),
+        ({"cls": b""}, ContainerError, "class index"),
+        ({"cls": 10**12}, ContainerError, "class index"),
+        ({"cls": 2}, ContainerError, "cls is 2, but there are 2 classes"),
+        ({"jpg": b"no image"}, DecodeError, "image"),
+        ({"jpg": image("PNG")}, ContainerError, "field jpg holds a png image"),
+        ({"png": image("WEBP")}, ContainerError, "field png holds a webp image"),
+        ({"rgb": bytes(45)}, ContainerError, "needs integers width and height"),
+        ({"rgb": bytes(45), "json": {"width": 5, "height": 4}}, ContainerError, "has 45 bytes, 5×4 needs 60"),
+        ({"rgb": b"", "json": {"width": -5, "height": 0}}, ContainerError, "needs"),
+        ({"yuv": bytes(45), "json": {"width": "5", "height": 3}}, ContainerError, "needs integers"),
+        ({"yuv": bytes(45), "json": b"{"}, ContainerError, "needs integers"),
+    ],
+)
+def test_a_refused_record_leaves_the_rest(
+    tmp_path: Path, fields: dict[str, object], error: type[IofastError], message: str
+) -> None:
+    with open_writer(tmp_path / "out.lmdb", classes=["a", "b"]) as writer:
+        writer.write({"cls": 0})
+        with pytest.raises(error, match=message):
+            writer.write(fields)  # type: ignore[arg-type]
+        assert writer.write({"cls": 1}) == 1
+    assert [record.fields["cls"] for record in open_reader(tmp_path / "out.lmdb")] == [b"0", b"1"]
+
+
+def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
+    for error in (RuntimeError, KeyboardInterrupt):
+        with pytest.raises(error), open_writer(tmp_path / "out.lmdb") as writer:  # noqa: PT012
+            writer.write({"txt": "x"})
+            assert os.listdir(tmp_path) == ["out.lmdb.partial"]
+            raise error
+        assert os.listdir(tmp_path) == []
+        assert writer.manifest is None
+
+
+def test_an_exception_while_overwriting_leaves_the_old(tmp_path: Path) -> None:
+    write_one(tmp_path / "out.lmdb", {"txt": "old"})
+    with pytest.raises(RuntimeError), open_writer(tmp_path / "out.lmdb", overwrite=True) as writer:  # noqa: PT012
+        writer.write({"txt": "new"})
+        raise RuntimeError
+    assert open_reader(tmp_path / "out.lmdb").record(0).fields["txt"] == b"old"
+    write_one(tmp_path / "out.lmdb", {"txt": "new"}, overwrite=True)
+    assert open_reader(tmp_path / "out.lmdb").record(0).fields["txt"] == b"new"
+
+
+def test_a_finish_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ContainerError, match="JSON"),
+        open_writer(tmp_path / "o.lmdb", recipe={"x": object()}) as writer,
+    ):
+        writer.write({"txt": "x"})
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_a_with_block(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "out.lmdb")
+    writer.write({"txt": "x"})
+    manifest = writer.finish()
+    assert manifest == open_reader(tmp_path / "out.lmdb").manifest
+    with pytest.raises(ContainerError, match="closed"):
+        writer.write({"txt": "y"})
+    writer = open_writer(tmp_path / "other.lmdb")
+    writer.abort()
+    assert os.listdir(tmp_path) == ["out.lmdb"]
+
+
+def test_targets_that_are_refused(tmp_path: Path) -> None:
+    write_one(tmp_path / "out.lmdb", {"txt": "x"})
+    with pytest.raises(TargetError, match="exists already"):
+        open_writer(tmp_path / "out.lmdb")
+    with open_writer(tmp_path / "new.lmdb"), pytest.raises(TargetError, match="another iofast pack"):
+        open_writer(tmp_path / "new.lmdb")
+    for name, message in (("x.tar", "not yet .tar"), ("x.tfrecord", "not yet .tfrecord"), ("x.zip", "suffix chooses")):
+        with pytest.raises(OptionError, match=message):
+            open_writer(tmp_path / name)
+
+
+def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
+    killed = open_writer(tmp_path / "out.lmdb")
+    killed.write({"txt": "half"})
+    killed._target.release()  # as the end of its process does
+    write_one(tmp_path / "out.lmdb", {"txt": "whole"})
+    assert os.listdir(tmp_path) == ["out.lmdb"]
+    killed._writer.abort()
+
+
+def test_killed_while_publishing(tmp_path: Path) -> None:
+    killed = open_writer(tmp_path / "out.lmdb")
+    killed.write({"txt": "first"})
+    killed._writer.finish(killed._description)
+    killed._target._write_marker({"names": ["out.lmdb"], "replaced": []})
+    killed._target.release()
+    with pytest.raises(UnfinishedError, match="run the same pack command again"):
+        open_reader(tmp_path / "out.lmdb")
+    with pytest.raises(TargetError, match="exists already"):  # its work was done, so it is finished, not thrown away
+        open_writer(tmp_path / "out.lmdb")
+    assert open_reader(tmp_path / "out.lmdb").record(0).fields["txt"] == b"first"
+
+
+# Opening.
+
+
+def test_what_is_opened_by_its_bytes_and_not_its_name(tmp_path: Path) -> None:
+    write_one(tmp_path / "out.lmdb", {"txt": "x"})
+    (tmp_path / "out.lmdb").rename(tmp_path / "renamed.tar")
+    assert isinstance(open_reader(tmp_path / "renamed.tar"), LmdbReader)
+    assert isinstance(open_reader(str(tmp_path / "renamed.tar")), LmdbReader)
+
+
+def test_a_plain_folder_and_a_list_of_files(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        (tmp_path / "images" / name / "1.jpg").write_bytes(image())
+    (tmp_path / "list.csv").write_text("path,label\nimages/dog/1.jpg,5\n")
+    with open_reader(tmp_path / "images") as reader:
+        assert reader.manifest.classes == ("cat", "dog")
+        assert bytes(reader.view(1)) == image()
+    with open_reader(tmp_path / "list.csv") as reader:
+        assert bytes(reader.view(0)) == image()
+
+
+def test_the_lists_are_those_that_the_source_reads() -> None:
+    from iofast.source.table import SUFFIXES
+
+    assert set(_LISTS) == set(SUFFIXES)
+
+
+def nothing(path: Path) -> None: ...
+
+
+def partial(path: Path) -> None:
+    path.with_name(path.name + ".partial").mkdir()
+
+
+def empty(path: Path) -> None:
+    path.touch()
+
+
+def text(path: Path) -> None:
+    path.write_text("hello " * 100)
+
+
+def lmdb_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "data.mdb").write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "error", "message"),
+    [
+        (nothing, "x.lmdb", SourceError, "does not exist"),
+        (partial, "x.lmdb", UnfinishedError, "was not finished: run the same pack command again"),
+        (empty, "x.lmdb", ContainerError, "is not a container"),
+        (text, "x.lmdb", ContainerError, "is not a container"),
+        (text, "x.tar", OptionError, "not yet .tar"),
+        (text, "x.tfrecord", OptionError, "not yet .tfrecord"),
+        (lmdb_folder, "x", ContainerError, "single files"),
+    ],
+)
+def test_what_cannot_be_opened(
+    tmp_path: Path, make: Callable[[Path], None], name: str, error: type[IofastError], message: str
+) -> None:
+    make(tmp_path / name)
+    with pytest.raises(error, match=message) as caught:
+        open_reader(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
