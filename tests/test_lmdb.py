@@ -9,6 +9,8 @@ import os
 import pickle
 import random
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -630,3 +632,22 @@ def test_replaced_by_rename_while_open(container: Path, tmp_path: Path) -> None:
     build(tmp_path / "new", [sample(0)])
     os.replace(tmp_path / "new", path)
     assert read_all(reader) == expected(samples())
+
+
+def test_no_uninitialised_memory_in_the_file(tmp_path: Path) -> None:
+    """glibc fills fresh memory with a byte of our choice: it must not reach the file."""
+    program = """
+import random, sys
+from iofast.containers.base import Description
+from iofast.containers.lmdb import LmdbWriter
+from iofast.record import ImageInfo
+rng, writer = random.Random(0), LmdbWriter(sys.argv[1])
+for i in range(3000):
+    fields = {"jpg": rng.randbytes(rng.choice((10, 1900, 2100, 9000))), "cls": b"1"}
+    writer.write(i, fields, ImageInfo(1), "all")
+writer.finish(Description())
+"""
+    for byte in ("85", "170"):
+        environment = {**os.environ, "MALLOC_PERTURB_": byte}
+        subprocess.run([sys.executable, "-c", program, str(tmp_path / byte)], env=environment, check=True, timeout=60)
+    assert (tmp_path / "85").read_bytes() == (tmp_path / "170").read_bytes()
