@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_images import (
     KINDS,
+    PILLOW,
     Pixels,
     each_backend,
     exif,
@@ -30,7 +31,6 @@ from PIL import Image, ImageCms
 from iofast.errors import DecodeError, OptionError
 from iofast.kernel.contract import FILTERS, MAX_SIDE, Transcoded, TranscodeRecipe
 
-PILLOW = twin._version(twin.pillow_version)
 FINE = {"quality": 100, "subsampling": "444"}  # what an encoder changes least: 2 levels, rarely more
 
 
