@@ -130,7 +130,7 @@ def forward(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 def rate(done: float) -> float:
-    """The learning rate, as a share of its peak, when a share `done` of all steps is over: up for a tenth, then down."""
+    """The learning rate, as a share of its peak, when a share `done` of all steps is over: up, then down."""
     return min(done / 0.1, (1 - done) / 0.9)
 
 

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# The kernel's tests on a build with address and undefined-behaviour sanitizers.   usage: sanitize.sh PYTHON [PYTEST...]
+# Something on a build of the kernel with address and undefined-behaviour sanitizers.
+#   usage: sanitize.sh PYTHON [PYTEST ARGUMENTS]      default: the kernel's tests
+#          sanitize.sh PYTHON -- SCRIPT [ARGUMENTS]   another script
 set -euo pipefail
 python=$1
 shift
@@ -13,12 +15,17 @@ runtime=$("${CC:-gcc}" -print-file-name=libasan.so)
 # Leaks: CPython frees little at its end, so a report would be all noise; memory is watched by its own test. Pillow and
 # NumPy are not instrumented either, and allocate with functions that the runtime would otherwise complain about.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
-export PYTHONPATH=$build/lib IOFAST_KERNEL=native PYTHONMALLOC=malloc
+export PYTHONPATH=$PWD/$build/lib IOFAST_KERNEL=native PYTHONMALLOC=malloc
 # -P and no `-m`: the build in $PYTHONPATH must be found before the checkout.
 LD_PRELOAD=$runtime "$python" -P -c '
 import sys, iofast.kernel
 native = sys.modules.get("iofast.kernel._native")
 assert native is not None and "/sanitize/" in native.__file__, native
 print("sanitizers on", native.__file__)'
-[ $# -gt 0 ] || set -- tests/test_kernel*.py
-LD_PRELOAD=$runtime "$python" -P -m pytest -q -p no:cacheprovider "$@"
+if [ "${1-}" = -- ]; then
+  shift
+else
+  [ $# -gt 0 ] || set -- tests/test_kernel*.py
+  set -- -m pytest -q -p no:cacheprovider "$@"
+fi
+LD_PRELOAD=$runtime exec "$python" -P "$@"
