@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from iofast.packing import Report
+    from iofast.packing.pool import Pool
+    from iofast.packing.report import Report
 
 _EXAMPLES = """\
 examples:
@@ -63,6 +64,8 @@ def _add_pixels(group: argparse._ArgumentGroup) -> None:
 def _add_order(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shuffle", type=int, metavar="SEED", help="permute each split; the same SEED, the same order")
     group.add_argument("--class-order", metavar="ORDER", help="lexicographic (the default), natural or file")
+    for name in ("path", "label", "split"):
+        group.add_argument(f"--{name}-column", metavar="NAME", help=f"the manifest's column of {name}s")
 
 
 def _add_running(group: argparse._ArgumentGroup) -> None:
@@ -81,17 +84,26 @@ _NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet")
 
 def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and give the exit status."""
-    from iofast.packing.options import PackOptions
-    from iofast.packing.progress import Bar
-    from iofast.packing.run import run as pack
+    from iofast.machine import cores
+    from iofast.packing.pool import Pool
 
-    options = PackOptions(**{name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS})
-    report = pack(args.source, args.target, options, Bar("iofast pack", visible=not args.quiet))
+    given = vars(args).get("workers")
+    with Pool(cores() if given is None else given) as pool:
+        report = _pack(args, pool)
     if args.json:
         print(report.to_json())
     elif not args.quiet:
         print("\n".join(summary(report)))
     return report.status
+
+
+def _pack(args: argparse.Namespace, pool: Pool) -> Report:
+    from iofast.packing.options import PackOptions  # here, so that the workers' imports run beside these
+    from iofast.packing.progress import Bar
+    from iofast.packing.run import run as pack
+
+    options = PackOptions(**{name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS})
+    return pack(args.source, args.target, options, Bar("iofast pack", visible=not args.quiet), pool)
 
 
 def summary(report: Report) -> list[str]:

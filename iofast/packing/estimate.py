@@ -15,8 +15,7 @@ from iofast.packing.worker import Image, make_record, read_file
 from iofast.source import Source
 
 _PAGE = 4096  # of the file system and of LMDB
-_SMALL_FIELDS = 400  # bytes of `json`, `cls`, their keys and the index row: generous
-_JOURNAL_ROW = 300  # the same in the journal
+_ROW = 200  # bytes of a record's keys and index row, and of its head in the journal
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
 _TRANSCODE_SAMPLE = 16  # images; 50 ms, paid only where the disk might be too small
 
@@ -37,13 +36,14 @@ def mean_source_size(source: Source) -> float:
 
 
 def container_size(images: int, payload: float) -> int:
-    """Bytes of an LMDB file with `images` records of about `payload` bytes: half a page is lost on each, on average."""
-    return int(images * (payload + _PAGE / 2 + _SMALL_FIELDS)) + 16 * _PAGE
+    """Bytes of an LMDB file with `images` records of about `payload` bytes, all fields together."""
+    rounding = _PAGE / 2 if payload > _PAGE / 2 else 0  # large values begin a page, small ones share one
+    return int(images * (payload + rounding + _ROW)) + 16 * _PAGE
 
 
 def peak_size(images: int, payload: float) -> int:
     """Bytes on disk when journal and container are both complete."""
-    return container_size(images, payload) + int(images * (payload + _JOURNAL_ROW))
+    return container_size(images, payload) + int(images * (payload + _ROW))
 
 
 def require_space(source: Source, recipe: TranscodeRecipe, partial: Path) -> None:

@@ -8,9 +8,8 @@ from typing import TypedDict
 from iofast.errors import OptionError
 from iofast.kernel.contract import MAX_PIXELS, TranscodeRecipe
 from iofast.order import MAX_SEED
-
-CLASS_ORDERS = ("lexicographic", "natural", "file")
-MAX_WORKERS = 1024
+from iofast.packing.pool import check_workers
+from iofast.source import SourceOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +19,9 @@ class PackOptions:
     `resize`: pixels of the side that `mode` names. `mode`: short | long | exact | crop | none; short where `resize` is
     given, else none. `format`: jpeg | png | webp | keep; jpeg where `resize` is given, else keep, so that packing
     without a size loses nothing. `shuffle`: the seed of the packing order inside each split; None keeps the source's.
-    `workers`: processes, None = one per core that may be used. `max_errors`: failed images (a number) or a share of all
-    ("1%") above which the run stops. `dry_run`: transcode a sample, write nothing, estimate size and time.
+    The columns are a manifest's; None looks for the usual names. `workers`: processes, None = one per core that may be
+    used. `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`:
+    transcode a sample, write nothing, estimate size and time.
     """
 
     resize: int | None = None
@@ -36,6 +36,9 @@ class PackOptions:
     max_pixels: int = MAX_PIXELS
     shuffle: int | None = None
     class_order: str = "lexicographic"
+    path_column: str | None = None
+    label_column: str | None = None
+    split_column: str | None = None
     workers: int | None = None
     max_errors: int | str = "1%"
     overwrite: bool = False
@@ -48,10 +51,9 @@ class PackOptions:
             raise OptionError(f"max_pixels must be 1 or more, found {self.max_pixels}")
         if self.shuffle is not None and not 0 <= self.shuffle <= MAX_SEED:
             raise OptionError(f"shuffle must be a seed of 0 to {MAX_SEED}, found {self.shuffle}")
-        if self.class_order not in CLASS_ORDERS:
-            raise OptionError(f"class_order must be one of {', '.join(CLASS_ORDERS)}, found {self.class_order!r}")
-        if self.workers is not None and not 1 <= self.workers <= MAX_WORKERS:
-            raise OptionError(f"workers must be 1 to {MAX_WORKERS}, found {self.workers}")
+        if self.workers is not None:
+            check_workers(self.workers)
+        self.source_options()
 
     def recipe(self) -> TranscodeRecipe:
         """What the kernel does with each image."""
@@ -68,6 +70,10 @@ class PackOptions:
             reducing_gap=self.reducing_gap,
             max_pixels=self.max_pixels,
         )
+
+    def source_options(self) -> SourceOptions:
+        """How the source is read."""
+        return SourceOptions(self.class_order, self.path_column, self.label_column, self.split_column)
 
     def allowed_errors(self, images: int) -> int:
         """How many of `images` may fail before the run stops: `max_errors` as a number, a share rounded down."""
@@ -106,6 +112,9 @@ class PackKeywords(TypedDict, total=False):
     max_pixels: int
     shuffle: int | None
     class_order: str
+    path_column: str | None
+    label_column: str | None
+    split_column: str | None
     workers: int | None
     max_errors: int | str
     overwrite: bool

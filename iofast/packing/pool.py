@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
-from iofast.errors import TargetError, WorkerError
+from iofast.errors import OptionError, TargetError, WorkerError
 from iofast.packing.frames import Frames, Message, encode
 
+MAX_WORKERS = 1024
 AHEAD = 2  # chunks per worker: one in hand, and one waiting so that it never waits for us
 SILENCE = 300.0  # seconds without a sign of life after which an image counts as stuck; the largest take ten
 _TICK = 1.0  # seconds; longest wait for events, and the most that one wait counts as silence
@@ -36,6 +37,12 @@ def default_command() -> tuple[str, ...]:
     if not sys.executable:
         raise WorkerError("this Python does not know its own executable, which the workers need")
     return (sys.executable, "-P", "-m", "iofast.packing.worker")
+
+
+def check_workers(count: int) -> None:
+    """Raise `OptionError` unless so many workers can be asked for."""
+    if not 1 <= count <= MAX_WORKERS:
+        raise OptionError(f"workers must be 1 to {MAX_WORKERS}, found {count}")
 
 
 class Done(NamedTuple):
@@ -86,10 +93,15 @@ class _Worker:
 
 
 class Pool:
-    """`count` workers. `setup` is what `worker.Worker` wants to know, without the journal, which each has its own."""
+    """`count` workers, started on entering a `with` block and gone when it is left.
+
+    This module is light: workers are started before the rest of packing is imported, which takes as long as their own
+    imports.
+    """
 
     def __init__(self, count: int, command: Sequence[str] | None = None, *, silence: float = SILENCE) -> None:
-        self._count, self._command, self._silence = count, tuple(command or default_command()), silence
+        check_workers(count)
+        self.count, self._command, self._silence = count, tuple(command or default_command()), silence
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
         self._again: deque[Job] = deque()
@@ -101,10 +113,12 @@ class Pool:
 
     def start(self) -> None:
         """Start the processes, which takes them about as long as a scan takes us; `results` gives them work."""
-        self._spare = [self._spawn() for _ in range(self._count)]
+        self._spare = [self._spawn() for _ in range(self.count)]
 
     def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[Job]) -> Iterator[Done]:
         """Have all `jobs` done, journals in `folder`; each chunk as it is finished, in any order.
+
+        `setup` is what `worker.Worker` must know, without the journal, of which each has its own.
 
         Raises `WorkerError` when workers cannot be started, `TargetError` when a journal cannot be written.
         """
@@ -260,7 +274,7 @@ class Pool:
         self._again.extend(worker.jobs)
         words = _last_line(worker.log)
         self._bury(worker)
-        if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self._count:
+        if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self.count:
             raise WorkerError(
                 f"workers die without doing anything: {_cause(code, False)}{f': {words}' if words else ''}"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -24,7 +23,6 @@ from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.report import Report
 from iofast.packing.work import Work
-from iofast.source import SourceOptions
 from iofast.source.scan import scan
 
 SUFFIX = ".lmdb"
@@ -41,30 +39,28 @@ def pack(
     Raises `SourceError`, `TargetError`, `OptionError`; `ErrorBudgetError` when more images fail than `max_errors`.
     """
     options = PackOptions(**keywords) if options is None else replace(options, **keywords)
-    return run(source, target, options, Progress())
+    with Pool(cores() if options.workers is None else options.workers) as pool:
+        return run(source, target, options, Progress(), pool)
 
 
-def run(
-    source: FilePath, target: FilePath, options: PackOptions, progress: Progress, command: Sequence[str] | None = None
-) -> Report:
-    """`pack`, telling `progress` how it goes; `command` starts a worker (default: this Python)."""
+def run(source: FilePath, target: FilePath, options: PackOptions, progress: Progress, pool: Pool) -> Report:
+    """`pack`, telling `progress` how it goes, with a pool whose workers were started and are still importing."""
     started = time.monotonic()
     place = Target(target, overwrite=options.overwrite)
     _check_paths(Path(os.path.abspath(source)), place)
     if not place.interrupted:
         place.check_free()
-    with Pool(options.workers or cores(), command) as pool:  # the processes start while we scan
-        found = scan(source, SourceOptions(class_order=options.class_order))
-        for warning in found.warnings:
-            progress.warn(warning)
-        if options.shuffle is not None:
-            found = found.shuffled(options.shuffle)
-        plan = make_plan(found, options, estimate.mean_source_size(found))
-        work = Work(os.fspath(source), found, options, plan, started)
-        if options.dry_run:
-            return forecast(work, place.path, pool)
-        with place:
-            return _write(work, place, pool, progress)
+    found = scan(source, options.source_options())
+    for warning in found.warnings:
+        progress.warn(warning)
+    if options.shuffle is not None:
+        found = found.shuffled(options.shuffle)
+    plan = make_plan(found, options, estimate.mean_source_size(found))
+    work = Work(os.fspath(source), found, options, plan, pool.count, started)
+    if options.dry_run:
+        return forecast(work, place.path, pool)
+    with place:
+        return _write(work, place, pool, progress)
 
 
 def _check_paths(source: Path, place: Target) -> None:

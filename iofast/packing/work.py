@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from iofast.containers.base import Description
-from iofast.machine import cores
 from iofast.packing.failures import Failure, Failures
 from iofast.packing.options import PackOptions
 from iofast.packing.plan import Plan, recipe
@@ -32,14 +31,11 @@ class Work:
     source: Source
     options: PackOptions
     plan: Plan
+    workers: int
     started: float  # time.monotonic()
     bytes_in: int = 0
     begun: bool = False
     finished: dict[int, tuple[Path, int]] = field(default_factory=dict)
-
-    @property
-    def workers(self) -> int:
-        return self.options.workers or cores()
 
     @property
     def resumed(self) -> int:

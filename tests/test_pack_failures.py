@@ -1,0 +1,387 @@
+"""Packing when things go wrong: bad images, dying workers, killed runs, full disks, two runs at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from iofast.containers.lmdb import LmdbReader
+from iofast.containers.publish import Target
+from iofast.errors import ErrorBudgetError, SourceError, TargetError, WorkerError
+from iofast.packing import PackOptions, Report, estimate, pack
+from iofast.packing.pool import Pool
+from iofast.packing.progress import Progress
+from iofast.packing.run import run
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 pictures in two classes, noisy enough that packing them takes a while."""
+    root = tmp_path_factory.mktemp("source")
+    rng = np.random.default_rng(0)
+    for number in range(200):
+        pixels = rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)
+        path = root / f"c{number // 100}" / f"{number:03d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).resize((320, 240)).save(path, quality=90)
+    return root
+
+
+@pytest.fixture(scope="module")
+def packed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What an undisturbed run makes of `images`: the digest."""
+    target = tmp_path_factory.mktemp("whole") / "out.lmdb"
+    pack(images, target, resize=128)
+    return sha256(target)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def few(root: Path, good: int, bad: int = 0) -> Path:
+    """A flat folder of tiny pictures, the first `bad` of them damaged."""
+    root.mkdir()
+    for number in range(good + bad):
+        path = root / f"{number:03d}.png"
+        Image.new("RGB", (8, 8), (number % 256, 0, 0)).save(path)
+        if number < bad:
+            path.write_bytes(path.read_bytes()[:40])
+    return root
+
+
+def command(images: Path, target: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "iofast", "pack", str(images), str(target), "--resize", "128", *options]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def journal_size(target: Path) -> int:
+    return sum(path.stat().st_size for path in target.with_name(target.name + ".partial").glob("journal-*"))
+
+
+class TestBadImages:
+    def test_fewer_than_allowed_leave_holes(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=7, bad=2)
+        report = pack(source, tmp_path / "out.lmdb", max_errors=2)
+        assert (report.packed, report.failed, report.status) == (7, 2, 3)
+        assert sum(report.errors.values()) == 2
+        with LmdbReader(tmp_path / "out.lmdb") as reader:
+            assert [record.key for record in reader] == [f"{i:08d}" for i in range(2, 9)]
+        lines = [json.loads(line) for line in (tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()]
+        assert [(line["key"], line["path"]) for line in lines] == [("00000000", "000.png"), ("00000001", "001.png")]
+        assert all(line["reason"] for line in lines)
+
+    def test_more_than_allowed_stop_the_run(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=7, bad=2)
+        with pytest.raises(ErrorBudgetError, match="max_errors 1 allows 1") as caught:
+            pack(source, tmp_path / "out.lmdb", max_errors=1)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out.lmdb").exists()
+        assert len((tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()) == 2
+
+    def test_a_larger_budget_or_mended_images_go_on_from_there(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=150, bad=2)
+        with pytest.raises(ErrorBudgetError):
+            pack(source, tmp_path / "out.lmdb", max_errors=0)
+        Image.new("RGB", (8, 8)).save(source / "000.png")
+        report = pack(source, tmp_path / "out.lmdb", max_errors=1)
+        assert (report.packed, report.failed) == (151, 1)
+        assert len((tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()) == 1
+
+    def test_an_old_file_of_errors_goes_when_there_are_none(self, tmp_path: Path) -> None:
+        (tmp_path / "out.lmdb.errors.jsonl").write_text("{}\n")
+        assert pack(few(tmp_path / "images", good=2), tmp_path / "out.lmdb").errors_file is None
+        assert not (tmp_path / "out.lmdb.errors.jsonl").exists()
+
+    def test_if_all_fail_there_is_no_container(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=0, bad=3)
+        with pytest.raises(SourceError, match="not one of 3"):
+            pack(source, tmp_path / "out.lmdb", max_errors="100%")
+        assert not (tmp_path / "out.lmdb").exists()
+
+    def test_what_is_no_file_fails_and_holds_nobody_up(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=3)
+        os.mkfifo(source / "pipe.jpg")
+        (source / "empty.jpg").touch()
+        (source / "gone.jpg").symlink_to(tmp_path / "nowhere")
+        report = pack(source, tmp_path / "out.lmdb", max_errors=3)
+        reasons = {}
+        for line in (tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines():
+            reasons[json.loads(line)["path"]] = json.loads(line)["reason"]
+        assert report.packed == 3
+        assert reasons == {
+            "empty.jpg": "the file is empty",
+            "gone.jpg": "the file cannot be read (no such file or directory)",
+            "pipe.jpg": "not a regular file",
+        }
+
+    def test_an_image_above_the_limit_fails(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=3)
+        Image.new("RGB", (100, 100)).save(source / "large.png")
+        report = pack(source, tmp_path / "out.lmdb", max_errors=1, max_pixels=9999, format="jpeg")
+        assert list(report.errors) == ["the image is larger than the limit on pixels or bytes"]
+
+
+FAKE = """
+import os, signal, sys, time
+from iofast.packing import worker
+real = worker.make_record
+def make_record(data, image, recipe):
+    if "killer" in image.path:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if "stuck" in image.path:
+        time.sleep(3600)
+    return real(data, image, recipe)
+worker.make_record = make_record
+sys.exit(worker.main())
+"""
+
+
+def pack_with(source: Path, target: Path, worker: str, *, silence: float = 60, **options: int) -> Report:
+    """`pack` with workers that run the program `worker`."""
+    settings = PackOptions(**options)  # type: ignore[arg-type]
+    with Pool(2, (sys.executable, "-c", worker), silence=silence) as pool:
+        return run(source, target, settings, Progress(), pool)
+
+
+class TestDyingWorkers:
+    def test_an_image_that_kills_workers_is_one_error(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=130)
+        for name in ("050_killer.png", "051_killer.png", "129_killer.png"):
+            (source / name).write_bytes((source / "000.png").read_bytes())
+        report = pack_with(source, tmp_path / "out.lmdb", FAKE, max_errors=3)
+        assert (report.packed, report.failed) == (130, 3)
+        assert dict(report.errors) == {"the worker process died on this image": 3}
+        line = json.loads((tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()[0])
+        assert line["path"] == "050_killer.png"
+        assert "SIGSEGV" in line["reason"]
+
+    def test_an_image_that_never_ends_is_one_error(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=3)
+        (source / "stuck.png").write_bytes((source / "000.png").read_bytes())
+        report = pack_with(source, tmp_path / "out.lmdb", FAKE, silence=1.0, max_errors=1)
+        assert (report.packed, report.failed) == (3, 1)
+        assert "stuck" in (tmp_path / "out.lmdb.errors.jsonl").read_text()
+
+    def test_workers_killed_from_outside_change_nothing(self, images: Path, packed: str, tmp_path: Path) -> None:
+        class Killing(Progress):
+            killed = 0
+
+            def step(self, images: int, size: int, failed: int) -> None:
+                if self.killed < 3:
+                    self.killed += 1
+                    psutil.Process().children()[0].kill()
+
+        progress = Killing()
+        with Pool(2) as pool:
+            report = run(images, tmp_path / "out.lmdb", PackOptions(resize=128, max_errors=0), progress, pool)
+        assert progress.killed == 3
+        assert report.failed == 0
+        assert sha256(tmp_path / "out.lmdb") == packed
+
+    @pytest.mark.parametrize(
+        ("program", "words"),
+        [
+            ("import sys; sys.exit('no module named horse')", "no module named horse"),
+            ("import os; os.write(1, b'\\xff' * 64); input()", "not understood"),
+        ],
+    )
+    def test_workers_that_cannot_work_are_an_error(self, tmp_path: Path, program: str, words: str) -> None:
+        source = few(tmp_path / "images", good=3)
+        with pytest.raises(WorkerError, match=words):
+            pack_with(source, tmp_path / "out.lmdb", program)
+        assert not (tmp_path / "out.lmdb").exists()
+
+    def test_a_worker_that_cannot_be_started_is_an_error(self) -> None:
+        with pytest.raises(WorkerError, match="cannot be started"):
+            Pool(1, ("/no/such/python",)).start()
+
+    def test_a_module_in_the_users_folder_is_not_the_workers(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = few(tmp_path / "images", good=2)
+        (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+        monkeypatch.chdir(tmp_path)
+        assert pack(source, tmp_path / "out.lmdb").packed == 2
+
+    def test_no_worker_is_left_behind(self, tmp_path: Path) -> None:
+        pack(few(tmp_path / "images", good=2), tmp_path / "out.lmdb", workers=3)
+        with pytest.raises(SourceError):
+            pack(tmp_path / "missing", tmp_path / "b.lmdb", workers=3)
+        assert psutil.Process().children() == []
+
+
+class TestResume:
+    def test_a_killed_run_goes_on_to_the_same_bytes(self, images: Path, packed: str, tmp_path: Path) -> None:
+        target = tmp_path / "out.lmdb"
+        process = subprocess.Popen(command(images, target, "--quiet"), stderr=subprocess.DEVNULL)
+        wait_for(lambda: journal_size(target) > 200_000 or process.poll() is not None)
+        workers = psutil.Process(process.pid).children()
+        process.kill()
+        process.wait()
+        assert workers
+        _, alive = psutil.wait_procs(workers, timeout=5)
+        assert not alive, "workers outlive a killed parent"
+        assert not target.exists()
+        report = pack(images, target, resize=128, workers=1)
+        assert 0 < report.resumed < 200
+        assert report.bytes_in == sum(path.stat().st_size for path in images.rglob("*.jpg"))
+        assert sha256(target) == packed
+        assert os.listdir(tmp_path) == ["out.lmdb"]
+
+    @pytest.fixture
+    def interrupted(self, images: Path, tmp_path: Path) -> Path:
+        """A target whose packing was interrupted after some chunks."""
+
+        class Interrupt(Progress):
+            steps = 0
+
+            def step(self, images: int, size: int, failed: int) -> None:
+                self.steps += 1
+                if self.steps == 10:
+                    raise KeyboardInterrupt
+
+        target = tmp_path / "out.lmdb"
+        with pytest.raises(KeyboardInterrupt, match="goes on from there"), Pool(2) as pool:
+            run(images, target, PackOptions(resize=128), Interrupt(), pool)
+        return target
+
+    def test_an_interrupted_run_goes_on(self, images: Path, packed: str, interrupted: Path) -> None:
+        report = pack(images, interrupted, resize=128, max_errors="50%")
+        assert report.resumed >= 10 * 3
+        assert sha256(interrupted) == packed
+
+    def test_a_torn_journal_costs_only_what_is_torn(self, images: Path, packed: str, interrupted: Path) -> None:
+        journals = sorted(interrupted.with_name("out.lmdb.partial").glob("journal-*"))
+        for journal in journals:
+            data = bytearray(journal.read_bytes()[:-5])
+            data[len(data) * 2 // 3] ^= 1
+            journal.write_bytes(data)
+        report = pack(images, interrupted, resize=128)
+        assert 0 < report.resumed < 30
+        assert sha256(interrupted) == packed
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"resize": 64}, "size 128, not 64"),
+            ({"resize": 128, "filter": "lanczos"}, "filter bilinear, not lanczos"),
+            ({"resize": 128, "quality": 50}, "quality 90, not 50"),
+            ({"resize": 128, "shuffle": 1}, "shuffle None, not 1"),
+            ({"resize": 128, "class_order": "natural"}, "class_order lexicographic, not natural"),
+        ],
+    )
+    def test_other_options_are_told_apart(
+        self, images: Path, interrupted: Path, options: dict[str, int], words: str
+    ) -> None:
+        before = journal_size(interrupted)
+        with pytest.raises(TargetError, match=words):
+            pack(images, interrupted, **options)  # type: ignore[arg-type]
+        assert journal_size(interrupted) == before
+
+    def test_another_source_is_told_apart(self, interrupted: Path, tmp_path: Path) -> None:
+        with pytest.raises(TargetError, match="another list of images"):
+            pack(few(tmp_path / "other", good=3), interrupted, resize=128)
+
+    def test_a_finished_run_stopped_while_publishing_is_published(
+        self, images: Path, packed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bad = tmp_path / "images"
+        bad.mkdir()
+        for path in sorted((images / "c0").iterdir())[:5]:
+            (bad / path.name).write_bytes(path.read_bytes())
+        (bad / "zzz.jpg").write_bytes(b"bad")
+
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Target, "_rename", stop)
+            with pytest.raises(KeyboardInterrupt):
+                pack(bad, tmp_path / "out.lmdb", max_errors=1)
+        assert not (tmp_path / "out.lmdb").exists()
+        report = pack(bad, tmp_path / "out.lmdb", max_errors=1)
+        assert (report.packed, report.failed, report.resumed) == (5, 1, 6)
+        assert sorted(os.listdir(tmp_path)) == ["images", "out.lmdb", "out.lmdb.errors.jsonl"]
+
+
+class TestTargets:
+    def test_two_runs_exclude_each_other(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=2)
+        with Target(tmp_path / "out.lmdb"), pytest.raises(TargetError, match="another iofast pack"):
+            pack(source, tmp_path / "out.lmdb")
+        assert pack(source, tmp_path / "out.lmdb").packed == 2
+
+    def test_a_folder_that_is_missing_or_read_only(self, tmp_path: Path) -> None:
+        source = few(tmp_path / "images", good=2)
+        with pytest.raises(TargetError, match="not a folder"):
+            pack(source, tmp_path / "nowhere" / "out.lmdb")
+        if os.geteuid() != 0:  # root may write anywhere
+            (tmp_path / "locked").mkdir(mode=0o500)
+            with pytest.raises(TargetError, match="not writable"):
+                pack(source, tmp_path / "locked" / "out.lmdb")
+
+    def test_too_little_space_is_said_before_work(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = few(tmp_path / "images", good=20)
+        usage = type("Usage", (), {"free": 4096, "total": 8192, "used": 4096})
+        monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+        with pytest.raises(TargetError, match="too little disk space"):
+            pack(source, tmp_path / "out.lmdb")
+        assert not (tmp_path / "out.lmdb").exists()
+
+    def test_a_file_size_limit_is_one_line_and_can_be_resumed(self, images: Path, packed: str, tmp_path: Path) -> None:
+        target = tmp_path / "out.lmdb"
+
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+
+        ended = subprocess.run(
+            command(images, target), preexec_fn=limit, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ended.returncode == 1
+        assert ended.stderr.startswith("iofast pack: error: ")
+        assert ended.stderr.count("\n") == 1
+        assert "goes on from there" in ended.stderr
+        assert not target.exists()
+        pack(images, target, resize=128)
+        assert sha256(target) == packed
+
+    def test_a_full_disk_is_one_line(
+        self, images: Path, packed: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(TargetError, match="too little disk space"):
+            pack(images, small_disk / "out.lmdb", resize=512, format="png")
+        monkeypatch.setattr(estimate, "require_space", lambda *_: None)  # as if another program had filled it meanwhile
+        with pytest.raises(TargetError, match=r"disk is full.*goes on from there") as caught:
+            pack(images, small_disk / "full.lmdb", resize=512, format="png")
+        assert "\n" not in str(caught.value)
+        assert "full.lmdb" not in os.listdir(small_disk)
+
+    @pytest.fixture
+    def small_disk(self, tmp_path: Path) -> Iterator[Path]:
+        """A file system of 4 MiB."""
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+            pytest.skip("a small file system cannot be mounted here; the file size limit is tested without")
+        yield disk
+        subprocess.run(["umount", str(disk)], check=True)

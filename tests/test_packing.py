@@ -1,0 +1,330 @@
+"""Packing: what comes out is what went in, whatever the number of workers, and options do what they say."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from iofast.containers.lmdb import LmdbReader
+from iofast.errors import OptionError, SourceError, TargetError
+from iofast.packing import PackOptions, Report, pack
+from iofast.packing.options import PackKeywords
+
+ORIENTATION = 0x0112
+
+
+def picture(seed: int, width: int = 48, height: int = 32) -> Image.Image:
+    """A smooth coloured picture, different for each seed, that JPEG keeps well."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def save(path: Path, image: Image.Image, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, **options)
+    return path
+
+
+def make_classes(root: Path, per_class: int = 3, names: tuple[str, ...] = ("cat", "dog")) -> Path:
+    for label, name in enumerate(names):
+        for number in range(per_class):
+            save(root / name / f"{number:03d}.jpg", picture(1000 * label + number), quality=95)
+    return root
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def difference(payload: bytes, source: Path, size: tuple[int, int]) -> float:
+    """Mean difference in levels between a packed image and the same made by Pillow alone, JPEG and all."""
+    made = ImageOps.exif_transpose(Image.open(source).convert("RGB")).resize(size, Image.Resampling.BILINEAR)
+    made.save(buffer := io.BytesIO(), "JPEG", quality=90)
+    a, b = (np.asarray(Image.open(file)).astype(int) for file in (io.BytesIO(payload), buffer))
+    return float(np.abs(a - b).mean())
+
+
+def test_class_folders_become_labelled_records(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images")
+    report = pack(source, tmp_path / "out.lmdb", resize=16, workers=2)
+    assert (report.images, report.packed, report.failed, report.classes) == (6, 6, 0, 2)
+    assert report.bytes_out == (tmp_path / "out.lmdb").stat().st_size
+    assert report.bytes_in == sum(path.stat().st_size for path in source.rglob("*.jpg"))
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        assert reader.manifest.classes == ("cat", "dog")
+        records = list(reader)
+        assert [record.key for record in records] == [f"{i:08d}" for i in range(6)]
+        assert [record.fields["cls"] for record in records] == [b"0"] * 3 + [b"1"] * 3
+        about = json.loads(records[4].fields["json"])
+        assert about == {"path": "dog/001.jpg", "original_width": 48, "original_height": 32, "packed": "resized"}
+        located = reader.locate(np.arange(6))
+        assert located.width.tolist() == [24] * 6
+        assert located.height.tolist() == [16] * 6
+        assert located.orientation.tolist() == [1] * 6
+        assert difference(records[4].fields["jpg"], source / "dog" / "001.jpg", (24, 16)) < 3
+    assert sorted(os.listdir(tmp_path)) == ["images", "out.lmdb"]
+
+
+def test_nothing_of_the_run_is_in_the_bytes(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images", per_class=70)  # 140: chunks of 2, out of order for sure
+    for workers in (1, 2, 3):
+        pack(source, tmp_path / f"{workers}.lmdb", resize=16, workers=workers, max_errors=workers)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "images").rename(tmp_path / "elsewhere" / "pictures")
+    pack(tmp_path / "elsewhere" / "pictures", tmp_path / "elsewhere" / "4.lmdb", resize=16)
+    digests = {sha256(path) for path in tmp_path.rglob("*.lmdb")}
+    assert len(digests) == 1
+
+
+def test_without_a_size_files_are_kept_byte_by_byte(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    source = tmp_path / "images"
+    save(source / "a.jpg", picture(1), quality=80, exif=exif)
+    save(source / "b.png", picture(2))
+    save(source / "c.webp", picture(3))
+    save(source / "d.bmp", picture(4))
+    pack(source, tmp_path / "out.lmdb")
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        records = list(reader)
+        assert reader.manifest.classes is None
+        assert records[0].fields["jpg"] == (source / "a.jpg").read_bytes()
+        assert records[1].fields["png"] == (source / "b.png").read_bytes()
+        assert records[2].fields["webp"] == (source / "c.webp").read_bytes()
+        assert "cls" not in records[0].fields
+        kept = [json.loads(record.fields["json"])["packed"] for record in records]
+        assert kept == ["kept", "kept", "kept", "encoded"]  # no field is called bmp
+        located = reader.locate(np.array([0]), "jpg")
+        assert (located.orientation[0], located.width[0], located.height[0]) == (6, 32, 48)
+
+
+def test_orientation_is_applied(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6  # shown turned by 90 degrees clockwise
+    save(tmp_path / "images" / "a.jpg", picture(1), quality=95, exif=exif)
+    pack(tmp_path / "images", tmp_path / "out.lmdb", resize=16)
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        payload = reader.record(0).fields["jpg"]
+        assert Image.open(io.BytesIO(payload)).getexif().get(ORIENTATION, 1) == 1
+        assert difference(payload, tmp_path / "images" / "a.jpg", (16, 24)) < 3
+
+
+@pytest.mark.parametrize(
+    ("keywords", "size", "field"),
+    [
+        ({"resize": 16}, (24, 16), "jpg"),
+        ({"resize": 24, "mode": "long"}, (24, 16), "jpg"),
+        ({"resize": 16, "mode": "exact"}, (16, 16), "jpg"),
+        ({"resize": 16, "mode": "crop", "format": "png"}, (16, 16), "png"),
+        ({"resize": 64, "only_shrink": True}, (48, 32), "jpg"),
+        ({"resize": 64, "format": "webp", "filter": "lanczos"}, (96, 64), "webp"),
+        ({"mode": "none", "format": "png"}, (48, 32), "png"),
+    ],
+)
+def test_sizes_and_formats(tmp_path: Path, keywords: PackKeywords, size: tuple[int, int], field: str) -> None:
+    save(tmp_path / "images" / "a.jpg", picture(1))
+    pack(tmp_path / "images", tmp_path / "out.lmdb", workers=1, **keywords)
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        payload = reader.record(0).fields[field]
+        assert Image.open(io.BytesIO(payload)).size == size
+        assert (int(reader.locate(np.array([0])).width[0]), int(reader.locate(np.array([0])).height[0])) == size
+
+
+def test_quality_is_a_setting(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images")
+    low = pack(source, tmp_path / "low.lmdb", resize=32, quality=10)
+    high = pack(source, tmp_path / "high.lmdb", resize=32, quality=98)
+    with LmdbReader(low.target) as a, LmdbReader(high.target) as b:
+        assert a.manifest.recipe["quality"] == 10
+        assert sum(len(r.fields["jpg"]) for r in a) < sum(len(r.fields["jpg"]) for r in b)
+
+
+def test_splits_are_contiguous_and_shuffled_each_for_itself(tmp_path: Path) -> None:
+    for split, count in (("val", 5), ("train", 20)):
+        for number in range(count):
+            save(tmp_path / "images" / split / f"c{number % 2}" / f"{number:02d}.png", picture(number))
+    plain = pack(tmp_path / "images", tmp_path / "plain.lmdb")
+    assert dict(plain.splits) == {"train": 20, "val": 5}
+    pack(tmp_path / "images", tmp_path / "shuffled.lmdb", shuffle=7)
+    pack(tmp_path / "images", tmp_path / "again.lmdb", shuffle=7, workers=1)
+    assert sha256(tmp_path / "shuffled.lmdb") == sha256(tmp_path / "again.lmdb")
+
+    def paths(name: str) -> list[str]:
+        with LmdbReader(tmp_path / name) as reader:
+            assert reader.manifest.splits == {"train": ((0, 20),), "val": ((20, 25),)}
+            return [json.loads(record.fields["json"])["path"] for record in reader]
+
+    in_order, shuffled = paths("plain.lmdb"), paths("shuffled.lmdb")
+    assert in_order != shuffled
+    assert sorted(in_order[:20]) == sorted(shuffled[:20])
+    with LmdbReader(tmp_path / "shuffled.lmdb") as reader:
+        assert reader.manifest.seed == 7
+
+
+def test_manifest_columns_become_fields(tmp_path: Path) -> None:
+    for number in range(3):
+        save(tmp_path / "pool" / f"{number}.png", picture(number))
+    rows = ["path,label,caption", "pool/2.png,b,zwei", "pool/0.png,a,null", "pool/1.png,b,eins"]
+    (tmp_path / "list.csv").write_text("\n".join(rows) + "\n")
+    pack(tmp_path / "list.csv", tmp_path / "out.lmdb")
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        assert reader.manifest.classes == ("a", "b")
+        assert [r.fields["cls"] for r in reader] == [b"1", b"0", b"1"]
+        assert [r.fields["caption.txt"] for r in reader] == [b"zwei", b"null", b"eins"]
+        assert reader.record(0).fields["png"] == (tmp_path / "pool" / "2.png").read_bytes()
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    save(tmp_path / "images" / "good.png", picture(1))
+    os.rename(tmp_path / "images" / "good.png", os.fsencode(tmp_path) + b"/images/caf\xe9.png")
+    (tmp_path / "images" / "z.png").write_bytes(b"no image")
+    os.rename(tmp_path / "images" / "z.png", os.fsencode(tmp_path) + b"/images/\xff\xfe.png")
+    report = pack(tmp_path / "images", tmp_path / "out.lmdb", max_errors=1)
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        assert json.loads(reader.record(0).fields["json"])["path"] == "caf\\xe9.png"
+    assert report.errors_file is not None
+    assert json.loads(Path(report.errors_file).read_text())["path"] == "\\xff\\xfe.png"
+
+
+def test_recipe_says_what_shaped_the_pixels_and_nothing_of_the_run(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images")
+    pack(source, tmp_path / "out.lmdb", resize=16, quality=77, workers=2, max_errors=3)
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        recipe = dict(reader.manifest.recipe)
+    assert recipe["quality"] == 77
+    assert recipe["mode"] == "short"
+    assert {"iofast", "kernel", "pillow"} <= recipe.keys()
+    assert not {"workers", "max_errors", "overwrite", "source", "target", "time", "host"} & recipe.keys()
+
+
+def test_dry_run_writes_nothing_and_estimates_well(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images", per_class=60)
+    (source / "dog" / "bad.jpg").write_bytes(b"bad")
+    dry = pack(source, tmp_path / "out.lmdb", resize=24, dry_run=True)
+    assert os.listdir(tmp_path) == ["images"]
+    assert dry.estimate is not None
+    assert (dry.packed, dry.images) == (0, 121)
+    real = pack(source, tmp_path / "out.lmdb", resize=24, max_errors=1)
+    assert real.estimate is None
+    assert 0.5 < dry.estimate.bytes_out / real.bytes_out < 2
+    assert 0.9 < dry.bytes_in / real.bytes_in < 1.1
+    assert dry.estimate.bytes_peak > dry.estimate.bytes_out
+    assert dry.estimate.seconds > 0
+
+
+def test_overwrite(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images")
+    target = tmp_path / "out.lmdb"
+    target.write_bytes(b"precious")
+    with pytest.raises(TargetError, match="exists"):
+        pack(source, target)
+    assert target.read_bytes() == b"precious"
+    pack(source, target, overwrite=True)
+    with LmdbReader(target) as reader:
+        assert len(reader) == 6
+
+
+def test_report_as_json(tmp_path: Path) -> None:
+    report = pack(make_classes(tmp_path / "images"), tmp_path / "out.lmdb", resize=16)
+    value = json.loads(report.to_json())
+    assert value["version"] == 1
+    assert value["status"] == 0
+    assert value.keys() >= {field.name for field in fields(Report)} | {"images_per_second"}
+
+
+def test_warnings_of_the_source_are_passed_on(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images")
+    save(source / "loose.jpg", picture(9))
+    with pytest.warns(UserWarning, match="left out") as caught:
+        report = pack(source, tmp_path / "out.lmdb")
+    assert report.warnings == (str(caught[0].message),)
+    assert caught[0].filename == __file__  # the caller of pack
+
+
+def test_a_target_inside_the_source_is_refused(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images")
+    with pytest.raises(TargetError, match="inside the source"):
+        pack(source, source / "out.lmdb")
+    assert sorted(os.listdir(source)) == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: None], ids=["empty", "missing"])
+def test_nothing_to_pack_leaves_nothing(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "images")
+    with pytest.raises(SourceError):
+        pack(tmp_path / "images", tmp_path / "out.lmdb")
+    assert "out.lmdb.partial" not in os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"resize": 0},
+        {"resize": 256, "mode": "none"},
+        {"mode": "crop"},
+        {"resize": 256, "mode": "sideways"},
+        {"filter": "gauss"},
+        {"format": "gif"},
+        {"quality": 0},
+        {"quality": 101},
+        {"reducing_gap": 0.5},
+        {"max_pixels": 0},
+        {"shuffle": -1},
+        {"class_order": "random"},
+        {"workers": 0},
+        {"workers": 1025},
+        {"max_errors": "-1"},
+        {"max_errors": "101%"},
+        {"max_errors": "many"},
+    ],
+)
+def test_options_check_themselves(keywords: PackKeywords) -> None:
+    with pytest.raises(OptionError) as caught:
+        PackOptions(**keywords)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "images", "allowed"),
+    [("1%", 50, 0), ("1%", 99, 0), ("1%", 100, 1), ("29%", 100, 29), ("0.5%", 1000, 5), (3, 10, 3), ("0", 10, 0)],
+)
+def test_max_errors(limit: int | str, images: int, allowed: int) -> None:
+    assert PackOptions(max_errors=limit).allowed_errors(images) == allowed
+
+
+def test_columns_of_other_names(tmp_path: Path) -> None:
+    for number in range(2):
+        save(tmp_path / f"{number}.png", picture(number))
+    (tmp_path / "list.csv").write_text("where,what,part\n1.png,b,train\n0.png,a,test\n")
+    columns = {"path_column": "where", "label_column": "what", "split_column": "part"}
+    pack(tmp_path / "list.csv", tmp_path / "out.lmdb", **columns)
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        assert reader.manifest.classes == ("a", "b")
+        assert list(reader.manifest.splits) == ["train", "test"]
+
+
+def test_keywords_are_the_options() -> None:
+    assert [field.name for field in fields(PackOptions)] == list(PackKeywords.__annotations__)
+
+
+def test_keywords_win_over_options(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images")
+    pack(source, tmp_path / "out.lmdb", PackOptions(resize=16, quality=50), quality=60)
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        assert (reader.manifest.recipe["size"], reader.manifest.recipe["quality"]) == (16, 60)
+
+
+def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="suffix"):
+        pack(make_classes(tmp_path / "images"), tmp_path / "out.zip")
