@@ -1,0 +1,147 @@
+"""`iofast doctor`: says what is there, survives whatever is broken, and knows what to do about it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from iofast import machine
+from iofast.cli import main
+from iofast.commands import checks
+from iofast.commands.checks import Check
+
+
+def by_name(found: list[Check]) -> dict[str, Check]:
+    return {check.name: check for check in found}
+
+
+def test_text_and_status(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["doctor"])
+    text = capsys.readouterr().out
+    assert status == 0
+    for word in ("kernel", "numpy", "lmdb", "torch", "cores", "free memory", "/dev/shm", "open files", "ptrace"):
+        assert word in text
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["version"] == 1
+    groups = {check["group"] for check in value["checks"]}
+    assert groups == {"iofast", "libraries", "optional libraries", "GPU", "machine"}
+    assert all(check["state"] in ("ok", "note", "missing", "broken") for check in value["checks"])
+    assert all(check["advice"] for check in value["checks"] if check["state"] in ("missing", "broken"))
+
+
+def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_missing_library_is_said_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = checks._version
+    monkeypatch.setattr(checks, "_version", lambda name: "" if name in ("tqdm", "torch") else real(name))
+    assert main(["doctor"]) == 1
+    assert "pip install tqdm" in capsys.readouterr().out
+    found = by_name(checks.checks())
+    assert found["tqdm"].state == "broken"
+    assert found["torch"].state == "missing"
+    assert found["CUDA"].state == "note"
+
+
+def test_a_broken_torch_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it raises
+    found = [check for check in checks.checks() if check.name == "torch" and check.group == "GPU"]
+    assert [check.state for check in found] == ["broken"]
+    assert found[0].advice
+
+
+def test_a_check_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode() -> int:
+        raise RuntimeError("no such\nthing")
+
+    monkeypatch.setattr(machine, "cores", explode)
+    broken = [check for check in checks.checks() if check.state == "broken"]
+    assert [check.value for check in broken] == ["RuntimeError: no such"]
+
+
+def test_a_kernel_without_native_code_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    from iofast import kernel
+
+    facts = {"backend": "python", "simd": "none", "libjpeg-turbo": None, "missing": "no compiler was there"}
+    monkeypatch.setattr(kernel, "backend", "python")
+    monkeypatch.setattr(kernel, "describe", lambda: facts)
+    found = by_name(checks.checks())
+    assert found["kernel"].state == "missing"
+    assert "no compiler was there" in found["kernel"].value
+    assert "compiler" in found["kernel"].advice
+    assert "libjpeg-turbo" not in found
+
+
+@pytest.mark.parametrize(
+    ("scope", "capabilities", "state"),
+    [("0", 0, "ok"), ("1", 0, "missing"), ("1", 1 << 19, "ok"), ("3", 1 << 19, "missing"), ("", 0, "ok")],
+)
+def test_ptrace(scope: str, capabilities: int, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_first_line", lambda _: scope)
+    monkeypatch.setattr(checks, "_effective_capabilities", lambda: capabilities)
+    check = checks._ptrace("machine")
+    assert check.state == state
+    assert bool(check.advice) == (state == "missing")
+
+
+class TestControlGroups:
+    """What is left after control groups of either version, as files have it."""
+
+    @pytest.fixture
+    def tree(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
+        monkeypatch.setattr(machine, "_PROC_CGROUP", tmp_path / "self")
+        monkeypatch.setattr(machine, "affinity", lambda: 16)
+        (tmp_path / "self").write_text("")
+        return tmp_path
+
+    def put(self, tree: Path, **files: str) -> None:
+        for name, text in files.items():
+            path = tree / name.replace("__", "/").replace("_DOT_", ".")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def test_no_groups(self, tree: Path) -> None:
+        assert (machine.cpu_quota(), machine.memory_limit(), machine.cores()) == (None, None, 16)
+        (tree / "self").unlink()
+        assert machine.cores() == 16
+
+    def test_version_2_the_tightest_on_the_way_up_counts(self, tree: Path) -> None:
+        (tree / "self").write_text("0::/a/b\n")
+        self.put(tree, a__b__cpu_DOT_max="max 100000", a__cpu_DOT_max="250000 100000", cpu_DOT_max="800000 100000")
+        self.put(
+            tree, a__b__memory_DOT_max="max\n", a__memory_DOT_max="2000000000\n", a__memory_DOT_current="500000000"
+        )
+        assert machine.cpu_quota() == 2.5
+        assert machine.cores() == 3
+        assert machine.memory_limit() == 2_000_000_000
+        assert machine.free_memory() <= 1_500_000_000
+
+    def test_version_2_in_a_container_that_shows_the_hosts_path(self, tree: Path) -> None:
+        (tree / "self").write_text("0::/docker/abc\n")
+        self.put(tree, cpu_DOT_max="50000 100000")
+        assert machine.cores() == 1
+
+    def test_version_1(self, tree: Path) -> None:
+        (tree / "self").write_text("8:memory:/job\n4:cpu,cpuacct:/job\n0::/\n")
+        self.put(tree, cpu__job__cpu_DOT_cfs_quota_us="400000", cpu__job__cpu_DOT_cfs_period_us="100000")
+        self.put(tree, memory__job__memory_DOT_limit_in_bytes="1000000", memory__memory_DOT_limit_in_bytes=str(1 << 62))
+        assert machine.cores() == 4
+        assert machine.memory_limit() == 1_000_000
+
+    @pytest.mark.parametrize("text", ["", "max", "x y", "100000 0"])
+    def test_files_that_say_nothing(self, tree: Path, text: str) -> None:
+        (tree / "self").write_text("0::/\n")
+        self.put(tree, cpu_DOT_max=text)
+        assert machine.cpu_quota() is None
