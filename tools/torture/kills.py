@@ -75,7 +75,7 @@ def _finish(folder: Path, target: str) -> int:
 def _kill(folder: Path, chance: random.Random, seconds: float) -> str:
     """Start a pack, kill parent or worker after a random time, wait until all its processes are gone."""
     process = psutil.Popen(_command(folder, "out.lmdb"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(chance.uniform(0, seconds * 1.1))
+    time.sleep(chance.uniform(0, seconds * 0.9))
     try:
         family = [process, *process.children(recursive=True)]
         workers = [member for member in family[1:] if member.is_running()]
