@@ -101,12 +101,14 @@ def page(figures: dict[str, list[float]], images: int, sizes: tuple[int, int], p
     memory = [[f"{count:,}", f"{peak / (1 << 20):.0f} MiB"] for count, peak in peaks.items()]
     return f"""# Packing: `iofast pack --resize 256 --quality 90` beside Pillow in a process pool of two
 
-{images:,} images, two cores, sources in the page cache, whole processes including start-up, {len(figures[ours])} rounds in turn.
+{images:,} images, two cores, sources in the page cache, whole processes including start-up, {len(figures[ours])} rounds
+in turn.
 Pillow writes plain files, with the same filter and quality; iofast writes checksums, an index and an LMDB, durably.
 
 {measure.table(("", "seconds: median (least – most)", "images/s", "kB per image"), rows)}
 
-`{ours}` is **{measure.ratio(figures, theirs, ours):.2f}×** as fast; its images take {sizes[0] / sizes[1]:.3f} of the bytes.
+`{ours}` is **{measure.ratio(figures, theirs, ours):.2f}×** as fast; its images take {sizes[0] / sizes[1]:.3f} of the
+bytes.
 
 Peak memory of `iofast pack` with its two workers (proportional set size, sampled every 50 ms):
 

@@ -11,7 +11,6 @@ import ctypes
 import math
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from io import BytesIO
 
 import google_crc32c
@@ -246,8 +245,6 @@ def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe) -> bytes:
     options: dict[str, object] = {"quality": recipe.quality, "subsampling": _SUBSAMPLING[recipe.subsampling]}
     if recipe.restart:
         options["restart_marker_blocks"] = recipe.restart
-    with suppress(OSError):  # Pillow guesses the buffer that this needs from the size, too small for noise
-        return _save(pixels, "JPEG", {**options, "optimize": True})
     return _save(pixels, "JPEG", options)
 
 

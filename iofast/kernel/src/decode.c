@@ -71,15 +71,10 @@ static iof_status fetch(iof_context *context, const iof_source *source, int64_t 
   return status;
 }
 
-/* EXIF orientation as three questions: is the stored image on its side, and which upright axes run backwards? */
-typedef struct {
-  int turned, mirror_x, mirror_y;
-} orientation;
-
-static orientation orientation_of(int exif) {
-  return (orientation){.turned = exif >= 5 && exif <= 8,
-                       .mirror_x = exif == 2 || exif == 3 || exif == 6 || exif == 7,
-                       .mirror_y = exif == 3 || exif == 4 || exif == 7 || exif == 8};
+iof_orientation iof_orientation_of(int exif) {
+  return (iof_orientation){.turned = exif >= 5 && exif <= 8,
+                           .mirror_x = exif == 2 || exif == 3 || exif == 6 || exif == 7,
+                           .mirror_y = exif == 3 || exif == 4 || exif == 7 || exif == 8};
 }
 
 static int box_fits(const iof_box *b, int width, int height, int out_width, int out_height) {
@@ -116,7 +111,7 @@ typedef struct {
 into the stored image's. Returns the rectangle of stored pixels that is needed. */
 static iof_status make_axes(iof_context *context, const view *v, int width, int height, int32_t rect[4]) {
   iof_resampler *r = &context->resampler;
-  orientation o = orientation_of(v->exif);
+  iof_orientation o = iof_orientation_of(v->exif);
   iof_axis *x = o.turned ? &r->y : &r->x, *y = o.turned ? &r->x : &r->y;
   iof_span across = span_of(v->box->x0, v->box->x1, width, v->denominator);
   iof_span down = span_of(v->box->y0, v->box->y1, height, v->denominator);
@@ -138,34 +133,38 @@ the pixels that the width does. Without negative lobes both orders agree to one 
 static int horizontal_first(int filter, const iof_box *b, int exif) {
   int narrower = b->x1 - b->x0 - b->virtual_w, lower = b->y1 - b->y0 - b->virtual_h;
   int upright_first = !(lower > 0 && lower > (int64_t)narrower * 2);
-  return (filter == IOF_BICUBIC || filter == IOF_LANCZOS) && upright_first != orientation_of(exif).turned;
+  return (filter == IOF_BICUBIC || filter == IOF_LANCZOS) && upright_first != iof_orientation_of(exif).turned;
 }
 
-static iof_status decode_view(iof_context *context, const uint8_t *data, size_t length, const view *v, iof_target target,
-                              int *components) {
+/* Header, limits and box, before any pixel; the upright size of the image. */
+static iof_status open_view(iof_context *context, const uint8_t *data, size_t length, const view *v, int *width,
+                            int *height) {
+  int stored_width = 0, stored_height = 0, components, turned = iof_orientation_of(v->exif).turned;
+  iof_status status = length < 2 || data[0] != 0xFF || data[1] != 0xD8 ? IOF_UNSUPPORTED : IOF_OK;
+  if (!status) status = iof_jpeg_open(context->jpeg, data, length, &stored_width, &stored_height, &components);
+  if (!status && (uint64_t)stored_width * (uint64_t)stored_height > context->options.max_pixels) status = IOF_LIMIT;
+  *width = turned ? stored_height : stored_width;
+  *height = turned ? stored_width : stored_height;
+  if (!status && !box_fits(v->box, *width, *height, v->width, v->height)) status = IOF_BOX;
+  return status;
+}
+
+static iof_status decode_view(iof_context *context, const view *v, int width, int height, iof_target target) {
   const iof_options *options = &context->options;
-  int stored_width = 0, stored_height = 0;
   int32_t rect[4];
   iof_pixels pixels;
-  view whole = *v;
-  iof_status status = length < 2 || data[0] != 0xFF || data[1] != 0xD8 ? IOF_UNSUPPORTED : IOF_OK;
-  if (!status) status = iof_jpeg_open(context->jpeg, data, length, &stored_width, &stored_height, components);
-  if (!status && (uint64_t)stored_width * (uint64_t)stored_height > options->max_pixels) status = IOF_LIMIT;
-  orientation o = orientation_of(v->exif);
-  int width = o.turned ? stored_height : stored_width, height = o.turned ? stored_width : stored_height;
-  if (!status && !box_fits(v->box, width, height, v->width, v->height)) status = IOF_BOX;
+  view scaled_view = *v;
+  if (!v->denominator) scaled_view.denominator = options->fast ? fast_denominator(v->box) : 1;
+  iof_status status = make_axes(context, &scaled_view, width, height, rect);
+  if (!status) status = iof_jpeg_region(context->jpeg, rect, scaled_view.denominator, options->strict, &pixels);
   if (!status) {
-    if (!v->denominator) whole.denominator = options->fast ? fast_denominator(v->box) : 1;
-    status = make_axes(context, &whole, width, height, rect);
-  }
-  if (!status) status = iof_jpeg_region(context->jpeg, rect, whole.denominator, options->strict, &pixels);
-  if (!status) {
-    if (o.turned) { /* stored columns become upright rows */
+    if (iof_orientation_of(v->exif).turned) { /* stored columns become upright rows */
       int64_t swap = target.x_stride;
       target.x_stride = target.y_stride;
       target.y_stride = swap;
     }
-    status = iof_resample(&context->resampler, &pixels, &target, horizontal_first(options->filter, v->box, v->exif));
+    int order = horizontal_first(options->filter, v->box, v->exif);
+    status = iof_resample(&context->resampler, &pixels, &target, order);
   }
   return status;
 }
@@ -180,28 +179,53 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
                       const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
   for (int64_t i = start; i < stop; i++) {
     const uint8_t *data = NULL;
-    int components;
+    int width, height;
     iof_target target = {out->data + i * out->row_stride, out->x_stride, out->y_stride, out->channel_stride};
     view v = {&boxes[i], source->orientations[i], flips[i], 0, out->width, out->height};
     iof_status result = fetch(context, source, i, &data);
-    if (!result) result = decode_view(context, data, (size_t)source->lengths[i], &v, target, &components);
+    if (!result) result = open_view(context, data, (size_t)source->lengths[i], &v, &width, &height);
+    if (!result) result = decode_view(context, &v, width, height, target);
     if (result) zero_row(out, target.data);
     status[i] = (int32_t)result;
   }
 }
 
+static iof_status transcode_rgb(iof_context *context, const view *v, int width, int height, const iof_recipe *recipe,
+                                iof_encoded *encoded) {
+  size_t stride = 3 * (size_t)recipe->width, pixels = (size_t)recipe->width * (size_t)recipe->height;
+  int gray = iof_jpeg_gray(context->jpeg);
+  uint8_t *rgb = iof_reserve(&context->rgb, 3 * pixels + 64);
+  iof_status status = rgb ? IOF_OK : IOF_MEMORY;
+  if (!status) status = decode_view(context, v, width, height, (iof_target){rgb, 3, (int64_t)stride, 1});
+  for (size_t i = 0; i < pixels && gray && !status; i++) rgb[i] = rgb[3 * i]; /* grayscale stays grayscale */
+  if (!status) status = iof_jpeg_encode(context->jpeg, rgb, gray ? 1 : 3, recipe, encoded);
+  return status;
+}
+
+/* Whether the planes may be resampled as they are stored. Not where the result keeps all its chroma: who asks for 4:4:4
+gets the pixels that Pillow would make, to the last level. */
+static int by_planes(const iof_context *context, const iof_recipe *recipe, int width, int height) {
+  const iof_box *b = &recipe->box;
+  int whole = b->x0 == 0 && b->y0 == 0 && b->x1 == width && b->y1 == height;
+  int linear = context->options.filter == IOF_BOX_FILTER || context->options.filter == IOF_BILINEAR;
+  int planes = iof_jpeg_planar(context->jpeg);
+  if (planes == 1) return whole && linear;
+  return whole && planes && context->options.filter != IOF_NEAREST && recipe->h_samp * recipe->v_samp > 1;
+}
+
 iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
                          const uint8_t **encoded, size_t *encoded_length) {
-  size_t stride = 3 * (size_t)recipe->width;
-  int too_large = (uint64_t)recipe->width * (uint64_t)recipe->height > context->options.max_pixels;
-  uint8_t *rgb = too_large ? NULL : iof_reserve(&context->rgb, stride * (size_t)recipe->height + 64);
-  iof_target target = {rgb, 3, (int64_t)stride, 1};
   view v = {&recipe->box, recipe->orientation, 0, recipe->denominator, recipe->width, recipe->height};
-  int components = 3;
-  iof_status status = rgb ? IOF_OK : too_large ? IOF_LIMIT : IOF_MEMORY;
-  if (!status) status = decode_view(context, data, length, &v, target, &components);
-  if (!status && components == 1) /* grayscale stays grayscale */
-    for (size_t i = 0; i < (size_t)recipe->width * (size_t)recipe->height; i++) rgb[i] = rgb[3 * i];
-  if (!status) status = iof_jpeg_encode(context->jpeg, rgb, recipe, components == 1, encoded, encoded_length);
+  iof_encoded result = {0};
+  int width, height;
+  iof_status status = open_view(context, data, length, &v, &width, &height);
+  if (!status && (uint64_t)recipe->width * (uint64_t)recipe->height > context->options.max_pixels) status = IOF_LIMIT;
+  if (!status) {
+    status = by_planes(context, recipe, width, height)
+                 ? iof_transcode_planes(context->jpeg, &context->resampler, recipe, &context->options, &context->rgb, &result)
+                 : transcode_rgb(context, &v, width, height, recipe, &result);
+  }
+  *encoded = result.data;
+  *encoded_length = result.length;
   return status;
 }

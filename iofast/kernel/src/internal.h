@@ -58,11 +58,13 @@ typedef struct {
 
 vertical_first   dst[x] = sum_k rows[k][x] * coef[k] >> shift, clipped to [0, 255 << IOF_FRACTION], n bytes
 horizontal       dst pixel i = the axis applied to an int16 RGBX row, clipped to [0, limit], int16 RGBX or uint8 RGB
+horizontal_gray  the same for rows of one channel, to uint8
 vertical_last    dst[x] = the same on int16 rows, to uint8 */
 typedef struct {
   void (*vertical_first)(const uint8_t *const *rows, const int16_t *coef, int taps, int n, int shift, int16_t *dst);
   void (*horizontal_rgb)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*horizontal_wide)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst);
+  void (*horizontal_gray)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*vertical_last)(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst);
   const char *name;
 } iof_loops;
@@ -85,14 +87,49 @@ Pillow clips between the passes, so the order is part of the result. */
 iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_target *target, int horizontal_first);
 void iof_resampler_free(iof_resampler *r);
 
+/* One colour component of an image: `width` x `height` samples that stand for `across` x `down` of its own size (an odd
+image has half a sample to spare in its chroma). */
+typedef struct {
+  uint8_t *samples;
+  size_t stride;
+  int width, height;
+  double across, down;
+} iof_plane;
+
+/* Apply the two axes to one plane; output (column i, row j) goes to data + i * x_stride + j * y_stride. */
+iof_status iof_resample_plane(iof_resampler *r, const iof_plane *plane, const iof_target *target);
+
 /* libjpeg behind three calls. `open` reads the header; `region` decodes at least [x0, x1) x [y0, y1) of the image scaled
 by 1/denominator; any failure leaves the decoder ready for the next `open`. */
 typedef struct iof_jpeg iof_jpeg;
+typedef struct {
+  const uint8_t *data; /* in the encoder's buffer, until the next image is encoded */
+  size_t length;
+} iof_encoded;
 iof_jpeg *iof_jpeg_new(void);
 void iof_jpeg_free(iof_jpeg *jpeg);
 iof_status iof_jpeg_open(iof_jpeg *jpeg, const uint8_t *data, size_t length, int *width, int *height, int *components);
 iof_status iof_jpeg_region(iof_jpeg *jpeg, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels);
-iof_status iof_jpeg_encode(iof_jpeg *jpeg, const uint8_t *rgb, const iof_recipe *recipe, int gray,
-                           const uint8_t **encoded, size_t *encoded_length);
+/* Rows of `count` interleaved channels: 3 = RGB, 1 = gray. */
+iof_status iof_jpeg_encode(iof_jpeg *jpeg, const uint8_t *pixels, int count, const iof_recipe *recipe, iof_encoded *encoded);
+int iof_jpeg_gray(const iof_jpeg *jpeg); /* the opened image has one component */
+
+/* The same without colour conversion and chroma resampling: the planes as they are stored, 1 or 3 of them. `planar`
+says after `open` how many there are, 0 for an image that has to go the other way. The planes that are encoded must have
+room for whole iMCUs behind their last row and column. */
+int iof_jpeg_planar(const iof_jpeg *jpeg);
+iof_status iof_jpeg_planes(iof_jpeg *jpeg, int denominator, int strict, iof_plane planes[3]);
+iof_status iof_jpeg_encode_planes(iof_jpeg *jpeg, const iof_plane *planes, int count, const iof_recipe *recipe,
+                                  iof_encoded *encoded);
+
+/* Where a recipe's image lies in its source: orientation taken apart. */
+typedef struct {
+  int turned, mirror_x, mirror_y; /* stored on its side; upright axes that run backwards */
+} iof_orientation;
+iof_orientation iof_orientation_of(int exif);
+
+/* Decode, resample and encode the opened image plane by plane; `memory` is for the result's planes. */
+iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
+                                iof_buffer *memory, iof_encoded *encoded);
 
 #endif

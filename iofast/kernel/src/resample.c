@@ -36,6 +36,16 @@ static void horizontal_wide(const int16_t *row, const iof_axis *axis, const int3
     for (int c = 0; c < 4; c++) *dst++ = (int16_t)clip(horizontal(row, axis, i, c, shift), WIDE_LIMIT);
 }
 
+static void horizontal_gray(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst) {
+  (void)pairs;
+  for (int i = 0; i < axis->outputs; i++) {
+    const int16_t *coef = axis->coef + (size_t)i * (size_t)axis->taps, *p = row + (axis->start[i] - axis->low);
+    int32_t sum = 1 << (shift - 1);
+    for (int k = 0; k < axis->count[i]; k++) sum += p[k] * coef[k];
+    dst[i] = (uint8_t)clip(sum >> shift, 255);
+  }
+}
+
 static void vertical_last(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst) {
   for (int x = 0; x < n; x++) {
     int32_t sum = 1 << (shift - 1);
@@ -44,7 +54,8 @@ static void vertical_last(const int16_t *const *rows, const int16_t *coef, int t
   }
 }
 
-const iof_loops iof_loops_scalar = {vertical_first, horizontal_rgb, horizontal_wide, vertical_last, "scalar"};
+const iof_loops iof_loops_scalar = {vertical_first, horizontal_rgb,  horizontal_wide,
+                                      horizontal_gray, vertical_last, "scalar"};
 
 const iof_loops *iof_loops_best(void) {
   const char *forced = getenv("IOFAST_SIMD");
@@ -199,6 +210,45 @@ iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_ta
     if (!status) status = horizontal_first ? horizontal_then_vertical(r, pixels, target) : vertical_then_horizontal(r, pixels, target);
   }
   return status;
+}
+
+/* Coefficients of eight neighbouring outputs for one pair of taps side by side: a multiply-add on eight gathered pairs. */
+static int32_t *expand_eights(iof_resampler *r) {
+  const iof_axis *axis = &r->x;
+  size_t outputs = (size_t)(axis->outputs + 7) & ~(size_t)7, taps = (size_t)axis->taps;
+  int32_t *pairs = iof_reserve(&r->pairs, outputs * taps / 2 * sizeof(int32_t));
+  for (size_t i = 0; pairs && i < outputs; i++)
+    for (size_t k = 0; k < taps; k += 2) {
+      const int16_t *c = axis->coef + i * taps + k;
+      pairs[(i / 8) * taps * 4 + (k / 2) * 8 + i % 8] = (int32_t)((uint32_t)(uint16_t)c[0] | (uint32_t)(uint16_t)c[1] << 16);
+    }
+  return pairs;
+}
+
+iof_status iof_resample_plane(iof_resampler *r, const iof_plane *plane, const iof_target *t) {
+  const iof_loops *loops = iof_loops_best();
+  iof_status status = give_taps(&r->x);
+  int n = r->x.high - r->x.low;
+  size_t wide_size = (size_t)n + (size_t)r->x.taps + 64;
+  int16_t *wide = iof_reserve(&r->wide, wide_size * sizeof(int16_t));
+  uint8_t *out = iof_reserve(&r->row, (size_t)r->x.outputs + 64);
+  const uint8_t **rows = iof_reserve(&r->rows, ((size_t)r->y.taps + 2) * sizeof(*rows));
+  const int32_t *pairs = status ? NULL : expand_eights(r);
+  if (!wide || !out || !rows || !pairs) return IOF_MEMORY;
+  memset(wide + n, 0, (wide_size - (size_t)n) * sizeof(int16_t));
+  const uint8_t *first = plane->samples + (size_t)r->y.low * plane->stride + r->x.low;
+  for (int j = 0; j < r->y.outputs; j++) {
+    uint8_t *to = t->data + j * t->y_stride;
+    int taps = gather(&r->y, j, first, plane->stride, rows);
+    loops->vertical_first(rows, coefficients(&r->y, j), taps, n, precision(&r->y) - IOF_FRACTION, wide);
+    loops->horizontal_gray(wide, &r->x, pairs, r->x.precision + IOF_FRACTION, out);
+    if (t->x_stride == 1) {
+      memcpy(to, out, (size_t)r->x.outputs);
+    } else {
+      for (int i = 0; i < r->x.outputs; i++) to[i * t->x_stride] = out[i];
+    }
+  }
+  return IOF_OK;
 }
 
 void iof_resampler_free(iof_resampler *r) {

@@ -124,6 +124,30 @@ static AVX2 void horizontal_wide(const int16_t *row, const iof_axis *axis, const
   }
 }
 
+/* Eight outputs at a time: a gather brings each its pair of inputs. */
+static inline INLINE void horizontal_gray_taps(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int taps,
+                                               int shift, uint8_t *dst) {
+  __m128i by = _mm_cvtsi32_si128(shift);
+  __m256i half = _mm256_set1_epi32(1 << (shift - 1)), low = _mm256_set1_epi32(axis->low);
+  for (int i = 0; i < axis->outputs; i += 8, pairs += 4 * taps) { /* dst has room for a multiple of eight outputs */
+    __m256i at = _mm256_sub_epi32(_mm256_loadu_si256((const __m256i *)(axis->start + i)), low), sum = half;
+    for (int k = 0; k < taps; k += 2) {
+      __m256i p = _mm256_i32gather_epi32((const int *)(const void *)(row + k), at, 2);
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(p, _mm256_loadu_si256((const __m256i *)(pairs + 4 * k))));
+    }
+    __m256i wide = _mm256_packs_epi32(_mm256_sra_epi32(sum, by), _mm256_setzero_si256());
+    __m256i bytes = _mm256_packus_epi16(wide, wide); /* outputs 0-3 at the start of each half, 4-7 in the other */
+    __m128i first = _mm256_castsi256_si128(bytes), second = _mm256_extracti128_si256(bytes, 1);
+    _mm_storel_epi64((__m128i *)(dst + i), _mm_unpacklo_epi32(first, second));
+  }
+}
+
+static AVX2 void horizontal_gray(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst) {
+#define CALL(t) horizontal_gray_taps(row, axis, pairs, t, shift, dst)
+  WITH_CONSTANT_TAPS(axis->taps, CALL)
+#undef CALL
+}
+
 static AVX2 void vertical_last(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst) {
   __m128i by = _mm_cvtsi32_si128(shift);
   for (int x = 0; x < n; x += 16) { /* n is a multiple of 32 */
@@ -141,5 +165,5 @@ static AVX2 void vertical_last(const int16_t *const *rows, const int16_t *coef, 
   }
 }
 
-const iof_loops iof_loops_avx2 = {vertical_first, horizontal_rgb, horizontal_wide, vertical_last, "avx2"};
+const iof_loops iof_loops_avx2 = {vertical_first, horizontal_rgb, horizontal_wide, horizontal_gray, vertical_last, "avx2"};
 #endif

@@ -1,0 +1,78 @@
+/* Packing without colour conversion: the planes of a JPEG are resampled as they are stored and encoded again.
+
+Upsampling the chroma, converting to RGB, and doing both backwards again costs more than the resampling itself and only
+blurs: the chroma of the usual 4:2:0 picture has as many samples as a picture of half the size needs. Luma and chroma
+get the same filter, each at its own scale. */
+#include <string.h>
+
+#include "internal.h"
+
+/* How a plane of the source becomes a plane of the result, along one upright axis. */
+typedef struct {
+  double extent; /* of the stored plane, in its own samples */
+  int size;      /* samples stored */
+  int mirror;
+  double virtual_size, first; /* of the whole resampled image and of the window, in the result's samples */
+  int outputs;
+} axis_plan;
+
+static iof_status make_axis(iof_axis *axis, const axis_plan *p, int filter, iof_buffer *scratch) {
+  double scale = p->extent / p->virtual_size;
+  iof_span span = {.low = 0, .high = p->size, .virtual_size = p->outputs, .outputs = p->outputs};
+  /* seen from the far end, the last sample may reach beyond the picture's edge: the picture begins inside of it */
+  span.from = p->first * scale + (p->mirror ? p->size - p->extent : 0);
+  span.to = span.from + p->outputs * scale;
+  iof_status status = iof_axis_make(axis, &span, filter, scratch);
+  if (!status && p->mirror) iof_axis_mirror(axis, p->size);
+  return status;
+}
+
+static int divided_up(int size, int by) { return (size + by - 1) / by; }
+
+/* Repeat the last column and row into the rest of the last blocks, as libjpeg does with rows of pixels. */
+static void pad(const iof_plane *plane, size_t width, size_t height) {
+  size_t own_width = (size_t)plane->width, own_height = (size_t)plane->height;
+  for (size_t y = 0; y < own_height; y++) {
+    uint8_t *row = plane->samples + y * plane->stride;
+    memset(row + own_width, row[own_width - 1], width - own_width);
+  }
+  for (size_t y = own_height; y < height; y++)
+    memcpy(plane->samples + y * plane->stride, plane->samples + (own_height - 1) * plane->stride, width);
+}
+
+static iof_status resample_plane(iof_resampler *r, const iof_recipe *recipe, int filter, const iof_plane *from,
+                                 const iof_plane *to, int h, int v) {
+  iof_orientation o = iof_orientation_of(recipe->orientation);
+  const iof_box *b = &recipe->box;
+  axis_plan across = {o.turned ? from->down : from->across, o.turned ? from->height : from->width, o.mirror_x,
+                      (double)b->virtual_w / h, (double)b->x / h, to->width};
+  axis_plan down = {o.turned ? from->across : from->down, o.turned ? from->width : from->height, o.mirror_y,
+                    (double)b->virtual_h / v, (double)b->y / v, to->height};
+  iof_target target = {to->samples, 1, (int64_t)to->stride, 0};
+  if (o.turned) target = (iof_target){to->samples, (int64_t)to->stride, 1, 0};
+  iof_status status = make_axis(o.turned ? &r->y : &r->x, &across, filter, &r->weights);
+  if (!status) status = make_axis(o.turned ? &r->x : &r->y, &down, filter, &r->weights);
+  if (!status) status = iof_resample_plane(r, from, &target);
+  return status;
+}
+
+iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
+                                iof_buffer *memory, iof_encoded *encoded) {
+  int count = iof_jpeg_planar(jpeg), luma_h = count == 3 ? recipe->h_samp : 1, luma_v = count == 3 ? recipe->v_samp : 1;
+  size_t width = (size_t)divided_up(recipe->width, 8 * luma_h) * 8, height = (size_t)divided_up(recipe->height, 8 * luma_v) * 8;
+  size_t luma = width * (size_t)luma_h * height * (size_t)luma_v, chroma = count == 3 ? width * height : 0;
+  iof_plane from[3], to[3];
+  iof_status status = iof_jpeg_planes(jpeg, recipe->denominator, options->strict, from);
+  uint8_t *samples = iof_reserve(memory, luma + 2 * chroma + 64);
+  if (!status && !samples) status = IOF_MEMORY;
+  for (int p = 0; p < count && !status; p++) {
+    int h = p ? luma_h : 1, v = p ? luma_v : 1; /* how much coarser this plane of the result is than its pixels */
+    size_t own_width = width * (size_t)(p ? 1 : luma_h), own_height = height * (size_t)(p ? 1 : luma_v);
+    to[p] = (iof_plane){samples, own_width, divided_up(recipe->width, h), divided_up(recipe->height, v), 0, 0};
+    samples += own_width * own_height;
+    status = resample_plane(r, recipe, options->filter, &from[p], &to[p], h, v);
+    if (!status) pad(&to[p], own_width, own_height);
+  }
+  if (!status) status = iof_jpeg_encode_planes(jpeg, to, count, recipe, encoded);
+  return status;
+}
