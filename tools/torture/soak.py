@@ -27,7 +27,7 @@ ALLOWED = 8 << 20  # bytes from epoch 20 to 200; one leaked batch an epoch would
 def run() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         sample_photographs.make(Path(folder, "images"), per_class=24, val=1, quiet=True)
-        pack(Path(folder, "images"), Path(folder, "out.lmdb"), size=256)
+        pack(Path(folder, "images"), Path(folder, "out.lmdb"), resize=256)
         dataset = FastDataset(Path(folder, "out.lmdb"), split="train")
         loader = FastLoader(dataset, batch_size=64, shuffle=True, transform=T.train(224), dtype=torch.float32)
         resident = [_epoch(loader, epoch) for epoch in tqdm(range(EPOCHS), desc="soak", unit="epoch")]

@@ -1,0 +1,55 @@
+"""The Python in the documents for users runs, from top to bottom, as a reader would type it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from iofast import pack
+
+ROOT = Path(__file__).resolve().parent.parent
+SPECIFICATIONS = {"format.md", "design.md"}  # their fragments explain, they are no programs
+DOCUMENTS = [
+    path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.name not in SPECIFICATIONS
+]
+CLASSES, PER_CLASS = ("left", "right"), 40
+
+
+def programs() -> Iterator[tuple[str, str]]:
+    """Each document that has Python in it: its name, and all its blocks as one program."""
+    for path in DOCUMENTS:
+        blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+        if blocks:
+            yield path.name, "\n".join(blocks)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the documents talk about: images/ by class, out.lmdb of them, imagenet.lmdb of the same in two splits."""
+    root = tmp_path_factory.mktemp("documents")
+    rng = np.random.default_rng(0)
+    for target in ("images", "split/train", "split/val"):
+        for name in CLASSES:
+            (root / target / name).mkdir(parents=True)
+            for number in range(PER_CLASS):
+                pixels = rng.integers(0, 256, (9, 12, 3), np.uint8)
+                image = Image.fromarray(pixels).resize((320, 280), Image.Resampling.BICUBIC)
+                image.save(root / target / name / f"{number}.jpg")
+    pack(root / "images", root / "out.lmdb", resize=256)
+    pack(root / "split", root / "imagenet.lmdb", resize=256)
+    return root
+
+
+@pytest.mark.parametrize(("name", "program"), list(programs()), ids=[name for name, _ in programs()])
+def test_python_in_documents_runs(name: str, program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    exec(compile(program, name, "exec", dont_inherit=True), {"__name__": "__main__"})
+
+
+def test_readme_has_the_thirty_second_start() -> None:
+    assert dict(programs())["README.md"].count("FastLoader(") == 1
