@@ -150,7 +150,7 @@ class TranscodeRecipe:
         return goal
 
     def crop(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """The box (x0, y0, x1, y1) that is kept of a resampled image of `width` x `height`: all of it, or its centre."""
+        """The box (x0, y0, x1, y1) kept of a resampled image of `width` x `height`: all of it, or its centre."""
         if self.mode != "crop":
             return 0, 0, width, height
         side = min(self.size or width, width, height)
