@@ -190,3 +190,9 @@ void iof_axis_mirror(iof_axis *axis, int size) {
   axis->high = size - low;
   for (int i = axis->outputs; i & 7; i++) axis->start[i] = axis->low;
 }
+
+iof_orientation iof_orientation_of(int exif) {
+  return (iof_orientation){.turned = exif >= 5 && exif <= 8,
+                           .mirror_x = exif == 2 || exif == 3 || exif == 6 || exif == 7,
+                           .mirror_y = exif == 3 || exif == 4 || exif == 7 || exif == 8};
+}

@@ -71,12 +71,6 @@ static iof_status fetch(iof_context *context, const iof_source *source, int64_t 
   return status;
 }
 
-iof_orientation iof_orientation_of(int exif) {
-  return (iof_orientation){.turned = exif >= 5 && exif <= 8,
-                           .mirror_x = exif == 2 || exif == 3 || exif == 6 || exif == 7,
-                           .mirror_y = exif == 3 || exif == 4 || exif == 7 || exif == 8};
-}
-
 static int box_fits(const iof_box *b, int width, int height, int out_width, int out_height) {
   return b->x0 >= 0 && b->y0 >= 0 && b->x0 < b->x1 && b->y0 < b->y1 && b->x1 <= width && b->y1 <= height &&
          b->virtual_w >= 1 && b->virtual_h >= 1 && b->x >= 0 && b->y >= 0 && out_width >= 1 && out_height >= 1 &&

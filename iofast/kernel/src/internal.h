@@ -48,6 +48,12 @@ iof_status iof_axis_make(iof_axis *axis, const iof_span *span, int filter, iof_b
 /* See the axis from the other end of an image of `size` pixels: inputs i become size - 1 - i. */
 void iof_axis_mirror(iof_axis *axis, int size);
 
+/* EXIF orientation, taken apart: stored on its side, and which upright axes run backwards. */
+typedef struct {
+  int turned, mirror_x, mirror_y;
+} iof_orientation;
+iof_orientation iof_orientation_of(int exif);
+
 /* Where the result of a resample goes: pixel (column i, row j) at data + i * x_stride + j * y_stride. */
 typedef struct {
   uint8_t *data;
@@ -121,12 +127,6 @@ int iof_jpeg_planar(const iof_jpeg *jpeg);
 iof_status iof_jpeg_planes(iof_jpeg *jpeg, int denominator, int strict, iof_plane planes[3]);
 iof_status iof_jpeg_encode_planes(iof_jpeg *jpeg, const iof_plane *planes, int count, const iof_recipe *recipe,
                                   iof_encoded *encoded);
-
-/* Where a recipe's image lies in its source: orientation taken apart. */
-typedef struct {
-  int turned, mirror_x, mirror_y; /* stored on its side; upright axes that run backwards */
-} iof_orientation;
-iof_orientation iof_orientation_of(int exif);
 
 /* Decode, resample and encode the opened image plane by plane; `memory` is for the result's planes. */
 iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
