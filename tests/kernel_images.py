@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from io import BytesIO
@@ -137,6 +138,15 @@ def batch_of(payloads: Sequence[bytes], orientations: Sequence[int] | None = Non
         np.array(orientations or [1] * len(arrays), np.uint8),
     )
     return Batch(source, arrays)
+
+
+def in_a_file(batch: Batch) -> tuple[Source, int]:
+    """The same payloads behind a file descriptor, which the caller closes."""
+    lengths = batch.source[2]
+    fd = os.memfd_create("payloads")
+    os.write(fd, b"".join(payload.tobytes() for payload in batch.payloads))
+    offsets = np.cumsum(lengths) - lengths
+    return (np.full(len(lengths), fd, np.int32), offsets, lengths, *batch.source[3:]), fd
 
 
 class View(NamedTuple):

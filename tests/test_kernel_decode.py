@@ -263,6 +263,26 @@ needs_native = pytest.mark.skipif(native is None, reason="the native kernel is n
 
 
 @needs_native
+@pytest.mark.parametrize("kind", ["444", "422", "420", "440", "411", "441", "progressive", "restart rows"])
+def test_a_region_equals_that_region_of_the_whole_at_every_place(kind: str) -> None:
+    """What lies beside the crop is not decoded, yet upsampled chroma depends on it: every edge, every alignment."""
+    for width, height in ((150, 9), (9, 70), (37, 35)):
+        data = KINDS[kind](photo(width, height, 2))
+        whole = np.asarray(upright(data))
+        for side in (1, 3, 8):
+            corners = [(x, y) for x in range(width - side + 1) for y in range(height - side + 1)]
+            boxes = np.array([(x, y, x + side, y + side, side, side, 0, 0) for x, y in corners], np.int32)
+            count = len(boxes)
+            source, _alive = batch_of([data] * count)
+            out, status = np.empty((count, side, side, 3), np.uint8), np.empty(count, np.int32)
+            context = native.Context(DecodeOptions(filter="nearest"))
+            native.decode_batch(context, source, boxes, np.zeros(count, np.uint8), out, status, 0, count)
+            assert not status.any()
+            wanted = np.stack([whole[y : y + side, x : x + side] for x, y in corners])
+            np.testing.assert_array_equal(out, wanted)
+
+
+@needs_native
 def test_both_back_ends_give_one_answer() -> None:
     data = KINDS["420"](photo(500, 375, 5))
     for plan in PLANS.values():
