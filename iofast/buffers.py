@@ -20,7 +20,7 @@ class BatchMemory:
 
     def __init__(self, *, pinned: bool, spare: int) -> None:
         self._pinned, self._spare = pinned, spare
-        self._free: list[NDArray[np.uint8]] = []  # append and pop are atomic
+        self._free: list[NDArray[np.uint8]] = []  # append and pop are atomic, and nothing else is
         self._out: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # by id: arrays, and references to them, have no hash
 
     def take(self, shape: tuple[int, ...]) -> torch.Tensor:
@@ -44,8 +44,9 @@ class BatchMemory:
         return torch.from_numpy(view).view(shape)
 
     def _find(self, size: int) -> NDArray[np.uint8]:
-        while self._free:
-            block = self._free.pop()
-            if block.size >= size:
-                return block
-        return np.empty(size, np.uint8)
+        try:
+            while (block := self._free.pop()).size < size:
+                pass
+        except IndexError:
+            return np.empty(size, np.uint8)
+        return block

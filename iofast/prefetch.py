@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar, cast
 
 from iofast.errors import WorkerError
 
@@ -78,6 +79,11 @@ class _Promise(Generic[T, S]):
         self.done.set()
 
     def fail(self, error: BaseException) -> None:
+        if self.done.is_set():  # another slice failed before
+            return
+        if isinstance(error, StopIteration):  # to the consumer it would be the end of a shorter epoch
+            stopped, error = error, WorkerError("a job raised StopIteration")
+            error.__cause__ = stopped
         self.error = error
         self.done.set()
 
@@ -103,7 +109,7 @@ class Prefetch(Generic[T, S]):
         stop = _Stop()
         self._threads = [
             threading.Thread(target=_work, args=(n, self._tasks, stop), name=f"iofast-{n}", daemon=True)
-            for n in range(min(num_workers, max(1, count)))
+            for n in range(num_workers)
         ]
         # daemon: a live iterator must not keep the interpreter from exiting; the finalizer, which runs at exit too,
         # then ends the threads before the memory they write to goes
@@ -127,17 +133,19 @@ class Prefetch(Generic[T, S]):
         self._pending.popleft()
         if promise.error is not None:
             self.close()
-            raise promise.error
+            try:
+                raise promise.error
+            finally:
+                promise.error = None  # its traceback leads back to the promise, and so to the batch: a cycle
         self._ask()
-        result = promise.result
-        assert result is not None
-        return result
+        return cast(T, promise.result)
 
     def close(self) -> None:
         """End the threads and forget what they made. Calling it twice is harmless."""
-        self._pending.clear()
         self._asked = self._count
         self._finalizer()
+        while self._pending:
+            self._pending.pop().error = None  # see __next__
 
     def _ask(self) -> None:
         if self._asked < self._count:
@@ -168,5 +176,7 @@ def _end(threads: list[threading.Thread], tasks: SimpleQueue[_Task[T, S] | None]
         tasks.put(None)
     if threading.current_thread() in threads or sys.is_finalizing():
         return  # collected by one of its own threads, which cannot wait for itself
+    end = time.monotonic() + _JOIN_S
     for thread in threads:
-        thread.join(_JOIN_S)
+        if thread.ident is not None:  # else the machine had no more threads to give, and the constructor raised
+            thread.join(max(0.0, end - time.monotonic()))

@@ -1,0 +1,122 @@
+"""What the tests of dataset and loader read: small photographs in class folders, and the same bytes in an LMDB."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from kernel_images import exif, jpeg, photo, save
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from iofast import open_writer
+from iofast.record import ImageInfo
+
+CLASSES = ("ant", "bee", "cat")
+Pixels = NDArray[np.uint8]
+
+
+def photographs(count: int = 40) -> list[bytes]:
+    """JPEGs of different sizes, both ways up, gray and progressive ones, all EXIF orientations."""
+    made = []
+    for i in range(count):
+        width, height = 40 + 7 * i % 61, 40 + 11 * i % 53
+        options: dict[str, object] = {"progressive": i % 5 == 1, "quality": 85 + i % 10}
+        if i % 4 == 3:
+            options["exif"] = exif(1 + i // 4 % 8)
+        made.append(jpeg(photo(width, height, i), "L" if i % 9 == 4 else "RGB", **options))
+    return made
+
+
+def write_folder(root: Path, images: Sequence[bytes], suffix: str = "jpg") -> Path:
+    """Class folders; image i is in class i * 3 // n, so that the order of the list is the folder's."""
+    for i, data in enumerate(images):
+        path = root / CLASSES[i * len(CLASSES) // len(images)] / f"{i:05d}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def write_lmdb(path: Path, images: Sequence[bytes], field: str = "jpg") -> Path:
+    """The records that packing `write_folder(images)` verbatim would make."""
+    with open_writer(path, classes=CLASSES) as writer:
+        for i, data in enumerate(images):
+            writer.write({field: data, "cls": i * len(CLASSES) // len(images)})
+    return path
+
+
+def write_numbered(path: Path, images: Sequence[bytes]) -> Path:
+    """An LMDB in which every image's label is its number."""
+    with open_writer(path) as writer:
+        for i, data in enumerate(images):
+            writer.write({"jpg": data, "cls": i})
+    return path
+
+
+def with_broken(path: Path, images: Sequence[bytes], broken: Iterable[int]) -> Path:
+    """A numbered LMDB where the payloads `broken` are whole headers followed by nothing: no decoder makes pixels."""
+    with open_writer(path) as writer:
+        sizes = [Image.open(BytesIO(data)).size for data in images]
+        writer._describe = lambda fields: ImageInfo(int(fields["cls"]), *sizes[int(fields["cls"])], 1)
+        for i, data in enumerate(images):
+            writer.write({"jpg": data[: len(data) // 3] if i in set(broken) else data, "cls": i})
+    return path
+
+
+def upright(data: bytes) -> Image.Image:
+    """What Pillow makes of an image, by itself."""
+    return ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB")
+
+
+def encoded(image: Pixels, name: str) -> bytes:
+    return save(Image.fromarray(image), name)
+
+
+def digest(batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> str:
+    """SHA-256 over pixels and labels of batches, in sequence."""
+    total = hashlib.sha256()
+    for images, labels in batches:
+        total.update(repr((tuple(images.shape), images.dtype)).encode())
+        total.update(images.contiguous().view(torch.uint8).numpy().tobytes())
+        total.update(labels.numpy().tobytes())
+    return total.hexdigest()
+
+
+def workers() -> int:
+    """Threads of iofast in this process."""
+    return sum(thread.name.startswith("iofast-") for thread in threading.enumerate())
+
+
+def threads() -> int:
+    """Threads of this process, those of C libraries too; one that was joined may be seen a moment longer."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def resident() -> int:
+    """MiB of memory in use."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether `condition` becomes true soon; looked at often, so a true one costs nothing."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        if gc.isenabled():
+            gc.collect()
+        time.sleep(0.002)
+    return True

@@ -1,0 +1,377 @@
+"""Results in order, work ahead bounded, errors at their place, threads that end, whatever the consumer does."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loader_sets import eventually, workers
+
+from iofast.errors import WorkerError
+from iofast.prefetch import Job, Prefetch
+
+
+class Trace:
+    """What jobs did, and how many of them were on their way at most."""
+
+    def __init__(self, delay: float = 0.0, seed: int = 0) -> None:
+        self.lock = threading.Lock()
+        self.begun = self.delivered = self.most = 0
+        self.running: set[int] = set()
+        self.clashes = 0
+        self.log: list[str] = []
+        self.delay, self.random = delay, random.Random(seed)
+
+    def wait(self) -> None:
+        if self.delay:
+            time.sleep(self.random.random() * self.delay)
+
+    def begin(self) -> None:
+        with self.lock:
+            self.begun += 1
+            self.most = max(self.most, self.begun - self.delivered)
+
+
+class Counted(Job[int, int]):
+    """Job `number` is cut into `parts`; its result is made of all of them."""
+
+    def __init__(self, number: int, parts: int = 3, trace: Trace | None = None) -> None:
+        self.number, self.parts, self.trace = number, parts, trace or Trace()
+        self.sum = 0
+
+    def prepare(self) -> list[int]:
+        self.trace.begin()
+        self.trace.wait()
+        return list(range(self.parts))
+
+    def run(self, number: int, part: int) -> None:
+        with self.trace.lock:
+            self.trace.clashes += number in self.trace.running
+            self.trace.running.add(number)
+        self.trace.wait()
+        with self.trace.lock:
+            self.sum += 10**part
+            self.trace.running.discard(number)
+
+    def finish(self) -> int:
+        self.trace.wait()
+        return self.number * 10**self.parts + self.sum
+
+
+def expected(count: int, parts: int) -> list[int]:
+    return [number * 10**parts + int("1" * parts or "0") for number in range(count)]
+
+
+@given(
+    count=st.integers(0, 25),
+    workers=st.integers(1, 5),
+    depth=st.integers(1, 6),
+    parts=st.integers(0, 6),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40)
+def test_order_and_bound(count: int, workers: int, depth: int, parts: int, seed: int) -> None:
+    trace = Trace(0.0015, seed)
+    made = Prefetch(lambda number: Counted(number, parts, trace), count, num_workers=workers, depth=depth)
+    results = []
+    for result in made:
+        with trace.lock:
+            trace.delivered += 1
+        results.append(result)
+        trace.wait()
+    assert results == expected(count, parts)
+    assert trace.most <= depth + 1  # the one just handed over is not yet counted as delivered
+    assert trace.clashes == 0
+    assert list(made) == []
+
+
+def test_it_works_ahead_up_to_its_depth_and_no_further() -> None:
+    trace = Trace()
+    with_depth = Prefetch(lambda number: Counted(number, 2, trace), 50, num_workers=3, depth=4)
+    assert eventually(lambda: trace.begun == 4)
+    time.sleep(0.02)
+    assert trace.begun == 4
+    next(with_depth)
+    assert eventually(lambda: trace.begun == 5)
+    time.sleep(0.02)
+    assert trace.begun == 5
+    with_depth.close()
+
+
+def test_slices_of_one_job_run_at_the_same_time() -> None:
+    barrier = threading.Barrier(4)
+
+    class Together(Counted):
+        def run(self, number: int, part: int) -> None:
+            barrier.wait(20)
+            super().run(number, part)
+
+    made = Prefetch(lambda number: Together(number, 4), 1, num_workers=4, depth=1)
+    assert list(made) == expected(1, 4)
+
+
+class Failing(Counted):
+    """Fails in `stage` where its number is 3."""
+
+    def __init__(self, number: int, stage: str, kind: type[BaseException]) -> None:
+        super().__init__(number)
+        self.stage, self.kind = stage, kind
+
+    def fail(self, stage: str) -> None:
+        if self.number == 3 and stage == self.stage:
+            raise self.kind(stage)
+
+    def prepare(self) -> list[int]:
+        self.fail("prepare")
+        return super().prepare()
+
+    def run(self, number: int, part: int) -> None:
+        self.fail("run" if part else "other")
+        super().run(number, part)
+
+    def finish(self) -> int:
+        self.fail("finish")
+        return super().finish()
+
+
+@pytest.mark.parametrize("stage", ["prepare", "run", "finish"])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, MemoryError])
+def test_an_error_reaches_the_consumer_at_its_number(stage: str, error: type[Exception]) -> None:
+    made = Prefetch(lambda number: Failing(number, stage, error), 9, num_workers=3, depth=5)
+    assert [next(made) for _ in range(3)] == expected(3, 3)
+    with pytest.raises(error, match=stage):
+        next(made)
+    assert workers() == 0  # its threads have ended already
+    assert list(made) == []
+
+
+def test_stop_iteration_in_a_job_is_no_end() -> None:
+    made = Prefetch(lambda number: Failing(number, "finish", StopIteration), 9, num_workers=2, depth=5)
+    assert [next(made) for _ in range(3)] == expected(3, 3)
+    with pytest.raises(WorkerError, match="StopIteration") as caught:
+        next(made)
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
+class Alive:
+    """Makes jobs, and knows which of them are still there. The garbage collector is off meanwhile."""
+
+    def __init__(self, make: Callable[[int], Job[int, int]]) -> None:
+        self.make, self.made = make, list[weakref.ref[Job[int, int]]]()
+
+    def __call__(self, number: int) -> Job[int, int]:
+        job = self.make(number)
+        self.made.append(weakref.ref(job))
+        return job
+
+    def count(self) -> int:
+        return sum(job() is not None for job in self.made)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("stage", ["prepare", "run", "finish"])
+def test_a_failed_job_is_not_kept(stage: str, no_collector: None) -> None:
+    """By the error's traceback, say: its batch may be 100 MiB."""
+    jobs = Alive(lambda number: Failing(number, stage, ValueError))
+    made = Prefetch(jobs, 9, num_workers=2, depth=5)
+    for _ in range(3):
+        next(made)
+    with pytest.raises(ValueError, match=stage):
+        next(made)
+    del made
+    assert jobs.count() == 0
+
+
+@pytest.mark.parametrize("stage", ["prepare", "run", "finish"])
+def test_a_failed_job_that_nobody_asked_for_is_not_kept(stage: str, no_collector: None) -> None:
+    jobs = Alive(lambda number: Failing(number, stage, ValueError))
+    made = Prefetch(jobs, 9, num_workers=2, depth=5)
+    failing = made._pending[3]
+    assert failing.done.wait(20)
+    made.close()
+    del failing
+    del made
+    assert jobs.count() == 0
+
+
+def test_threads_that_wait_keep_no_job(no_collector: None) -> None:
+    jobs = Alive(Counted)
+    made = Prefetch(jobs, 9, num_workers=2, depth=3)
+    for _ in range(9):
+        next(made)
+    assert workers() == 2  # the end was not asked for yet
+    assert eventually(lambda: jobs.count() == 0)
+
+
+def test_an_error_while_jobs_are_made_reaches_the_consumer() -> None:
+    def make(number: int) -> Counted:
+        if number == 6:
+            raise ValueError("no job 6")
+        return Counted(number)
+
+    made = Prefetch(make, 9, num_workers=2, depth=3)
+    with pytest.raises(ValueError, match="no job 6"):
+        list(made)
+    made.close()
+
+
+def abandon_by_close(made: Prefetch[int, int]) -> None:
+    made.close()
+    made.close()
+    assert list(made) == []
+
+
+def abandon_by_forgetting(made: Prefetch[int, int]) -> None:
+    del made
+
+
+def abandon_in_a_cycle(made: Prefetch[int, int]) -> None:
+    cycle: list[object] = [made]
+    cycle.append(cycle)
+
+
+@pytest.mark.parametrize("abandon", [abandon_by_close, abandon_by_forgetting, abandon_in_a_cycle])
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_threads_end(abandon: Callable[[Prefetch[int, int]], None], taken: int) -> None:
+    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 1000, num_workers=4, depth=3)
+    for _ in range(taken):
+        next(made)
+    assert workers() == 4
+    abandon(made)
+    del made
+    assert eventually(lambda: workers() == 0)
+
+
+def test_the_end_ends_the_threads_too() -> None:
+    made = Prefetch(Counted, 7, num_workers=4, depth=3)
+    assert len(list(made)) == 7
+    assert workers() == 0
+
+
+def test_collected_by_one_of_its_own_threads() -> None:
+    """A thread cannot wait for itself: the last reference may go away in any of them."""
+    box: list[object] = []
+    gone = threading.Event()
+
+    class Dropping(Counted):
+        def run(self, number: int, part: int) -> None:
+            while not box:
+                time.sleep(0.001)
+            box.clear()
+            gone.set()
+
+    made = Prefetch(lambda number: Dropping(number, 1), 1, num_workers=2, depth=1)
+    box.append(made)
+    del made
+    assert gone.wait(20)
+    assert eventually(lambda: workers() == 0)
+
+
+def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_two(thread: threading.Thread) -> None:
+        if thread.name == "iofast-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Prefetch(Counted, 9, num_workers=4, depth=3)
+    assert eventually(lambda: workers() == 0)
+
+
+def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iofast.prefetch._JOIN_S", 0.05)
+    release = threading.Event()
+
+    class Stuck(Counted):
+        def run(self, number: int, part: int) -> None:
+            release.wait(20)
+
+    made = Prefetch(lambda number: Stuck(number, 1), 8, num_workers=8, depth=8)
+    start = time.monotonic()
+    made.close()
+    assert time.monotonic() - start < 0.3  # 0.05 for all together, not for each
+    release.set()
+    assert eventually(lambda: workers() == 0)
+
+
+def test_after_fork_the_child_is_told() -> None:
+    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 50, num_workers=2, depth=3)
+    next(made)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            next(made)
+        except WorkerError:
+            made.close()
+            again = Prefetch(Counted, 5, num_workers=2, depth=3)
+            code = 0 if list(again) == expected(5, 3) else 2
+        finally:
+            os._exit(code)
+    assert exit_status(pid) == 0
+    assert list(made) == expected(50, 3)[1:]  # the parent goes on
+
+
+def exit_status(pid: int, seconds: float = 20.0) -> int:
+    """A child's exit status; a child that hangs is killed, and its status is -9."""
+    alarm = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
+    alarm.start()
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        alarm.cancel()
+
+
+SCRIPT = """
+import threading, time
+from iofast.prefetch import Job, Prefetch
+
+class Slow(Job):
+    def prepare(self): return [0, 1]
+    def run(self, number, part): time.sleep(0.005)
+    def finish(self): return 1
+
+def make():
+    return Prefetch(lambda number: Slow(), 10000, num_workers=3, depth=3)
+"""
+EXITS = {
+    "alive": "made = make(); next(made)",
+    "never advanced": "made = make()",
+    "in a cycle": "made = make(); cycle = [made]; cycle.append(cycle); del made, cycle",
+    "in a daemon thread": "made = make(); threading.Thread(target=list, args=(made,), daemon=True).start(); "
+    "time.sleep(0.05)",
+    "kept by a module": "import os; os.kept = make(); next(os.kept)",
+}
+
+
+@pytest.fixture(params=EXITS)
+def ending(request: pytest.FixtureRequest) -> str:
+    return SCRIPT + EXITS[request.param]
+
+
+def test_the_interpreter_exits(ending: str) -> None:
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", ending], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert time.monotonic() - start < 8  # below the time that a thread is waited for
