@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -75,7 +76,7 @@ class FastDataset(Dataset[Sample]):
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __getitem__(self, index: int) -> Sample:
-        return self.__getitems__([index])[0]
+        return self.__getitems__([operator.index(index)])[0]  # NumPy would round 1.5 down
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Several samples at once: what torch's DataLoader calls for a batch. Raises `DecodeError` naming the image."""

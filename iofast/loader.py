@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple
+from operator import index
+from typing import Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from iofast.containers.base import Located
 from iofast.dataset import FastDataset
 from iofast.errors import DecodeError, OptionError
 from iofast.machine import cores
-from iofast.order import Order, Schedule
+from iofast.order import MAX_SAMPLES, MAX_SEED, Order, Schedule
 from iofast.prefetch import Job, Prefetch
 from iofast.transforms import Pipeline, Transform
 from iofast.transforms import compile as compile_transform
@@ -28,6 +29,7 @@ from iofast.transforms import compile as compile_transform
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 MAX_WORKERS = 256
+MAX_PREFETCH = 64
 _SLICE = 32  # rows a thread takes at once: 10 ms of work, and half of the descriptors a folder reader may hold
 
 
@@ -67,10 +69,11 @@ class LoaderOptions:
     world_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.num_workers != "auto" and not 1 <= self.num_workers <= MAX_WORKERS:
-            raise OptionError(f"num_workers must be 'auto' or 1 to {MAX_WORKERS}, found {self.num_workers!r}")
-        if not 1 <= self.prefetch <= 64:
-            raise OptionError(f"prefetch must be 1 to 64 batches, found {self.prefetch}")
+        _check_whole("batch_size", self.batch_size, 1, MAX_SAMPLES)
+        _check_whole("seed", self.seed, 0, MAX_SEED)
+        _check_whole("prefetch", self.prefetch, 1, MAX_PREFETCH)
+        if self.num_workers != "auto":
+            _check_whole("num_workers (or 'auto')", self.num_workers, 1, MAX_WORKERS)
         if self.pixels not in ("exact", "fast"):
             raise OptionError(f"pixels must be 'exact' or 'fast', found {self.pixels!r}")
         if self.check not in ("crc", None):
@@ -79,7 +82,14 @@ class LoaderOptions:
             raise OptionError(f"memory_format must be channels_last or contiguous_format, found {self.memory_format}")
         if (self.rank is None) != (self.world_size is None):
             raise OptionError(f"rank and world_size go together, found {self.rank} and {self.world_size}")
-        pixels.check_dtype(compile_transform(self.transform).ops, self.dtype)
+        if self.rank is not None and self.world_size is not None:
+            _check_whole("world_size", self.world_size, 1, MAX_SAMPLES)
+            _check_whole("rank", self.rank, 0, self.world_size - 1)
+        pipeline = compile_transform(self.transform)
+        if self.transform is not None:
+            object.__setattr__(self, "transform", pipeline)  # what was given may be an iterator, now at its end
+        pixels.check_dtype(pipeline.ops, self.dtype)
+        object.__setattr__(self, "device", _checked_device(self.device))
 
 
 class FastLoader(Iterable[Batch]):
@@ -145,11 +155,12 @@ class FastLoader(Iterable[Batch]):
     def _batches(self, epoch: int) -> Iterator[Batch]:
         plan, options = self._plan, self.options
         workers = cores() if options.num_workers == "auto" else options.num_workers
+        slices = len(self) * -(-options.batch_size // _SLICE)  # of the epoch: more threads would have nothing to do
         threads = _Threads(plan.decode)
         made = Prefetch(
             lambda batch: _BatchJob(plan, threads, epoch, batch),
             len(self),
-            num_workers=workers,
+            num_workers=min(workers, slices),
             depth=options.prefetch,
         )
         try:
@@ -184,6 +195,10 @@ class _Plan:
     """What all batches of a loader have in common."""
 
     def __init__(self, dataset: FastDataset, options: LoaderOptions) -> None:
+        if not isinstance(dataset, FastDataset):
+            raise OptionError(f"FastLoader reads a FastDataset, found {type(dataset).__name__}")
+        if not len(dataset):
+            raise OptionError(f"there is nothing to load: {dataset!r}")
         if dataset.transform is not None or dataset.target_transform is not None:
             raise OptionError(
                 "the dataset has a transform of its own, which FastLoader would not call: "
@@ -257,15 +272,16 @@ class _BatchJob(Job[_Made, _Slice]):
         size = self._plan.pipeline.size
         if size is not None:
             return size
-        sizes = np.unique(self._boxes[:, 5:3:-1], axis=0)
+        known = self._boxes[:, 4] > 0  # the others' headers could not be read: the kernel will say what is wrong
+        sizes = np.unique(self._boxes[known, 5:3:-1], axis=0)
         if len(sizes) > 1:
             (h0, w0), (h1, w1) = sizes[0], sizes[-1]
             raise OptionError(
                 f"the images of a batch differ in size ({w0}x{h0} and {w1}x{h1}): "
                 "give the loader a transform with a fixed size, such as T.RandomResizedCrop(224)"
             )
-        height, width = sizes[0].tolist()
-        return max(height, 1), max(width, 1)
+        height, width = sizes[0].tolist() if len(sizes) else (1, 1)
+        return height, width
 
     def _empty(self, rows: int, size: tuple[int, int]) -> torch.Tensor:
         """Uint8 (rows, 3, H, W), stored as `memory_format` says."""
@@ -277,6 +293,21 @@ class _BatchJob(Job[_Made, _Slice]):
         name = self._plan.dataset.reader.name(int(located.indices[row]))
         more = f" (and {count - 1} more of this batch)" if count > 1 else ""
         raise DecodeError(f"{name}: {kernel.status_message(int(self._status[row]))}{more}")
+
+
+def _check_whole(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, SupportsIndex) or not low <= index(value) <= high:
+        raise OptionError(f"{name} must be a whole number from {low} to {high}, found {value!r}")
+
+
+def _checked_device(device: str | torch.device) -> torch.device:
+    try:
+        checked = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise OptionError(f"device must be one that torch knows, such as 'cpu' or 'cuda', found {device!r}") from None
+    if checked.type == "cuda" and not 0 <= (checked.index or 0) < torch.cuda.device_count():
+        raise OptionError(f"device {device} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
+    return checked
 
 
 def _rank_of(options: LoaderOptions) -> tuple[int, int]:
