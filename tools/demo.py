@@ -1,6 +1,6 @@
 """`make demo`: from a folder of images to a trained network, beside the same with Pillow and torch's DataLoader.
 
-    python -m tools.demo [--folder demo] [--per-class 120] [--epochs 5]
+    python -m tools.demo [--folder demo] [--per-class 120] [--epochs 4]
 
 Makes sample images, packs them with the command `iofast pack`, trains a small network from FastLoader and once more
 from a Pillow dataset, prints images per second of both, and leaves a contact sheet of one augmented batch.
@@ -52,7 +52,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="From a folder of images to a trained network.")
     parser.add_argument("--folder", type=Path, default=Path("demo"))
     parser.add_argument("--per-class", type=int, default=120, help="images of each class (default 120)")
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4)
     args = parser.parse_args()
     images, packed = args.folder / "images", args.folder / "images.lmdb"
 

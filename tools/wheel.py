@@ -19,7 +19,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ABOUT_THE_CHECKOUT = ("test_layers.py", "test_repository.py", "test_tools.py")
+ABOUT_THE_CHECKOUT = ("test_layers.py", "test_repository.py", "test_tools.py", "test_documents.py")
 LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt")
 
 # Run inside: the system's library must be gone, and the kernel must have loaded its own.

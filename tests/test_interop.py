@@ -1,0 +1,68 @@
+"""Other programs read our files: LMDB's own tools, OpenCV, simplejpeg. `make interop` has them all."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from PIL import Image
+
+from iofast import FastDataset, open_reader, pack
+
+pytestmark = pytest.mark.interop
+COUNT = 30
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("interop")
+    rng = np.random.default_rng(5)
+    for number in range(COUNT):
+        folder = root / "images" / ("even", "odd")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        small = Image.fromarray(rng.integers(0, 256, (7, 9, 3), np.uint8))
+        small.resize((300 + number, 280), Image.Resampling.BICUBIC).save(folder / f"{number}.jpg")
+    pack(root / "images", root / "out.lmdb", resize=128)
+    return root / "out.lmdb"
+
+
+def payloads(packed: Path) -> list[bytes]:
+    """Every JPEG, as any program with an LMDB library finds them."""
+    with lmdb.open(str(packed), subdir=False, readonly=True, lock=False) as database, database.begin() as transaction:
+        return [bytes(value) for key, value in transaction.cursor() if key.endswith(b".jpg")]
+
+
+def test_plain_lmdb_and_pillow(packed: Path) -> None:
+    found = payloads(packed)
+    assert len(found) == COUNT
+    with open_reader(packed) as reader:
+        assert found == [record.fields["jpg"] for record in reader]
+    for payload in found:
+        with Image.open(io.BytesIO(payload)) as image:
+            image.load()
+            assert min(image.size) == 128
+
+
+def test_opencv_and_simplejpeg_see_our_pixels(packed: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    simplejpeg = pytest.importorskip("simplejpeg")
+    dataset = FastDataset(packed)
+    for index, payload in enumerate(payloads(packed)):
+        ours = np.asarray(dataset[index][0]).astype(int)
+        theirs = cv2.cvtColor(cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+        assert np.abs(ours - theirs).max() <= 3  # another libjpeg-turbo may round its IDCT differently
+        assert np.abs(ours - simplejpeg.decode_jpeg(payload)).max() <= 3
+
+
+@pytest.mark.parametrize("program", ["mdb_stat", "mdb_dump"])
+def test_lmdbs_own_tools(packed: Path, program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed (apt-get install lmdb-utils)")
+    run = subprocess.run([program, "-n", str(packed)], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert "Entries:" in run.stdout if program == "mdb_stat" else "HEADER=END" in run.stdout

@@ -1,0 +1,91 @@
+"""The repository's own tools: sample photographs, contact sheets, the list of long runs."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def tools_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
+
+
+def test_sample_photographs_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    from tools import sample_photographs
+
+    def digests(folder: str, seed: int) -> list[str]:
+        paths = sample_photographs.make(tmp_path / folder, per_class=2, val=1, seed=seed, quiet=True)
+        assert len(paths) == len(set(paths)) == 3 * len(list((tmp_path / folder / "train").iterdir()))
+        return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+
+    first = digests("a", 0)
+    assert digests("b", 0) == first
+    assert set(digests("c", 1)).isdisjoint(first)
+
+
+def test_scenes_have_the_spectrum_of_photographs() -> None:
+    """Power falls with frequency as in photographs: amplitude about 1/f, so power at f and at 4 f differ 16-fold."""
+    from tools.scenes import SCENES, Camera, Surfaces, photograph
+
+    surfaces = Surfaces(0)
+    ratios = []
+    for number, name in enumerate(SCENES):
+        gray = photograph(name, Camera(np.random.default_rng(number), surfaces, 256, 256)).mean(2)
+        power = np.abs(np.fft.fft2(gray * np.outer(np.hanning(256), np.hanning(256)))) ** 2
+        frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(256), np.fft.fftfreq(256))) * 256
+        low, high = (power[(frequency > f * 0.8) & (frequency < f * 1.25)].mean() for f in (16, 64))
+        ratios.append(low / high)
+    assert 4 < np.exp(np.mean(np.log(ratios))) < 64
+
+
+def test_contact_sheet_shows_every_image() -> None:
+    from tools.contact_sheet import CAPTION, MARGIN, contact_sheet
+
+    colours = np.array([(250, 0, 0), (0, 250, 0), (0, 0, 250), (9, 9, 9), (250, 250, 0)], np.uint8)
+    images = np.broadcast_to(colours[:, None, None], (5, 20, 30, 3))
+    sheet = contact_sheet(images, ["a", "b", "c", "d", "e"], columns=2)
+    assert sheet.size == (MARGIN + 2 * (30 + MARGIN), MARGIN + 3 * (20 + CAPTION + MARGIN))
+    pixels = np.asarray(sheet)
+    for number, colour in enumerate(colours):
+        y, x = MARGIN + number // 2 * (20 + CAPTION + MARGIN), MARGIN + number % 2 * (30 + MARGIN)
+        assert (pixels[y : y + 20, x : x + 30] == colour).all()
+
+
+def test_rotated_samples_are_upright_after_their_exif(tmp_path: Path) -> None:
+    from tools.sample_photographs import jpeg
+
+    pixels = np.zeros((30, 60, 3), np.uint8)
+    pixels[:10] = 255  # a white sky
+    sizes = set()
+    for seed in range(200):
+        path = tmp_path / "image.jpg"
+        path.write_bytes(jpeg(np.random.default_rng(seed), pixels))
+        with Image.open(path) as image:
+            if image.getexif().get(0x0112):
+                sizes.add(image.size)
+                image = image.transpose(Image.Transpose.ROTATE_270)  # what 6 asks for: 90 degrees clockwise
+                upright = np.asarray(image)
+                assert upright.shape[:2] == (30, 60)
+                assert upright[:8].mean() > 240
+                assert upright[12:].mean() < 15
+    assert sizes == {(30, 60)}
+
+
+def test_each_long_run_says_what_must_hold() -> None:
+    from tools.torture.__main__ import PARTS, main
+
+    assert "kills" in PARTS
+    assert not [name for name in PARTS if name.startswith("_")]
+    for name in PARTS:
+        text = (ROOT / "tools" / "torture" / f"{name}.py").read_text()
+        assert text.startswith('"""')
+        assert "\ndef run() -> list[str]:" in text
+    assert main(["nothing-of-this-name"]) == 2
