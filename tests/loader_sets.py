@@ -11,17 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import torch
-from kernel_images import exif, jpeg, photo, save
-from numpy.typing import NDArray
+from kernel_images import exif, jpeg, photo
 from PIL import Image, ImageOps
 
 from iofast import open_writer
 from iofast.record import ImageInfo
 
 CLASSES = ("ant", "bee", "cat")
-Pixels = NDArray[np.uint8]
 
 
 def photographs(count: int = 40) -> list[bytes]:
@@ -74,10 +71,6 @@ def with_broken(path: Path, images: Sequence[bytes], broken: Iterable[int]) -> P
 def upright(data: bytes) -> Image.Image:
     """What Pillow makes of an image, by itself."""
     return ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB")
-
-
-def encoded(image: Pixels, name: str) -> bytes:
-    return save(Image.fromarray(image), name)
 
 
 def digest(batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> str:
