@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(args, str(interrupt) or "interrupted", interrupt)
         return 130
     except (IofastError, OSError) as error:
-        _say(args, f"error: {error}", error)
+        _say(args, f"error: {_words(error)}", error)
         return 2 if isinstance(error, OptionError) else 1
 
 
@@ -86,6 +86,13 @@ def _suggest(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     close = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(COMMANDS)}"
     parser.error(f"unknown command {word!r}; {hint}")
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, on one line; a bare system error without its number and brackets."""
+    if isinstance(error, OSError) and not isinstance(error, IofastError) and error.strerror:
+        return ": ".join(filter(None, (os.fsdecode(error.filename or ""), error.strerror.lower())))
+    return " ".join(str(error).split("\n"))
 
 
 def _say(args: argparse.Namespace, message: str, error: BaseException) -> None:

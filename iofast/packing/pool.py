@@ -77,6 +77,7 @@ class _Worker:
     jobs: deque[Job] = field(default_factory=deque)
     frames: Frames = field(default_factory=Frames)
     unsent: bytearray = field(default_factory=bytearray)
+    told: bool = False  # the set-up
     ready: bool = False
     began: int | None = None  # the position it announced last, of a careful chunk
     silent: float = 0.0
@@ -180,13 +181,15 @@ class Pool:
         self._serial += 1
         self._workers.append(worker)
         self._selector.register(worker.answers, selectors.EVENT_READ, worker)
-        self._send(worker, {"setup": {**self._setup, "journal": os.fsdecode(worker.journal)}})
 
     def _hand_out(self, jobs: Iterator[Job]) -> None:
         """Fill every worker's queue, one round at a time so that few chunks spread over all."""
         for depth in range(1, AHEAD + 1):
             for worker in self._workers:
                 if len(worker.jobs) < depth and (job := self._again.popleft() if self._again else next(jobs, None)):
+                    if not worker.told:  # not before: it would make a journal in a folder that may be gone again
+                        self._send(worker, {"setup": {**self._setup, "journal": os.fspath(worker.journal)}})
+                        worker.told = True
                     worker.jobs.append(job)
                     self._send(worker, job.message())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from dataclasses import replace
@@ -68,6 +69,8 @@ def _check_paths(source: Path, place: Target) -> None:
         raise OptionError(
             f"the suffix chooses the container, and this version writes {SUFFIX}, found {place.path.name!r}"
         )
+    if not place.path.parent.is_dir():
+        raise TargetError(f"{place.path.parent} is not a folder, so {place.path.name} cannot be made in it")
     if source.is_dir() and source.resolve() in place.path.resolve().parents:
         raise TargetError(f"{place.path} lies inside the source {source}: the next scan would meet it; put it outside")
 
@@ -95,8 +98,13 @@ def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
         raise KeyboardInterrupt(f"interrupted; {_going_on(place)}") from None
     except ErrorBudgetError as error:
         raise ErrorBudgetError(f"{error}; with a larger max_errors {_going_on(place)}") from None
-    except TargetError as error:
-        raise TargetError(f"{error}; {_going_on(place)}" if work.begun else str(error)) from None
+    except OSError as error:
+        words = str(error) if isinstance(error, TargetError) else f"{place.path} cannot be written: {_reason(error)}"
+        raise TargetError(f"{words}; {_going_on(place)}" if work.begun else words) from error
+
+
+def _reason(error: OSError) -> str:
+    return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
 
 
 def _going_on(place: Target) -> str:
