@@ -25,8 +25,7 @@ print("sanitizers on", native.__file__)'
 if [ "${1-}" = -- ]; then
   shift
 else
-  # Without the tests of resident memory: the sanitizer keeps what is freed, to see whether it is used again.
-  [ $# -gt 0 ] || set -- tests/test_kernel*.py --ignore=tests/test_kernel_memory.py
+  [ $# -gt 0 ] || set -- tests/test_kernel*.py
   set -- -m pytest -q -p no:cacheprovider "$@"
 fi
 LD_PRELOAD=$runtime exec "$python" -P "$@"
