@@ -91,7 +91,7 @@ def _suggest(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
 def _words(error: Exception) -> str:
     """What went wrong, on one line; a bare system error without its number and brackets."""
     if isinstance(error, OSError) and not isinstance(error, IofastError) and error.strerror:
-        return ": ".join(filter(None, (os.fsdecode(error.filename or ""), error.strerror.lower())))
+        return ": ".join(filter(None, (str(error.filename or ""), error.strerror.lower())))
     return " ".join(str(error).split("\n"))
 
 

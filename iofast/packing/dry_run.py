@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from iofast.packing import estimate
+from iofast.packing.child import Job
 from iofast.packing.failures import Failures
-from iofast.packing.pool import Done, Job, Pool
+from iofast.packing.pool import Done, Pool
 from iofast.packing.report import Estimate, Report
 from iofast.packing.work import Work
 

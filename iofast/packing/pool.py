@@ -6,22 +6,16 @@ replaced and the chunk done again image by image; an image on which a worker die
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from iofast.errors import OptionError, TargetError, WorkerError
-from iofast.packing.frames import Frames, Message, encode
+from iofast.packing.child import Child, Job, cause_of_death, default_command, spawn
 
 MAX_WORKERS = 1024
 AHEAD = 2  # chunks per worker: one in hand, and one waiting so that it never waits for us
@@ -30,13 +24,6 @@ _TICK = 1.0  # seconds; longest wait for events, and the most that one wait coun
 _STILLBORN = 3  # workers in a row that die before they are ready: it is not going to work
 _FRUITLESS = 8  # deaths per worker without a finished chunk or an image to blame between them: the same
 _READ = 1 << 18
-
-
-def default_command() -> tuple[str, ...]:
-    """How a worker is started. -P: a `json.py` in the user's folder must not get into the worker."""
-    if not sys.executable:
-        raise WorkerError("this Python does not know its own executable, which the workers need")
-    return (sys.executable, "-P", "-m", "iofast.packing.worker")
 
 
 def check_workers(count: int) -> None:
@@ -56,43 +43,6 @@ class Done(NamedTuple):
     failed: tuple[tuple[int, str], ...]
 
 
-@dataclass(slots=True)
-class Job:
-    """A chunk to do: `images` as `worker.Image` rows. `skip` gives a reason for each image that killed a worker."""
-
-    chunk: int
-    images: Sequence[tuple[int, int, int, str]]
-    careful: bool = False
-    skip: dict[int, str] = field(default_factory=dict)
-
-    def message(self) -> Message:
-        return {"chunk": self.chunk, "images": self.images, "careful": self.careful, "skip": self.skip}
-
-
-@dataclass(slots=True, eq=False)
-class _Worker:
-    process: subprocess.Popen[bytes]
-    journal: Path
-    log: IO[bytes]  # its stderr; an unnamed file cannot fill up and block it as a pipe can
-    jobs: deque[Job] = field(default_factory=deque)
-    frames: Frames = field(default_factory=Frames)
-    unsent: bytearray = field(default_factory=bytearray)
-    told: bool = False  # the set-up
-    ready: bool = False
-    began: int | None = None  # the position it announced last, of a careful chunk
-    silent: float = 0.0
-
-    @property
-    def feed(self) -> IO[bytes]:
-        assert self.process.stdin is not None
-        return self.process.stdin
-
-    @property
-    def answers(self) -> IO[bytes]:
-        assert self.process.stdout is not None
-        return self.process.stdout
-
-
 class Pool:
     """`count` workers, started on entering a `with` block and gone when it is left.
 
@@ -103,24 +53,23 @@ class Pool:
     def __init__(self, count: int, command: Sequence[str] | None = None, *, silence: float = SILENCE) -> None:
         check_workers(count)
         self.count, self._command, self._silence = count, tuple(command or default_command()), silence
-        self._workers: list[_Worker] = []
+        self._workers: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._again: deque[Job] = deque()
         self._setup: Mapping[str, object] = {}
         self._folder = Path()
         self._serial = 0
         self._stillborn = self._fruitless = 0
-        self._spare: list[_Worker] = []
+        self._spare: list[Child] = []
 
     def start(self) -> None:
         """Start the processes, which takes them about as long as a scan takes us; `results` gives them work."""
-        self._spare = [self._spawn() for _ in range(self.count)]
+        self._spare = [spawn(self._command) for _ in range(self.count)]
 
     def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[Job]) -> Iterator[Done]:
         """Have all `jobs` done, journals in `folder`; each chunk as it is finished, in any order.
 
         `setup` is what `worker.Worker` must know, without the journal, of which each has its own.
-
         Raises `WorkerError` when workers cannot be started, `TargetError` when a journal cannot be written.
         """
         self._setup, self._folder = setup, folder
@@ -134,6 +83,8 @@ class Pool:
             if not any(worker.jobs for worker in self._workers):
                 return
             for worker, mask in self._wait():
+                if worker not in self._workers:  # replaced a moment ago, with an event left over
+                    continue
                 if mask & selectors.EVENT_WRITE:
                     self._flush(worker)
                 if mask & selectors.EVENT_READ:
@@ -142,10 +93,9 @@ class Pool:
     def close(self) -> None:
         """End the processes now. What a finished chunk put into its journal stays."""
         for worker in (*self._workers, *self._spare):
-            with contextlib.suppress(OSError):
-                worker.process.kill()
+            worker.kill()
         for worker in (*self._workers, *self._spare):
-            self._bury(worker)
+            worker.close()
         self._workers, self._spare = [], []
         self._selector.close()
 
@@ -156,26 +106,7 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _spawn(self) -> _Worker:
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        try:
-            process = subprocess.Popen(
-                [*self._command, str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=_environment(),
-                bufsize=0,
-            )
-        except OSError as error:
-            log.close()
-            raise WorkerError(f"a worker cannot be started: {error.strerror}: {self._command[0]}") from error
-        worker = _Worker(process, Path(), log)
-        os.set_blocking(worker.feed.fileno(), False)
-        os.set_blocking(worker.answers.fileno(), False)
-        return worker
-
-    def _join(self, worker: _Worker) -> None:
+    def _join(self, worker: Child) -> None:
         """Make a started worker one of those that get chunks."""
         worker.journal = self._folder / f"journal-{self._serial:04d}"
         self._serial += 1
@@ -188,36 +119,21 @@ class Pool:
             for worker in self._workers:
                 if len(worker.jobs) < depth and (job := self._again.popleft() if self._again else next(jobs, None)):
                     if not worker.told:  # not before: it would make a journal in a folder that may be gone again
-                        self._send(worker, {"setup": {**self._setup, "journal": os.fspath(worker.journal)}})
+                        worker.send({"setup": {**self._setup, "journal": os.fspath(worker.journal)}})
                         worker.told = True
                     worker.jobs.append(job)
-                    self._send(worker, job.message())
+                    worker.send(job.message())
+                    self._flush(worker)
 
-    def _send(self, worker: _Worker, message: Message) -> None:
-        worker.unsent += encode(message)
-        self._flush(worker)
-
-    def _flush(self, worker: _Worker) -> None:
-        """Write what the pipe takes; the rest when the selector says so. A broken pipe shows as the end of answers."""
-        try:
-            while worker.unsent:
-                sent = os.write(worker.feed.fileno(), worker.unsent)
-                del worker.unsent[:sent]
-        except BlockingIOError:
-            self._selector_write(worker, wanted=True)
-            return
-        except BrokenPipeError:
-            worker.unsent.clear()
-        self._selector_write(worker, wanted=False)
-
-    def _selector_write(self, worker: _Worker, *, wanted: bool) -> None:
-        known = worker.feed in self._selector.get_map()
-        if wanted and not known:
+    def _flush(self, worker: Child) -> None:
+        """Write what the worker's pipe takes; the rest when the selector says so."""
+        waiting, known = not worker.flush(), worker.feed in self._selector.get_map()
+        if waiting and not known:
             self._selector.register(worker.feed, selectors.EVENT_WRITE, worker)
-        elif known and not wanted:
+        elif known and not waiting:
             self._selector.unregister(worker.feed)
 
-    def _wait(self) -> list[tuple[_Worker, int]]:
+    def _wait(self) -> list[tuple[Child, int]]:
         """Workers with something to say or room to listen; a worker that has long been silent is killed."""
         start = time.monotonic()
         events = [(key.data, mask) for key, mask in self._selector.select(_TICK)]
@@ -226,10 +142,10 @@ class Pool:
         for worker in self._workers:
             worker.silent = 0.0 if worker in heard or not worker.jobs else worker.silent + passed
             if worker.silent > self._silence:
-                worker.process.kill()
+                worker.kill()
         return events
 
-    def _listen(self, worker: _Worker) -> Iterator[Done]:
+    def _listen(self, worker: Child) -> Iterator[Done]:
         try:
             data = os.read(worker.answers.fileno(), _READ)
         except BlockingIOError:
@@ -245,7 +161,7 @@ class Pool:
         if not data:
             self._replace(worker)
 
-    def _understand(self, worker: _Worker, message: dict[str, Any]) -> Done | None:
+    def _understand(self, worker: Child, message: dict[str, Any]) -> Done | None:
         if "fatal" in message:
             raise TargetError(message["fatal"])
         if "ready" in message:
@@ -261,10 +177,9 @@ class Pool:
         failed = tuple((position, reason) for position, reason in message["failed"])
         return Done(job.chunk, worker.journal, message["offset"], message["bytes_in"], message["bytes_out"], failed)
 
-    def _replace(self, worker: _Worker) -> None:
+    def _replace(self, worker: Child) -> None:
         """A worker is gone: give its chunks to a new one, the one in hand image by image."""
-        with contextlib.suppress(OSError):
-            worker.process.kill()  # it closed its pipe; whatever is left of it shall not go on
+        worker.kill()  # it closed its pipe; whatever is left of it shall not go on
         code = worker.process.wait()
         for stream in (worker.answers, worker.feed):
             if stream in self._selector.get_map():
@@ -272,52 +187,11 @@ class Pool:
         self._workers.remove(worker)
         self._stillborn += not worker.ready
         self._fruitless += worker.began is None
+        cause, words = cause_of_death(code), worker.last_words()
         if worker.ready and worker.jobs:
-            _suspect(worker, _cause(code, worker.silent > self._silence))
+            worker.blame("it was stuck" if worker.silent > self._silence else cause)
         self._again.extend(worker.jobs)
-        words = _last_line(worker.log)
-        self._bury(worker)
+        worker.close()
         if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self.count:
-            raise WorkerError(
-                f"workers die without doing anything: {_cause(code, False)}{f': {words}' if words else ''}"
-            )
-        self._join(self._spawn())
-
-    def _bury(self, worker: _Worker) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):  # in a read that cannot be interrupted (a dead NFS server)
-            worker.process.wait(5)
-        for stream in (worker.feed, worker.answers, worker.log):
-            with contextlib.suppress(OSError):
-                stream.close()
-
-
-def _suspect(worker: _Worker, cause: str) -> None:
-    """Blame the image that a careful worker had begun, or make its chunk a careful one."""
-    job = worker.jobs[0]
-    if worker.began is not None:
-        job.skip[worker.began] = f"the worker process died on this image ({cause})"
-    job.careful = True
-
-
-def _cause(code: int, stuck: bool) -> str:
-    if stuck:
-        return "it was stuck"
-    if code >= 0:
-        return f"exit status {code}"
-    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
-    return f"{name}, perhaps for lack of memory" if name == "SIGKILL" else name
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with iofast found where we found it even if that is a checkout and not among installed packages."""
-    home = Path(__file__).resolve().parents[2]
-    environment = dict(os.environ)
-    if home.name not in ("site-packages", "dist-packages"):  # those stay behind the standard library
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
-    return environment
-
-
-def _last_line(log: IO[bytes]) -> str:
-    log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
-    lines = log.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+            raise WorkerError(f"workers die without doing anything: {cause}{f': {words}' if words else ''}")
+        self._join(spawn(self._command))

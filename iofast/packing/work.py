@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from iofast.containers.base import Description
+from iofast.packing.child import Job
 from iofast.packing.failures import Failure, Failures
 from iofast.packing.options import PackOptions
 from iofast.packing.plan import Plan, recipe
-from iofast.packing.pool import Done, Job
+from iofast.packing.pool import Done
 from iofast.packing.report import Report
 from iofast.source import Source
 from iofast.source.listing import printable

@@ -1,0 +1,144 @@
+"""One worker as the packing process sees it: a process, its pipes, the chunks it was given."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from iofast.errors import WorkerError
+from iofast.packing.frames import Frames, Message, encode
+
+
+def default_command() -> tuple[str, ...]:
+    """How a worker is started. -P: a `json.py` in the user's folder must not get into the worker."""
+    if not sys.executable:
+        raise WorkerError("this Python does not know its own executable, which the workers need")
+    return (sys.executable, "-P", "-m", "iofast.packing.worker")
+
+
+@dataclass(slots=True)
+class Job:
+    """A chunk to do: `images` as `worker.Image` rows. `skip` gives a reason for each image that killed a worker."""
+
+    chunk: int
+    images: Sequence[tuple[int, int, int, str]]
+    careful: bool = False
+    skip: dict[int, str] = field(default_factory=dict)
+
+    def message(self) -> Message:
+        return {"chunk": self.chunk, "images": self.images, "careful": self.careful, "skip": self.skip}
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A worker process, its pipes not blocking. `unsent` is what its pipe had no room for."""
+
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]  # its stderr; an unnamed file cannot fill up and block it as a pipe can
+    journal: Path = field(default_factory=Path)
+    jobs: deque[Job] = field(default_factory=deque)
+    frames: Frames = field(default_factory=Frames)
+    unsent: bytearray = field(default_factory=bytearray)
+    told: bool = False  # the set-up
+    ready: bool = False
+    began: int | None = None  # the position it announced last, of a careful chunk
+    silent: float = 0.0  # seconds
+
+    @property
+    def feed(self) -> IO[bytes]:
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+    @property
+    def answers(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def send(self, message: Message) -> None:
+        """Queue one frame; `flush` writes it."""
+        self.unsent += encode(message)
+
+    def flush(self) -> bool:
+        """Write what the pipe takes; whether all was written. A broken pipe will show as the end of the answers."""
+        try:
+            while self.unsent:
+                sent = os.write(self.feed.fileno(), self.unsent)
+                del self.unsent[:sent]
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:
+            self.unsent.clear()
+        return True
+
+    def kill(self) -> None:
+        """End it now; harmless if it has ended."""
+        with contextlib.suppress(OSError):
+            self.process.kill()
+
+    def close(self) -> None:
+        """Wait for the end of a killed process and give back what belonged to it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in a read that cannot be interrupted (a dead NFS server)
+            self.process.wait(5)
+        for stream in (self.feed, self.answers, self.log):
+            with contextlib.suppress(OSError):
+                stream.close()
+
+    def last_words(self) -> str:
+        """The last line it wrote to stderr."""
+        self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - 4096))
+        lines = self.log.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def blame(self, cause: str) -> None:
+        """It died on its first chunk: blame the image it had announced, or have the chunk done image by image."""
+        job = self.jobs[0]
+        if self.began is not None:
+            job.skip[self.began] = f"the worker process died on this image ({cause})"
+        job.careful = True
+
+
+def spawn(command: Sequence[str]) -> Child:
+    """Start a worker. Raises `WorkerError`."""
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    try:
+        process = subprocess.Popen(
+            [*command, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=_environment(),
+            bufsize=0,
+        )
+    except OSError as error:
+        log.close()
+        raise WorkerError(f"a worker cannot be started: {error.strerror}: {command[0]}") from error
+    child = Child(process, log)
+    os.set_blocking(child.feed.fileno(), False)
+    os.set_blocking(child.answers.fileno(), False)
+    return child
+
+
+def cause_of_death(code: int) -> str:
+    """What an exit status of `subprocess` means."""
+    if code >= 0:
+        return f"exit status {code}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+    return f"{name}, perhaps for lack of memory" if name == "SIGKILL" else name
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with iofast found where we found it even if that is a checkout and not among installed packages."""
+    home = Path(__file__).resolve().parents[2]
+    environment = dict(os.environ)
+    if home.name not in ("site-packages", "dist-packages"):  # those stay behind the standard library
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
+    return environment
