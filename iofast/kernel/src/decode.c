@@ -62,7 +62,7 @@ static iof_status fetch(iof_context *context, const iof_source *source, int64_t 
   uint64_t length = source->lengths[i];
   if (length > context->options.max_bytes) {
     status = IOF_LIMIT;
-  } else if (source->fds[i] < 0) {
+  } else if (source->fds[i] == -1) { /* only -1: another negative number is a descriptor that pread refuses */
     *data = (const uint8_t *)(uintptr_t)source->offsets[i];
   } else {
     status = read_payload(context, source->fds[i], source->offsets[i], (size_t)length, data);

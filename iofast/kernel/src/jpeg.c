@@ -49,6 +49,7 @@ static iof_status status_of_error(int code) {
 static void error_exit(j_common_ptr info) {
   iof_jpeg *jpeg = owner(info);
   jpeg->failure = status_of_error(info->err->msg_code);
+  if (jpeg->failure == IOF_CORRUPT && jpeg->warning == IOF_TRUNCATED) jpeg->failure = IOF_TRUNCATED; /* the cause */
   longjmp(jpeg->escape, 1);
 }
 
