@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ABOUT_THE_CHECKOUT = ("test_layers.py", "test_repository.py", "test_tools.py", "test_documents.py")
-LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt")
+LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 
 # Run inside: the system's library must be gone, and the kernel must have loaded its own.
 PROOF = """
@@ -95,8 +95,9 @@ def test(wheel: Path, folder: Path) -> None:
     script.write_text(
         "set -eu\n"
         + "".join(f"mount --bind {folder}/empty '{library}'\n" for library in system_libraries())
-        + f"cd {folder}\n{python} -c '{PROOF}'\n{python} -P -m pytest -q -p no:cacheprovider\n"
+        + f"cd {folder}\n{python} proof.py\n{python} -P -m pytest -q -p no:cacheprovider\n"
     )
+    (folder / "proof.py").write_text(PROOF)
     (folder / "empty").touch()
     environment = {"IOFAST_KERNEL": "native", "PYTHONPATH": ""}
     run("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)), "bash", script, **environment)
