@@ -45,6 +45,7 @@ class FastDataset(Dataset[Sample]):
         for name, value in (("transform", transform), ("target_transform", target_transform)):
             if value is not None and not callable(value):
                 raise OptionError(f"{name} must be callable, found {value!r}; iofast.transforms go to FastLoader")
+        self.path = os.fspath(path)
         self.reader: Reader = open_reader(path)
         self.transform, self.target_transform = transform, target_transform
         self.split = split
@@ -104,7 +105,7 @@ class FastDataset(Dataset[Sample]):
 
     def __repr__(self) -> str:
         split = "" if self.split is None else f", split={self.split!r}"
-        return f"FastDataset({self.reader.name(0).rpartition(':')[0]!r}{split}): {len(self)} samples"
+        return f"FastDataset({self.path!r}{split}): {len(self)} samples"
 
     def _sample(self, located: Located, payloads: Payloads, row: int) -> Sample:
         width, height = int(located.width[row]), int(located.height[row])

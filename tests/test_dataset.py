@@ -53,14 +53,15 @@ def plus_hundred(label: int) -> int:
     return label + 100
 
 
-def test_what_it_says_of_itself(dataset: FastDataset) -> None:
+def test_what_it_says_of_itself(path: Path, dataset: FastDataset) -> None:
+    assert dataset.path == str(path)
     assert len(dataset) == 30
     assert dataset.classes == list(CLASSES)
     assert dataset.class_to_idx == {"ant": 0, "bee": 1, "cat": 2}
     assert dataset.targets.dtype == np.int64
     assert dataset.targets.tolist() == LABELS
     assert dataset.manifest.count == 30
-    assert "30 samples" in repr(dataset)
+    assert repr(dataset) == f"FastDataset({dataset.path!r}): 30 samples"
 
 
 def test_every_image_is_upright_rgb(dataset: FastDataset) -> None:

@@ -1,0 +1,324 @@
+"""However a loop ends, threads end with it and nothing is left: no memory, no descriptor, no hanging process."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from kernel_images import jpeg, photo
+from loader_sets import (
+    descriptors,
+    digest,
+    eventually,
+    photographs,
+    resident,
+    threads,
+    with_broken,
+    workers,
+    write_folder,
+    write_lmdb,
+)
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.errors import DecodeError, WorkerError
+
+IMAGES = photographs(40)
+AUGMENT = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("life")
+    write_lmdb(folder / "set.lmdb", IMAGES)
+    write_folder(folder / "folder", IMAGES)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["set.lmdb", "folder"])
+def dataset(request: pytest.FixtureRequest, place: Path) -> FastDataset:
+    return FastDataset(place / request.param)
+
+
+@pytest.fixture
+def loader(dataset: FastDataset) -> FastLoader:
+    return FastLoader(dataset, 4, shuffle=True, transform=AUGMENT, num_workers=3)
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    """A test that hangs says where, and a loader that leaves a thread fails."""
+    faulthandler.dump_traceback_later(100, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    assert eventually(lambda: workers() == 0)
+
+
+def break_out(loader: FastLoader) -> None:
+    for images, _ in loader:
+        assert len(images) == 4
+        break
+
+
+def fail_in_the_loop(loader: FastLoader) -> None:
+    def train() -> None:
+        for _, labels in loader:
+            _ = len(labels) / 0
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+
+
+def close_the_iterator(loader: FastLoader) -> None:
+    batches = iter(loader)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert next(batches, None) is None
+
+
+def to_the_end(loader: FastLoader) -> None:
+    assert len(list(loader)) == 10
+
+
+def never_advance(loader: FastLoader) -> None:
+    batches = iter(loader)
+    assert workers() == 0
+    del batches
+
+
+def leave_in_a_cycle(loader: FastLoader) -> None:
+    cycle: list[object] = [iter(loader)]
+    next(cycle[0])  # type: ignore[call-overload]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+
+
+ENDINGS = [break_out, fail_in_the_loop, close_the_iterator, to_the_end, never_advance, leave_in_a_cycle]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_threads_end_and_the_loader_starts_again(loader: FastLoader, ending: Callable[[FastLoader], None]) -> None:
+    expected = digest(loader)
+    for _ in range(2):
+        ending(loader)
+        assert workers() == 0  # not some time later: nothing of iofast runs beside what comes after the loop
+        loader.set_epoch(0)
+        assert digest(loader) == expected
+
+
+def test_iterators_side_by_side(loader: FastLoader) -> None:
+    expected = digest(loader)
+    loader.set_epoch(0)
+    first = iter(loader)
+    begun = [next(first)]
+    loader.set_epoch(0)
+    assert digest(loader) == expected  # a second epoch, while the first stands
+    assert digest([*begun, *first]) == expected
+
+
+def test_nested_loops(loader: FastLoader) -> None:
+    seen = 0
+    for images, _ in loader:
+        for others, _ in loader:
+            assert len(images) == len(others) == 4
+            seen += 1
+            if seen % 3 == 0:
+                break
+    assert seen == 30
+
+
+def test_loops_in_threads_at_once(dataset: FastDataset) -> None:
+    shared = FastLoader(dataset, 4, transform=T.evaluate(24)[:2], num_workers=2)
+    expected = digest(shared)
+    results: list[str] = []
+    loops = [threading.Thread(target=lambda: results.append(digest(shared))) for _ in range(4)]
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.join()
+    assert results == [expected] * 4
+
+
+def test_a_batch_in_hand_never_changes(dataset: FastDataset) -> None:
+    loader = FastLoader(dataset, 4, shuffle=True, transform=AUGMENT, num_workers=3, prefetch=2)
+    held: list[tuple[torch.Tensor, torch.Tensor]] = []
+    places = set()
+    for epoch in range(6):
+        for number, (images, _) in enumerate(loader):
+            places.add(images.data_ptr())
+            if number % 4 == epoch % 4:
+                held.append((images[1:3, 1], images[1:3, 1].clone()))
+            del images
+            if len(held) > 3:
+                del held[0]
+            assert all(torch.equal(view, copy) for view, copy in held)
+    assert len(places) <= 2 + 2 + 4  # ahead and spare, and those of which something was held
+
+
+@pytest.mark.parametrize("ending", [break_out, close_the_iterator])
+def test_abandoning_leaves_nothing(dataset: FastDataset, ending: Callable[[FastLoader], None]) -> None:
+    def abandon(times: int) -> None:
+        for _ in range(times):
+            ending(FastLoader(dataset, 4, shuffle=True, transform=AUGMENT, num_workers=2))
+
+    abandon(100)
+    gc.collect()
+    before = threads(), descriptors(), resident()
+    abandon(400)
+    assert eventually(lambda: threads() <= before[0])
+    assert descriptors() == before[1]
+    assert resident() - before[2] <= 8  # one kernel context is 1 MiB, one batch 7 KiB, one thread's stack 8 MiB
+
+
+def test_a_loader_holds_no_descriptor_of_its_own(dataset: FastDataset) -> None:
+    loader = FastLoader(dataset, 4, transform=AUGMENT, num_workers=3)
+    list(loader)
+    before = descriptors()
+    for _ in range(20):
+        list(loader)
+    assert descriptors() == before
+
+
+def test_failed_batches_are_not_kept(tmp_path: Path) -> None:
+    """Each is 12 MiB: twenty that live until the garbage collector runs would show."""
+    images = [jpeg(photo(64, 64, i % 4)) for i in range(64)]
+    dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", images, [63]))
+    gc.collect()
+    gc.disable()
+    try:
+        before = 0
+        for number in range(25):
+            with pytest.raises(DecodeError, match=r": 0+63: "):
+                next(iter(FastLoader(dataset, 64, transform=[T.RandomResizedCrop(256)], num_workers=2)))
+            before = resident() if number == 4 else before
+        assert resident() - before < 40
+    finally:
+        gc.enable()
+
+
+def in_child(function: Callable[[], bool]) -> int:
+    """The exit status of a forked process: 0 where `function` is true. One that hangs is killed: -9."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            code = 0 if function() else 2
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)  # noqa: T201  all that is left to say it with
+        finally:
+            os._exit(code)
+    alarm = threading.Timer(30, os.kill, (pid, signal.SIGKILL))
+    alarm.start()
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        alarm.cancel()
+
+
+def test_fork_with_a_live_iterator(dataset: FastDataset) -> None:
+    normalized = {"transform": T.train(64), "dtype": torch.float32, "num_workers": 2}
+    loader = FastLoader(dataset, 16, shuffle=True, **normalized)  # type: ignore[arg-type]
+    expected = digest(loader)
+    loader.set_epoch(0)
+    batches = iter(loader)
+    begun = [next(batches)]
+
+    def child() -> bool:
+        try:
+            next(batches)
+            return False
+        except WorkerError:
+            pass
+        batches.close()  # type: ignore[attr-defined]
+        loader.set_epoch(0)
+        again = FastLoader(dataset, 16, shuffle=True, **normalized)  # type: ignore[arg-type]
+        return digest(loader) == digest(again) == expected
+
+    for _ in range(5):  # the threads are somewhere else each time
+        assert in_child(child) == 0
+    assert digest([*begun, *batches]) == expected
+
+
+def test_a_child_may_simply_leave(loader: FastLoader) -> None:
+    batches = iter(loader)
+    next(batches)
+    assert in_child(lambda: True) == 0
+    assert in_child(lambda: gc.collect() >= 0) == 0
+    assert len(list(batches)) == 9
+
+
+SCRIPT = """
+import os, sys, threading, time
+import torch
+from iofast import FastDataset, FastLoader, transforms as T
+loader = FastLoader(FastDataset(sys.argv[1]), 4, True, transform=T.train(64), dtype=torch.float32, num_workers=3)
+print("ready", flush=True)
+"""
+EXITS = {
+    "a live iterator": "batches = iter(loader); next(batches)",
+    "inside the loop": "for batch in loader: sys.exit()",
+    "a daemon thread": "threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=True).start()\n"
+    "time.sleep(0.1)",
+}
+
+
+@pytest.mark.parametrize("ending", EXITS)
+def test_the_interpreter_exits(place: Path, ending: str) -> None:
+    command = [sys.executable, "-c", SCRIPT + EXITS[ending], str(place / "set.lmdb")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
+
+
+WAITING = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started this in the background
+try:
+    while True:
+        for images, labels in loader:
+            print("batch", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", threading.active_count(), flush=True)
+"""
+
+
+def test_ctrl_c(place: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT + WAITING, str(place / "set.lmdb")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        while child.stdout.readline() != "batch\n":
+            assert child.poll() is None
+        start = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        try:
+            *_, last = child.communicate(timeout=30)[0].splitlines()
+        finally:
+            child.kill()
+        assert last == "interrupted 1"  # and no thread of ours beside the main one
+        assert child.returncode == 0
+        assert time.monotonic() - start < 8
+
+
+def test_ctrl_c_while_waiting_for_a_batch(monkeypatch: pytest.MonkeyPatch, loader: FastLoader) -> None:
+    """The consumer waits without a timeout, and is still interrupted at once."""
+    from iofast.loader import _BatchJob
+
+    release = threading.Event()
+    monkeypatch.setattr(_BatchJob, "finish", lambda job: release.wait(20))
+    monkeypatch.setattr("iofast.prefetch._JOIN_S", 0.01)
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(loader))
+    assert time.monotonic() - start < 5
+    release.set()

@@ -1,0 +1,175 @@
+"""What FastLoader refuses when it is made, and what it says of images that cannot be decoded."""
+
+from __future__ import annotations
+
+import inspect
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_images import jpeg, photo, save
+from loader_sets import digest, photographs, upright, with_broken, write_folder, write_numbered
+from PIL import Image
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.errors import DecodeError, OptionError
+from iofast.loader import LoaderOptions
+
+IMAGES = photographs(40)
+AUGMENT = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("loader")
+
+
+@pytest.fixture(scope="module")
+def numbered(place: Path) -> FastDataset:
+    """Forty photographs whose labels are their numbers."""
+    return FastDataset(write_numbered(place / "numbered.lmdb", IMAGES))
+
+
+BAD = [
+    ({"batch_size": 0}, "batch_size .* found 0"),
+    ({"batch_size": 2.5}, "batch_size .* found 2.5"),
+    ({"batch_size": "8"}, "batch_size .* found '8'"),
+    ({"seed": -1}, "seed .* found -1"),
+    ({"seed": 1 << 64}, "seed .* 18446744073709551615"),
+    ({"seed": None}, "seed .* found None"),
+    ({"num_workers": 0}, "num_workers .*'auto'.* found 0"),
+    ({"num_workers": -1}, "num_workers .* found -1"),
+    ({"num_workers": 257}, "num_workers .* 256, found 257"),
+    ({"num_workers": "two"}, "num_workers .* found 'two'"),
+    ({"num_workers": 1.5}, "num_workers .* found 1.5"),
+    ({"prefetch": 0}, "prefetch .* found 0"),
+    ({"prefetch": 65}, "prefetch .* 64, found 65"),
+    ({"pixels": "good"}, "pixels must be 'exact' or 'fast', found 'good'"),
+    ({"check": "md5"}, "check must be 'crc' or None, found 'md5'"),
+    ({"check": True}, "check must be"),
+    ({"dtype": torch.int64}, "dtype must be .* found torch.int64"),
+    ({"dtype": "float32"}, "dtype must be .* found float32"),
+    ({"transform": T.train(8)}, "Normalize.* needs a float dtype"),
+    ({"memory_format": "channels_last"}, "memory_format must be"),
+    ({"memory_format": torch.preserve_format}, "memory_format must be"),
+    ({"device": "gpu"}, "device must be .* found 'gpu'"),
+    ({"device": "cuda:99"}, "device cuda:99 is not here"),
+    ({"device": 1.5}, "device must be .* found 1.5"),
+    ({"rank": 0}, "rank and world_size go together"),
+    ({"world_size": 2}, "rank and world_size go together"),
+    ({"rank": 2, "world_size": 2}, "rank .* found 2"),
+    ({"rank": -1, "world_size": 2}, "rank .* found -1"),
+    ({"rank": 0, "world_size": 0}, "world_size .* found 0"),
+    ({"batch_size": 41, "drop_last": True}, "drop_last=True leaves no batch: 40 samples"),
+    ({"batch_size": 14, "drop_last": True, "rank": 0, "world_size": 3}, "drop_last=True leaves no batch: 40 samples"),
+    ({"transform": [T.RandomHorizontalFlip(), T.RandomResizedCrop(8)]}, "RandomResizedCrop.* after"),
+    ({"transform": T.RandomResizedCrop(8)}, "a transform is a list"),
+    ({"transform": [torch.nn.Identity()]}, "found torch.nn"),
+]
+
+
+class TestOptions:
+    @pytest.mark.parametrize(("options", "message"), BAD, ids=str)
+    def test_bad(self, numbered: FastDataset, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(OptionError, match=message) as caught:
+            FastLoader(numbered, **options)
+        assert "\n" not in str(caught.value)
+        if "drop_last" not in options:
+            with pytest.raises(OptionError, match=message):
+                LoaderOptions(**options)
+
+    def test_every_option_has_the_same_default_twice(self) -> None:
+        given = {name: each.default for name, each in inspect.signature(FastLoader).parameters.items()}
+        given.pop("dataset")
+        assert given == {name: each.default for name, each in inspect.signature(LoaderOptions).parameters.items()}
+
+    @pytest.mark.parametrize("option", ["transform", "target_transform"])
+    def test_a_dataset_with_its_own_transform(self, place: Path, numbered: FastDataset, option: str) -> None:
+        dataset = FastDataset(place / "numbered.lmdb", **{option: lambda value: value})
+        with pytest.raises(OptionError, match="the dataset has a transform of its own"):
+            FastLoader(dataset)
+
+    def test_not_a_dataset(self, place: Path, numbered: FastDataset) -> None:
+        with pytest.raises(OptionError, match="FastLoader reads a FastDataset, found str"):
+            FastLoader(str(place / "numbered.lmdb"))  # type: ignore[arg-type]
+
+    def test_an_empty_dataset(self, place: Path, numbered: FastDataset) -> None:
+        dataset = FastDataset(place / "numbered.lmdb")
+        dataset._ranges, dataset._ends = [], np.cumsum([])
+        with pytest.raises(OptionError, match=r"nothing to load.*numbered\.lmdb.*0 samples"):
+            FastLoader(dataset)
+
+    def test_a_transform_may_be_an_iterator(self, numbered: FastDataset) -> None:
+        expected = digest(FastLoader(numbered, 8, transform=AUGMENT))
+        assert digest(FastLoader(numbered, 8, transform=iter(AUGMENT))) == expected  # type: ignore[arg-type]
+        assert digest(FastLoader(numbered, 8, transform=T.compile(AUGMENT))) == expected
+
+
+class TestErrors:
+    def test_sizes_that_differ(self, numbered: FastDataset) -> None:
+        with pytest.raises(OptionError, match=r"differ in size \(\d+x\d+ and \d+x\d+\).*fixed size"):
+            next(iter(FastLoader(numbered, 8)))
+        images, _ = next(iter(FastLoader(numbered, 1)))
+        assert images.shape[2:] == upright(IMAGES[0]).size[::-1]
+
+    def test_a_broken_image_is_named_and_the_loader_goes_on(self, tmp_path: Path) -> None:
+        dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", IMAGES, [22, 23]))
+        loader = FastLoader(dataset, 5, transform=AUGMENT, num_workers=2)
+        for _ in range(2):
+            batches = iter(loader)
+            assert [label for _ in range(4) for label in next(batches)[1].tolist()] == list(range(20))
+            with pytest.raises(DecodeError, match=r"broken\.lmdb: 0+22: .*truncated.* \(and 1 more of this batch\)"):
+                next(batches)
+            assert next(batches, None) is None
+
+    def test_a_file_whose_header_cannot_be_read(self, tmp_path: Path) -> None:
+        folder = write_folder(tmp_path / "folder", [jpeg(photo(40, 30, i)) for i in range(6)])
+        (folder / "bee" / "00003.jpg").write_bytes(b"\xff\xd8\xffnot a photograph")
+        dataset = FastDataset(folder)
+        for transform in (None, AUGMENT, T.evaluate(24)[:2]):
+            with pytest.raises(DecodeError, match=r"bee/00003\.jpg: .*corrupt"):
+                list(FastLoader(dataset, 6, transform=transform))
+            with pytest.raises(DecodeError, match=r"bee/00003\.jpg: .*corrupt"):
+                list(FastLoader(dataset, 1, transform=transform))
+
+    def test_a_file_that_is_gone(self, tmp_path: Path) -> None:
+        folder = write_folder(tmp_path / "folder", IMAGES[:6])
+        dataset = FastDataset(folder)
+        (folder / "bee" / "00003.jpg").unlink()
+        with pytest.raises(DecodeError, match=r"bee/00003\.jpg: the file cannot be read"):
+            list(FastLoader(dataset, 6, transform=AUGMENT))
+
+    def test_an_image_smaller_than_its_crop(self, numbered: FastDataset) -> None:
+        with pytest.raises(DecodeError, match=r"numbered\.lmdb: 0+: the box lies outside the image"):
+            next(iter(FastLoader(numbered, 8, transform=[T.CenterCrop(500)])))
+
+    def test_checksums_find_what_a_decoder_cannot(self, tmp_path: Path) -> None:
+        image = save(Image.fromarray(photo(40, 30, 0)), "JPEG", quality=90, restart_marker_blocks=1)
+        path = write_numbered(tmp_path / "set.lmdb", [image])
+        start = int(FastDataset(path).reader.locate(np.array([0])).offset[0])
+        data = bytearray(path.read_bytes())
+        data[start + len(image) - 40] ^= 0x04
+        path.write_bytes(data)
+        assert decodes(bytes(data[start : start + len(image)]))
+        dataset = FastDataset(path)
+        with pytest.raises(DecodeError, match=r"set\.lmdb: 0+: .*CRC32C differs"):
+            list(FastLoader(dataset, transform=AUGMENT))
+        assert len(list(FastLoader(dataset, transform=AUGMENT, check=None))) == 1
+
+    def test_a_file_replaced_meanwhile(self, numbered: FastDataset, tmp_path: Path) -> None:
+        path = write_numbered(tmp_path / "set.lmdb", IMAGES[:20])
+        dataset = FastDataset(path)
+        loader = FastLoader(dataset, 4, transform=AUGMENT)
+        expected = digest(loader)
+        path.unlink()  # what is open stays readable, as files do
+        loader.set_epoch(0)
+        assert digest(loader) == expected
+
+
+def decodes(data: bytes) -> bool:
+    Image.open(BytesIO(data)).load()
+    return True
