@@ -223,10 +223,11 @@ class TestDyingWorkers:
         assert pack(source, tmp_path / "out.lmdb").packed == 2
 
     def test_no_worker_is_left_behind(self, tmp_path: Path) -> None:
+        before = psutil.Process().children()  # other tests' children, such as multiprocessing's resource tracker
         pack(few(tmp_path / "images", good=2), tmp_path / "out.lmdb", workers=3)
         with pytest.raises(SourceError):
             pack(tmp_path / "missing", tmp_path / "b.lmdb", workers=3)
-        assert psutil.Process().children() == []
+        assert set(psutil.Process().children()) <= set(before)
 
 
 class TestResume:

@@ -90,6 +90,7 @@ def test(wheel: Path, folder: Path) -> None:
     run(*pip, f"iofast[torch] @ {wheel.as_uri()}", "pytest", "hypothesis")
     tests = folder / "tests"
     shutil.copytree(ROOT / "tests", tests, ignore=shutil.ignore_patterns(*ABOUT_THE_CHECKOUT, "__pycache__"))
+    shutil.copytree(ROOT / "docs", folder / "docs")  # a test reads the specification
     shutil.copy(ROOT / "pyproject.toml", folder)
     script = folder / "inside.sh"
     script.write_text(

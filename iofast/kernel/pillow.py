@@ -166,6 +166,7 @@ def _format(data: bytes) -> str:
 
 
 def header(opened: Opened) -> Header:
+    """What the header says, sizes upright."""
     image = opened.image
     if isinstance(image, JpegImageFile):
         components = image.layers
