@@ -98,7 +98,12 @@ static window window_of(const iof_span *span, int filter) {
   return (window){scale, FILTERS[filter].support * stretch, 1 / stretch, span->from - span->low, span->high - span->low};
 }
 
-static double centre_of(const window *w, int i) { return w->offset + (i + 0.5) * w->scale; }
+/* A plane's last output may have its centre on the far edge itself, where the box filter sees nothing: half-open as it
+is, it belongs to the last input. */
+static double centre_of(const window *w, int i) {
+  double centre = w->offset + (i + 0.5) * w->scale, last = w->length - 1e-6;
+  return centre < last ? centre : last;
+}
 
 /* The inputs that output `i` sees, relative to the region: from *first on, as many as are returned. */
 static int seen(const window *w, int i, int *first) {
