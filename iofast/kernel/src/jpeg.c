@@ -24,6 +24,7 @@ struct iof_jpeg {
   jmp_buf escape;
   iof_status failure;  /* set by error_exit */
   iof_status warning;  /* the worst thing libjpeg only warned of */
+  int strict;          /* such a warning ends the decode */
   iof_buffer pixels, encoded, rows;
 };
 
@@ -65,6 +66,11 @@ static void emit_message(j_common_ptr info, int level) {
     case JWRN_BOGUS_PROGRESSION:
     case JWRN_NOT_SEQUENTIAL:
       if (!owner(info)->warning) owner(info)->warning = IOF_CORRUPT;
+  }
+  iof_jpeg *jpeg = owner(info);
+  if (jpeg->strict && jpeg->warning) { /* at once: libjpeg would go on to fill whatever size the header claims */
+    jpeg->failure = jpeg->warning;
+    longjmp(jpeg->escape, 1);
   }
 }
 
@@ -125,6 +131,7 @@ static iof_status open_image(iof_jpeg *jpeg, const uint8_t *data, size_t length,
 iof_status iof_jpeg_open(iof_jpeg *jpeg, const uint8_t *data, size_t length, int *width, int *height, int *components) {
   jpeg_abort_decompress(&jpeg->decompress); /* whatever the last image left */
   jpeg->warning = jpeg->failure = IOF_OK;
+  jpeg->strict = 0; /* the header's warnings are judged with the pixels */
   return setjmp(jpeg->escape) ? jpeg->failure : open_image(jpeg, data, length, width, height, components);
 }
 
@@ -193,6 +200,7 @@ static iof_status decode_region(iof_jpeg *jpeg, const int32_t rect[4], int denom
 }
 
 iof_status iof_jpeg_region(iof_jpeg *jpeg, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels) {
+  jpeg->strict = strict;
   iof_status status = setjmp(jpeg->escape) ? jpeg->failure : decode_region(jpeg, rect, denominator, pixels);
   jpeg_abort_decompress(&jpeg->decompress);
   return !status && strict ? jpeg->warning : status;
@@ -256,6 +264,7 @@ static iof_status decode_planes(iof_jpeg *jpeg, int denominator, iof_plane plane
 }
 
 iof_status iof_jpeg_planes(iof_jpeg *jpeg, int denominator, int strict, iof_plane planes[3]) {
+  jpeg->strict = strict;
   iof_status status = setjmp(jpeg->escape) ? jpeg->failure : decode_planes(jpeg, denominator, planes);
   jpeg_abort_decompress(&jpeg->decompress);
   return !status && strict ? jpeg->warning : status;
