@@ -27,6 +27,7 @@ from iofast.kernel.twin import Buffer
 crc32c = _native.crc32c
 
 _SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
+_INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them
 _DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8)
 _WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no pixel is resampled
 
@@ -132,7 +133,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     if recipe.format == "keep" and (x0, y0, x1, y1) == (0, 0, width, height):
         decode(data, orientation)  # a container holds only images that decode
         return Transcoded(bytes(data), "jpg", width, height, orientation, width, height)
-    if max(x1 - x0, y1 - y0) > MAX_SIDE:
+    if max(x1 - x0, y1 - y0) > MAX_SIDE or (x1 - x0) * (y1 - y0) > recipe.max_pixels or max(size) > _INT_MAX:
         raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({x1 - x0}x{y1 - y0} pixels after resizing)")
     with _borrowed(DecodeOptions(filter=recipe.filter, max_pixels=recipe.max_pixels)) as context:
         status, payload = _native.transcode(
@@ -161,7 +162,10 @@ _idle: dict[DecodeOptions, list[Context]] = {}
 def _borrowed(options: DecodeOptions) -> Iterator[Context]:
     """A context for one image. Kept for the next: fresh scratch memory costs a page fault for each 4 KiB, 0.1 ms."""
     idle = _idle.setdefault(options, [])  # append and pop of a list are atomic
-    context = idle.pop() if idle else Context(options)
+    try:
+        context = idle.pop()  # asking first whether there is one would leave room for another thread to take it
+    except IndexError:
+        context = Context(options)
     try:
         yield context
     finally:
