@@ -19,6 +19,7 @@ iof_context *iof_context_new(const iof_options *options) {
   iof_context *context = calloc(1, sizeof *context);
   if (context) {
     context->options = *options;
+    context->resampler.loops = iof_loops_best();
     context->jpeg = iof_jpeg_new();
     if (!context->jpeg) {
       free(context);

@@ -86,6 +86,7 @@ extern const iof_loops iof_loops_avx2;
 typedef struct {
   iof_axis x, y;
   iof_buffer weights, rows, row, wide, pairs;
+  const iof_loops *loops; /* chosen with the context, under the GIL: getenv is not safe beside a setenv */
 } iof_resampler;
 
 /* Apply the two axes (in stored coordinates) to `pixels`. `horizontal_first` matters for filters with negative lobes:

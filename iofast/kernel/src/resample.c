@@ -151,7 +151,7 @@ static iof_status give_taps(iof_axis *axis) {
 }
 
 static iof_status vertical_then_horizontal(iof_resampler *r, const iof_pixels *p, const iof_target *t) {
-  const iof_loops *loops = iof_loops_best();
+  const iof_loops *loops = r->loops;
   int n = 4 * (r->x.high - r->x.low), direct = t->x_stride == 3 && t->channel_stride == 1 && r->x.outputs % 8 == 0;
   size_t wide_size = (size_t)n + 4 * (size_t)r->x.taps + 64;
   int16_t *wide = iof_reserve(&r->wide, wide_size * sizeof(int16_t));
@@ -175,11 +175,11 @@ static iof_status vertical_then_horizontal(iof_resampler *r, const iof_pixels *p
 static void widen_and_resample(const iof_resampler *r, const uint8_t *row, const int32_t *pairs, int16_t *wide, int16_t *to) {
   int n = 4 * (r->x.high - r->x.low);
   for (int i = 0; i < n; i++) wide[i] = (int16_t)(row[i] << IOF_FRACTION);
-  iof_loops_best()->horizontal_wide(wide, &r->x, pairs, r->x.precision, to);
+  r->loops->horizontal_wide(wide, &r->x, pairs, r->x.precision, to);
 }
 
 static iof_status horizontal_then_vertical(iof_resampler *r, const iof_pixels *p, const iof_target *t) {
-  const iof_loops *loops = iof_loops_best();
+  const iof_loops *loops = r->loops;
   size_t outputs = (size_t)(r->x.outputs + 7) & ~(size_t)7, height = (size_t)(r->y.high - r->y.low), stride = 4 * outputs;
   size_t n = 4 * (size_t)(r->x.high - r->x.low), wide_size = n + 4 * (size_t)r->x.taps + 64;
   int16_t *wide = iof_reserve(&r->wide, (wide_size + stride * height + 64) * sizeof(int16_t));
@@ -226,7 +226,7 @@ static int32_t *expand_eights(iof_resampler *r) {
 }
 
 iof_status iof_resample_plane(iof_resampler *r, const iof_plane *plane, const iof_target *t) {
-  const iof_loops *loops = iof_loops_best();
+  const iof_loops *loops = r->loops;
   iof_status status = give_taps(&r->x);
   int n = r->x.high - r->x.low;
   size_t wide_size = (size_t)n + (size_t)r->x.taps + 64;
