@@ -88,9 +88,10 @@ static int fast_denominator(const iof_box *b) {
   return denominator;
 }
 
-static iof_span span_of(int from, int to, int size, int denominator) {
-  double scale = 1.0 / denominator;
-  iof_span span = {.from = from * scale, .to = to == size ? scaled(size, denominator) : to * scale};
+/* Scaled down, the last sample may reach beyond the picture's edge; from the far end the picture begins inside of it. */
+static iof_span span_of(int from, int to, int size, int denominator, int mirror) {
+  double scale = 1.0 / denominator, inside = mirror ? scaled(size, denominator) - size * scale : 0;
+  iof_span span = {.from = from * scale + inside, .to = to * scale + inside};
   span.low = (int)floor(span.from);
   span.high = (int)ceil(span.to);
   return span;
@@ -108,8 +109,8 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
   iof_resampler *r = &context->resampler;
   iof_orientation o = iof_orientation_of(v->exif);
   iof_axis *x = o.turned ? &r->y : &r->x, *y = o.turned ? &r->x : &r->y;
-  iof_span across = span_of(v->box->x0, v->box->x1, width, v->denominator);
-  iof_span down = span_of(v->box->y0, v->box->y1, height, v->denominator);
+  iof_span across = span_of(v->box->x0, v->box->x1, width, v->denominator, o.mirror_x);
+  iof_span down = span_of(v->box->y0, v->box->y1, height, v->denominator, o.mirror_y);
   across.virtual_size = v->box->virtual_w, across.first = v->box->x, across.outputs = v->width, across.reverse = v->flip;
   down.virtual_size = v->box->virtual_h, down.first = v->box->y, down.outputs = v->height;
   iof_status status = iof_axis_make(x, &across, context->options.filter, &r->weights);
