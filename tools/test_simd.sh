@@ -7,12 +7,12 @@ venv=.venv-simd
 pip="$venv/bin/python -m pip --quiet --disable-pip-version-check install"
 if [ ! -e "$venv/.installed" ]; then
   "$python" -m venv "$venv"
-  $pip -c constraints.txt pytest hypothesis setuptools wheel
+  $pip -c constraints.txt pytest hypothesis setuptools
   IOFAST_NO_NATIVE=1 $pip -c constraints.txt -e '.[torch,parquet]'
   # The same import package as Pillow: one has to go before the other comes.
   "$venv/bin/python" -m pip --quiet uninstall --yes pillow
   if grep -q avx2 /proc/cpuinfo; then flags=-mavx2; else flags=-msse4; fi
-  CC="${CC:-cc} $flags" $pip --no-binary pillow-simd --no-build-isolation pillow-simd
+  CC="${CC:-cc} $flags" $pip --no-binary pillow-simd pillow-simd
   touch "$venv/.installed"
 fi
 "$venv/bin/python" - <<'END'
