@@ -64,6 +64,7 @@ wheel: environment
 	$(BIN)/python -m tools.wheel
 
 test-simd: environment
+	@[ "$(SYSTEM_DEPS)" = 0 ] || tools/system_deps.sh $(PYTHON) offer pillow
 	tools/test_simd.sh $(PYTHON)
 
 system-deps:

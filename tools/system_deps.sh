@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The system packages that the kernel's build needs: a C compiler, Python's and libjpeg-turbo's headers, and Debian's
-# separate venv module.   usage: system_deps.sh PYTHON install|offer
+# separate venv module.   usage: system_deps.sh PYTHON install|offer [pillow]
 #   install   install what is missing (apt, root)
 #   offer     the same where that is possible; else name the command and go on, since all but the venv can be missing
+#   pillow    also what building Pillow-SIMD needs, so that it reads every format that the tests use
 set -euo pipefail
 python=$1
 action=$2
+purpose=${3-kernel}
 
 has_header() {  # does the compiler find it?
   echo "#include <stdio.h>
@@ -25,6 +27,10 @@ else
 fi
 # libjpeg-dev stands for libjpeg62-turbo-dev on Debian and for libjpeg-turbo8-dev on Ubuntu.
 has_header jpeglib.h || missing+=(libjpeg-dev)
+if [ "$purpose" = pillow ]; then
+  has_header zlib.h || missing+=(zlib1g-dev)
+  has_header webp/encode.h || missing+=(libwebp-dev)
+fi
 
 [ ${#missing[@]} -gt 0 ] || exit 0
 command="apt-get install ${missing[*]}"
@@ -43,10 +49,15 @@ if [ "$action" = install ]; then
   echo "iofast: needed and missing; as root: $command" >&2
   exit 1
 fi
+if [ "$purpose" = pillow ]; then
+  without="a Pillow-SIMD that reads and writes fewer formats; tests of those will fail"
+else
+  without="no native kernel: everything works, several times slower"
+fi
 cat >&2 <<END
 ****************************************************************************************************
-iofast: missing for the native kernel: ${missing[*]}
+iofast: missing: ${missing[*]}
         as root: $command
-        Going on WITHOUT the native kernel: everything works, several times slower.
+        Going on without. That means $without.
 ****************************************************************************************************
 END
