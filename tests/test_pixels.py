@@ -98,6 +98,18 @@ def test_uint8_passes_through() -> None:
     assert torch.equal(other, images)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_into_memory_that_is_there(dtype: torch.dtype, layout: torch.memory_format) -> None:
+    images = pictures()
+    out = torch.full_like(images, 7, dtype=dtype, memory_format=layout)
+    assert apply(images, [IMAGENET], dtype=dtype, memory_format=layout, out=out) is out
+    assert torch.equal(out, apply(images, [IMAGENET], dtype=dtype))
+    for wrong in (out[1:], out.to(torch.float16), out.permute(0, 1, 3, 2).contiguous().permute(0, 1, 3, 2)):
+        with pytest.raises(OptionError, match="out must be"):
+            apply(images, [IMAGENET], dtype=dtype, memory_format=layout, out=wrong)
+
+
 @pytest.mark.gpu
 def test_a_gpu_computes_the_same() -> None:
     images = pictures(64, 33, 21)

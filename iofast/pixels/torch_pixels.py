@@ -34,8 +34,12 @@ def apply(
     *,
     dtype: torch.dtype = torch.float32,
     memory_format: torch.memory_format = torch.preserve_format,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Images of `dtype` and `memory_format` on the same device, from uint8 `images` of shape (N, 3, H, W).
+
+    A float result goes to `out` where it is given, a tensor of just that shape, type, format and device: fresh memory
+    costs a page fault for each 4 KiB, as much time again as the arithmetic.
 
     Without `ops` a float `dtype` gets pixels in [0, 1]; `dtype=uint8` gets `images` itself, or a copy where the memory
     format differs. Never writes into `images`.
@@ -45,15 +49,21 @@ def apply(
         raise OptionError(f"images must be uint8 of shape (N, 3, H, W), found {images.dtype} {tuple(images.shape)}")
     last = _channels_last(images, memory_format)
     if dtype == torch.uint8:
-        return images.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        return images.contiguous(memory_format=_format(last))
     scale, bias = (torch.from_numpy(each) for each in affine(ops))
+    if out is None:
+        out = torch.empty_like(images, dtype=dtype, memory_format=_format(last))
+    elif out.shape != images.shape or out.dtype != dtype or not out.is_contiguous(memory_format=_format(last)):
+        raise OptionError(f"out must be {dtype} of shape {tuple(images.shape)}, found {out.dtype} {tuple(out.shape)}")
     if not last:
-        return _scaled(images.contiguous(), scale.view(3, 1, 1), bias.view(3, 1, 1), dtype)
+        _scale(images.contiguous(), scale.view(3, 1, 1), bias.view(3, 1, 1), out)
+        return out
     # as rows of W x 3 values with the scales repeated: one long loop is 1.3 times as fast as loops of 3
     n, _, height, width = images.shape
     rows = images.permute(0, 2, 3, 1).reshape(n, height, width * 3)
-    scaled = _scaled(rows, scale.repeat(width), bias.repeat(width), dtype)
-    return scaled.view(n, height, width, 3).permute(0, 3, 1, 2)
+    target = out.permute(0, 2, 3, 1).view(n, height, width * 3)
+    _scale(rows, scale.repeat(width), bias.repeat(width), target)
+    return out
 
 
 def _channels_last(images: torch.Tensor, memory_format: torch.memory_format) -> bool:
@@ -64,16 +74,18 @@ def _channels_last(images: torch.Tensor, memory_format: torch.memory_format) -> 
     return images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
 
 
-def _scaled(source: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`source` * `scale` + `bias`, computed in float32 (float64 for float64), stored as `dtype`."""
-    exact = torch.float64 if dtype == torch.float64 else torch.float32
+def _format(last: bool) -> torch.memory_format:
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def _scale(source: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
+    """`source` * `scale` + `bias`, computed in float32 (float64 for float64), stored in `out`."""
+    exact = torch.float64 if out.dtype == torch.float64 else torch.float32
     scale, bias = scale.to(source.device, exact), bias.to(source.device, exact)
-    out = torch.empty(source.shape, dtype=dtype, device=source.device)
     step = max(1, _CHUNK // max(1, source[:1].numel())) if source.device.type == "cpu" else max(1, len(source))
     for start in range(0, len(source), step):
         pixels, target = source[start : start + step], out[start : start + step]
-        if dtype == exact:
+        if out.dtype == exact:
             target.copy_(pixels).mul_(scale).add_(bias)
         else:
             target.copy_(pixels.to(exact).mul_(scale).add_(bias))
-    return out
