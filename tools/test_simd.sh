@@ -12,7 +12,7 @@ if [ ! -e "$venv/.installed" ]; then
   # The same import package as Pillow: one has to go before the other comes.
   "$venv/bin/python" -m pip --quiet uninstall --yes pillow
   if grep -q avx2 /proc/cpuinfo; then flags=-mavx2; else flags=-msse4; fi
-  CC="${CC:-cc} $flags" $pip --no-binary pillow-simd pillow-simd
+  CC="${CC:-cc} $flags" $pip --no-cache-dir --no-binary pillow-simd pillow-simd
   touch "$venv/.installed"
 fi
 "$venv/bin/python" - <<'END'
