@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.buffers import BatchMemory
+from iofast.loader.buffers import BatchMemory
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +38,20 @@ def test_shape_and_type(shape: tuple[int, ...]) -> None:
     assert tensor.dtype == torch.uint8
     assert tensor.is_contiguous()
     tensor.fill_(7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_other_types(dtype: torch.dtype) -> None:
+    blocks = memory()
+    tensor = blocks.take((3, 5, 7), dtype)
+    assert (tensor.shape, tensor.dtype) == ((3, 5, 7), dtype)
+    assert tensor.is_contiguous()
+    place = tensor.data_ptr()
+    view = tensor[1:]
+    del tensor
+    assert blocks.take((3, 5, 7), dtype).data_ptr() != place
+    del view
+    assert blocks.take((3, 5, 7), dtype).data_ptr() == place
 
 
 def test_the_same_memory_comes_back() -> None:

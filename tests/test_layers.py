@@ -15,7 +15,7 @@ import pytest
 # A folder counts as one unit; inside it, imports are its own business.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "record", "ops"}),
-    frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine", "prefetch", "buffers"}),
+    frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine"}),
     frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
     frozenset({"opening", "packing", "dataset", "loader", "monitor", "commands"}),
     frozenset({"cli", "__main__"}),
@@ -31,7 +31,7 @@ SIDEWAYS = {
     "loader": {"opening", "dataset"},
     "commands": {"opening", "packing", "dataset", "loader", "monitor"},
 }
-TORCH = {"dataset", "loader", "pixels", "buffers", "gpu", "stall"}
+TORCH = {"dataset", "loader", "pixels", "gpu", "stall"}
 TORCH_INSIDE_FUNCTIONS = {"commands"}  # doctor reports on torch, where it is installed
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
 

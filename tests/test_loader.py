@@ -99,7 +99,9 @@ def distance(images: torch.Tensor, expected: NDArray[np.uint8]) -> int:
 class TestPixels:
     @pytest.mark.parametrize("epoch", [0, 5])
     @pytest.mark.parametrize(
-        "transform", [AUGMENT, T.evaluate(24)[:2], [T.RandomResizedCrop((20, 31), scale=(0.5, 1.0))]], ids=str
+        "transform",
+        [AUGMENT, T.evaluate(24)[:2], [T.RandomResizedCrop((20, 31), scale=(0.5, 1.0))]],
+        ids=["train", "evaluate", "crop"],
     )
     def test_against_pillow(self, numbered: FastDataset, transform: list[T.Transform], epoch: int) -> None:
         loader = FastLoader(numbered, 7, shuffle=True, seed=9, transform=transform, num_workers=2)

@@ -150,8 +150,11 @@ def test_loops_in_threads_at_once(dataset: FastDataset) -> None:
     assert results == [expected] * 4
 
 
-def test_a_batch_in_hand_never_changes(dataset: FastDataset) -> None:
-    loader = FastLoader(dataset, 4, shuffle=True, transform=AUGMENT, num_workers=3, prefetch=2)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_a_batch_in_hand_never_changes(dataset: FastDataset, dtype: torch.dtype, layout: torch.memory_format) -> None:
+    options = {"transform": AUGMENT, "dtype": dtype, "memory_format": layout, "num_workers": 3, "prefetch": 2}
+    loader = FastLoader(dataset, 4, shuffle=True, **options)  # type: ignore[arg-type]
     held: list[tuple[torch.Tensor, torch.Tensor]] = []
     places = set()
     for epoch in range(6):
@@ -311,11 +314,11 @@ def test_ctrl_c(place: Path) -> None:
 
 def test_ctrl_c_while_waiting_for_a_batch(monkeypatch: pytest.MonkeyPatch, loader: FastLoader) -> None:
     """The consumer waits without a timeout, and is still interrupted at once."""
-    from iofast.loader import _BatchJob
+    from iofast.loader.batches import BatchJob
 
     release = threading.Event()
-    monkeypatch.setattr(_BatchJob, "finish", lambda job: release.wait(20))
-    monkeypatch.setattr("iofast.prefetch._JOIN_S", 0.01)
+    monkeypatch.setattr(BatchJob, "finish", lambda job: release.wait(20))
+    monkeypatch.setattr("iofast.loader.prefetch._JOIN_S", 0.01)
     threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

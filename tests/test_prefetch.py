@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from loader_sets import eventually, workers
 
 from iofast.errors import WorkerError
-from iofast.prefetch import Job, Prefetch
+from iofast.loader.prefetch import Job, Prefetch
 
 
 class Trace:
@@ -300,7 +300,7 @@ def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iofast.prefetch._JOIN_S", 0.05)
+    monkeypatch.setattr("iofast.loader.prefetch._JOIN_S", 0.05)
     release = threading.Event()
 
     class Stuck(Counted):
@@ -345,7 +345,7 @@ def exit_status(pid: int, seconds: float = 20.0) -> int:
 
 SCRIPT = """
 import threading, time
-from iofast.prefetch import Job, Prefetch
+from iofast.loader.prefetch import Job, Prefetch
 
 class Slow(Job):
     def prepare(self): return [0, 1]

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 
 
 class BatchMemory:
-    """Hands out uint8 tensors; holds up to `spare` blocks that nobody uses at the moment."""
+    """Hands out tensors; holds up to `spare` blocks that nobody uses at the moment."""
 
     def __init__(self, *, pinned: bool, spare: int) -> None:
         self._pinned, self._spare = pinned, spare
         self._free: list[NDArray[np.uint8]] = []  # append and pop are atomic, and nothing else is
         self._out: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # by id: arrays, and references to them, have no hash
 
-    def take(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """A contiguous uint8 tensor of `shape`, its contents whatever was there."""
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+        """A contiguous tensor of `shape` and `dtype`, its contents whatever was there."""
         if self._pinned:
-            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-        size = math.prod(shape)
+            return torch.empty(shape, dtype=dtype, pin_memory=True)
+        size = math.prod(shape) * dtype.itemsize
         block = self._find(size)
         # The tensor keeps this view alive, views and copies of its storage keep the tensor's: when the view dies, no
         # tensor is left over the block. Reference counts are never looked at.
@@ -41,7 +41,7 @@ class BatchMemory:
 
         reference = weakref.ref(view, give_back)
         out[id(reference)] = reference
-        return torch.from_numpy(view).view(shape)
+        return torch.from_numpy(view).view(dtype).view(shape)
 
     def _find(self, size: int) -> NDArray[np.uint8]:
         try:
