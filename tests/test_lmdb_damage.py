@@ -1,0 +1,201 @@
+"""What others may do to an LMDB container, and damage: right data or an error that names the place."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import google_crc32c
+import lmdb
+import numpy as np
+import pytest
+from lmdb_containers import build, compact, copy, expected, put_another, read_all, sample, samples
+
+from iofast.containers.base import Description
+from iofast.containers.lmdb import LmdbReader, LmdbWriter
+from iofast.errors import ContainerError, UnfinishedError
+from iofast.record import Record
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 records with holes in their keys, two splits, large and small payloads. Not to be changed."""
+    path = tmp_path_factory.mktemp("lmdb") / "out.lmdb"
+    build(path, samples(), Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3))
+    return path
+
+
+# Whom else the file serves, and what others may do to it.
+
+
+def test_plain_lmdb_reads_it(container: Path) -> None:
+    with lmdb.open(str(container), subdir=False, readonly=True, lock=False) as environment, environment.begin() as txn:
+        assert txn.get(b"00000042.jpg") == next(f for p, f, _, _ in samples() if p == 42)["jpg"]
+        keys = [key for key, _ in txn.cursor() if not key.startswith(b"__iofast__")]
+        assert keys == [f"{r.key}.{name}".encode() for r in expected(samples()) for name in r.fields]
+        LmdbReader(container).record(3)  # beside an environment that the user holds open
+
+
+@pytest.mark.parametrize("change", [compact, put_another])
+def test_right_data_after_a_change(
+    container: Path, tmp_path: Path, change: Callable[[Path, lmdb.Environment], None]
+) -> None:
+    path = copy(container, tmp_path)
+    before = LmdbReader(container).locate(np.arange(300), "jpg")
+    with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 26) as environment:
+        change(path, environment)
+    reader = LmdbReader(path)
+    assert read_all(reader) == expected(samples())
+    if change is compact:
+        assert (reader.locate(np.arange(300), "jpg").offset != before.offset).any()
+
+
+def test_a_change_while_open(container: Path, tmp_path: Path) -> None:
+    path = copy(container, tmp_path)
+    reader = LmdbReader(path)
+    reader.locate(np.arange(300))
+    with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 26) as environment:
+        for _ in range(4):  # so that pages of the first state are used again
+            put_another(path, environment)
+    assert read_all(reader) == expected(samples())
+
+
+def test_changed_and_deleted_payloads_are_damage(container: Path, tmp_path: Path) -> None:
+    path = copy(container, tmp_path)
+    with lmdb.open(str(path), subdir=False, lock=False) as environment, environment.begin(write=True) as txn:
+        txn.put(b"00000003.json", b"{}")
+        txn.delete(b"00000004.json")
+    reader = LmdbReader(path)
+    assert reader.record(5) == expected(samples())[5]
+    for index in (3, 4):
+        with pytest.raises(ContainerError, match=f"0000000{index}: json at offset .* is damaged"):
+            reader.record(index)
+    located = reader.locate(np.arange(6), "json")  # a batch goes on: the kernel fails these rows by their checksums
+    with reader.payloads(located, 3, 5) as (fds, offsets, lengths, crcs, _):
+        assert crcs is not None
+        for fd, offset, length, crc in zip(fds, offsets, lengths, crcs, strict=True):
+            assert google_crc32c.value(os.pread(int(fd), int(length), int(offset))) != crc
+
+
+def test_foreign_lmdb_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "foreign")
+    with lmdb.open(path, subdir=False, lock=False) as environment, environment.begin(write=True) as txn:
+        txn.put(b"a", b"b")
+    with pytest.raises(UnfinishedError, match="no iofast manifest: made by another program"):
+        LmdbReader(tmp_path / "foreign")
+
+
+def test_an_empty_lmdb_is_named(tmp_path: Path) -> None:
+    lmdb.open(str(tmp_path / "empty"), subdir=False, lock=False).close()
+    with pytest.raises(UnfinishedError, match="no iofast manifest"):
+        LmdbReader(tmp_path / "empty")
+
+
+def test_killed_between_reserving_and_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LmdbWriter, "_fill", lambda *_: 0)
+    build(tmp_path / "out", [sample(0)])
+    with pytest.raises(UnfinishedError, match="never finished"):
+        LmdbReader(tmp_path / "out")
+
+
+# Damage.
+
+
+def _read_or_refuse(path: Path, right: list[Record]) -> bool:
+    """Read everything: it must be right, or refused. True if it was refused."""
+    try:
+        found = read_all(LmdbReader(path))
+    except ContainerError as error:
+        message = str(error)
+    else:
+        assert found == right
+        return False
+    assert str(path) in message
+    return True
+
+
+def test_flipped_bits_never_give_wrong_data(tmp_path: Path) -> None:
+    """In every structure of the file: meta, branch, leaf and overflow pages, payloads, index, manifest."""
+    path = tmp_path / "out"
+    some = [sample(i, split="train" if i < 20 else "val") for i in range(30)]
+    build(path, some)
+    data, right = path.read_bytes(), expected(some)
+    rng = random.Random(0)
+    places = [*range(168), *range(4096, 4096 + 168)]
+    for page in range(8192, len(data), 4096):
+        places += [
+            page + 10,
+            page + 12,
+            page + 14,
+            page + 16,
+            page + 17,
+            *(page + rng.randrange(4096) for _ in range(6)),
+        ]
+    refused = 0
+    for place in places:
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        refused += _read_or_refuse(path, right)
+    assert refused > len(places) // 3
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.9999])
+def test_truncation_is_named(container: Path, tmp_path: Path, share: float) -> None:
+    path = copy(container, tmp_path)
+    os.truncate(path, int(path.stat().st_size * share))
+    with pytest.raises(ContainerError, match=f"{path}.*"):
+        LmdbReader(path)
+
+
+def test_truncation_after_opening_is_an_error_and_no_signal(container: Path, tmp_path: Path) -> None:
+    path = copy(container, tmp_path)
+    reader = LmdbReader(path)
+    reader.locate(np.arange(300))
+    os.truncate(path, 8192)
+    for read in (lambda: reader.locate(np.arange(3)), lambda: reader.view(0), lambda: reader.record(299)):
+        with pytest.raises(ContainerError, match="truncated while it was open: 8192 bytes"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("at", "layout", "value", "message"),
+    [
+        (16, "<I", 0xDEADBEEF, "magic 0xdeadbeef"),
+        (20, "<I", 999, "data format 999"),
+        (40, "<I", 3000, "page size 3000"),
+        (136, "<Q", 1 << 60, "last page"),
+    ],
+)
+def test_wrong_meta_pages_are_named(
+    container: Path, tmp_path: Path, at: int, layout: str, value: int, message: str
+) -> None:
+    path = copy(container, tmp_path)
+    data = bytearray(path.read_bytes())
+    struct.pack_into(layout, data, at, value)
+    path.write_bytes(data)
+    with pytest.raises(ContainerError, match=message):
+        LmdbReader(path)
+
+
+def test_places_outside_the_file_are_refused(container: Path, tmp_path: Path) -> None:
+    """Rows whose checksums are right and whose places are not: a lying author, or a writer with a mistake."""
+    for offset, length in ((1 << 63, 10), (10, 0xFFFFFFFF), ((1 << 64) - 5, 10)):
+        path = copy(container, tmp_path)
+        data = bytearray(path.read_bytes())
+        start = data.rindex(b"iofastIX")
+        row_size, rows = struct.unpack_from("<I", data, start + 12)[0], struct.unpack_from("<I", data, start + 24)[0]
+        checks = start + 64
+        first = checks + 4 * -(-rows // 256)
+        struct.pack_into("<IQI", data, first + 18 + 20, 0, offset, length)  # row 0, field 1: jpg
+        crc = google_crc32c.value(bytes(data[first : first + 256 * row_size]))
+        struct.pack_into("<I", data, checks, crc)
+        struct.pack_into(
+            "<I", data, start + 60, google_crc32c.value(bytes(data[start : start + 60] + data[checks:first]))
+        )
+        path.write_bytes(data)
+        with pytest.raises(ContainerError, match="position 0 outside the file"):
+            LmdbReader(path).locate(np.array([1, 0]))

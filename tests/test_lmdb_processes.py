@@ -1,0 +1,195 @@
+"""The LMDB reader over fields, processes, threads, forks and renames."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from lmdb_containers import build, copy, expected, put_another, read_all, sample, samples
+
+from iofast.containers.base import Description
+from iofast.containers.index import ABSENT
+from iofast.containers.lmdb import LmdbReader
+from iofast.errors import ContainerError
+from iofast.record import ImageInfo, Record
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 records with holes in their keys, two splits, large and small payloads. Not to be changed."""
+    path = tmp_path_factory.mktemp("lmdb") / "out.lmdb"
+    build(path, samples(), Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3))
+    return path
+
+
+# Fields.
+
+
+def test_fields_that_some_records_lack(tmp_path: Path) -> None:
+    build(tmp_path / "out", [
+        (0, {"png": b"p0", "seg.png": b"s0"}, ImageInfo(), "all"),
+        (1, {"jpg": b"j1", "png": b"p1"}, ImageInfo(), "all"),
+        (2, {"txt": b"t2"}, ImageInfo(), "all"),
+        (3, {"webp": b"w3"}, ImageInfo(), "all"),
+    ])  # fmt: skip
+    reader = LmdbReader(tmp_path / "out")
+    assert [bytes(reader.view(i)) for i in (0, 1, 3)] == [b"p0", b"j1", b"w3"]  # each record's own image
+    located = reader.locate(np.arange(4))
+    assert located.file.tolist() == [0, 0, ABSENT, 0]
+    assert (located.offset[2], located.length[2]) == (0, 0)
+    with pytest.raises(KeyError, match="00000002 has no image"):
+        reader.view(2)
+    with pytest.raises(KeyError, match="00000001 has no field 'txt'"):
+        reader.view(1, "txt")
+    with pytest.raises(KeyError, match="no field 'rgb', only jpg, png"):
+        reader.locate(np.arange(2), "rgb")
+    assert reader.record(1).fields == {"jpg": b"j1", "png": b"p1"}
+
+
+def test_records_without_any_image(tmp_path: Path) -> None:
+    build(tmp_path / "out", [(0, {"txt": b"t"}, ImageInfo(), "all")])
+    with pytest.raises(KeyError, match="no image field, only txt"):
+        LmdbReader(tmp_path / "out").locate(np.arange(1))
+
+
+@pytest.mark.parametrize("index", [-1, 300, 1 << 40])
+def test_an_index_out_of_range(container: Path, index: int) -> None:
+    reader = LmdbReader(container)
+    for read in (lambda: reader.locate(np.array([0, index])), lambda: reader.view(index), lambda: reader.record(index)):
+        with pytest.raises(IndexError, match=str(index)):
+            read()
+
+
+# Processes and threads.
+
+
+def _child(reader: LmdbReader, answer: multiprocessing.connection.Connection) -> None:
+    answer.send([(record.key, record.fields) for record in reader])
+    answer.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("moved", [False, True])
+def test_readers_cross_processes(container: Path, tmp_path: Path, method: str, moved: bool) -> None:
+    path = copy(container, tmp_path)
+    if moved:
+        with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 26) as environment:
+            put_another(path, environment)
+    reader = LmdbReader(path)
+    reader.record(0)
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(reader, there))
+    child.start()
+    assert here.poll(60)
+    assert [Record(*pair) for pair in here.recv()] == expected(samples())
+    child.join(30)
+    assert child.exitcode == 0
+    assert reader.record(1) == expected(samples())[1]
+
+
+def test_pickle(container: Path, tmp_path: Path) -> None:
+    again = pickle.loads(pickle.dumps(LmdbReader(container)))
+    assert again.manifest == LmdbReader(container).manifest
+    assert read_all(again) == expected(samples())
+    path = copy(container, tmp_path)
+    pickled = pickle.dumps(LmdbReader(path))
+    path.unlink()
+    build(path, [sample(0)])
+    with pytest.raises(ContainerError, match="replaced by another dataset"):
+        pickle.loads(pickled).record(0)
+
+
+def test_many_threads_open_and_close_at_will(container: Path) -> None:
+    reader, right = LmdbReader(container), expected(samples())
+    stop = threading.Event()
+
+    def close_often() -> None:
+        while not stop.is_set():
+            reader.close()
+            time.sleep(0.001)
+
+    def read(seed: int) -> int:
+        rng = np.random.default_rng(seed)
+        for _ in range(60):
+            indices = rng.integers(0, 300, 16)
+            located = reader.locate(indices, "jpg")
+            with reader.payloads(located, 0, 16) as (fds, offsets, lengths, _, _):
+                for i, fd, offset, length in zip(indices, fds, offsets, lengths, strict=True):
+                    assert os.pread(int(fd), int(length), int(offset)) == right[i].fields["jpg"]
+            assert reader.record(int(indices[0])) == right[indices[0]]
+        return seed
+
+    closer = threading.Thread(target=close_often)
+    closer.start()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(read, range(8))) == list(range(8))
+    finally:
+        stop.set()
+        closer.join()
+
+
+def test_descriptors_are_given_back(container: Path) -> None:
+    def count() -> int:
+        links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
+        return sum(os.path.realpath(link) == str(container) for link in links)
+
+    gc.collect()  # what earlier tests left in tracebacks
+    before = count()
+    for _ in range(20):
+        with LmdbReader(container) as reader:
+            view = reader.view(5)
+    del reader
+    with pytest.raises(ContainerError):
+        LmdbReader(Path("/dev/null"))
+    right = bytes(view)
+    assert right == samples()[5][1]["jpg"]  # a view outlives its reader
+    del view
+    assert count() == before
+
+
+def test_a_closed_reader_opens_again(container: Path) -> None:
+    reader = LmdbReader(container)
+    reader.close()
+    assert reader.record(0) == expected(samples())[0]
+
+
+def test_replaced_by_rename_while_open(container: Path, tmp_path: Path) -> None:
+    """A running job goes on with the dataset that it opened."""
+    path = copy(container, tmp_path)
+    reader = LmdbReader(path)
+    build(tmp_path / "new", [sample(0)])
+    os.replace(tmp_path / "new", path)
+    assert read_all(reader) == expected(samples())
+
+
+def test_no_uninitialised_memory_in_the_file(tmp_path: Path) -> None:
+    """glibc fills fresh memory with a byte of our choice: it must not reach the file."""
+    program = """
+import random, sys
+from iofast.containers.base import Description
+from iofast.containers.base import Description
+from iofast.containers.lmdb import LmdbWriter
+from iofast.record import ImageInfo
+rng, writer = random.Random(0), LmdbWriter(sys.argv[1])
+for i in range(3000):
+    fields = {"jpg": rng.randbytes(rng.choice((10, 1900, 2100, 9000))), "cls": b"1"}
+    writer.write(i, fields, ImageInfo(1), "all")
+writer.finish(Description())
+"""
+    for byte in ("85", "170"):
+        environment = {**os.environ, "MALLOC_PERTURB_": byte}
+        subprocess.run([sys.executable, "-c", program, str(tmp_path / byte)], env=environment, check=True, timeout=60)
+    assert (tmp_path / "85").read_bytes() == (tmp_path / "170").read_bytes()
