@@ -30,6 +30,7 @@ has_header jpeglib.h || missing+=(libjpeg-dev)
 if [ "$purpose" = pillow ]; then
   has_header zlib.h || missing+=(zlib1g-dev)
   has_header webp/encode.h || missing+=(libwebp-dev)
+  has_header lcms2.h || missing+=(liblcms2-dev)
 fi
 
 [ ${#missing[@]} -gt 0 ] || exit 0
