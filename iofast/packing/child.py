@@ -138,7 +138,8 @@ def cause_of_death(code: int) -> str:
 def _environment() -> dict[str, str]:
     """Ours, with iofast found where we found it even if that is a checkout and not among installed packages."""
     home = Path(__file__).resolve().parents[2]
-    environment = dict(os.environ)
+    # a worker multiplies no matrices: NumPy's BLAS would start a thread per core only to spin
+    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **os.environ}
     if home.name not in ("site-packages", "dist-packages"):  # those stay behind the standard library
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
     return environment
