@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -145,10 +146,12 @@ def test_sizes_that_grow_and_shrink() -> None:
     blocks = memory(spare=3)
     for size in [10, 1000, 10, 50, 100_000, 7, 100_000, 3]:
         blocks.take((size,)).fill_(1)
-    assert [block.size for block in blocks._free] == [100_000]  # what was too small was let go, the largest serves all
+    assert [loan.block.size for loan in blocks._free] == [
+        100_000
+    ]  # what was too small was let go, the largest serves all
     first, second = blocks.take((100_000,)), blocks.take((50,))
     del first, second
-    assert sorted(block.size for block in blocks._free) == [50, 100_000]
+    assert sorted(loan.block.size for loan in blocks._free) == [50, 100_000]
 
 
 def test_tensors_outlive_their_pool() -> None:
@@ -166,9 +169,23 @@ def test_a_pool_and_its_memory_leave_no_cycle() -> None:
     blocks = memory()
     tensor = blocks.take((1000,))
     del tensor
-    alive = [weakref.ref(blocks), weakref.ref(blocks._free[0])]
+    alive = [weakref.ref(blocks), weakref.ref(blocks._free[0].block)]
     del blocks
     assert [each() for each in alive] == [None, None]
+
+
+def test_no_python_runs_when_memory_comes_back() -> None:
+    """It would swallow a Ctrl-C."""
+    blocks = memory(spare=1)
+    held = [blocks.take((1000,)) for _ in range(3)]
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    held.clear()
+    sys.setprofile(None)
+    assert "call" not in events
+    assert "c_call" in events  # the profiler was looking
+    assert len(blocks._free) == 1
+    assert not blocks._out
 
 
 def test_the_last_spare_block_may_go_to_another_thread() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -310,6 +311,28 @@ def test_ctrl_c(place: Path) -> None:
         assert last == "interrupted 1"  # and no thread of ours beside the main one
         assert child.returncode == 0
         assert time.monotonic() - start < 8
+
+
+def test_every_ctrl_c_arrives(loader: FastLoader) -> None:
+    """One that finds Python code in a finalizer is lost; of 600 in a tight loop like this, 14 once were."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    delays = random.Random(0)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for _ in range(60):
+            with pytest.raises(KeyboardInterrupt):
+                loop_until_interrupted(loader, delays.random() * 0.02)
+            assert eventually(lambda: workers() == 0)
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def loop_until_interrupted(loader: FastLoader, delay: float) -> None:
+    end = time.monotonic() + 20
+    threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
+    while time.monotonic() < end:
+        for _ in loader:
+            pass
 
 
 def test_ctrl_c_while_waiting_for_a_batch(monkeypatch: pytest.MonkeyPatch, loader: FastLoader) -> None:

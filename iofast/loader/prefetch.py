@@ -166,14 +166,14 @@ def _work(number: int, tasks: SimpleQueue[_Task[T, S] | None], stop: _Stop) -> N
         except BaseException as error:  # whatever it is belongs to the consumer
             promise.fail(error)
         del task, promise, part  # or the last batch would live until the next task
+    tasks.put(None)  # for the next thread
 
 
 def _end(threads: list[threading.Thread], tasks: SimpleQueue[_Task[T, S] | None], stop: _Stop, pid: int) -> None:
     stop.asked = True
     if os.getpid() != pid:  # in a forked child the threads do not exist
         return
-    for _ in threads:
-        tasks.put(None)
+    tasks.put(None)  # each passes it on, so that a Ctrl-C here cannot come between them
     if threading.current_thread() in threads or sys.is_finalizing():
         return  # collected by one of its own threads, which cannot wait for itself
     end = time.monotonic() + _JOIN_S

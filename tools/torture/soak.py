@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
@@ -44,6 +45,8 @@ def run() -> list[str]:
 
 def _epoch(loader: FastLoader, epoch: int) -> int:
     for number, _ in enumerate(loader):
+        if epoch < WARM:
+            time.sleep(0.05)  # long enough for every batch that may wait to be there: the most memory that is needed
         if epoch % 10 == 9 and number == 1:
             break
     gc.collect()
