@@ -305,8 +305,10 @@ def test_torch_dataloader_spawns(place: Path) -> None:
 
 def test_torch_dataloader_shuffles_and_names_what_is_broken(tmp_path: Path) -> None:
     dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", IMAGES, [17]), transform=to_tensor)
+    batches = iter(DataLoader(dataset, batch_size=4, shuffle=True, num_workers=1))
     with pytest.raises(DecodeError, match=r"broken\.lmdb: 0+17: "):
-        list(DataLoader(dataset, batch_size=4, shuffle=True, num_workers=1))
+        list(batches)
+    batches._shutdown_workers()  # left to the garbage collector, it waits five seconds in whatever test that runs in
 
 
 def test_threads(dataset: FastDataset) -> None:
