@@ -273,6 +273,9 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path, make: Callable[[Path], N
     "keywords",
     [
         {"resize": 0},
+        {"resize": 2.5},
+        {"resize": True},
+        {"resize": "256"},
         {"resize": 256, "mode": "none"},
         {"mode": "crop"},
         {"resize": 256, "mode": "sideways"},
@@ -280,6 +283,7 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path, make: Callable[[Path], N
         {"format": "gif"},
         {"quality": 0},
         {"quality": 101},
+        {"quality": "90"},
         {"reducing_gap": 0.5},
         {"max_pixels": 0},
         {"shuffle": -1},

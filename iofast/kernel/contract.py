@@ -48,7 +48,7 @@ MESSAGES = {
     Status.CORRUPT: "the image data is corrupt",
     Status.TRUNCATED: "the image is truncated",
     Status.LIMIT: "the image is larger than the limit on pixels or bytes",
-    Status.BOX: "the box lies outside the image, or the image's size differs from the index",
+    Status.BOX: "the box lies outside the image (a crop larger than it?), or its size differs from the index",
     Status.MEMORY: "out of memory",
     Status.UNSUPPORTED: "not an image that can be decoded here",
 }
@@ -124,16 +124,16 @@ class TranscodeRecipe:
         _one_of("filter", self.filter, FILTERS)
         _one_of("format", self.format, ("jpeg", "png", "webp", "keep"))
         _one_of("subsampling", self.subsampling, ("420", "422", "444"))
-        if (self.size is None) != (self.mode == "none"):
-            raise OptionError(f"mode {self.mode!r} goes with size {'unset' if self.size else 'set'}, found {self.size}")
-        if self.size is not None and not 1 <= self.size <= MAX_SIDE:
-            raise OptionError(f"size must be 1 to {MAX_SIDE} pixels, found {self.size}")
-        if not 1 <= self.quality <= 100:
-            raise OptionError(f"quality must be 1 to 100, found {self.quality}")
+        if self.size is not None:
+            _whole("size (resize) in pixels", self.size, 1, MAX_SIDE)
+        if self.size is None and self.mode != "none":
+            raise OptionError(f"mode {self.mode!r} needs a size in pixels (resize), found none")
+        if self.size is not None and self.mode == "none":
+            raise OptionError(f"mode 'none' changes no size, so none (resize) may be given, found {self.size}")
+        _whole("quality", self.quality, 1, 100)
         if self.reducing_gap != 0 and not 1 <= self.reducing_gap <= 16:
             raise OptionError(f"reducing_gap must be 0 or 1 to 16, found {self.reducing_gap}")
-        if not 0 <= self.restart <= 65_535:
-            raise OptionError(f"restart must be 0 to 65535 MCUs, found {self.restart}")
+        _whole("restart (MCUs)", self.restart, 0, 65_535)
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
         """The size (width, height) that an upright image of `width` x `height` is resampled to, before any crop."""
@@ -161,3 +161,8 @@ class TranscodeRecipe:
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise OptionError(f"{name} must be one of {', '.join(allowed)}, found {value!r}")
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise OptionError(f"{name} must be a whole number from {low} to {high}, found {value!r}")
