@@ -123,7 +123,7 @@ def test_classes_that_agree_in_both_orders_do_not_warn(tmp_path: Path) -> None:
 def test_class_file_gives_the_order_and_must_match(tmp_path: Path) -> None:
     make(tmp_path, ["cat/a.jpg", "dog/a.jpg"])
     options = SourceOptions(class_order="file")
-    with pytest.raises(SourceError, match=r"needs .*classes\.txt, one class per line"):
+    with pytest.raises(SourceError, match=r"needs .*classes\.txt, one class per line: no such file or directory$"):
         scan(tmp_path, options)
     (tmp_path / "classes.txt").write_text("dog\ncat\n\n")
     source = scan(tmp_path, options)

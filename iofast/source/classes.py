@@ -51,7 +51,8 @@ def read_class_file(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text("utf-8-sig").rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"class order 'file' needs {path}, one class per line: {error}") from None
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not UTF-8"
+        raise SourceError(f"class order 'file' needs {path}, one class per line: {reason}") from None
     first: dict[str, int] = {}
     for number, name in enumerate(map(str.strip, lines), 1):
         if not name:
