@@ -20,7 +20,6 @@ RAW_FIELDS = ("rgb", "yuv")  # raw pixels, their width and height in `json`
 LABEL_FIELD = "cls"
 JSON_FIELD = "json"
 
-_KEY = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
 _FIELD = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*", re.ASCII)
 
 
@@ -51,13 +50,6 @@ def format_key(position: int, width: int = KEY_WIDTH) -> str:
     key = f"{position:0{width}d}"
     if position < 0 or len(key) > width:
         raise ContainerError(f"position {position} does not fit a key of {width} digits")
-    return key
-
-
-def check_key(key: str) -> str:
-    """Return `key` if it is a legal key, else raise `ContainerError`."""
-    if not _KEY.fullmatch(key):
-        raise ContainerError(f"key {key!r} is not 1 to 64 of the characters 0-9 A-Z a-z _ -")
     return key
 
 

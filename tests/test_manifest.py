@@ -198,10 +198,6 @@ def test_empty_set() -> None:
     assert Manifest.from_json(empty.to_json(), "x") == empty
 
 
-def test_split_sizes_for_people() -> None:
-    assert make().describe_splits() == "train (2), val (1)"
-
-
 def test_the_example_in_the_specification() -> None:
     example = re.search(r"^```json\n(.*)\n```$", FORMAT.read_text(), re.MULTILINE)
     assert example

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -84,11 +84,6 @@ class Manifest:
     def with_shards(self, shards: tuple[Shard, ...]) -> Manifest:
         """The same manifest, naming other files."""
         return replace(self, shards=shards)
-
-    def describe_splits(self) -> str:
-        """The splits for a message: `train (1281167), val (50000)`."""
-        sizes = {name: sum(stop - start for start, stop in ranges) for name, ranges in self.splits.items()}
-        return ", ".join(f"{name} ({size})" for name, size in sizes.items())
 
 
 def check_split_name(name: str) -> str:
@@ -228,11 +223,3 @@ _READ: Mapping[str, Callable[[str, object], Any]] = {
     "splits": _splits,
     "version": _any_integer,
 }
-
-
-def split_ranges(names: Iterable[str], starts: Iterable[int], count: int) -> dict[str, tuple[tuple[int, int], ...]]:
-    """The `splits` member of records that were written split by split, each beginning at its start."""
-    names, starts = list(names), [*starts, count]
-    if not names:
-        return {WHOLE: ((0, count),)}
-    return {name: ((starts[i], starts[i + 1]),) for i, name in enumerate(names)}
