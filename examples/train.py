@@ -55,6 +55,8 @@ def main() -> None:
     device = torch.device(args.device)
 
     dataset, held_out = splits(args.dataset)
+    if not dataset.classes:
+        raise SystemExit(f"{args.dataset} has no classes to learn: its images lie in no class folders")
     shared = {"batch_size": args.batch_size, "device": device, "dtype": torch.float32}
     batches = FastLoader(dataset, shuffle=True, seed=args.seed, drop_last=True, transform=T.train(args.size), **shared)
     val = FastLoader(held_out, transform=T.evaluate(args.size), **shared) if held_out else None
