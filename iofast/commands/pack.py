@@ -52,6 +52,7 @@ def _add_pixels(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--filter", help="nearest, box, bilinear (the default), bicubic or lanczos; all antialiased")
     group.add_argument("--format", help="jpeg (the default with --resize), png, webp or keep (the default without)")
     group.add_argument("--quality", type=int, metavar="Q", help="of JPEG and WebP, 1 to 100 (default 90)")
+    group.add_argument("--subsampling", help="of JPEG chroma: 420 (the default), 422 or 444")
     group.add_argument(
         "--reducing-gap",
         type=float,

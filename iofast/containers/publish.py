@@ -197,7 +197,8 @@ def require_free(path: str | os.PathLike[str], needed: int) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
-        have = f"{needed / 1e9:.2f} GB are needed at the peak, {free / 1e9:.2f} GB are free in {folder}"
+        unit, size = ("GB", 1e9) if needed >= 1e9 else ("MB", 1e6)
+        have = f"{needed / size:.2f} {unit} are needed at the peak, {free / size:.2f} {unit} are free in {folder}"
         raise TargetError(f"too little disk space for {os.fspath(path)}: {have}")
 
 
