@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +33,7 @@ SIZE = 128  # pixels a side: small, so that on two cores the network does not hi
 BATCH = 64
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CORES = max(1, torch.get_num_threads())
-Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
+Batches = FastLoader | DataLoader[tuple[torch.Tensor, torch.Tensor]]
 console = Console(highlight=False)
 
 
@@ -140,6 +139,7 @@ def network(classes: int) -> nn.Sequential:
 def train(model: nn.Module, batches: Batches, epochs: int, name: str) -> float:
     """Train; images per second over all epochs, loading included."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.05, total_iters=epochs * len(batches))
     model.train()
     start, seen = time.perf_counter(), 0
     for epoch in range(epochs):
@@ -149,6 +149,7 @@ def train(model: nn.Module, batches: Batches, epochs: int, name: str) -> float:
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
+            decay.step()
             seen += len(images)
             bar.set_postfix(loss=f"{loss.item():.2f}", refresh=False)
     return seen / (time.perf_counter() - start)

@@ -32,7 +32,7 @@ class PillowFolder(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
         path, label = self.samples[index]
         with Image.open(path) as file:
             image = ImageOps.exif_transpose(file).convert("RGB")
-        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box(*image.size))
+        image = image.crop(box(*image.size)).resize((self.size, self.size), Image.Resampling.BILINEAR)
         if random.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div_(255)
