@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+import iofast
+
 # No deadline: a shared machine stalls for seconds. No database: a checkout stays as it was.
 settings.register_profile("iofast", deadline=None, database=None, print_blob=True)
 settings.load_profile("iofast")
+
+# Without the native kernel the tests are of its twin. Said once, here: programs that the tests start would each warn.
+NATIVE = any((Path(iofast.__file__).parent / "kernel").glob("_native*.so"))
+if not NATIVE:
+    os.environ.setdefault("IOFAST_KERNEL", "python")
+
+
+def pytest_report_header() -> str:
+    wanted = os.environ.get("IOFAST_KERNEL", "native")
+    return f"kernel: {wanted}" + ("" if NATIVE else " (the native one is NOT built; its tests are skipped)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
