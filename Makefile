@@ -85,7 +85,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 kernel: environment $(VENV)/.kernel
 $(VENV)/.kernel: setup.py $(C_SOURCES)
 	@[ "$(SYSTEM_DEPS)" = 0 ] || tools/system_deps.sh $(PYTHON) offer
-	rm -f iofast/kernel/_native*.so
+	@rm -rf iofast/kernel/_native*.so build/lib.* build/temp.*  # where the build fails, no older kernel may be taken for it
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@if ls iofast/kernel/_native*.so >/dev/null 2>&1; then touch $@; fi
 
