@@ -67,8 +67,8 @@ static void set_range(iof_axis *axis) {
     if (axis->start[i] < axis->low) axis->low = axis->start[i];
     if (axis->start[i] + axis->count[i] > axis->high) axis->high = axis->start[i] + axis->count[i];
   }
-  for (int i = axis->outputs; i & 7; i++) { /* the padding reads where reading is allowed, with weight zero */
-    axis->start[i] = axis->low;
+  for (int i = axis->outputs; i & 7; i++) { /* the padding reads what its neighbour reads, with weight zero */
+    axis->start[i] = axis->start[axis->outputs - 1];
     axis->count[i] = 0;
     if (axis->taps) memset(axis->coef + (size_t)i * (size_t)axis->taps, 0, (size_t)axis->taps * sizeof(int16_t));
   }
@@ -138,13 +138,15 @@ static int precision_of(const double *weights, size_t n) {
   return precision;
 }
 
+#define OFFSET (1 << 20) /* above any negative running sum, so that truncation rounds down */
+
 /* Rounded so that the running sum is right: the weights of an output keep the sum 1, and flat areas stay flat. */
 static void quantise(const double *weight, int count, int taps, int precision, int16_t *coef) {
   double sum = 0;
   int32_t done = 0;
   for (int k = 0; k < count; k++) {
     sum += weight[k] * (1 << precision);
-    int32_t upto = (int32_t)floor(sum + 0.5), value = upto - done;
+    int32_t upto = (int32_t)(sum + OFFSET + 0.5) - OFFSET, value = upto - done; /* floor() would be a call each */
     if (value > 32767) value = 32767;
     done += value;
     coef[k] = (int16_t)value;
@@ -197,7 +199,7 @@ void iof_axis_mirror(iof_axis *axis, int size) {
   }
   axis->low = size - axis->high;
   axis->high = size - low;
-  for (int i = axis->outputs; i & 7; i++) axis->start[i] = axis->low;
+  for (int i = axis->outputs; i & 7; i++) axis->start[i] = axis->start[axis->outputs - 1];
 }
 
 iof_orientation iof_orientation_of(int exif) {

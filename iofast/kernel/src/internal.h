@@ -64,23 +64,39 @@ typedef struct {
 
 vertical_first   dst[x] = sum_k rows[k][x] * coef[k] >> shift, clipped to [0, 255 << IOF_FRACTION], n bytes
 horizontal       dst pixel i = the axis applied to an int16 RGBX row, clipped to [0, limit], int16 RGBX or uint8 RGB
+horizontal_spread  horizontal_rgb for axes whose neighbouring outputs see neighbouring inputs (iof_spread), or NULL
 horizontal_gray  the same for rows of one channel, to uint8
 vertical_last    dst[x] = the same on int16 rows, to uint8 */
 typedef struct {
   void (*vertical_first)(const uint8_t *const *rows, const int16_t *coef, int taps, int n, int shift, int16_t *dst);
   void (*horizontal_rgb)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*horizontal_wide)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst);
+  void (*horizontal_spread)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*horizontal_gray)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*vertical_last)(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst);
   const char *name;
 } iof_loops;
+
+#define IOF_SPREAD 8 /* inputs that four neighbouring outputs may see for one pair of taps: 64 bytes of RGBX */
+
+/* What horizontal_spread takes as `pairs`, for each four outputs: the 32 words to pick from eight pixels, then the first
+of these pixels, then for each pair of taps its 16 coefficients. */
+typedef struct {
+  const uint16_t *words;
+  const int32_t *first;
+  const int32_t *coefs;
+} iof_spread;
+static inline iof_spread iof_spread_of(const int32_t *pairs, int outputs) {
+  size_t fours = ((size_t)outputs + 7) / 8 * 2;
+  return (iof_spread){(const uint16_t *)pairs, pairs + 16 * fours, pairs + 16 * fours + ((fours + 15) & ~(size_t)15)};
+}
 
 #define IOF_FRACTION 6 /* bits below the 8 of a pixel between the two passes: 14 bits in all */
 
 const iof_loops *iof_loops_best(void);
 extern const iof_loops iof_loops_scalar;
 #if defined(__x86_64__) && defined(__GNUC__)
-extern const iof_loops iof_loops_avx2;
+extern const iof_loops iof_loops_avx2, iof_loops_avx512;
 #endif
 
 typedef struct {

@@ -55,15 +55,17 @@ static void vertical_last(const int16_t *const *rows, const int16_t *coef, int t
 }
 
 const iof_loops iof_loops_scalar = {vertical_first, horizontal_rgb,  horizontal_wide,
-                                      horizontal_gray, vertical_last, "scalar"};
+                                      NULL, horizontal_gray, vertical_last, "scalar"};
 
 const iof_loops *iof_loops_best(void) {
   const char *forced = getenv("IOFAST_SIMD");
+  const iof_loops *best = &iof_loops_scalar;
+  if (forced && !strcmp(forced, "scalar")) return best;
 #if defined(__x86_64__) && defined(__GNUC__)
-  if (__builtin_cpu_supports("avx2") && !(forced && !strcmp(forced, "scalar"))) return &iof_loops_avx2;
+  if (__builtin_cpu_supports("avx2")) best = &iof_loops_avx2;
+  if (__builtin_cpu_supports("avx512bw") && !(forced && !strcmp(forced, "avx2"))) best = &iof_loops_avx512;
 #endif
-  (void)forced;
-  return &iof_loops_scalar;
+  return best;
 }
 
 const char *iof_simd(void) { return iof_loops_best()->name; }
@@ -93,6 +95,43 @@ static int32_t *expand_pairs(iof_resampler *r) {
       int32_t *to = pairs + (i / 2) * taps * 4 + (k / 2) * 8 + (i & 1) * 4;
       to[0] = to[1] = to[2] = to[3] = lane;
     }
+  return pairs;
+}
+
+/* Whether each four neighbouring outputs read, for one pair of taps, from eight neighbouring pixels: true up to a
+reduction to about half. */
+static int spreads(const iof_axis *axis) {
+  int near = 1;
+  for (int i = 0; i < axis->outputs; i += 4) {
+    int step = axis->start[i + 3] - axis->start[i]; /* starts rise, or in a mirror fall, one after another */
+    near = near && abs(step) <= IOF_SPREAD - 2;
+  }
+  return near;
+}
+
+/* The table that iof_spread describes. */
+static int32_t *expand_spread(iof_resampler *r) {
+  const iof_axis *axis = &r->x;
+  size_t outputs = (size_t)(axis->outputs + 7) & ~(size_t)7, taps = (size_t)axis->taps, fours = outputs / 4;
+  int32_t *pairs = iof_reserve(&r->pairs, (16 * fours + ((fours + 15) & ~(size_t)15) + outputs * taps * 2) * sizeof(int32_t));
+  if (!pairs) return NULL;
+  iof_spread table = iof_spread_of(pairs, axis->outputs);
+  uint16_t *words = (uint16_t *)pairs;
+  int32_t *first = pairs + (table.first - pairs), *coefs = pairs + (table.coefs - pairs);
+  for (size_t f = 0; f < fours; f++) {
+    const int32_t *start = axis->start + 4 * f;
+    int low = start[0] < start[3] ? start[0] : start[3];
+    first[f] = low - axis->low;
+    for (size_t o = 0; o < 4; o++) {
+      for (size_t w = 0; w < 8; w++) /* channel w / 2 of the first or the second pixel of the pair */
+        words[32 * f + 8 * o + w] = (uint16_t)(4 * ((size_t)(start[o] - low) + w % 2) + w / 2);
+      for (size_t k = 0; k < taps; k += 2) {
+        const int16_t *c = axis->coef + (4 * f + o) * taps + k;
+        int32_t *to = coefs + (f * taps / 2 + k / 2) * 16 + 4 * o;
+        to[0] = to[1] = to[2] = to[3] = (int32_t)((uint32_t)(uint16_t)c[0] | (uint32_t)(uint16_t)c[1] << 16);
+      }
+    }
+  }
   return pairs;
 }
 
@@ -157,7 +196,8 @@ static iof_status vertical_then_horizontal(iof_resampler *r, const iof_pixels *p
   int16_t *wide = iof_reserve(&r->wide, wide_size * sizeof(int16_t));
   uint8_t *rgb = iof_reserve(&r->row, 3 * (size_t)r->x.outputs + 64);
   const uint8_t **rows = iof_reserve(&r->rows, ((size_t)r->y.taps + 2) * sizeof(*rows));
-  const int32_t *pairs = expand_pairs(r);
+  int spread = loops->horizontal_spread && spreads(&r->x);
+  const int32_t *pairs = spread ? expand_spread(r) : expand_pairs(r);
   if (!wide || !rgb || !rows || !pairs) return IOF_MEMORY;
   memset(wide + n, 0, (wide_size - (size_t)n) * sizeof(int16_t)); /* taps behind the row's end read zeros */
   const uint8_t *first = pixel_row(p, r->x.low, r->y.low);
@@ -165,7 +205,8 @@ static iof_status vertical_then_horizontal(iof_resampler *r, const iof_pixels *p
     uint8_t *to = t->data + j * t->y_stride;
     int taps = gather(&r->y, j, first, p->stride, rows);
     loops->vertical_first(rows, coefficients(&r->y, j), taps, n, precision(&r->y) - IOF_FRACTION, wide);
-    loops->horizontal_rgb(wide, &r->x, pairs, r->x.precision + IOF_FRACTION, direct ? to : rgb);
+    (spread ? loops->horizontal_spread : loops->horizontal_rgb)(wide, &r->x, pairs, r->x.precision + IOF_FRACTION,
+                                                                direct ? to : rgb);
     if (!direct) scatter(rgb, r->x.outputs, to, t->x_stride, t->channel_stride);
   }
   return IOF_OK;

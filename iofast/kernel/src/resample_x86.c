@@ -1,4 +1,5 @@
-/* The pixel loops of resample.c in AVX2. Same integers in another order: the results are equal to the bit. */
+/* The pixel loops of resample.c in AVX2, and the vertical one in AVX-512 too. Same integers in another order: the results
+are equal to the bit. */
 #include "internal.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -165,5 +166,76 @@ static AVX2 void vertical_last(const int16_t *const *rows, const int16_t *coef, 
   }
 }
 
-const iof_loops iof_loops_avx2 = {vertical_first, horizontal_rgb, horizontal_wide, horizontal_gray, vertical_last, "avx2"};
+/* AVX-512 has twice the length, and a permutation of 32 words that does the work of three inserts and a shuffle. */
+#define AVX512 __attribute__((target("avx512bw")))
+
+static inline AVX512 __attribute__((always_inline)) void vertical_wide_taps(const uint8_t *const *rows, const int16_t *coef,
+                                                                           int taps, int n, int shift, int16_t *dst) {
+  __m128i by = _mm_cvtsi32_si128(shift);
+  __m512i zero = _mm512_setzero_si512(), limit = _mm512_set1_epi16(255 << IOF_FRACTION);
+  __m512i half = _mm512_set1_epi32(1 << (shift - 1));
+  for (int x = 0; x < n; x += 32) { /* rows and dst have room behind their end */
+    __m512i low = half, high = half;
+    for (int k = 0; k < taps; k += 2) {
+      int32_t pair;
+      memcpy(&pair, coef + k, 4);
+      __m512i c = _mm512_set1_epi32(pair);
+      __m512i a = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(rows[k] + x)));
+      __m512i b = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(rows[k + 1] + x)));
+      low = _mm512_add_epi32(low, _mm512_madd_epi16(_mm512_unpacklo_epi16(a, b), c));
+      high = _mm512_add_epi32(high, _mm512_madd_epi16(_mm512_unpackhi_epi16(a, b), c));
+    }
+    __m512i wide = _mm512_packs_epi32(_mm512_sra_epi32(low, by), _mm512_sra_epi32(high, by));
+    _mm512_storeu_si512(dst + x, _mm512_min_epi16(_mm512_max_epi16(wide, zero), limit));
+  }
+}
+
+static AVX512 void vertical_wide(const uint8_t *const *rows, const int16_t *coef, int taps, int n, int shift, int16_t *dst) {
+#define CALL(t) vertical_wide_taps(rows, coef, t, n, shift, dst)
+  WITH_CONSTANT_TAPS(taps, CALL)
+#undef CALL
+}
+
+const iof_loops iof_loops_avx2 = {vertical_first, horizontal_rgb, horizontal_wide, NULL, horizontal_gray, vertical_last, "avx2"};
+/* Four outputs before the shift: one permutation picks their pixels and interleaves the pairs. */
+static inline AVX512 __attribute__((always_inline)) __m512i four_outputs(const int16_t *row, const iof_spread *table, int four,
+                                                                        int taps, __m512i sum) {
+  __m512i words = _mm512_loadu_si512(table->words + 32 * (size_t)four);
+  const int16_t *pixels = row + 4 * (ptrdiff_t)table->first[four];
+  const int32_t *c = table->coefs + (size_t)four * (size_t)taps * 8;
+  for (int k = 0; k < taps; k += 2, pixels += 8, c += 16) {
+    __m512i p = _mm512_permutexvar_epi16(words, _mm512_loadu_si512(pixels));
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(p, _mm512_loadu_si512(c)));
+  }
+  return sum;
+}
+
+static inline AVX512 __attribute__((always_inline)) void horizontal_spread_taps(const int16_t *row, const iof_axis *axis,
+                                                                               const int32_t *pairs, int taps, int shift,
+                                                                               uint8_t *dst) {
+  const __m256i drop_x = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9,
+                                          10, 12, 13, 14, -1, -1, -1, -1);
+  const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+  __m512i half = _mm512_set1_epi32(1 << (shift - 1)), zero = _mm512_setzero_si512();
+  __m128i by = _mm_cvtsi32_si128(shift);
+  iof_spread table = iof_spread_of(pairs, axis->outputs);
+  for (int i = 0; i < axis->outputs; i += 8, dst += 24) { /* dst has room for a multiple of eight outputs */
+    __m512i a = _mm512_sra_epi32(four_outputs(row, &table, i / 4, taps, half), by);
+    __m512i b = _mm512_sra_epi32(four_outputs(row, &table, i / 4 + 1, taps, half), by);
+    __m256i mixed = _mm512_cvtusepi16_epi8(_mm512_max_epi16(_mm512_packs_epi32(a, b), zero)); /* 0 4 1 5 2 6 3 7 */
+    __m256i rgb = _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(mixed, order), drop_x);
+    __m128i first = _mm256_castsi256_si128(rgb), second = _mm256_extracti128_si256(rgb, 1);
+    _mm_storeu_si128((__m128i *)dst, _mm_or_si128(first, _mm_slli_si128(second, 12)));
+    _mm_storel_epi64((__m128i *)(dst + 16), _mm_srli_si128(second, 4));
+  }
+}
+
+static AVX512 void horizontal_spread(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst) {
+#define CALL(t) horizontal_spread_taps(row, axis, pairs, t, shift, dst)
+  WITH_CONSTANT_TAPS(axis->taps, CALL)
+#undef CALL
+}
+
+const iof_loops iof_loops_avx512 = {vertical_wide,     horizontal_rgb,  horizontal_wide,
+                                    horizontal_spread, horizontal_gray, vertical_last,   "avx512"};
 #endif
