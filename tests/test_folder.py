@@ -202,7 +202,7 @@ def test_threads_read_at_once(many: FolderReader) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert open_descriptors() == before
+    assert open_descriptors() <= before  # fewer where what earlier tests left was collected meanwhile
 
 
 def test_a_path_that_is_not_utf8_reads(tmp_path: Path) -> None:

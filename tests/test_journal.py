@@ -195,8 +195,9 @@ with JournalWriter({str(path)!r}) as writer:
         reported = [worker.stdout.readline() for _ in range(30)]
         time.sleep(0.005)
         worker.send_signal(signal.SIGKILL)
-        reported += worker.stdout.read().splitlines()
-    places = {int(chunk): (int(at), int(length)) for chunk, at, length in (line.split() for line in reported if line)}
+        reported += worker.stdout.read().splitlines(keepends=True)
+    whole = [line.split() for line in reported if line.endswith("\n")]  # the last one may have been cut by the kill
+    places = {int(chunk): (int(at), int(length)) for chunk, at, length in whole}
     found = scan(path)
     assert places.items() <= found.items()
     assert len(found) <= len(places) + 1
