@@ -5,7 +5,8 @@ python=$1
 shift
 venv=.venv-simd
 pip="$venv/bin/python -m pip --quiet --disable-pip-version-check install"
-if [ ! -e "$venv/.installed" ]; then
+if [ "$0" -nt "$venv/.installed" ] || [ pyproject.toml -nt "$venv/.installed" ]; then
+  rm -rf "$venv"
   "$python" -m venv "$venv"
   $pip -c constraints.txt pytest hypothesis setuptools
   IOFAST_NO_NATIVE=1 $pip -c constraints.txt -e '.[torch,parquet]'
