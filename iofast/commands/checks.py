@@ -99,12 +99,7 @@ def _optional() -> Iterator[Check]:
         ("torch", "FastDataset and FastLoader need it"),
         ("pyarrow", "manifests in Parquet"),
         ("webdataset", "WebDataset shards by its own code"),
-        ("protobuf", "TFRecord"),
-        ("triton", "GPU kernels; comes with CUDA builds of torch"),
-        ("PyTurboJPEG", "a peer in the benchmarks"),
         ("simplejpeg", "a peer in the benchmarks"),
-        ("py-spy", "stacks of a training process for the monitor"),
-        ("nvidia-ml-py", "GPU utilisation for the monitor"),
     ):
         version = _version(name)
         if version:
