@@ -33,7 +33,8 @@ def kernel() -> list[Extension]:
     sources = sorted(glob("iofast/kernel/src/*.c"))
     if flag("IOFAST_NO_NATIVE") or not sources:
         return []
-    compile_args = ["-std=gnu11", "-O3", "-fvisibility=hidden"]  # no -march: SIMD is per function, chosen at run time
+    # No -march: SIMD is per function, chosen at run time. -Wfatal-errors: a missing header is one line, not 300.
+    compile_args = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-Wfatal-errors"]
     link_args = []
     if flag("IOFAST_WERROR"):
         compile_args += ["-Wall", "-Wextra", "-Werror"]

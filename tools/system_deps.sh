@@ -9,9 +9,9 @@ python=$1
 action=$2
 purpose=${3-kernel}
 
-has_header() {  # does the compiler find it?
-  echo "#include <stdio.h>
-#include <$1>" | "${CC:-cc}" ${2:+-I"$2"} -fsyntax-only -x c - 2>/dev/null
+has_header() {  # HEADER NAME: does the compiler find the header, and does it declare NAME?
+  printf '#include <stdio.h>\n#include <%s>\nint found = sizeof(%s);\n' "$1" "$2" |
+    "${CC:-cc}" -fsyntax-only -x c - 2>/dev/null
 }
 
 missing=()
@@ -25,12 +25,12 @@ if command -v "$python" >/dev/null; then
 else
   missing+=(python3 python3-venv python3-dev)
 fi
-# libjpeg-dev stands for libjpeg62-turbo-dev on Debian and for libjpeg-turbo8-dev on Ubuntu.
-has_header jpeglib.h || missing+=(libjpeg-dev)
+# libjpeg-turbo and no other libjpeg. libjpeg-dev stands for libjpeg62-turbo-dev on Debian, libjpeg-turbo8-dev on Ubuntu.
+has_header jpeglib.h LIBJPEG_TURBO_VERSION_NUMBER || missing+=(libjpeg-dev)
 if [ "$purpose" = pillow ]; then
-  has_header zlib.h || missing+=(zlib1g-dev)
-  has_header webp/encode.h || missing+=(libwebp-dev)
-  has_header lcms2.h || missing+=(liblcms2-dev)
+  has_header zlib.h z_stream || missing+=(zlib1g-dev)
+  has_header webp/encode.h WebPPicture || missing+=(libwebp-dev)
+  has_header lcms2.h cmsHPROFILE || missing+=(liblcms2-dev)
 fi
 
 [ ${#missing[@]} -gt 0 ] || exit 0
