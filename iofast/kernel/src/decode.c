@@ -171,6 +171,14 @@ static void zero_row(const iof_output *out, uint8_t *to) {
       for (int c = 0; c < 3; c++) to[y * out->y_stride + x * out->x_stride + c * out->channel_stride] = 0;
 }
 
+/* Whether a JPEG's end-of-image marker is there: a region's pixels can be whole in a file that is not. Entropy-coded data
+holds no such bytes, and in a whole file they are the last two, or stand before what a camera appended. */
+static int has_end(const uint8_t *data, size_t length) {
+  size_t at = length < 2 ? 0 : length - 1;
+  while (at > 0 && !(data[at - 1] == 0xFF && data[at] == 0xD9)) at--;
+  return at > 0 || length < 2 || data[0] != 0xFF || data[1] != 0xD8; /* what is no JPEG has other ends */
+}
+
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
                       const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
   for (int64_t i = start; i < stop; i++) {
@@ -181,6 +189,7 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
     iof_status result = fetch(context, source, i, &data);
     if (!result) result = open_view(context, data, (size_t)source->lengths[i], &v, &width, &height);
     if (!result) result = decode_view(context, &v, width, height, target);
+    if (!result && context->options.strict && !has_end(data, (size_t)source->lengths[i])) result = IOF_TRUNCATED;
     if (result) zero_row(out, target.data);
     status[i] = (int32_t)result;
   }
