@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from importlib.util import find_spec
 
 from iofast.errors import OptionError
 from iofast.kernel.contract import (
@@ -53,7 +54,7 @@ if _wanted != "python":
     except ImportError as error:
         if _wanted == "native":
             raise
-        _missing = str(error)
+        _missing = "it was not built" if find_spec("iofast.kernel._native") is None else str(error)
 else:
     _missing = "IOFAST_KERNEL=python"
 
