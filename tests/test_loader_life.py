@@ -292,6 +292,7 @@ try:
         for images, labels in loader:
             print("batch", flush=True)
 except KeyboardInterrupt:
+    print()  # print may have been interrupted before its line's end
     print("interrupted", threading.active_count(), flush=True)
 """
 
