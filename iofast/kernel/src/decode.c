@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "region.h"
 
 struct iof_context {
   iof_options options;
-  iof_jpeg *jpeg;
+  iof_region *region;
   iof_resampler resampler;
   iof_buffer payload;
   iof_buffer rgb; /* of a transcode */
@@ -20,8 +20,8 @@ iof_context *iof_context_new(const iof_options *options) {
   if (context) {
     context->options = *options;
     context->resampler.loops = iof_loops_best();
-    context->jpeg = iof_jpeg_new();
-    if (!context->jpeg) {
+    context->region = iof_region_new();
+    if (!context->region) {
       free(context);
       context = NULL;
     }
@@ -31,7 +31,7 @@ iof_context *iof_context_new(const iof_options *options) {
 
 void iof_context_free(iof_context *context) {
   if (!context) return;
-  iof_jpeg_free(context->jpeg);
+  iof_region_free(context->region);
   iof_resampler_free(&context->resampler);
   free(context->payload.data);
   free(context->rgb.data);
@@ -135,9 +135,9 @@ static int horizontal_first(int filter, const iof_box *b, int exif) {
 /* Header, limits and box, before any pixel; the upright size of the image. */
 static iof_status open_view(iof_context *context, const uint8_t *data, size_t length, const view *v, int *width,
                             int *height) {
-  int stored_width = 0, stored_height = 0, components, turned = iof_orientation_of(v->exif).turned;
+  int stored_width = 0, stored_height = 0, turned = iof_orientation_of(v->exif).turned;
   iof_status status = length < 2 || data[0] != 0xFF || data[1] != 0xD8 ? IOF_UNSUPPORTED : IOF_OK;
-  if (!status) status = iof_jpeg_open(context->jpeg, data, length, &stored_width, &stored_height, &components);
+  if (!status) status = iof_region_open(context->region, data, length, &stored_width, &stored_height);
   if (!status && (uint64_t)stored_width * (uint64_t)stored_height > context->options.max_pixels) status = IOF_LIMIT;
   *width = turned ? stored_height : stored_width;
   *height = turned ? stored_width : stored_height;
@@ -152,7 +152,7 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
   view scaled_view = *v;
   if (!v->denominator) scaled_view.denominator = options->fast ? fast_denominator(v->box) : 1;
   iof_status status = make_axes(context, &scaled_view, width, height, rect);
-  if (!status) status = iof_jpeg_region(context->jpeg, rect, scaled_view.denominator, options->strict, &pixels);
+  if (!status) status = iof_region_decode(context->region, rect, scaled_view.denominator, options->strict, &pixels);
   if (!status) {
     if (iof_orientation_of(v->exif).turned) { /* stored columns become upright rows */
       int64_t swap = target.x_stride;
@@ -171,14 +171,6 @@ static void zero_row(const iof_output *out, uint8_t *to) {
       for (int c = 0; c < 3; c++) to[y * out->y_stride + x * out->x_stride + c * out->channel_stride] = 0;
 }
 
-/* Whether a JPEG's end-of-image marker is there: a region's pixels can be whole in a file that is not. Entropy-coded data
-holds no such bytes, and in a whole file they are the last two, or stand before what a camera appended. */
-static int has_end(const uint8_t *data, size_t length) {
-  size_t at = length < 2 ? 0 : length - 1;
-  while (at > 0 && !(data[at - 1] == 0xFF && data[at] == 0xD9)) at--;
-  return at > 0 || length < 2 || data[0] != 0xFF || data[1] != 0xD8; /* what is no JPEG has other ends */
-}
-
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
                       const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
   for (int64_t i = start; i < stop; i++) {
@@ -189,31 +181,30 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
     iof_status result = fetch(context, source, i, &data);
     if (!result) result = open_view(context, data, (size_t)source->lengths[i], &v, &width, &height);
     if (!result) result = decode_view(context, &v, width, height, target);
-    if (!result && context->options.strict && !has_end(data, (size_t)source->lengths[i])) result = IOF_TRUNCATED;
     if (result) zero_row(out, target.data);
     status[i] = (int32_t)result;
   }
 }
 
-static iof_status transcode_rgb(iof_context *context, const view *v, int width, int height, const iof_recipe *recipe,
-                                iof_encoded *encoded) {
+static iof_status transcode_rgb(iof_context *context, iof_jpeg *jpeg, const view *v, int width, int height,
+                                const iof_recipe *recipe, iof_encoded *encoded) {
   size_t stride = 3 * (size_t)recipe->width, pixels = (size_t)recipe->width * (size_t)recipe->height;
-  int gray = iof_jpeg_gray(context->jpeg);
+  int gray = iof_jpeg_gray(jpeg);
   uint8_t *rgb = iof_reserve(&context->rgb, 3 * pixels + 64);
   iof_status status = rgb ? IOF_OK : IOF_MEMORY;
   if (!status) status = decode_view(context, v, width, height, (iof_target){rgb, 3, (int64_t)stride, 1});
   for (size_t i = 0; i < pixels && gray && !status; i++) rgb[i] = rgb[3 * i]; /* grayscale stays grayscale */
-  if (!status) status = iof_jpeg_encode(context->jpeg, rgb, gray ? 1 : 3, recipe, encoded);
+  if (!status) status = iof_jpeg_encode(jpeg, rgb, gray ? 1 : 3, recipe, encoded);
   return status;
 }
 
 /* Whether the planes may be resampled as they are stored. Not where the result keeps all its chroma: who asks for 4:4:4
 gets the pixels that Pillow would make, to the last level. */
-static int by_planes(const iof_context *context, const iof_recipe *recipe, int width, int height) {
+static int by_planes(const iof_context *context, const iof_jpeg *jpeg, const iof_recipe *recipe, int width, int height) {
   const iof_box *b = &recipe->box;
   int whole = b->x0 == 0 && b->y0 == 0 && b->x1 == width && b->y1 == height;
   int linear = context->options.filter == IOF_BOX_FILTER || context->options.filter == IOF_BILINEAR;
-  int planes = iof_jpeg_planar(context->jpeg);
+  int planes = iof_jpeg_planar(jpeg);
   if (planes == 1) return whole && linear;
   return whole && planes && context->options.filter != IOF_NEAREST && recipe->h_samp * recipe->v_samp > 1;
 }
@@ -223,12 +214,14 @@ iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t lengt
   view v = {&recipe->box, recipe->orientation, 0, recipe->denominator, recipe->width, recipe->height};
   iof_encoded result = {0};
   int width, height;
+  iof_jpeg *jpeg;
   iof_status status = open_view(context, data, length, &v, &width, &height);
+  if (!status) status = iof_region_jpeg(context->region, &jpeg);
   if (!status && (uint64_t)recipe->width * (uint64_t)recipe->height > context->options.max_pixels) status = IOF_LIMIT;
   if (!status) {
-    status = by_planes(context, recipe, width, height)
-                 ? iof_transcode_planes(context->jpeg, &context->resampler, recipe, &context->options, &context->rgb, &result)
-                 : transcode_rgb(context, &v, width, height, recipe, &result);
+    status = by_planes(context, jpeg, recipe, width, height)
+                 ? iof_transcode_planes(jpeg, &context->resampler, recipe, &context->options, &context->rgb, &result)
+                 : transcode_rgb(context, jpeg, &v, width, height, recipe, &result);
   }
   *encoded = result.data;
   *encoded_length = result.length;

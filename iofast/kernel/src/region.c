@@ -1,0 +1,222 @@
+/* A region of a JPEG: which way it is decoded, and our own way from the first segment to the last pixel. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "region.h"
+
+#define SLACK 64 /* bytes behind a row and behind the last row: vector loads run past the end */
+
+struct iof_region {
+  iof_jpeg *jpeg;
+  const iof_block_loops *loops;
+  const uint8_t *data;
+  size_t length;
+  int ours; /* the opened image is decoded here, and not by libjpeg */
+  iof_frame frame;
+  iof_segments segments;
+  iof_codes codes[2][4];
+  iof_buffer coefs, samples, rows, pixels;
+};
+
+iof_region *iof_region_new(void) {
+  iof_region *region = calloc(1, sizeof *region);
+  if (region) {
+    region->loops = iof_block_loops_best();
+    region->jpeg = iof_jpeg_new();
+    if (!region->jpeg) {
+      free(region);
+      region = NULL;
+    }
+  }
+  return region;
+}
+
+void iof_region_free(iof_region *region) {
+  if (!region) return;
+  iof_buffer *all[] = {&region->coefs, &region->samples, &region->rows, &region->pixels};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->data);
+  iof_segments_free(&region->segments);
+  iof_jpeg_free(region->jpeg);
+  free(region);
+}
+
+iof_status iof_region_jpeg(iof_region *r, iof_jpeg **jpeg) {
+  int width, height, components;
+  *jpeg = r->jpeg;
+  if (!r->ours) return IOF_OK;
+  r->ours = 0;
+  return iof_jpeg_open(r->jpeg, r->data, r->length, &width, &height, &components);
+}
+
+static int make_codes(iof_region *r) {
+  int direct = 1;
+  for (int c = 0; c < r->frame.components && direct; c++) {
+    const iof_component *component = &r->frame.component[c];
+    direct = iof_codes_make(&r->codes[0][component->dc], &r->frame.code[0][component->dc], 0) &&
+             iof_codes_make(&r->codes[1][component->ac], &r->frame.code[1][component->ac], 1);
+  }
+  return direct;
+}
+
+iof_status iof_region_open(iof_region *r, const uint8_t *data, size_t length, int *width, int *height) {
+  int components;
+  r->data = data, r->length = length;
+  r->ours = !iof_frame_read(data, length, &r->frame) && make_codes(r);
+  if (!r->ours) return iof_jpeg_open(r->jpeg, data, length, width, height, &components);
+  *width = r->frame.width;
+  *height = r->frame.height;
+  return IOF_OK;
+}
+
+/* The MCUs that a region needs, and the planes of their samples. */
+typedef struct {
+  int x0, y0, x1, y1;
+  int fours[3]; /* groups of four blocks in a row of blocks */
+  iof_samples planes[3];
+} mcu_region;
+
+/* The MCUs that hold pixels [*from, *to) of one axis. Chroma that is interpolated is seen from the next pixel, too: one
+more on each side is enough to have the next sample of it. */
+static void cover(int *from, int *to, int samples, int mcus) {
+  int margin = samples > 1;
+  *from = (*from > margin ? *from - margin : 0) / (8 * samples);
+  *to = (*to + margin + 8 * samples - 1) / (8 * samples);
+  if (*to > mcus) *to = mcus;
+}
+
+static mcu_region plan(const iof_frame *f, const int32_t rect[4]) {
+  mcu_region m = {.x0 = rect[0], .y0 = rect[1], .x1 = rect[2], .y1 = rect[3]};
+  cover(&m.x0, &m.x1, f->component[0].h, f->across);
+  cover(&m.y0, &m.y1, f->component[0].v, f->down);
+  return m;
+}
+
+/* Memory for the coefficients of one MCU row, and for the samples of all. */
+static iof_status lay_out(iof_region *r, mcu_region *m, iof_mcu_row *row) {
+  const iof_frame *f = &r->frame;
+  size_t coefs = 0, samples = 0;
+  for (int c = 0; c < f->components; c++) {
+    const iof_component *component = &f->component[c];
+    m->fours[c] = ((m->x1 - m->x0) * component->h + 3) / 4;
+    size_t stride = (size_t)m->fours[c] * 32 + SLACK;
+    m->planes[c] = (iof_samples){NULL, stride, 8 * component->h * m->x0, 8 * component->v * m->y0, component->width,
+                                 component->height};
+    coefs += (size_t)component->v * (size_t)m->fours[c] * IOF_FOUR;
+    samples += stride * (size_t)(8 * component->v) * (size_t)(m->y1 - m->y0);
+  }
+  int16_t *coef = iof_reserve(&r->coefs, coefs * sizeof(int16_t));
+  uint8_t *sample = iof_reserve(&r->samples, samples + SLACK);
+  if (!coef || !sample) return IOF_MEMORY;
+  row->frame = f;
+  for (int c = 0; c < f->components; c++) {
+    const iof_component *component = &f->component[c];
+    row->dc[c] = &r->codes[0][component->dc];
+    row->ac[c] = &r->codes[1][component->ac];
+    m->planes[c].samples = sample;
+    sample += m->planes[c].stride * (size_t)(8 * component->v) * (size_t)(m->y1 - m->y0);
+    for (int v = 0; v < component->v; v++, coef += (size_t)m->fours[c] * IOF_FOUR) row->rows[c][v] = coef;
+  }
+  return IOF_OK;
+}
+
+/* Where in the scan we are: `mcu` is the next one, `segment` the segment that `bits` reads. */
+typedef struct {
+  iof_bits bits;
+  int64_t mcu, segment;
+} cursor;
+
+static void start_segment(const iof_segments *s, int64_t segment, int64_t restart, cursor *at) {
+  at->bits = (iof_bits){.at = s->bytes + s->begin[segment], .end = s->bytes + s->begin[segment + 1]};
+  at->segment = segment;
+  at->mcu = segment * restart;
+}
+
+/* The wanted MCUs of row `y`; those before them in the segment are passed over. */
+static int decode_row(iof_region *r, const mcu_region *m, const iof_mcu_row *row, int y, cursor *at) {
+  const iof_frame *f = &r->frame;
+  int64_t first = (int64_t)y * f->across + m->x0, last = (int64_t)y * f->across + m->x1;
+  int64_t restart = f->restart ? f->restart : (int64_t)f->across * f->down;
+  int whole = 1;
+  if (at->segment != first / restart) start_segment(&r->segments, first / restart, restart, at);
+  while (at->mcu < last && whole) {
+    int64_t end = (at->segment + 1) * restart;
+    if (at->mcu == end) {
+      start_segment(&r->segments, at->segment + 1, restart, at);
+    } else if (at->mcu < first) {
+      int64_t upto = end < first ? end : first;
+      whole = r->loops->decode(row, &at->bits, -1, (int)(upto - at->mcu));
+      at->mcu = upto;
+    } else {
+      int64_t upto = end < last ? end : last;
+      whole = r->loops->decode(row, &at->bits, (int)(at->mcu - first), (int)(upto - at->mcu));
+      at->mcu = upto;
+    }
+  }
+  return whole;
+}
+
+static void transform_row(const iof_region *r, const mcu_region *m, const iof_mcu_row *row, int y) {
+  for (int c = 0; c < r->frame.components; c++) {
+    const iof_component *component = &r->frame.component[c];
+    const iof_samples *plane = &m->planes[c];
+    for (int v = 0; v < component->v; v++) {
+      size_t line = 8 * ((size_t)(y - m->y0) * (size_t)component->v + (size_t)v);
+      r->loops->idct(row->rows[c][v], r->frame.quant[component->quant], m->fours[c], plane->samples + line * plane->stride,
+                     plane->stride);
+    }
+  }
+}
+
+static iof_status decode_samples(iof_region *r, const mcu_region *m, const iof_mcu_row *row) {
+  cursor at = {.segment = -1};
+  size_t coefs = 0;
+  int whole = 1;
+  for (int c = 0; c < r->frame.components; c++) coefs += (size_t)r->frame.component[c].v * (size_t)m->fours[c] * IOF_FOUR;
+  for (int y = m->y0; y < m->y1 && whole; y++) {
+    memset(row->rows[0][0], 0, coefs * sizeof(int16_t));
+    whole = decode_row(r, m, row, y, &at);
+    if (whole) transform_row(r, m, row, y);
+  }
+  return whole ? IOF_OK : IOF_CORRUPT;
+}
+
+static iof_status decode_ours(iof_region *r, const int32_t rect[4], iof_pixels *pixels) {
+  const iof_frame *f = &r->frame;
+  mcu_region m = plan(f, rect);
+  iof_mcu_row row;
+  iof_status status = iof_segments_find(&r->segments, f, r->data, r->length);
+  if (!status) status = lay_out(r, &m, &row);
+  if (!status) status = decode_samples(r, &m, &row);
+  if (!status) {
+    *pixels = (iof_pixels){.x = rect[0], .y = rect[1], .width = rect[2] - rect[0], .height = rect[3] - rect[1]};
+    pixels->stride = (4 * (size_t)pixels->width + 2 * SLACK - 1) / SLACK * SLACK;
+    pixels->pixels = iof_reserve(&r->pixels, pixels->stride * (size_t)pixels->height + SLACK);
+    if (!pixels->pixels) status = IOF_MEMORY;
+  }
+  if (!status) {
+    iof_picture picture = {m.planes, f->components, f->component[0].h, f->component[0].v};
+    iof_rect wanted = {rect[0], rect[1], rect[2], rect[3]};
+    status = iof_colour_region(r->loops, &picture, &wanted, &r->rows, pixels);
+  }
+  return status;
+}
+
+/* Whether a JPEG's end-of-image marker is there: a region's pixels can be whole in a file that is not. Entropy-coded data
+holds no such bytes, and in a whole file they are the last two, or stand before what a camera appended. */
+static int has_end(const uint8_t *data, size_t length) {
+  size_t at = length < 2 ? 0 : length - 1;
+  while (at > 0 && !(data[at - 1] == 0xFF && data[at] == 0xD9)) at--;
+  return at > 0;
+}
+
+iof_status iof_region_decode(iof_region *r, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels) {
+  iof_status status = r->ours && denominator == 1 ? decode_ours(r, rect, pixels) : IOF_CORRUPT;
+  int theirs = status == IOF_CORRUPT || status == IOF_UNSUPPORTED;
+  if (theirs) { /* what is damaged or unknown to us is libjpeg's to judge */
+    iof_jpeg *jpeg;
+    status = iof_region_jpeg(r, &jpeg);
+    if (!status) status = iof_jpeg_region(jpeg, rect, denominator, strict, pixels);
+  }
+  if (!status && strict && (theirs || !r->segments.ended) && !has_end(r->data, r->length)) status = IOF_TRUNCATED;
+  return status;
+}

@@ -1,0 +1,149 @@
+/* Our own decoder for the JPEGs that most datasets are made of: baseline, 8 bits, one scan, grayscale or YCbCr in 4:4:4,
+4:2:2 or 4:2:0. It decodes a region, and of a file with restart markers only the segments that the region touches.
+
+    iof_frame_read      the markers before the scan
+    iof_segments_find   the scan: where its restart segments begin, stuffing removed
+    iof_blocks_decode   Huffman codes to coefficients
+    idct                coefficients to samples
+    iof_colour_region   samples to RGBX: fancy upsampling, colour conversion
+
+libjpeg-turbo is its oracle and its fallback: whatever is unusual or damaged is left to it (IOF_UNSUPPORTED), and what is
+decoded here is equal to libjpeg-turbo's result bit for bit. */
+#ifndef IOFAST_REGION_H
+#define IOFAST_REGION_H
+
+#include "internal.h"
+
+typedef struct {
+  int h, v;          /* samples per MCU, in blocks */
+  int width, height; /* samples that stand for pixels */
+  int quant, dc, ac; /* numbers of its tables */
+} iof_component;
+
+/* Where the body of a DHT table lies: 16 counts, then the symbols. */
+typedef struct {
+  const uint8_t *body;
+  int symbols;
+} iof_code_table;
+
+typedef struct {
+  int width, height, components;
+  int across, down; /* MCUs */
+  int restart;      /* MCUs per restart segment, 0 = no markers */
+  iof_component component[3];
+  uint16_t quant[4][64]; /* in the order of coefficients: row by row */
+  iof_code_table code[2][4]; /* DC, AC */
+  size_t scan;       /* offset of the first entropy-coded byte */
+} iof_frame;
+
+/* IOF_UNSUPPORTED for everything that is libjpeg's to decode or to refuse. */
+iof_status iof_frame_read(const uint8_t *data, size_t length, iof_frame *frame);
+
+#define IOF_OVERREAD 2048 /* zero bytes behind the last segment: a damaged MCU takes at most 1,250 before it is noticed */
+
+/* The scan without stuffing and markers. Segment i lies at bytes + begin[i] and ends at bytes + begin[i + 1]; in the file
+it begins at `origin[i]`. `ended` says that the end-of-image marker was met behind the last one. */
+typedef struct {
+  const uint8_t *bytes;
+  const uint32_t *begin, *origin;
+  uint32_t count;
+  int ended;
+  iof_buffer memory, places;
+} iof_segments;
+
+/* IOF_CORRUPT where the markers are not those that the frame demands. */
+iof_status iof_segments_find(iof_segments *segments, const iof_frame *frame, const uint8_t *data, size_t length);
+void iof_segments_free(iof_segments *segments);
+
+#define IOF_LOOK 10 /* bits of a code (and its value) that one table lookup decodes */
+
+/* `fast[next bits]`: length of code and value | run << 8 | value << 16. IOF_VALUE: only the code is that short, and the
+value's bits follow (length of the code in bits 0-4, size << 16). IOF_LONG: the code is longer. End of block is run 128. */
+#define IOF_VALUE 0x40u
+#define IOF_LONG 0x80u
+typedef struct {
+  uint32_t fast[1 << IOF_LOOK];
+  uint32_t limit[18]; /* codes of `length` bits are below limit[length], as 16 bits left-aligned */
+  int32_t first[18];  /* symbol number of a code: first[length] + code */
+  uint8_t symbols[256];
+  uint8_t body[16 + 256]; /* what it was made from */
+  int made;               /* bytes of `body`, 0 = nothing */
+  int direct;
+} iof_codes;
+
+/* 0 where the table is not one of a baseline JPEG. */
+int iof_codes_make(iof_codes *codes, const iof_code_table *table, int ac);
+
+/* One restart segment while it is read. */
+typedef struct {
+  uint64_t bits;     /* the next bits, from the top */
+  const uint8_t *at; /* the byte behind them */
+  const uint8_t *end;
+  int count; /* of valid bits */
+  int32_t dc[3];
+} iof_bits;
+
+/* Coefficients lie in groups of four blocks side by side: coefficient (row, column) of block b at 32 * row + 8 * b +
+column, so that one vector holds a row of all four. */
+#define IOF_FOUR 256 /* coefficients of a group */
+
+/* What one MCU row is decoded with. `rows[c][v]` is block row v of component c, from the first wanted MCU on. */
+typedef struct {
+  const iof_frame *frame;
+  const iof_codes *dc[3], *ac[3];
+  int16_t *rows[3][2];
+} iof_mcu_row;
+
+typedef struct {
+  int (*decode)(const iof_mcu_row *row, iof_bits *bits, int first, int count);
+  /* `fours` groups of four blocks to eight rows of samples */
+  void (*idct)(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to, size_t stride);
+  /* to[i] = 3 * near[i] + far[i] */
+  void (*blend)(const uint8_t *near, const uint8_t *far, int n, int16_t *to);
+  /* what blend made of n samples to 2n; `even` and `odd` are added before the shift, and sums has one more at either end */
+  void (*spread)(const int16_t *sums, int n, int even, int odd, uint8_t *to);
+  void (*colour)(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, uint8_t *rgbx);
+} iof_block_loops;
+
+/* `count` MCUs into the blocks of the `first`th wanted MCU and of those behind it, or past them where first < 0. 0 where
+the data is damaged. */
+int iof_decode_mcus(const iof_mcu_row *row, iof_bits *bits, int first, int count);
+
+const iof_block_loops *iof_block_loops_best(void);
+extern const iof_block_loops iof_block_loops_scalar;
+#if defined(__x86_64__) && defined(__GNUC__)
+extern const iof_block_loops iof_block_loops_avx2, iof_block_loops_avx512;
+#endif
+
+/* One component decoded: `samples` is its sample (x, y); its last column and row are `width` - 1 and `height` - 1. */
+typedef struct {
+  uint8_t *samples;
+  size_t stride;
+  int x, y, width, height;
+} iof_samples;
+
+/* Columns and rows of the image. */
+typedef struct {
+  int x0, y0, x1, y1;
+} iof_rect;
+
+/* Upsample and convert `rect` of one plane (gray) or three to `pixels`; h and v are luma samples for one of chroma.
+`rows` is scratch. Each chroma plane holds one sample more than `rect` on each side, where the image goes on there. */
+typedef struct {
+  const iof_samples *planes;
+  int count, h, v;
+} iof_picture;
+iof_status iof_colour_region(const iof_block_loops *loops, const iof_picture *picture, const iof_rect *rect, iof_buffer *rows,
+                             const iof_pixels *pixels);
+
+/* A JPEG, decoded by us or by libjpeg. */
+typedef struct iof_region iof_region;
+iof_region *iof_region_new(void);
+void iof_region_free(iof_region *region);
+iof_status iof_region_jpeg(iof_region *region, iof_jpeg **jpeg); /* the opened image in libjpeg's hands */
+iof_status iof_region_open(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
+iof_status iof_region_decode(iof_region *region, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels);
+
+extern const uint8_t iof_zigzag[64 + 16]; /* coefficient k of a scan is this one of a block, row by row */
+
+#endif
