@@ -20,6 +20,7 @@ def decode_batch(
     stop: int,
     /,
 ) -> None: ...
+def counters(context: _Context, timed: int, /) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
 def transcode(
     context: _Context,
     data: Buffer,

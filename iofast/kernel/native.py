@@ -15,6 +15,9 @@ from iofast.kernel.contract import (
     FILTERS,
     MAX_SIDE,
     MESSAGES,
+    STAGES,
+    WAYS,
+    Counts,
     DecodeOptions,
     Header,
     Source,
@@ -33,13 +36,26 @@ _WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no 
 
 
 class Context:
-    """One thread's JPEG handle and scratch memory. Using one from two threads at once raises `RuntimeError`."""
+    """One thread's JPEG handle and scratch memory. Using one from two threads at once raises `RuntimeError`.
 
-    def __init__(self, options: DecodeOptions) -> None:
+    `timed`: the kernel reads the clock between the stages of an image, for `counts`.
+    """
+
+    def __init__(self, options: DecodeOptions, *, timed: bool = False) -> None:
         self.options = options
+        self.left = 0  # rows that the twin had to take
         self._open: _native._Context | None = _native.new_context(
             FILTERS.index(options.filter), options.fast, options.strict, options.max_pixels, options.max_bytes
         )
+
+        if timed:
+            _native.counters(self.handle, 1)
+
+    def counts(self) -> Counts:
+        """What this context has decoded so far, and what its time went into."""
+        images, nanoseconds = _native.counters(self.handle, -1)
+        ways = dict(zip(WAYS, (*images, self.left), strict=True))
+        return Counts(ways, dict(zip(STAGES, nanoseconds, strict=True)))
 
     @property
     def handle(self) -> _native._Context:
@@ -75,6 +91,7 @@ def decode_batch(
     left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED)
     if len(left):
         twin.decode_rows(context.options, source, boxes, flips, out, status, (left + start).tolist())
+        context.left += int((status[left + start] == Status.OK).sum())
 
 
 def read_header(data: Buffer) -> Header:

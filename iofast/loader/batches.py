@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -59,20 +61,31 @@ class Plan:
         self.device = torch.device(options.device)
         spare = options.prefetch + 2
         self.memory = BatchMemory(pinned=self.device.type == "cuda", spare=spare)
+        self.ways: Counter[str] = Counter()  # images by the way they were decoded, over all epochs
         self.float_memory = BatchMemory(pinned=False, spare=spare)  # apart: blocks of two sizes push each other out
 
 
 class Contexts:
-    """One kernel context per thread of an epoch."""
+    """One kernel context per thread of an epoch. What they decode is added up in `ways`."""
 
-    def __init__(self, options: kernel.DecodeOptions) -> None:
+    def __init__(self, options: kernel.DecodeOptions, ways: Counter[str]) -> None:
         self._options = options
-        self._contexts: dict[int, kernel.Context] = {}
+        self._contexts: dict[int, tuple[kernel.Context, Counter[str]]] = {}
+        self._ways = ways
+        self._adding = threading.Lock()
 
     def context(self, number: int) -> kernel.Context:
         if number not in self._contexts:
-            self._contexts[number] = kernel.Context(self._options)
-        return self._contexts[number]
+            self._contexts[number] = (kernel.Context(self._options), Counter())
+        return self._contexts[number][0]
+
+    def count(self, number: int) -> None:
+        """Add what the context of thread `number` has decoded since it was last asked."""
+        context, before = self._contexts[number]
+        ways = Counter(context.counts().ways)
+        with self._adding:
+            self._ways.update(ways - before)
+        self._contexts[number] = (context, ways)
 
 
 class BatchJob(Job[Made, Slice]):
@@ -101,6 +114,7 @@ class BatchJob(Job[Made, Slice]):
         with self._plan.dataset.reader.payloads(self._located, start, stop) as payloads:
             source = payloads if self._plan.options.check else payloads._replace(crcs=None)
             kernel.decode_batch(context, source, boxes, flips, out, status, 0, stop - start)
+        self._contexts.count(number)
 
     def finish(self) -> Made:
         failed = np.flatnonzero(self._status)

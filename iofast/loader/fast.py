@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
-from iofast import pixels
+from iofast import kernel, pixels
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.loader.batches import SLICE, BatchJob, Contexts, Plan
@@ -22,6 +22,13 @@ from iofast.machine import cores
 from iofast.transforms import Pipeline, Transform
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class LoaderStats(NamedTuple):
+    """`images`: decoded so far. `ways`: how many of them in which way; `kernel.Counts` says what the names mean."""
+
+    images: int
+    ways: dict[str, int]
 
 
 class FastLoader(Iterable[Batch]):
@@ -74,6 +81,12 @@ class FastLoader(Iterable[Batch]):
         """The epoch that the next `iter()` begins."""
         return self._epoch
 
+    @property
+    def stats(self) -> LoaderStats:
+        """What this loader's threads have done so far, over all epochs."""
+        ways = dict(self._plan.ways)
+        return LoaderStats(images=sum(ways.values()), ways={way: ways.get(way, 0) for way in kernel.WAYS})
+
     def set_epoch(self, epoch: int) -> None:
         """Let the next `iter()` begin `epoch`. Without it each `iter()` begins the one after the last."""
         if epoch < 0:
@@ -88,7 +101,7 @@ class FastLoader(Iterable[Batch]):
         plan, options = self._plan, self.options
         workers = cores() if options.num_workers == "auto" else options.num_workers
         slices = len(self) * -(-options.batch_size // SLICE)  # of the epoch: more threads would have nothing to do
-        contexts = Contexts(plan.decode)
+        contexts = Contexts(plan.decode, plan.ways)
         made = Prefetch(
             lambda batch: BatchJob(plan, contexts, epoch, batch),
             len(self),

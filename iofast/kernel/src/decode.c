@@ -9,6 +9,7 @@
 
 struct iof_context {
   iof_options options;
+  iof_counters counters;
   iof_region *region;
   iof_resampler resampler;
   iof_buffer payload;
@@ -20,7 +21,7 @@ iof_context *iof_context_new(const iof_options *options) {
   if (context) {
     context->options = *options;
     context->resampler.loops = iof_loops_best();
-    context->region = iof_region_new();
+    context->region = iof_region_new(&context->counters);
     if (!context->region) {
       free(context);
       context = NULL;
@@ -37,6 +38,8 @@ void iof_context_free(iof_context *context) {
   free(context->rgb.data);
   free(context);
 }
+
+iof_counters *iof_context_counters(iof_context *context) { return &context->counters; }
 
 /* pread, not a map: a file cut short by another process is then an error code and not a signal. */
 static iof_status read_payload(iof_context *context, int fd, uint64_t offset, size_t length, const uint8_t **data) {
@@ -68,7 +71,9 @@ static iof_status fetch(iof_context *context, const iof_source *source, int64_t 
   } else {
     status = read_payload(context, source->fds[i], source->offsets[i], (size_t)length, data);
   }
+  iof_clock_lap(&context->counters, IOF_READING);
   if (!status && source->crcs && iof_crc32c(0, *data, (size_t)length) != source->crcs[i]) status = IOF_CHECKSUM;
+  iof_clock_lap(&context->counters, IOF_CHECKING);
   return status;
 }
 
@@ -151,7 +156,9 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
   iof_pixels pixels;
   view scaled_view = *v;
   if (!v->denominator) scaled_view.denominator = options->fast ? fast_denominator(v->box) : 1;
+  iof_clock_lap(&context->counters, IOF_SCANNING); /* so far the header */
   iof_status status = make_axes(context, &scaled_view, width, height, rect);
+  iof_clock_lap(&context->counters, IOF_AXES);
   if (!status) status = iof_region_decode(context->region, rect, scaled_view.denominator, options->strict, &pixels);
   if (!status) {
     if (iof_orientation_of(v->exif).turned) { /* stored columns become upright rows */
@@ -162,6 +169,7 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
     int order = horizontal_first(options->filter, v->box, v->exif);
     status = iof_resample(&context->resampler, &pixels, &target, order);
   }
+  iof_clock_lap(&context->counters, IOF_RESAMPLING);
   return status;
 }
 
@@ -178,6 +186,7 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
     int width, height;
     iof_target target = {out->data + i * out->row_stride, out->x_stride, out->y_stride, out->channel_stride};
     view v = {&boxes[i], source->orientations[i], flips[i], 0, out->width, out->height};
+    iof_clock_start(&context->counters);
     iof_status result = fetch(context, source, i, &data);
     if (!result) result = open_view(context, data, (size_t)source->lengths[i], &v, &width, &height);
     if (!result) result = decode_view(context, &v, width, height, target);

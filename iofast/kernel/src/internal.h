@@ -13,6 +13,10 @@ typedef struct {
 /* At least `size` bytes, 64-aligned, old contents lost; NULL where memory is short. */
 void *iof_reserve(iof_buffer *buffer, size_t size);
 
+/* The time since the last lap goes to `stage`. */
+void iof_clock_start(iof_counters *counters);
+void iof_clock_lap(iof_counters *counters, iof_stage stage);
+
 /* Decoded pixels RGBX: `width` x `height` of the stored image from (x, y) on. */
 typedef struct {
   uint8_t *pixels;

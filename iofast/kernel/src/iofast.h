@@ -36,6 +36,38 @@ typedef enum {
 
 typedef enum { IOF_NEAREST, IOF_BOX_FILTER, IOF_BILINEAR, IOF_BICUBIC, IOF_LANCZOS, IOF_FILTERS } iof_filter;
 
+/* Which way an image was decoded. */
+typedef enum {
+  IOF_BY_SEGMENTS, /* our decoder, only the restart segments in the way */
+  IOF_BY_ROWS,     /* our decoder, without markers: Huffman codes from the start, the rest in the region only */
+  IOF_BY_SPLICE,   /* libjpeg, on a smaller file made of the segments in the way */
+  IOF_BY_LIBJPEG,  /* libjpeg, crop and skip */
+  IOF_WAYS
+} iof_way;
+
+/* What the time of an image goes into. */
+typedef enum {
+  IOF_READING,    /* pread */
+  IOF_CHECKING,   /* CRC32C */
+  IOF_SCANNING,   /* header, restart markers, stuffing */
+  IOF_SPLICING,
+  IOF_ENTROPY,    /* Huffman codes to coefficients */
+  IOF_TRANSFORM,  /* inverse DCT */
+  IOF_COLOUR,     /* upsampling and colour conversion */
+  IOF_LIBJPEG,    /* the three above, in libjpeg */
+  IOF_AXES,       /* the resampler's coefficients */
+  IOF_RESAMPLING, /* both passes, and the store into the batch */
+  IOF_STAGES
+} iof_stage;
+
+/* Of all images that a context has decoded. `timed` = 0: no clock is read and `nanoseconds` stays zero. */
+typedef struct {
+  int timed;
+  uint64_t lap; /* when the last stage ended */
+  uint64_t images[IOF_WAYS];
+  uint64_t nanoseconds[IOF_STAGES];
+} iof_counters;
+
 typedef struct {
   int filter;         /* iof_filter */
   int fast;           /* allow DCT scaling where the scaled crop still covers the output */
@@ -87,9 +119,13 @@ typedef struct {
   int32_t denominator;    /* decode at 1/1, 1/2, 1/4 or 1/8 */
 } iof_recipe;
 
-/* NULL where memory is short. */
+/* NULL where memory is short. IOFAST_REGION=own, splice or libjpeg in the environment says how regions are
+decoded where that way can; without it our own decoder is used where it has vector loops. */
 iof_context *iof_context_new(const iof_options *options);
 void iof_context_free(iof_context *context);
+
+/* The context's own, for reading, and for setting `timed`. */
+iof_counters *iof_context_counters(iof_context *context);
 
 /* Decode rows [start, stop). Row i of `out` belongs to payload i. A failed row is zero-filled and does not stop the
 others; its reason is in status[i]. Rows outside [start, stop) are not touched. */

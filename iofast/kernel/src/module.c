@@ -130,6 +130,41 @@ static PyObject *decode_batch(PyObject *self, PyObject *args) {
   return result;
 }
 
+PyDoc_STRVAR(counters_doc,
+             "counters(context, timed) -> (images by way, nanoseconds by stage) so far; timed: 1 to read the clock from now "
+             "on, 0 not to, -1 as it is");
+
+static PyObject *tuple_of(const uint64_t *values, Py_ssize_t n) {
+  PyObject *tuple = PyTuple_New(n);
+  for (Py_ssize_t i = 0; i < n && tuple; i++) {
+    PyObject *value = PyLong_FromUnsignedLongLong(values[i]);
+    if (!value || PyTuple_SetItem(tuple, i, value)) { /* which steals the value, on failure too */
+      Py_DECREF(tuple);
+      tuple = NULL;
+    }
+  }
+  return tuple;
+}
+
+static PyObject *counters(PyObject *self, PyObject *args) {
+  PyObject *capsule, *images = NULL, *stages = NULL, *result = NULL;
+  int timed;
+  handle *h;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "Oi", &capsule, &timed)) return NULL;
+  if ((h = enter(capsule))) {
+    iof_counters *c = iof_context_counters(h->context);
+    if (timed >= 0) c->timed = timed;
+    images = tuple_of(c->images, IOF_WAYS);
+    stages = tuple_of(c->nanoseconds, IOF_STAGES);
+    leave(h);
+    if (images && stages) result = PyTuple_Pack(2, images, stages);
+  }
+  Py_XDECREF(images);
+  Py_XDECREF(stages);
+  return result;
+}
+
 PyDoc_STRVAR(transcode_doc,
              "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator)\n"
              "-> (status, bytes or None); box is the eight numbers of a row of `boxes`");
@@ -204,6 +239,7 @@ static PyObject *versions(PyObject *self, PyObject *unused) {
 static PyMethodDef METHODS[] = {
     {"new_context", new_context, METH_VARARGS, new_context_doc},
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
+    {"counters", counters, METH_VARARGS, counters_doc},
     {"transcode", transcode, METH_VARARGS, transcode_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},

@@ -1,27 +1,59 @@
 /* A region of a JPEG: which way it is decoded, and our own way from the first segment to the last pixel. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "region.h"
 
+#define MARGIN 2 /* pixels around a region that libjpeg may look at */
 #define SLACK 64 /* bytes behind a row and behind the last row: vector loads run past the end */
 
 struct iof_region {
   iof_jpeg *jpeg;
+  iof_counters *counters;
+  iof_way way; /* that is tried first */
   const iof_block_loops *loops;
   const uint8_t *data;
   size_t length;
-  int ours; /* the opened image is decoded here, and not by libjpeg */
+  int known; /* the opened image has a frame that we know; libjpeg has not opened it */
   iof_frame frame;
   iof_segments segments;
   iof_codes codes[2][4];
+  iof_spliced spliced;
   iof_buffer coefs, samples, rows, pixels;
 };
 
-iof_region *iof_region_new(void) {
+void iof_clock_start(iof_counters *counters) {
+  struct timespec now;
+  if (counters->timed) {
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    counters->lap = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+  }
+}
+
+void iof_clock_lap(iof_counters *counters, iof_stage stage) {
+  uint64_t before = counters->lap;
+  if (counters->timed) {
+    iof_clock_start(counters);
+    counters->nanoseconds[stage] += counters->lap - before;
+  }
+}
+
+/* Without vector loops of ours libjpeg-turbo, which has its own on most machines, does better. */
+static iof_way preferred(const iof_block_loops *loops) {
+  const char *forced = getenv("IOFAST_REGION");
+  if (forced && !strcmp(forced, "own")) return IOF_BY_SEGMENTS;
+  if (forced && !strcmp(forced, "splice")) return IOF_BY_SPLICE;
+  if (forced && !strcmp(forced, "libjpeg")) return IOF_BY_LIBJPEG;
+  return loops == &iof_block_loops_scalar ? IOF_BY_SPLICE : IOF_BY_SEGMENTS;
+}
+
+iof_region *iof_region_new(iof_counters *counters) {
   iof_region *region = calloc(1, sizeof *region);
   if (region) {
+    region->counters = counters;
     region->loops = iof_block_loops_best();
+    region->way = preferred(region->loops);
     region->jpeg = iof_jpeg_new();
     if (!region->jpeg) {
       free(region);
@@ -33,7 +65,7 @@ iof_region *iof_region_new(void) {
 
 void iof_region_free(iof_region *region) {
   if (!region) return;
-  iof_buffer *all[] = {&region->coefs, &region->samples, &region->rows, &region->pixels};
+  iof_buffer *all[] = {&region->coefs, &region->samples, &region->rows, &region->pixels, &region->spliced.memory};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->data);
   iof_segments_free(&region->segments);
   iof_jpeg_free(region->jpeg);
@@ -43,8 +75,8 @@ void iof_region_free(iof_region *region) {
 iof_status iof_region_jpeg(iof_region *r, iof_jpeg **jpeg) {
   int width, height, components;
   *jpeg = r->jpeg;
-  if (!r->ours) return IOF_OK;
-  r->ours = 0;
+  if (!r->known) return IOF_OK;
+  r->known = 0;
   return iof_jpeg_open(r->jpeg, r->data, r->length, &width, &height, &components);
 }
 
@@ -61,8 +93,8 @@ static int make_codes(iof_region *r) {
 iof_status iof_region_open(iof_region *r, const uint8_t *data, size_t length, int *width, int *height) {
   int components;
   r->data = data, r->length = length;
-  r->ours = !iof_frame_read(data, length, &r->frame) && make_codes(r);
-  if (!r->ours) return iof_jpeg_open(r->jpeg, data, length, width, height, &components);
+  r->known = r->way != IOF_BY_LIBJPEG && !iof_frame_read(data, length, &r->frame) && make_codes(r);
+  if (!r->known) return iof_jpeg_open(r->jpeg, data, length, width, height, &components);
   *width = r->frame.width;
   *height = r->frame.height;
   return IOF_OK;
@@ -175,7 +207,9 @@ static iof_status decode_samples(iof_region *r, const mcu_region *m, const iof_m
   for (int y = m->y0; y < m->y1 && whole; y++) {
     memset(row->rows[0][0], 0, coefs * sizeof(int16_t));
     whole = decode_row(r, m, row, y, &at);
+    iof_clock_lap(r->counters, IOF_ENTROPY);
     if (whole) transform_row(r, m, row, y);
+    iof_clock_lap(r->counters, IOF_TRANSFORM);
   }
   return whole ? IOF_OK : IOF_CORRUPT;
 }
@@ -184,8 +218,7 @@ static iof_status decode_ours(iof_region *r, const int32_t rect[4], iof_pixels *
   const iof_frame *f = &r->frame;
   mcu_region m = plan(f, rect);
   iof_mcu_row row;
-  iof_status status = iof_segments_find(&r->segments, f, r->data, r->length);
-  if (!status) status = lay_out(r, &m, &row);
+  iof_status status = lay_out(r, &m, &row);
   if (!status) status = decode_samples(r, &m, &row);
   if (!status) {
     *pixels = (iof_pixels){.x = rect[0], .y = rect[1], .width = rect[2] - rect[0], .height = rect[3] - rect[1]};
@@ -198,6 +231,31 @@ static iof_status decode_ours(iof_region *r, const int32_t rect[4], iof_pixels *
     iof_rect wanted = {rect[0], rect[1], rect[2], rect[3]};
     status = iof_colour_region(r->loops, &picture, &wanted, &r->rows, pixels);
   }
+  iof_clock_lap(r->counters, IOF_COLOUR);
+  return status;
+}
+
+static int within(int value, int low, int high) { return value < low ? low : value > high ? high : value; }
+
+static iof_status decode_spliced(iof_region *r, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels) {
+  const iof_frame *f = &r->frame;
+  iof_rect mcus = {within((rect[0] - MARGIN) * denominator, 0, f->width), within((rect[1] - MARGIN) * denominator, 0, f->height),
+                   within((rect[2] + MARGIN) * denominator, 0, f->width), within((rect[3] + MARGIN) * denominator, 0, f->height)};
+  iof_spliced *s = &r->spliced;
+  int width, height, components;
+  cover(&mcus.x0, &mcus.x1, f->component[0].h, f->across);
+  cover(&mcus.y0, &mcus.y1, f->component[0].v, f->down);
+  iof_status status = iof_splice(f, &r->segments, r->data, &mcus, s);
+  iof_clock_lap(r->counters, IOF_SPLICING);
+  if (!status) status = iof_jpeg_open(r->jpeg, s->bytes, s->length, &width, &height, &components);
+  if (!status) {
+    int x = s->x / denominator, y = s->y / denominator;
+    int32_t own[4] = {rect[0] - x, rect[1] - y, rect[2] - x, rect[3] - y};
+    status = iof_jpeg_region(r->jpeg, own, denominator, strict, pixels);
+    pixels->x += x;
+    pixels->y += y;
+  }
+  iof_clock_lap(r->counters, IOF_LIBJPEG);
   return status;
 }
 
@@ -209,14 +267,30 @@ static int has_end(const uint8_t *data, size_t length) {
   return at > 0;
 }
 
+static iof_way choose(const iof_region *r, int denominator) {
+  iof_way way = r->known ? r->way : IOF_BY_LIBJPEG;
+  if (way == IOF_BY_SEGMENTS && denominator > 1) way = IOF_BY_SPLICE;
+  if (way == IOF_BY_SEGMENTS && !r->frame.restart) way = IOF_BY_ROWS;
+  if (way == IOF_BY_SPLICE && !iof_spliceable(&r->frame)) way = IOF_BY_LIBJPEG;
+  return way;
+}
+
 iof_status iof_region_decode(iof_region *r, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels) {
-  iof_status status = r->ours && denominator == 1 ? decode_ours(r, rect, pixels) : IOF_CORRUPT;
-  int theirs = status == IOF_CORRUPT || status == IOF_UNSUPPORTED;
-  if (theirs) { /* what is damaged or unknown to us is libjpeg's to judge */
+  iof_way way = choose(r, denominator);
+  iof_status status = way == IOF_BY_LIBJPEG ? IOF_CORRUPT : iof_segments_find(&r->segments, &r->frame, r->data, r->length);
+  int ended = !status && r->segments.ended, miscounted = status == IOF_CORRUPT && way != IOF_BY_LIBJPEG;
+  iof_clock_lap(r->counters, IOF_SCANNING);
+  if (!status)
+    status = way == IOF_BY_SPLICE ? decode_spliced(r, rect, denominator, strict, pixels) : decode_ours(r, rect, pixels);
+  if (status && status != IOF_MEMORY) { /* what is damaged or unknown to us is libjpeg's to judge */
     iof_jpeg *jpeg;
+    way = IOF_BY_LIBJPEG;
     status = iof_region_jpeg(r, &jpeg);
     if (!status) status = iof_jpeg_region(jpeg, rect, denominator, strict, pixels);
+    iof_clock_lap(r->counters, IOF_LIBJPEG);
   }
-  if (!status && strict && (theirs || !r->segments.ended) && !has_end(r->data, r->length)) status = IOF_TRUNCATED;
+  if (!status && strict && !ended && !has_end(r->data, r->length)) status = IOF_TRUNCATED;
+  if (!status && strict && miscounted) status = IOF_CORRUPT; /* damage that the region may not have met */
+  if (!status) r->counters->images[way]++;
   return status;
 }

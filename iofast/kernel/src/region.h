@@ -136,9 +136,21 @@ typedef struct {
 iof_status iof_colour_region(const iof_block_loops *loops, const iof_picture *picture, const iof_rect *rect, iof_buffer *rows,
                              const iof_pixels *pixels);
 
+/* A JPEG of whole segments: its pixel (0, 0) is (x, y) of the image it comes from. */
+typedef struct {
+  const uint8_t *bytes;
+  size_t length;
+  int x, y, width, height;
+  iof_buffer memory;
+} iof_spliced;
+int iof_spliceable(const iof_frame *frame); /* its rows are whole segments */
+/* The segments that hold `mcus`; the segments found must be all that the frame demands. */
+iof_status iof_splice(const iof_frame *frame, const iof_segments *segments, const uint8_t *data, const iof_rect *mcus,
+                      iof_spliced *out);
+
 /* A JPEG, decoded by us or by libjpeg. */
 typedef struct iof_region iof_region;
-iof_region *iof_region_new(void);
+iof_region *iof_region_new(iof_counters *counters);
 void iof_region_free(iof_region *region);
 iof_status iof_region_jpeg(iof_region *region, iof_jpeg **jpeg); /* the opened image in libjpeg's hands */
 iof_status iof_region_open(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
