@@ -74,7 +74,7 @@ static void colour(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n
   }
 }
 
-const iof_block_loops iof_block_loops_scalar = {iof_decode_mcus, idct, blend, spread, colour};
+const iof_block_loops iof_block_loops_scalar = {iof_decode_mcus, iof_decode_two, idct, blend, spread, colour};
 
 const iof_block_loops *iof_block_loops_best(void) {
   const iof_block_loops *best = &iof_block_loops_scalar;

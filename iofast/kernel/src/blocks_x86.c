@@ -109,8 +109,6 @@ static AVX2 void colour(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, 
   }
 }
 
-int iof_decode_mcus_bmi2(const iof_mcu_row *row, iof_bits *bits, int first, int count);
-
-const iof_block_loops iof_block_loops_avx2 = {iof_decode_mcus_bmi2, idct_avx2, blend, spread, colour};
-const iof_block_loops iof_block_loops_avx512 = {iof_decode_mcus_bmi2, idct_avx512, blend, spread, colour};
+const iof_block_loops iof_block_loops_avx2 = {iof_decode_mcus_bmi2, iof_decode_two_bmi2, idct_avx2, blend, spread, colour};
+const iof_block_loops iof_block_loops_avx512 = {iof_decode_mcus_bmi2, iof_decode_two_bmi2, idct_avx512, blend, spread, colour};
 #endif

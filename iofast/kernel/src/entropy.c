@@ -1,34 +1,51 @@
 /* Huffman codes to coefficients.
 
 The loop is one dependent chain: bits -> table -> length -> bits. It is kept short by tables that hold run, length and the
-value itself wherever code and value fit IOF_LOOK bits, and by input without stuffing: 56 bits or more are there after one
-load, enough for two coefficients of the longest kind (16 + 10 bits each). */
+value itself wherever code and value fit IOF_LOOK bits, and two coefficients at once where both do; and by input without
+stuffing: 56 bits or more are there after one load, enough for two coefficients of the longest kind (16 + 10 bits each). */
 #include <string.h>
 
 #include "region.h"
 
 #define END_OF_BLOCK 128 /* as a run: behind any coefficient */
+#define TOO_LONG 255     /* as a run: not in `two` */
+#define NO_CODE 63       /* as a run: behind the block, and not its end */
 
-/* The value that `size` bits stand for (T.81, F.2.2.1: EXTEND). */
-static inline int32_t extend(uint32_t value, int size) {
-  return (int32_t)value - (int32_t)((value >> (size - 1) ^ 1) * ((1u << size) - 1));
+/* The value in the first `size` bits (T.81, F.2.2.1: EXTEND); 0 where there are none. */
+static inline int32_t value_of(uint64_t bits, uint32_t size) {
+  uint32_t value = (uint32_t)(bits >> 1 >> (63 - size)), negative = (uint32_t)~((int64_t)bits >> 63);
+  return (int32_t)(value - (negative & ((1u << size) - 1)));
 }
 
-/* One symbol into every place of `fast` that begins with its code. */
-static void place(iof_codes *codes, uint32_t code, int length, int symbol, int ac) {
-  int size = symbol & 15, free_bits = IOF_LOOK - length;
-  uint32_t run = ac ? (uint32_t)symbol >> 4 : 0;
+/* A symbol as an entry of `one`. */
+static uint32_t entry_of(int symbol, uint32_t length, int ac) {
+  uint32_t size = (uint32_t)symbol & 15, run = ac ? (uint32_t)symbol >> 4 : 0;
   if (ac && !size && run < 15) run = END_OF_BLOCK; /* runs of 1 to 14 without a value are EOB runs of progressive files */
-  uint32_t *to = codes->fast + (code << free_bits);
-  for (uint32_t rest = 0; rest < 1u << free_bits; rest++) {
-    if (!size) {
-      to[rest] = (uint32_t)length | run << 8;
-    } else if (size <= free_bits) {
-      int32_t value = extend(rest >> (free_bits - size), size);
-      to[rest] = (uint32_t)(length + size) | run << 8 | (uint32_t)value << 16;
+  return (length + size) | run << 8 | length << 16 | size << 24;
+}
+
+/* Pairs of symbols with their values out of single ones. */
+static void make_pairs(iof_codes *codes) {
+  const uint32_t mask = (1 << IOF_LOOK) - 1;
+  for (uint32_t i = 0; i <= mask; i++) {
+    uint32_t a = codes->one[i], length = a & 255, run = a >> 8 & 255, advance = run + 1, offset = 1;
+    int32_t first = 0, second = 0;
+    if (length > IOF_LOOK) {
+      length = 0, run = TOO_LONG;
+    } else if (run == END_OF_BLOCK) {
+      run = 0, offset = 0, advance = END_OF_BLOCK;
     } else {
-      to[rest] = IOF_VALUE | (uint32_t)length | run << 8 | (uint32_t)size << 16;
+      uint32_t b = codes->one[i << length & mask], behind = b >> 8 & 255, both = length + (b & 255);
+      first = value_of((uint64_t)i << (64 - IOF_LOOK + (a >> 16 & 255)), a >> 24);
+      if (both <= IOF_LOOK) {
+        if (behind != END_OF_BLOCK) offset = behind + 1;
+        second = value_of((uint64_t)i << (64 - IOF_LOOK + length + (b >> 16 & 255)), b >> 24);
+        advance += behind + (behind != END_OF_BLOCK);
+        length = both;
+      }
     }
+    codes->two[i] = (uint64_t)(length | run << 8 | offset << 16 | advance << 24) | (uint64_t)(uint16_t)first << 32 |
+                    (uint64_t)(uint16_t)second << 48;
   }
 }
 
@@ -46,41 +63,28 @@ int iof_codes_make(iof_codes *codes, const iof_code_table *table, int ac) {
   const uint8_t *symbols = codes->body + 16;
   uint32_t code = 0;
   int i = 0, whole = fits(symbols, table->symbols, ac);
-  for (uint32_t j = 0; j < 1 << IOF_LOOK; j++) codes->fast[j] = IOF_LONG;
-  for (int length = 1; length <= 16 && whole; length++, code <<= 1) {
+  for (uint32_t j = 0; j < 1 << IOF_LOOK; j++) codes->one[j] = IOF_LONG;
+  for (uint32_t length = 1; length <= 16 && whole; length++, code <<= 1) {
     codes->first[length] = i - (int32_t)code;
     whole = code + codes->body[length - 1] <= 1u << length;
-    for (int k = 0; k < codes->body[length - 1] && whole; k++, i++, code++)
-      if (length <= IOF_LOOK) place(codes, code, length, symbols[i], ac);
+    for (int k = 0; k < codes->body[length - 1] && whole; k++, i++, code++) {
+      uint32_t spare = length <= IOF_LOOK ? 1u << (IOF_LOOK - length) : 0, entry = entry_of(symbols[i], length, ac);
+      for (uint32_t j = 0; j < spare; j++) codes->one[code * spare + j] = entry;
+    }
     codes->limit[length] = code << (16 - length);
   }
   memcpy(codes->symbols, symbols, (size_t)table->symbols);
+  if (ac && whole) make_pairs(codes);
   codes->direct = whole;
   return whole;
 }
 
-/* A code of more than IOF_LOOK bits, as an entry of `fast` with IOF_VALUE. No such code: a run behind the block. */
-static uint32_t long_code(const iof_codes *codes, uint64_t bits, int ac) {
-  uint32_t next = (uint32_t)(bits >> 48);
-  int length = IOF_LOOK + 1;
+/* A code of more than IOF_LOOK bits. */
+static __attribute__((noinline)) uint32_t long_code(const iof_codes *codes, uint64_t bits, int ac) {
+  uint32_t next = (uint32_t)(bits >> 48), length = IOF_LOOK + 1;
   while (length <= 16 && next >= codes->limit[length]) length++;
-  if (length > 16) return 16 | (END_OF_BLOCK - 1) << 8;
-  int symbol = codes->symbols[(codes->first[length] + (int32_t)(next >> (16 - length))) & 255];
-  int size = ac ? symbol & 15 : symbol;
-  uint32_t run = ac ? (uint32_t)symbol >> 4 : 0;
-  if (size) return IOF_VALUE | (uint32_t)length | run << 8 | (uint32_t)size << 16;
-  return (uint32_t)length | (ac && run < 15 ? END_OF_BLOCK : run) << 8;
-}
-
-/* The same with the value's bits taken in. */
-static __attribute__((noinline)) uint32_t finish(const iof_codes *codes, uint32_t entry, uint64_t bits, int ac) {
-  if (entry & IOF_LONG) entry = long_code(codes, bits, ac);
-  if (entry & IOF_VALUE) {
-    int length = entry & 31, size = (int)(entry >> 16);
-    int32_t value = extend((uint32_t)(bits << length >> (64 - size)), size);
-    entry = (uint32_t)(length + size) | (entry & 0xFF00) | (uint32_t)value << 16;
-  }
-  return entry;
+  if (length > 16) return 16 | NO_CODE << 8 | 16 << 16;
+  return entry_of(codes->symbols[(codes->first[length] + (int32_t)(next >> (16 - length))) & 255], length, ac);
 }
 
 #define INLINE __attribute__((always_inline)) inline
@@ -96,17 +100,24 @@ static INLINE void refill(iof_bits *b) {
   b->count |= 56;
 }
 
-static INLINE uint32_t take(iof_bits *b, const iof_codes *codes, int ac) {
-  uint32_t entry = codes->fast[b->bits >> (64 - IOF_LOOK)];
-  if (__builtin_expect(entry & (IOF_LONG | IOF_VALUE), 0)) entry = finish(codes, entry, b->bits, ac);
-  b->bits <<= entry & 63;
-  b->count -= (int)(entry & 63);
-  return entry;
+static INLINE void skip(iof_bits *b, uint32_t n) {
+  b->bits <<= n & 63;
+  b->count -= (int)(n & 63);
 }
 
-/* Coefficient k of a block lies at STEP[k] from the block's first. */
+/* A symbol's run and value. The value's bits are cut out beside the chain that leads to the next symbol. */
+static INLINE uint32_t take(iof_bits *b, const iof_codes *codes, int ac, int32_t *value) {
+  uint32_t entry = codes->one[b->bits >> (64 - IOF_LOOK)];
+  if (__builtin_expect(entry & IOF_LONG, 0)) entry = long_code(codes, b->bits, ac);
+  *value = value_of(b->bits << (entry >> 16 & 63), entry >> 24);
+  skip(b, entry);
+  return entry >> 8 & 255;
+}
+
+/* Coefficient k of a block lies at STEP[k] from the block's first. Those behind its end, which only damaged data has, go
+to the first. */
 #define AT(k, natural) [k] = 32 * ((natural) >> 3) + ((natural) & 7)
-static const uint8_t STEP[64] = {
+static const uint8_t STEP[64 + 16] = {
     AT(0, 0),   AT(1, 1),   AT(2, 8),   AT(3, 16),  AT(4, 9),   AT(5, 2),   AT(6, 3),   AT(7, 10),  AT(8, 17),  AT(9, 24),
     AT(10, 32), AT(11, 25), AT(12, 18), AT(13, 11), AT(14, 4),  AT(15, 5),  AT(16, 12), AT(17, 19), AT(18, 26), AT(19, 33),
     AT(20, 40), AT(21, 48), AT(22, 41), AT(23, 34), AT(24, 27), AT(25, 20), AT(26, 13), AT(27, 6),  AT(28, 7),  AT(29, 14),
@@ -115,58 +126,141 @@ static const uint8_t STEP[64] = {
     AT(50, 52), AT(51, 45), AT(52, 38), AT(53, 31), AT(54, 39), AT(55, 46), AT(56, 53), AT(57, 60), AT(58, 61), AT(59, 54),
     AT(60, 47), AT(61, 55), AT(62, 62), AT(63, 63)};
 
-/* One block; `block` is NULL for one that is only passed over. 0 where a coefficient lies behind the block's end. */
-static INLINE int decode_block(iof_bits *b, const iof_codes *dc, const iof_codes *ac, int32_t *last, int16_t *block) {
-  uint32_t k = 1, entry;
-  refill(b);
-  *last += (int32_t)take(b, dc, 0) >> 16;
-  if (block) block[0] = (int16_t)*last;
-  for (;;) { /* a refill is enough for a DC and an AC coefficient, or for two AC coefficients */
-    entry = take(b, ac, 1);
-    k += entry >> 8 & 255;
-    if (k > 63) break;
-    if (block) block[STEP[k]] = (int16_t)(entry >> 16);
-    if (++k > 63) break;
+/* One AC coefficient, or the end of the block, where the pair table does not say: a long one, or the last of a block, behind
+which the next bits are another block's. Returns the next k, at least END_OF_BLOCK at the end. */
+static INLINE uint32_t take_one(iof_bits *b, const iof_codes *ac, uint32_t k, int16_t *block, const int keep) {
+  int32_t value;
+  k += take(b, ac, 1, &value);
+  if (keep && k < 64) block[STEP[k]] = (int16_t)value;
+  return k < END_OF_BLOCK ? k + 1 : k;
+}
+
+static INLINE uint32_t take_two(iof_bits *b, const iof_codes *ac, uint32_t k, int16_t *block, const int keep) {
+  uint64_t entry = ac->two[b->bits >> (64 - IOF_LOOK)];
+  uint32_t first = k + ((uint32_t)entry >> 8 & 255);
+  if (__builtin_expect(first > 62, 0)) return take_one(b, ac, k, block, keep);
+  if (keep) {
+    block[STEP[first]] = (int16_t)(entry >> 32);
+    block[STEP[first + ((uint32_t)entry >> 16 & 255)]] = (int16_t)(entry >> 48);
+  }
+  skip(b, (uint32_t)entry);
+  return k + ((uint32_t)entry >> 24);
+}
+
+static INLINE void take_dc(iof_bits *b, const iof_codes *dc, int32_t *last, int16_t *block, const int keep) {
+  int32_t difference;
+  take(b, dc, 0, &difference);
+  *last += difference;
+  if (keep) block[0] = (int16_t)*last;
+}
+
+static INLINE uint32_t finish_block(iof_bits *b, const iof_codes *ac, uint32_t k, int16_t *block, const int keep) {
+  while (k < 64) { /* a refill is enough for two lookups of whatever kind */
     refill(b);
-    entry = take(b, ac, 1);
-    k += entry >> 8 & 255;
+    k = take_two(b, ac, k, block, keep);
     if (k > 63) break;
-    if (block) block[STEP[k]] = (int16_t)(entry >> 16);
-    if (++k > 63) break;
+    k = take_two(b, ac, k, block, keep);
   }
-  return k == 64 || k >= END_OF_BLOCK;
+  return k;
 }
 
-static INLINE int decode_mcu(const iof_mcu_row *row, iof_bits *b, int mcu) {
-  int whole = 1;
-  for (int c = 0; c < row->frame->components; c++) {
-    const iof_component *component = &row->frame->component[c];
-    for (int v = 0; v < component->v; v++) {
-      for (int h = 0; h < component->h; h++) {
-        int column = mcu * component->h + h;
-        int16_t *block = mcu < 0 ? NULL : row->rows[c][v] + (size_t)(column >> 2) * IOF_FOUR + 8 * (column & 3);
-        whole &= decode_block(b, row->dc[c], row->ac[c], &b->dc[c], block);
-      }
-    }
-  }
-  return whole;
+/* Whether a block that ended at k ended as it should. */
+static INLINE int ended(uint32_t k) { return k == 64 || k >= END_OF_BLOCK; }
+
+/* One block; with `keep` 0 it is only passed over. */
+static INLINE int decode_block(iof_bits *b, const iof_codes *dc, const iof_codes *ac, int component, int16_t *block,
+                               const int keep) {
+  refill(b);
+  take_dc(b, dc, &b->dc[component], block, keep);
+  return ended(finish_block(b, ac, take_two(b, ac, 1, block, keep), block, keep));
 }
 
-static INLINE int decode_mcus(const iof_mcu_row *row, iof_bits *bits, int first, int count) {
+static INLINE int decode_blocks(iof_bits *a, iof_bits *b, const iof_codes *dc, const iof_codes *ac, int component,
+                                int16_t *block_a, int16_t *block_b, const int keep) {
+  refill(a);
+  refill(b);
+  take_dc(a, dc, &a->dc[component], block_a, keep);
+  take_dc(b, dc, &b->dc[component], block_b, keep);
+  uint32_t i = take_two(a, ac, 1, block_a, keep), j = take_two(b, ac, 1, block_b, keep);
+  while (!((i | j) >> 6)) {
+    refill(a);
+    refill(b);
+    i = take_two(a, ac, i, block_a, keep);
+    j = take_two(b, ac, j, block_b, keep);
+    if ((i | j) >> 6) break;
+    i = take_two(a, ac, i, block_a, keep);
+    j = take_two(b, ac, j, block_b, keep);
+  }
+  i = finish_block(a, ac, i, block_a, keep);
+  j = finish_block(b, ac, j, block_b, keep);
+  return ended(i) & ended(j);
+}
+
+/* Block (h, v) of component c in the `mcu`th wanted MCU. */
+static INLINE int16_t *block_at(const iof_mcu_row *row, int c, int v, int column) {
+  return row->rows[c][v] + (size_t)(column >> 2) * IOF_FOUR + 8 * (column & 3);
+}
+
+static INLINE int within(const iof_bits *b) { return b->at <= b->end + 8; }
+
+static INLINE int all_there(const iof_bits *b) { return (b->at - b->end) * 8 <= b->count; }
+
+static INLINE int decode_mcus(const iof_mcu_row *row, iof_bits *bits, int first, int count, const int keep) {
   iof_bits b = *bits; /* in registers */
   int whole = 1;
-  for (int i = 0; i < count && whole; i++) whole = decode_mcu(row, &b, first < 0 ? -1 : first + i) && b.at <= b.end + 8;
+  for (int mcu = first; mcu < first + count && whole; mcu++) {
+    for (int c = 0; c < row->frame->components; c++) {
+      const iof_component *k = &row->frame->component[c];
+      for (int v = 0; v < k->v; v++)
+        for (int h = 0; h < k->h; h++)
+          whole &= decode_block(&b, row->dc[c], row->ac[c], c, keep ? block_at(row, c, v, mcu * k->h + h) : NULL, keep);
+    }
+    whole &= within(&b);
+  }
   *bits = b;
-  return whole && (b.at - b.end) * 8 <= b.count;
+  return whole && all_there(&b);
 }
 
+static INLINE int decode_two(const iof_mcu_row rows[2], iof_bits bits[2], int first, int count, const int keep) {
+  iof_bits a = bits[0], b = bits[1];
+  const iof_mcu_row *row = &rows[0];
+  int whole = 1;
+  for (int mcu = first; mcu < first + count && whole; mcu++) {
+    for (int c = 0; c < row->frame->components; c++) {
+      const iof_component *k = &row->frame->component[c];
+      for (int v = 0; v < k->v; v++) {
+        for (int h = 0; h < k->h; h++) {
+          int column = mcu * k->h + h;
+          int16_t *block_a = keep ? block_at(row, c, v, column) : NULL, *block_b = keep ? block_at(&rows[1], c, v, column) : NULL;
+          whole &= decode_blocks(&a, &b, row->dc[c], row->ac[c], c, block_a, block_b, keep);
+        }
+      }
+    }
+    whole &= within(&a) & within(&b);
+  }
+  bits[0] = a, bits[1] = b;
+  return whole && all_there(&a) && all_there(&b);
+}
+
+#define TWICE(decode, to, from) first < 0 ? decode(to, from, 0, count, 0) : decode(to, from, first, count, 1)
+
 int iof_decode_mcus(const iof_mcu_row *row, iof_bits *bits, int first, int count) {
-  return first < 0 ? decode_mcus(row, bits, -1, count) : decode_mcus(row, bits, first, count);
+  return TWICE(decode_mcus, row, bits);
+}
+
+int iof_decode_two(const iof_mcu_row rows[2], iof_bits bits[2], int first, int count) {
+  return TWICE(decode_two, rows, bits);
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
 /* The same with shifts that need no flags and no fixed register. */
-__attribute__((target("bmi2"))) int iof_decode_mcus_bmi2(const iof_mcu_row *row, iof_bits *bits, int first, int count) {
-  return first < 0 ? decode_mcus(row, bits, -1, count) : decode_mcus(row, bits, first, count);
+#define BMI2 __attribute__((target("bmi2")))
+
+BMI2 int iof_decode_mcus_bmi2(const iof_mcu_row *row, iof_bits *bits, int first, int count) {
+  return TWICE(decode_mcus, row, bits);
+}
+
+BMI2 int iof_decode_two_bmi2(const iof_mcu_row rows[2], iof_bits bits[2], int first, int count) {
+  return TWICE(decode_two, rows, bits);
 }
 #endif

@@ -104,6 +104,7 @@ iof_status iof_region_open(iof_region *r, const uint8_t *data, size_t length, in
 typedef struct {
   int x0, y0, x1, y1;
   int fours[3]; /* groups of four blocks in a row of blocks */
+  size_t coefs; /* of an MCU row */
   iof_samples planes[3];
 } mcu_region;
 
@@ -123,30 +124,35 @@ static mcu_region plan(const iof_frame *f, const int32_t rect[4]) {
   return m;
 }
 
-/* Memory for the coefficients of one MCU row, and for the samples of all. */
-static iof_status lay_out(iof_region *r, mcu_region *m, iof_mcu_row *row) {
+/* Memory for the coefficients of two MCU rows, and for the samples of all. */
+static iof_status lay_out(iof_region *r, mcu_region *m, iof_mcu_row rows[2]) {
   const iof_frame *f = &r->frame;
-  size_t coefs = 0, samples = 0;
+  size_t samples = 0;
+  m->coefs = 0;
   for (int c = 0; c < f->components; c++) {
     const iof_component *component = &f->component[c];
     m->fours[c] = ((m->x1 - m->x0) * component->h + 3) / 4;
     size_t stride = (size_t)m->fours[c] * 32 + SLACK;
     m->planes[c] = (iof_samples){NULL, stride, 8 * component->h * m->x0, 8 * component->v * m->y0, component->width,
                                  component->height};
-    coefs += (size_t)component->v * (size_t)m->fours[c] * IOF_FOUR;
+    m->coefs += (size_t)component->v * (size_t)m->fours[c] * IOF_FOUR;
     samples += stride * (size_t)(8 * component->v) * (size_t)(m->y1 - m->y0);
   }
-  int16_t *coef = iof_reserve(&r->coefs, coefs * sizeof(int16_t));
+  int16_t *coef = iof_reserve(&r->coefs, 2 * m->coefs * sizeof(int16_t));
   uint8_t *sample = iof_reserve(&r->samples, samples + SLACK);
   if (!coef || !sample) return IOF_MEMORY;
-  row->frame = f;
+  for (int i = 0; i < 2; i++) {
+    rows[i].frame = f;
+    for (int c = 0; c < f->components; c++) {
+      const iof_component *component = &f->component[c];
+      rows[i].dc[c] = &r->codes[0][component->dc];
+      rows[i].ac[c] = &r->codes[1][component->ac];
+      for (int v = 0; v < component->v; v++, coef += (size_t)m->fours[c] * IOF_FOUR) rows[i].rows[c][v] = coef;
+    }
+  }
   for (int c = 0; c < f->components; c++) {
-    const iof_component *component = &f->component[c];
-    row->dc[c] = &r->codes[0][component->dc];
-    row->ac[c] = &r->codes[1][component->ac];
     m->planes[c].samples = sample;
-    sample += m->planes[c].stride * (size_t)(8 * component->v) * (size_t)(m->y1 - m->y0);
-    for (int v = 0; v < component->v; v++, coef += (size_t)m->fours[c] * IOF_FOUR) row->rows[c][v] = coef;
+    sample += m->planes[c].stride * (size_t)(8 * f->component[c].v) * (size_t)(m->y1 - m->y0);
   }
   return IOF_OK;
 }
@@ -157,8 +163,12 @@ typedef struct {
   int64_t mcu, segment;
 } cursor;
 
+static iof_bits bits_of(const iof_segments *s, int64_t segment) {
+  return (iof_bits){.at = s->bytes + s->begin[segment], .end = s->bytes + s->begin[segment + 1]};
+}
+
 static void start_segment(const iof_segments *s, int64_t segment, int64_t restart, cursor *at) {
-  at->bits = (iof_bits){.at = s->bytes + s->begin[segment], .end = s->bytes + s->begin[segment + 1]};
+  at->bits = bits_of(s, segment);
   at->segment = segment;
   at->mcu = segment * restart;
 }
@@ -187,6 +197,20 @@ static int decode_row(iof_region *r, const mcu_region *m, const iof_mcu_row *row
   return whole;
 }
 
+/* The wanted MCUs of rows `y` and `y` + 1, where rows are whole segments: two of them in step. */
+static int decode_row_pair(iof_region *r, const mcu_region *m, const iof_mcu_row rows[2], int y) {
+  int restart = r->frame.restart, per_row = r->frame.across / restart, whole = 1;
+  for (int segment = m->x0 / restart; segment * restart < m->x1 && whole; segment++) {
+    int64_t upper = (int64_t)y * per_row + segment;
+    iof_bits bits[2] = {bits_of(&r->segments, upper), bits_of(&r->segments, upper + per_row)};
+    int from = segment * restart, to = from + restart < m->x1 ? from + restart : m->x1, past = m->x0 - from;
+    if (past > 0) whole = r->loops->decode_two(rows, bits, -1, past);
+    if (past < 0) past = 0;
+    if (whole) whole = r->loops->decode_two(rows, bits, from + past - m->x0, to - from - past);
+  }
+  return whole;
+}
+
 static void transform_row(const iof_region *r, const mcu_region *m, const iof_mcu_row *row, int y) {
   for (int c = 0; c < r->frame.components; c++) {
     const iof_component *component = &r->frame.component[c];
@@ -199,16 +223,15 @@ static void transform_row(const iof_region *r, const mcu_region *m, const iof_mc
   }
 }
 
-static iof_status decode_samples(iof_region *r, const mcu_region *m, const iof_mcu_row *row) {
+static iof_status decode_samples(iof_region *r, const mcu_region *m, const iof_mcu_row rows[2]) {
   cursor at = {.segment = -1};
-  size_t coefs = 0;
-  int whole = 1;
-  for (int c = 0; c < r->frame.components; c++) coefs += (size_t)r->frame.component[c].v * (size_t)m->fours[c] * IOF_FOUR;
-  for (int y = m->y0; y < m->y1 && whole; y++) {
-    memset(row->rows[0][0], 0, coefs * sizeof(int16_t));
-    whole = decode_row(r, m, row, y, &at);
+  int whole = 1, pairs = iof_spliceable(&r->frame), count;
+  for (int y = m->y0; y < m->y1 && whole; y += count) {
+    count = pairs && y + 1 < m->y1 ? 2 : 1;
+    memset(rows[0].rows[0][0], 0, (size_t)count * m->coefs * sizeof(int16_t));
+    whole = count == 2 ? decode_row_pair(r, m, rows, y) : decode_row(r, m, rows, y, &at);
     iof_clock_lap(r->counters, IOF_ENTROPY);
-    if (whole) transform_row(r, m, row, y);
+    for (int i = 0; i < count && whole; i++) transform_row(r, m, &rows[i], y + i);
     iof_clock_lap(r->counters, IOF_TRANSFORM);
   }
   return whole ? IOF_OK : IOF_CORRUPT;
@@ -217,9 +240,9 @@ static iof_status decode_samples(iof_region *r, const mcu_region *m, const iof_m
 static iof_status decode_ours(iof_region *r, const int32_t rect[4], iof_pixels *pixels) {
   const iof_frame *f = &r->frame;
   mcu_region m = plan(f, rect);
-  iof_mcu_row row;
-  iof_status status = lay_out(r, &m, &row);
-  if (!status) status = decode_samples(r, &m, &row);
+  iof_mcu_row rows[2];
+  iof_status status = lay_out(r, &m, rows);
+  if (!status) status = decode_samples(r, &m, rows);
   if (!status) {
     *pixels = (iof_pixels){.x = rect[0], .y = rect[1], .width = rect[2] - rect[0], .height = rect[3] - rect[1]};
     pixels->stride = (4 * (size_t)pixels->width + 2 * SLACK - 1) / SLACK * SLACK;

@@ -55,14 +55,18 @@ typedef struct {
 iof_status iof_segments_find(iof_segments *segments, const iof_frame *frame, const uint8_t *data, size_t length);
 void iof_segments_free(iof_segments *segments);
 
-#define IOF_LOOK 10 /* bits of a code (and its value) that one table lookup decodes */
+#define IOF_LOOK 11 /* bits that one table lookup sees */
 
-/* `fast[next bits]`: length of code and value | run << 8 | value << 16. IOF_VALUE: only the code is that short, and the
-value's bits follow (length of the code in bits 0-4, size << 16). IOF_LONG: the code is longer. End of block is run 128. */
-#define IOF_VALUE 0x40u
+/* `one[next bits]` is a symbol, from the lowest byte: length of code and value, or IOF_LONG where the code does not fit;
+run; length of the code; size of the value. End of block is run 128.
+
+`two[next bits]`, of AC codes, is two symbols with their values where they fit, else one. From the lowest byte: length of
+all; run of the first, or 255 where its value does not fit; where the second value goes behind the first; how far both
+advance; then the two values. Of one symbol the second value is a zero that does no harm. */
 #define IOF_LONG 0x80u
 typedef struct {
-  uint32_t fast[1 << IOF_LOOK];
+  uint64_t two[1 << IOF_LOOK];
+  uint32_t one[1 << IOF_LOOK];
   uint32_t limit[18]; /* codes of `length` bits are below limit[length], as 16 bits left-aligned */
   int32_t first[18];  /* symbol number of a code: first[length] + code */
   uint8_t symbols[256];
@@ -96,6 +100,7 @@ typedef struct {
 
 typedef struct {
   int (*decode)(const iof_mcu_row *row, iof_bits *bits, int first, int count);
+  int (*decode_two)(const iof_mcu_row rows[2], iof_bits bits[2], int first, int count);
   /* `fours` groups of four blocks to eight rows of samples */
   void (*idct)(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to, size_t stride);
   /* to[i] = 3 * near[i] + far[i] */
@@ -108,6 +113,13 @@ typedef struct {
 /* `count` MCUs into the blocks of the `first`th wanted MCU and of those behind it, or past them where first < 0. 0 where
 the data is damaged. */
 int iof_decode_mcus(const iof_mcu_row *row, iof_bits *bits, int first, int count);
+
+/* The same for two segments in step, which belong to the same columns of two MCU rows: each hides the other's latency. */
+int iof_decode_two(const iof_mcu_row rows[2], iof_bits bits[2], int first, int count);
+#if defined(__x86_64__) && defined(__GNUC__)
+int iof_decode_mcus_bmi2(const iof_mcu_row *row, iof_bits *bits, int first, int count);
+int iof_decode_two_bmi2(const iof_mcu_row rows[2], iof_bits bits[2], int first, int count);
+#endif
 
 const iof_block_loops *iof_block_loops_best(void);
 extern const iof_block_loops iof_block_loops_scalar;
