@@ -21,6 +21,7 @@ examples:
   iofast pack ./images out.lmdb --resize 256     one file out of a folder of images
   iofast pack ./images out.lmdb --dry-run        what that would take, without writing
   iofast info out.lmdb                           what is in it
+  iofast bench out.lmdb                          how fast it loads here, and what the time goes into
   iofast doctor                                  what this machine has, and what it lacks
 
 `iofast COMMAND --help` explains a command with examples.

@@ -4,7 +4,7 @@ from collections.abc import Buffer  # type: ignore[attr-defined]  # for type che
 
 class _Context: ...  # a capsule
 
-def new_context(filter: int, fast: int, strict: int, max_pixels: int, max_bytes: int, /) -> _Context: ...
+def new_context(filter: int, fast: int, strict: int, max_pixels: int, max_bytes: int, way: int, /) -> _Context: ...
 def decode_batch(
     context: _Context,
     fds: Buffer,

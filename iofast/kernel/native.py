@@ -38,14 +38,20 @@ _WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no 
 class Context:
     """One thread's JPEG handle and scratch memory. Using one from two threads at once raises `RuntimeError`.
 
-    `timed`: the kernel reads the clock between the stages of an image, for `counts`.
+    `timed`: the kernel reads the clock between the stages of an image, for `counts`. `way`: one of `WAYS` that is taken
+    wherever it can be, None = the fastest.
     """
 
-    def __init__(self, options: DecodeOptions, *, timed: bool = False) -> None:
+    def __init__(self, options: DecodeOptions, *, timed: bool = False, way: str | None = None) -> None:
         self.options = options
         self.left = 0  # rows that the twin had to take
         self._open: _native._Context | None = _native.new_context(
-            FILTERS.index(options.filter), options.fast, options.strict, options.max_pixels, options.max_bytes
+            FILTERS.index(options.filter),
+            options.fast,
+            options.strict,
+            options.max_pixels,
+            options.max_bytes,
+            -1 if way is None else WAYS.index(way),
         )
 
         if timed:

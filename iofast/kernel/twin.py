@@ -45,9 +45,9 @@ _SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
 class Context:
     """What one thread decodes with. The twin keeps nothing between calls; the native kernel keeps its scratch here."""
 
-    def __init__(self, options: DecodeOptions, *, timed: bool = False) -> None:
+    def __init__(self, options: DecodeOptions, *, timed: bool = False, way: str | None = None) -> None:
         self.options = options
-        self.timed = timed  # of no effect: the twin reads no clock
+        self.timed, self.way = timed, way  # of no effect: the twin reads no clock and knows one way
         self.closed = False
         self.decoded = 0
 

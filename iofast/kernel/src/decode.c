@@ -21,7 +21,7 @@ iof_context *iof_context_new(const iof_options *options) {
   if (context) {
     context->options = *options;
     context->resampler.loops = iof_loops_best();
-    context->region = iof_region_new(&context->counters);
+    context->region = iof_region_new(&context->counters, options->way);
     if (!context->region) {
       free(context);
       context = NULL;

@@ -72,6 +72,7 @@ typedef struct {
   int filter;         /* iof_filter */
   int fast;           /* allow DCT scaling where the scaled crop still covers the output */
   int strict;         /* damaged data is an error even where libjpeg would guess the rest */
+  int way;            /* iof_way that is taken where it can be, or -1: the fastest; IOFAST_REGION is then asked */
   uint64_t max_pixels;
   uint64_t max_bytes; /* of one payload */
 } iof_options;
@@ -119,8 +120,8 @@ typedef struct {
   int32_t denominator;    /* decode at 1/1, 1/2, 1/4 or 1/8 */
 } iof_recipe;
 
-/* NULL where memory is short. IOFAST_REGION=own, splice or libjpeg in the environment says how regions are
-decoded where that way can; without it our own decoder is used where it has vector loops. */
+/* NULL where memory is short. IOFAST_REGION=own, splice or libjpeg in the environment says how regions are decoded where
+options do not; without either it is our own decoder, where it has vector loops. */
 iof_context *iof_context_new(const iof_options *options);
 void iof_context_free(iof_context *context);
 

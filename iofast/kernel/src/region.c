@@ -48,12 +48,12 @@ static iof_way preferred(const iof_block_loops *loops) {
   return loops == &iof_block_loops_scalar ? IOF_BY_SPLICE : IOF_BY_SEGMENTS;
 }
 
-iof_region *iof_region_new(iof_counters *counters) {
+iof_region *iof_region_new(iof_counters *counters, int way) {
   iof_region *region = calloc(1, sizeof *region);
   if (region) {
     region->counters = counters;
     region->loops = iof_block_loops_best();
-    region->way = preferred(region->loops);
+    region->way = way < 0 ? preferred(region->loops) : (iof_way)way;
     region->jpeg = iof_jpeg_new();
     if (!region->jpeg) {
       free(region);

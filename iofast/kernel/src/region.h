@@ -162,7 +162,7 @@ iof_status iof_splice(const iof_frame *frame, const iof_segments *segments, cons
 
 /* A JPEG, decoded by us or by libjpeg. */
 typedef struct iof_region iof_region;
-iof_region *iof_region_new(iof_counters *counters);
+iof_region *iof_region_new(iof_counters *counters, int way); /* iof_options' */
 void iof_region_free(iof_region *region);
 iof_status iof_region_jpeg(iof_region *region, iof_jpeg **jpeg); /* the opened image in libjpeg's hands */
 iof_status iof_region_open(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);

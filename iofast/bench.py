@@ -1,0 +1,216 @@
+"""How fast does this dataset load on this machine? Time by stage of the kernel, images a second by number of workers.
+
+Every figure is taken on the same images, cut by the same boxes, in rounds that run all contenders in turn, so that a
+slow moment of the machine meets all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.choices import Draw
+from iofast.containers.base import Located
+from iofast.dataset import FastDataset
+from iofast.errors import DecodeError, OptionError
+from iofast.loader import FastLoader
+from iofast.order import Order
+from iofast.transforms import Pipeline, Transform
+from iofast.transforms import compile as compile_transform
+
+MAX_WORKERS = 256
+PASSES = 3  # of the stages
+ROWS = 32  # images a thread takes at once, as the loader's do
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """`images`: how many are measured, or all where there are fewer. `seconds`: how long the rounds go on, at least one
+    round. `workers`: the numbers of threads to try."""
+
+    images: int = 2048
+    seconds: float = 10.0
+    batch_size: int = 256
+    workers: tuple[int, ...] = (1,)
+    pixels: str = "exact"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("images", self.images), ("batch_size", self.batch_size)):
+            if value < 1:
+                raise OptionError(f"{name} must be 1 or more, found {value}")
+        if not 0 < self.seconds < 86_400:
+            raise OptionError(f"seconds must be more than 0 and less than a day, found {self.seconds}")
+        if not self.workers or not all(1 <= workers <= MAX_WORKERS for workers in self.workers):
+            raise OptionError(f"workers must be numbers of 1 to {MAX_WORKERS}, found {list(self.workers)}")
+        if self.pixels not in ("exact", "fast"):
+            raise OptionError(f"pixels must be exact or fast, found {self.pixels!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """`stages`: microseconds per image on one thread; `ways`: images by the way they were decoded; both without the
+    loader. `loading` and `decoding`: images a second by number of workers, through FastLoader and for the full decode
+    of the same images by libjpeg-turbo (Pillow where it is no JPEG, or without the native kernel)."""
+
+    images: int
+    rounds: int
+    stages: dict[str, float]
+    ways: dict[str, int]
+    loading: dict[int, float]
+    decoding: dict[int, float]
+
+
+def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, options: BenchOptions) -> BenchResult:
+    """Measure. Raises what the loader raises, `OptionError` for a transform without a fixed size among it."""
+    pipeline = compile_transform(transform)
+    if pipeline.size is None:
+        raise OptionError("the transform must end in one size, such as T.RandomResizedCrop(224)")
+    batches = -(-min(options.images, len(dataset)) // options.batch_size)
+    images = min(batches * options.batch_size, len(dataset))  # whole batches, or all there are
+    sample = _Sample(dataset, pipeline, images, options)
+    contenders: dict[tuple[str, int], Callable[[], float]] = {}
+    for workers in options.workers:
+        contenders["loading", workers] = _loading(dataset, pipeline, batches, workers, options)
+        contenders["decoding", workers] = _decoding(sample, workers)
+    figures = _in_turn(contenders, options.seconds)
+    stages, ways = sample.stages()
+    rates = {name: statistics.median(values) for name, values in figures.items()}
+    return BenchResult(
+        images=images,
+        rounds=min(len(values) for values in figures.values()),
+        stages=stages,
+        ways=ways,
+        loading={workers: rates["loading", workers] for workers in options.workers},
+        decoding={workers: rates["decoding", workers] for workers in options.workers},
+    )
+
+
+class _Sample:
+    """The first `count` images of epoch 0, and the boxes that the loader would cut of them."""
+
+    def __init__(self, dataset: FastDataset, pipeline: Pipeline, count: int, options: BenchOptions) -> None:
+        positions = np.arange(count, dtype=np.int64)
+        order = Order(len(dataset), True, options.seed)
+        self.reader = dataset.reader
+        self.located: Located = self.reader.locate(dataset.resolve(order.indices(0, positions)))
+        draw = Draw(options.seed, 0, positions)
+        self.boxes, self.flips = pipeline.plan(draw, self.located.width, self.located.height)
+        assert pipeline.size is not None
+        self.size: tuple[int, int] = pipeline.size
+        fast = options.pixels == "fast" and not pipeline.evaluation
+        self.options = kernel.DecodeOptions(filter=pipeline.filter, fast=fast)
+        self.count = count
+
+    def stages(self) -> tuple[dict[str, float], dict[str, int]]:
+        """Microseconds per image and stage, and the ways, of one thread: the least of a few passes, for what another
+        program takes is not the stage's. The first pass, not counted, fills tables and scratch memory."""
+        out = np.empty((self.count, *self.size, 3), np.uint8)
+        context = kernel.Context(self.options, timed=True)
+        counts = [self._pass(context, out) for _ in range(1 + PASSES)]
+        context.close()
+        spent = {
+            name: min(after.nanoseconds[name] - before.nanoseconds[name] for before, after in pairwise(counts))
+            for name in kernel.STAGES
+        }
+        ways = {name: counts[1].ways[name] - counts[0].ways[name] for name in kernel.WAYS}
+        return {name: value / 1e3 / self.count for name, value in spent.items()}, ways
+
+    def _pass(self, context: kernel.Context, out: NDArray[np.uint8]) -> kernel.Counts:
+        for start in range(0, self.count, ROWS):
+            self.decode(context, self.located, slice(start, start + ROWS), (self.boxes, self.flips), out)
+        return context.counts()
+
+    def decode(
+        self,
+        context: kernel.Context,
+        located: Located,
+        rows: slice,
+        plan: tuple[NDArray[np.int32], NDArray[np.uint8]],
+        out: NDArray[np.uint8],
+    ) -> None:
+        """Some rows of the sample, into the same rows of `out`. Raises `DecodeError`."""
+        boxes, flips, part = plan[0][rows], plan[1][rows], out[rows]
+        status = np.zeros(len(part), np.int32)
+        with self.reader.payloads(located, rows.start, rows.start + len(part)) as payloads:
+            kernel.decode_batch(context, payloads, boxes, flips, part, status, 0, len(part))
+        if failed := np.flatnonzero(status).tolist():
+            name = self.reader.name(int(located.indices[rows.start + failed[0]]))
+            raise DecodeError(f"{name}: {kernel.status_message(int(status[failed[0]]))}")
+
+
+def _loading(
+    dataset: FastDataset, pipeline: Pipeline, batches: int, workers: int, options: BenchOptions
+) -> Callable[[], float]:
+    """Images a second through FastLoader: the same batches of epoch 0 each time."""
+    pixels = "fast" if options.pixels == "fast" else "exact"
+    loader = FastLoader(
+        dataset,
+        options.batch_size,
+        True,
+        seed=options.seed,
+        transform=pipeline,
+        num_workers=workers,
+        pixels=pixels,  # type: ignore[arg-type]
+    )
+
+    def run() -> float:
+        loader.set_epoch(0)
+        start, images = time.perf_counter(), 0
+        for number, (batch, _) in enumerate(loader, 1):
+            images += len(batch)
+            if number == batches:
+                break
+        return images / (time.perf_counter() - start)
+
+    return run
+
+
+def _decoding(sample: _Sample, workers: int) -> Callable[[], float]:
+    """Images a second of threads that decode whole images with libjpeg-turbo, check nothing and keep nothing.
+
+    What is asked for is the mean of all pixels: with the box filter every pixel is decoded for it, and to add them up
+    is the least that the kernel can do with them (about 20 of 400 µs for an image of 256 x 340).
+    """
+    located = sample.located._replace(crc=None)
+    contexts = [kernel.Context(kernel.DecodeOptions(filter="box", strict=False), way="libjpeg") for _ in range(workers)]
+    boxes = np.zeros((sample.count, 8), np.int32)
+    boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width, located.height, 1
+    flips = np.zeros(sample.count, np.uint8)
+    out = np.empty((sample.count, 1, 1, 3), np.uint8)
+
+    def decode(thread: int) -> None:
+        for start in range(thread * ROWS, sample.count, workers * ROWS):
+            sample.decode(contexts[thread], located, slice(start, start + ROWS), (boxes, flips), out)
+
+    def run() -> float:
+        start = time.perf_counter()
+        with ThreadPoolExecutor(workers) as pool:
+            for future in [pool.submit(decode, thread) for thread in range(workers)]:
+                future.result()
+        return sample.count / (time.perf_counter() - start)
+
+    return run
+
+
+def _in_turn(
+    contenders: dict[tuple[str, int], Callable[[], float]], seconds: float
+) -> dict[tuple[str, int], list[float]]:
+    """Rounds until the time is over. The first one, not counted, reads the files into the page cache and starts all."""
+    for run in contenders.values():
+        run()
+    figures: dict[tuple[str, int], list[float]] = {name: [] for name in contenders}
+    end = time.monotonic() + seconds
+    while True:
+        for name, run in contenders.items():
+            figures[name].append(run())
+        if time.monotonic() > end:
+            return figures

@@ -1,0 +1,113 @@
+"""`iofast bench`: its figures belong to the images that it says, and its errors are one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernel_images import jpeg, photo
+
+from iofast import FastDataset, kernel
+from iofast import transforms as T
+from iofast.bench import BenchOptions, bench
+from iofast.cli import main
+from iofast.errors import DecodeError, OptionError
+
+CROP = [T.RandomResizedCrop(64), T.RandomHorizontalFlip()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(6):
+        place = tmp_path / "images" / f"class{number % 2}" / f"{number}.jpg"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(jpeg(photo(160 + number, 120)))
+    return tmp_path / "images"
+
+
+def test_every_image_is_decoded_and_every_worker_count_measured(folder: Path) -> None:
+    result = bench(FastDataset(folder), CROP, BenchOptions(images=4, batch_size=2, seconds=0.01, workers=(1, 3)))
+    assert result.images == 4
+    assert result.rounds >= 1
+    assert sum(result.ways.values()) == 4
+    assert set(result.loading) == set(result.decoding) == {1, 3}
+    assert min(*result.loading.values(), *result.decoding.values()) > 0
+    if kernel.backend == "native":
+        assert result.stages["entropy"] + result.stages["libjpeg"] > 0
+        assert result.stages["resample"] > 0
+        assert result.ways["rows"] + result.ways["libjpeg"] == 4
+
+
+def test_more_images_than_there_are_means_all(folder: Path) -> None:
+    result = bench(FastDataset(folder), CROP, BenchOptions(images=1000, batch_size=4, seconds=0.01))
+    assert result.images == 6
+
+
+def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--workers", "1", "--seconds", "0.01", "--size", "32", "--transform", "evaluate", "--json"]
+    assert main(["bench", str(folder), *options]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["images"] == 6
+    assert list(facts["loading"]) == list(facts["decoding"]) == ["1"]
+    assert set(facts["stages"]) == set(kernel.STAGES)
+
+
+def test_the_page_names_what_was_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(folder), "--workers", "1", "--seconds", "0.01"]) == 0
+    page = capsys.readouterr().out
+    assert "6 images" in page
+    assert "full decode" in page
+
+
+def test_quiet_is_a_number_for_each_worker_count(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(folder), "--workers", "1,2", "--seconds", "0.01", "--quiet"]) == 0
+    assert len([int(line) for line in capsys.readouterr().out.splitlines()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--workers", "two"], "expected numbers"),
+        (["--workers", "0"], "workers must be"),
+        (["--seconds", "0"], "seconds must be"),
+        (["--images", "0"], "images must be"),
+        (["--batch-size", "-1"], "batch_size must be"),
+        (["--size", "0"], "size"),
+    ],
+)
+def test_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
+    try:
+        status = main(["bench", str(folder), *options])
+    except SystemExit as stop:  # argparse's own
+        status = int(str(stop.code))
+    assert status == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_transform_without_a_size_is_refused(folder: Path) -> None:
+    with pytest.raises(OptionError, match="one size"):
+        bench(FastDataset(folder), [T.Resize(32)], BenchOptions())
+
+
+def test_a_damaged_image_is_named(folder: Path) -> None:
+    data = (folder / "class0" / "2.jpg").read_bytes()
+    (folder / "class0" / "2.jpg").write_bytes(data[: len(data) // 2])
+    with pytest.raises(DecodeError, match=r"2\.jpg"):
+        bench(FastDataset(folder), CROP, BenchOptions(seconds=0.01))
+
+
+def test_the_sample_is_what_the_loader_loads(folder: Path) -> None:
+    """The stages' boxes are those of the loader's first batches: same order, same draw."""
+    from iofast.bench import _Sample
+    from iofast.loader import FastLoader
+    from iofast.transforms import compile as compile_transform
+
+    dataset, options = FastDataset(folder), BenchOptions(batch_size=3)
+    sample = _Sample(dataset, compile_transform(CROP), 3, options)
+    out = np.empty((3, 64, 64, 3), np.uint8)
+    sample.decode(kernel.Context(sample.options), sample.located, slice(0, 3), (sample.boxes, sample.flips), out)
+    images, labels = next(iter(FastLoader(dataset, 3, True, transform=CROP)))
+    np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), out)
+    np.testing.assert_array_equal(labels.numpy(), sample.located.label)
