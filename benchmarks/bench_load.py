@@ -1,14 +1,18 @@
-"""How many images a second reach the training loop, with the standard training augmentation?
+"""How many images a second reach the training loop, and how many could if all else were free?
 
 python -m benchmarks.bench_load [--photos FOLDER] [--rounds 7] [--output PAGE.md]
 packs the photographs (class folders; sample images where none are given) with `iofast pack --resize 256 --quality 90`
-and runs, in turn, on the very same JPEG payloads:
+and runs all contenders in turn:
 
-    FastLoader              RandomResizedCrop(224) + flip to uint8 batches, checksums on, from LMDB and from plain files
-    simplejpeg + cv2        a batch-wise dataset in torch's DataLoader, two workers
-    Pillow                  an ImageFolder-style dataset in torch's DataLoader, two workers
-    limit                   libjpeg-turbo merely decoding the files in full: C threads, reused decompressors
+    FastLoader              to uint8 batches of 224 x 224, checksums on: from the container (JPEGs with restart markers,
+                            raw rgb, raw yuv), from plain files of the same pictures, from the original photographs
+    simplejpeg + cv2        a batch-wise dataset in torch's DataLoader, two workers, on the plain files
+    Pillow                  an ImageFolder-style dataset in torch's DataLoader, two workers, on the plain files
+    limit                   libjpeg-turbo merely decoding the plain files in full: C threads, reused decompressors
+    resampler alone         what the kernel's two passes take of the time, on as many threads
+    no kernel               FastLoader with a kernel that does nothing: what Python takes
 
+Plain files hold the same coefficients as the container's, without markers and with the standard Huffman tables.
 Workers are started and every file is read once before the clock runs, so all work from the page cache.
 """
 
@@ -22,59 +26,91 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks import measure
 from benchmarks.peers import datasets
-from iofast import FastDataset, FastLoader, open_reader
+from iofast import FastDataset, FastLoader, kernel, open_reader
 from iofast import transforms as T
+from iofast.bench import BUFFER, BenchOptions, Sample
+from iofast.transforms import compile as compile_transform
 
 BATCH, WORKERS = 256, 2
 EPOCH = 5_000  # images: long enough for start-up to vanish, short enough for many rounds
+ORIGINALS = 1_500  # of the original photographs, which take five times as long
 CROP = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
+CENTRE = [T.Resize(256), T.CenterCrop(224)]
+OURS, LIMIT = "FastLoader, LMDB", "limit: full decode only"
+ORIGINAL_LIMIT = "limit of the originals"
+RESAMPLER = "the resampler alone"
+
+Files = list[tuple[Path, int]]
 
 
-def pack(photos: Path, out: Path) -> None:
-    """Pack `photos`, each as many times as makes an epoch."""
+def copies(photos: Path, folder: Path, count: int) -> Path:
+    """Class folders of `count` photographs: links, each photograph as many times as that takes."""
     files = [path for path in sorted(photos.rglob("*")) if path.is_file()]
-    copies = out.parent / "copies"
-    for copy in range(-(-EPOCH // len(files))):
-        for number, path in enumerate(files):
-            place = copies / path.parent.name / f"{copy:04d}-{number:06d}{path.suffix}"
+    for copy in range(-(-count // len(files))):
+        for number, path in enumerate(files[: count - copy * len(files)]):
+            place = folder / path.parent.name / f"{copy:04d}-{number:06d}{path.suffix}"
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(path.resolve())
-    command = [sys.executable, "-m", "iofast", "pack", str(copies), str(out), "--resize", "256", "--quality", "90"]
-    subprocess.run([*command, "--quiet"], check=True)
+    return folder
 
 
-def unpack(container: Path, folder: Path) -> list[tuple[Path, int]]:
-    """The payloads as plain files in class folders, for the others."""
-    files = []
-    with open_reader(container) as reader:
+def pack(source: Path, out: Path, size: int, *options: str) -> Path:
+    """Pack with the settings that all containers have in common."""
+    command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", str(size), "--quality", "90"]
+    subprocess.run([*command, *options, "--quiet"], check=True)
+    return out
+
+
+def peer(name: str, folder: Path) -> Path:
+    """A C program of benchmarks/peers, compiled."""
+    source, program = Path(__file__).parent / "peers" / f"{name}.c", folder / name
+    command = [os.environ.get("CC", "cc"), "-O3", str(source), "-o", str(program), "-ljpeg", "-lpthread"]
+    subprocess.run(command, check=True)
+    return program
+
+
+def plain(container: Path, folder: Path) -> tuple[Path, Files]:
+    """The container's images without markers and with standard tables: all in one file for the C programs, and as plain
+    files in class folders."""
+    packed, blob, files = folder / "packed", folder / "plain", []
+    with open_reader(container) as reader, packed.open("wb") as out:
         labels = reader.locate(np.arange(len(reader))).label.tolist()
-        for index, label in enumerate(labels):
-            path = folder / f"{label:04d}" / f"{index:08d}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(reader.view(index))
-            files.append((path, label))
-    return files
-
-
-def limit(files: list[tuple[Path, int]], folder: Path) -> Callable[[], float]:
-    """Compile the C program and give it the payloads in one file."""
-    program, blob = folder / "decode_limit", folder / "payloads"
-    source = Path(__file__).parent / "peers" / "decode_limit.c"
-    compiler = os.environ.get("CC", "cc")
-    subprocess.run([compiler, "-O3", str(source), "-o", str(program), "-ljpeg", "-lpthread"], check=True)
-    with blob.open("wb") as out:
-        out.write(struct.pack("<I", len(files)))
-        for path, _ in files:
-            data = path.read_bytes()
+        out.write(struct.pack("<I", len(labels)))
+        for index in range(len(labels)):
+            data = reader.view(index)
             out.write(struct.pack("<I", len(data)) + data)
-    command = [str(program), str(blob), str(WORKERS)]
+    subprocess.run([str(peer("plain_jpeg", folder)), str(packed), str(blob)], check=True)
+    packed.unlink()
+    data, at = blob.read_bytes(), 4
+    for index, label in enumerate(labels):
+        (length,) = struct.unpack_from("<I", data, at)
+        path = folder / "files" / f"{label:04d}" / f"{index:08d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data[at + 4 : at + 4 + length])
+        files.append((path, label))
+        at += 4 + length
+    return blob, files
+
+
+def joined(source: Path, blob: Path) -> Path:
+    """The files of a folder in one file, for the C program."""
+    files = [path.read_bytes() for path in sorted(source.rglob("*")) if path.is_file()]
+    blob.write_bytes(struct.pack("<I", len(files)) + b"".join(struct.pack("<I", len(data)) + data for data in files))
+    return blob
+
+
+def limit(blob: Path, folder: Path) -> Callable[[], float]:
+    """Images a second of the C program."""
+    command = [str(peer("decode_limit", folder)), str(blob), str(WORKERS)]
     return lambda: float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -91,33 +127,103 @@ def rate(loader: Iterable[Any]) -> Callable[[], float]:
     return run
 
 
-def fast(path: Path) -> Callable[[], float]:
+def fast(path: Path, transform: list[Any] = CROP, workers: int = WORKERS, **options: Any) -> Callable[[], float]:
     """FastLoader over a container or folder."""
-    return rate(FastLoader(FastDataset(path), BATCH, shuffle=True, transform=CROP, num_workers=WORKERS))
+    return rate(FastLoader(FastDataset(path), BATCH, shuffle=True, transform=transform, num_workers=workers, **options))
 
 
-def page(figures: dict[str, list[float]], photos: str, payload: float) -> str:
+def resampler(container: Path) -> Callable[[], float]:
+    """Images a second if the kernel's resampling were all there is: from its own clock, on as many threads at once."""
+    sample = Sample(FastDataset(container), compile_transform(CROP), 1_000, BenchOptions())
+
+    def spent(_: int) -> float:
+        out = np.empty((BUFFER, *sample.size, 3), np.uint8)
+        context = kernel.Context(sample.options, timed=True)
+        before, after = (sample.all(context, out).nanoseconds for _ in range(2))
+        return sum(after[name] - before[name] for name in ("axes", "resample")) / 1e9 / sample.count
+
+    def run() -> float:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            return sum(1 / seconds for seconds in pool.map(spent, range(WORKERS)))
+
+    return run
+
+
+def without_kernel(container: Path) -> Callable[[], float]:
+    """FastLoader where decoding costs nothing; the pixels are whatever the memory holds."""
+    loader = FastLoader(FastDataset(container), BATCH, shuffle=True, transform=CROP, num_workers=WORKERS)
+
+    def run() -> float:
+        with patch.object(kernel, "decode_batch", lambda *_: None):
+            return rate(loader)()
+
+    return run
+
+
+def contenders(photos: Path, folder: Path) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
+    """All that runs in turn, and mean payload sizes in bytes."""
+    source = copies(photos, folder / "copies", EPOCH)
+    originals = copies(photos, folder / "originals", ORIGINALS)
+    container = pack(source, folder / "packed.lmdb", 256)
+    rgb = pack(source, folder / "rgb.lmdb", 256, "--format", "rgb")
+    yuv = pack(source, folder / "yuv.lmdb", 256, "--format", "yuv420")
+    blob, files = plain(container, folder)
+    with open_reader(container) as reader:
+        packed_bytes = float(reader.locate(np.arange(len(reader))).length.mean())
+    sizes = {"packed": packed_bytes, "plain": float(np.mean([path.stat().st_size for path, _ in files]))}
+    return {
+        OURS: fast(container),
+        'FastLoader, LMDB, pixels="fast"': fast(container, pixels="fast"),
+        "FastLoader, plain files": fast(folder / "files"),
+        LIMIT: limit(blob, folder),
+        "simplejpeg + cv2, DataLoader": rate(datasets.simplejpeg_loader(files, BATCH, WORKERS)),
+        "Pillow, DataLoader": rate(datasets.pillow_loader(files, BATCH, WORKERS)),
+        "FastLoader, LMDB, Resize + CenterCrop": fast(container, CENTRE),
+        "FastLoader, LMDB, one worker": fast(container, workers=1),
+        "FastLoader, original photographs": fast(originals),
+        ORIGINAL_LIMIT: limit(joined(originals, folder / "originals.blob"), folder),
+        "FastLoader, LMDB of rgb": fast(rgb),
+        "FastLoader, LMDB of yuv": fast(yuv),
+        RESAMPLER: resampler(container),
+        "FastLoader with no kernel": without_kernel(container),
+    }, sizes
+
+
+ASKED = (  # (what is compared, one, other, at least)
+    ("training crops: loader to full decode", OURS, LIMIT, 1.35),
+    ('the same with pixels="fast"', 'FastLoader, LMDB, pixels="fast"', LIMIT, 1.6),
+    ("loader to simplejpeg + cv2", OURS, "simplejpeg + cv2, DataLoader", 2.0),
+    ("evaluation crops: loader to full decode", "FastLoader, LMDB, Resize + CenterCrop", LIMIT, 1.3),
+    ("original photographs: loader to full decode", "FastLoader, original photographs", ORIGINAL_LIMIT, 1.15),
+    ("raw rgb: loader to the resampler alone", "FastLoader, LMDB of rgb", RESAMPLER, 0.7),
+    ("raw yuv: loader to the resampler alone", "FastLoader, LMDB of yuv", RESAMPLER, 0.7),
+    ("two workers to one", OURS, "FastLoader, LMDB, one worker", 1.9),
+)
+
+
+def page(figures: dict[str, list[float]], photos: str, sizes: dict[str, float]) -> str:
     """The result as markdown."""
-    ours = "FastLoader, LMDB"
     rows = [
-        [
-            name,
-            measure.spread(values),
-            f"{1e6 * WORKERS / np.median(values):,.0f}",
-            f"{measure.ratio(figures, ours, name):.2f}×",
-        ]
+        [name, measure.spread(values), f"{1e6 * WORKERS / np.median(values):,.0f}"]
+        + ([f"{measure.ratio(figures, OURS, name):.2f}×"] if LIMIT in figures else [])
         for name, values in figures.items()
     ]
-    header = ("", "images/s: median (least – most)", "µs per image and core", f"{ours} is")
+    header = ("", "images/s: median (least – most)", "µs per image and core", f"{OURS} is")
+    ratios = [[what, f"{measure.ratio(figures, one, other):.2f}", f"{least:.2f}"] for what, one, other, least in ASKED]
     return f"""# Loading: images a second into the training loop
 
-RandomResizedCrop(224, scale 0.08–1) + flip, batches of {BATCH} uint8 images, {WORKERS} cores, all from the page cache.
-{photos}, packed with `--resize 256 --quality 90` ({payload / 1e3:.1f} kB each); every contender works on
-these same JPEG payloads. {len(figures[ours])} rounds, the contenders in turn; ratios are medians over the rounds.
+Batches of {BATCH} uint8 images of 224 × 224, {WORKERS} cores, all from the page cache: RandomResizedCrop(224, scale
+0.08–1) + flip where nothing else is said. {photos}, packed with `--resize 256 --quality 90`:
+{sizes["packed"] / 1e3:.1f} kB each with restart markers and their Huffman tables, {sizes["plain"] / 1e3:.1f} kB without
+either, which is what the limit and the others work on. {len(figures[OURS])} rounds, the contenders in turn; ratios are
+medians over the rounds.
 
 {measure.table(header, rows)}
 
-The limit is libjpeg-turbo decoding the files in full and doing nothing else (`benchmarks/peers/decode_limit.c`).
+The limit is libjpeg-turbo decoding the plain files in full and doing nothing else (`benchmarks/peers/decode_limit.c`).
+"No kernel" is the loader with a kernel that does nothing: what Python takes.
+
+{measure.table(("", "is", "asked"), ratios)}
 
 {measure.machine()}
 - Command: `python -m benchmarks.bench_load`
@@ -133,20 +239,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         photos = arguments.photos or measure.sample_photographs(folder / "photos")
-        container = folder / "packed.lmdb"
-        pack(photos, container)
-        files = unpack(container, folder / "plain")
-        contenders = {
-            "FastLoader, LMDB": fast(container),
-            "FastLoader, plain files": fast(folder / "plain"),
-            "limit: full decode only": limit(files, folder),
-            "simplejpeg + cv2, DataLoader": rate(datasets.simplejpeg_loader(files, BATCH, WORKERS)),
-            "Pillow, DataLoader": rate(datasets.pillow_loader(files, BATCH, WORKERS)),
-        }
-        figures = measure.in_turn(contenders, arguments.rounds)
-        payload = float(np.mean([path.stat().st_size for path, _ in files]))
+        runs, sizes = contenders(photos, folder)
+        figures = measure.in_turn(runs, arguments.rounds)
     kind = "Real photographs" if arguments.photos else "Generated sample photographs"
-    measure.publish("load", page(figures, kind, payload), arguments.output)
+    measure.publish("load", page(figures, kind, sizes), arguments.output)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from iofast.transforms import compile as compile_transform
 MAX_WORKERS = 256
 PASSES = 3  # of the stages
 ROWS = 32  # images a thread takes at once, as the loader's do
+BUFFER = 8 * ROWS  # images that are written before memory is used again: a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, optio
         raise OptionError("the transform must end in one size, such as T.RandomResizedCrop(224)")
     batches = -(-min(options.images, len(dataset)) // options.batch_size)
     images = min(batches * options.batch_size, len(dataset))  # whole batches, or all there are
-    sample = _Sample(dataset, pipeline, images, options)
+    sample = Sample(dataset, pipeline, images, options)
     contenders: dict[tuple[str, int], Callable[[], float]] = {}
     for workers in options.workers:
         contenders["loading", workers] = _loading(dataset, pipeline, batches, workers, options)
@@ -94,7 +95,7 @@ def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, optio
     )
 
 
-class _Sample:
+class Sample:
     """The first `count` images of epoch 0, and the boxes that the loader would cut of them."""
 
     def __init__(self, dataset: FastDataset, pipeline: Pipeline, count: int, options: BenchOptions) -> None:
@@ -113,9 +114,9 @@ class _Sample:
     def stages(self) -> tuple[dict[str, float], dict[str, int]]:
         """Microseconds per image and stage, and the ways, of one thread: the least of a few passes, for what another
         program takes is not the stage's. The first pass, not counted, fills tables and scratch memory."""
-        out = np.empty((self.count, *self.size, 3), np.uint8)
+        out = np.empty((BUFFER, *self.size, 3), np.uint8)
         context = kernel.Context(self.options, timed=True)
-        counts = [self._pass(context, out) for _ in range(1 + PASSES)]
+        counts = [self.all(context, out) for _ in range(1 + PASSES)]
         context.close()
         spent = {
             name: min(after.nanoseconds[name] - before.nanoseconds[name] for before, after in pairwise(counts))
@@ -124,7 +125,8 @@ class _Sample:
         ways = {name: counts[1].ways[name] - counts[0].ways[name] for name in kernel.WAYS}
         return {name: value / 1e3 / self.count for name, value in spent.items()}, ways
 
-    def _pass(self, context: kernel.Context, out: NDArray[np.uint8]) -> kernel.Counts:
+    def all(self, context: kernel.Context, out: NDArray[np.uint8]) -> kernel.Counts:
+        """Decode them all, one slice of rows after another; what the context has then counted."""
         for start in range(0, self.count, ROWS):
             self.decode(context, self.located, slice(start, start + ROWS), (self.boxes, self.flips), out)
         return context.counts()
@@ -137,8 +139,9 @@ class _Sample:
         plan: tuple[NDArray[np.int32], NDArray[np.uint8]],
         out: NDArray[np.uint8],
     ) -> None:
-        """Some rows of the sample, into the same rows of `out`. Raises `DecodeError`."""
-        boxes, flips, part = plan[0][rows], plan[1][rows], out[rows]
+        """Some rows of the sample, into the rows of `out` that are their turn. Raises `DecodeError`."""
+        boxes, flips = plan[0][rows], plan[1][rows]
+        part = out[rows.start % len(out) :][: len(boxes)]
         status = np.zeros(len(part), np.int32)
         with self.reader.payloads(located, rows.start, rows.start + len(part)) as payloads:
             kernel.decode_batch(context, payloads, boxes, flips, part, status, 0, len(part))
@@ -174,7 +177,7 @@ def _loading(
     return run
 
 
-def _decoding(sample: _Sample, workers: int) -> Callable[[], float]:
+def _decoding(sample: Sample, workers: int) -> Callable[[], float]:
     """Images a second of threads that decode whole images with libjpeg-turbo, check nothing and keep nothing.
 
     What is asked for is the mean of all pixels: with the box filter every pixel is decoded for it, and to add them up
@@ -185,7 +188,7 @@ def _decoding(sample: _Sample, workers: int) -> Callable[[], float]:
     boxes = np.zeros((sample.count, 8), np.int32)
     boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width, located.height, 1
     flips = np.zeros(sample.count, np.uint8)
-    out = np.empty((sample.count, 1, 1, 3), np.uint8)
+    out = np.empty((BUFFER, 1, 1, 3), np.uint8)
 
     def decode(thread: int) -> None:
         for start in range(thread * ROWS, sample.count, workers * ROWS):

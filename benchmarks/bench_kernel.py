@@ -1,0 +1,156 @@
+"""What the time of one image goes into, and what each way and each instruction set makes of it.
+
+python -m benchmarks.bench_kernel [--photos FOLDER] [--passes 7] [--output PAGE.md]
+times the kernel by its own clock, on one thread: read, check, scan, splice, entropy, transform, colour, libjpeg, axes,
+resample (the store into the batch among it); the least of several passes over the same images, for what another program
+takes is not the stage's. Images of several sizes, crops of several areas, all ways of decoding, all instruction sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import measure
+from benchmarks.bench_load import copies, pack
+from iofast import FastDataset, kernel
+from iofast import transforms as T
+from iofast.bench import BUFFER, BenchOptions, Sample
+from iofast.transforms import compile as compile_transform
+
+IMAGES = 500
+SIZES = (256, 384, 512)  # short sides in pixels
+AREAS = (0.1, 0.25, 0.5, 1.0)  # of the picture, as squares
+SIMD = ("avx512", "avx2", "scalar")
+
+Times = dict[str, float]
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """A variable that contexts ask for when they are made."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def sample_of(path: Path, transform: list[T.Transform]) -> Sample:
+    """All images of a container or folder."""
+    return Sample(FastDataset(path), compile_transform(transform), IMAGES, BenchOptions())
+
+
+def set_area(sample: Sample, area: float) -> None:
+    """Centred squares of this share of each picture, or as much of it as there is, resampled to the output."""
+    width, height = sample.located.width.astype(np.int64), sample.located.height.astype(np.int64)
+    side = np.minimum(np.sqrt(width * height * area), np.minimum(width, height)).astype(np.int64)
+    x, y = (width - side) // 2, (height - side) // 2
+    out = np.full(len(side), sample.size[0])
+    zero = np.zeros(len(side))
+    sample.boxes = np.stack([x, y, x + side, y + side, out, out, zero, zero], axis=1).astype(np.int32)
+
+
+def times(sample: Sample, passes: int, way: str | None = None) -> Times:
+    """Microseconds per image by stage: the least of `passes`, of all images together."""
+    out = np.empty((BUFFER, *sample.size, 3), np.uint8)
+    context = kernel.Context(sample.options, timed=True, way=way)
+    counts = [sample.all(context, out) for _ in range(1 + passes)]
+    context.close()
+    return {
+        name: min(after.nanoseconds[name] - before.nanoseconds[name] for before, after in pairwise(counts))
+        / 1e3
+        / sample.count
+        for name in kernel.STAGES
+    }
+
+
+def table(rows: dict[str, Times]) -> str:
+    """Stages that took any time, as columns, with their sum."""
+    stages = [name for name in kernel.STAGES if any(row[name] for row in rows.values())]
+    lines = [
+        [name, *(f"{row[stage]:.1f}" for stage in stages), f"{sum(row.values()):.1f}"] for name, row in rows.items()
+    ]
+    return measure.table(("µs per image", *stages, "all"), lines)
+
+
+def page(photos: Path, folder: Path, passes: int, kind: str) -> str:
+    """Measure, and say it as markdown."""
+    source = copies(photos, folder / "copies", IMAGES)
+    packed = {size: pack(source, folder / f"{size}.lmdb", size) for size in SIZES}
+    train: list[T.Transform] = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
+    crops, evaluation = sample_of(packed[256], train), sample_of(packed[256], [T.Resize(256), T.CenterCrop(224)])
+    mean = float(np.prod(crops.boxes[:, 2:4] - crops.boxes[:, 0:2], axis=1).mean())
+    by_transform = {
+        "256: RandomResizedCrop(224)": times(crops, passes),
+        "256: Resize(256), CenterCrop(224)": times(evaluation, passes),
+        "originals: RandomResizedCrop(224)": times(sample_of(source, train), passes),
+    }
+    for form in ("rgb", "yuv420"):
+        raw = sample_of(pack(source, folder / f"{form}.lmdb", 256, "--format", form), train)
+        by_transform[f"256, raw {form}: RandomResizedCrop(224)"] = times(raw, passes)
+    ways = {way: times(crops, passes, way) for way in ("segments", "splice", "libjpeg")}
+    plain = pack(source, folder / "plain.lmdb", 256, "--restart", "none")
+    ways["rows (no markers)"] = times(sample_of(plain, train), passes)
+    by_simd = {}
+    for simd in SIMD:
+        with environment("IOFAST_SIMD", simd):
+            by_simd[simd] = times(crops, passes, "segments")
+    by_area = {}
+    for size in SIZES:
+        square = sample_of(packed[size], train)
+        for area in AREAS:
+            set_area(square, area)
+            by_area[f"{size}: {area:.0%} of the picture"] = times(square, passes)
+    return f"""# The kernel: microseconds per image by stage
+
+One thread, 224 × 224 uint8 pixels out, checksums on, bilinear; the least of {passes} passes over {IMAGES} images.
+{kind}, packed at quality 90 with restart markers; the short side is said. The mean training crop of the
+256-pixel images has {mean:,.0f} pixels.
+
+{table(by_transform)}
+
+Ways to decode the training crops:
+
+{table(ways)}
+
+Instruction sets:
+
+{table(by_simd)}
+
+Sizes and crops:
+
+{table(by_area)}
+
+{measure.machine()}
+- Command: `python -m benchmarks.bench_kernel`
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, help="class folders of photographs; sample images without it")
+    parser.add_argument("--passes", type=int, default=7)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        photos = arguments.photos or measure.sample_photographs(folder / "photos")
+        kind = "Real photographs" if arguments.photos else "Generated sample photographs"
+        text = page(photos, folder, arguments.passes, kind)
+    measure.publish("kernel", text, arguments.output)
+
+
+if __name__ == "__main__":
+    main()
