@@ -24,20 +24,6 @@ typedef struct {
   int x, y, width, height;
 } iof_pixels;
 
-/* One axis of the resample: output i is the sum of taps `coef[i * taps + k]` on inputs `start[i] + k`.
-
-`taps` is even and `coef` zero behind `count[i]`; inputs lie in [low, high). `outputs` is rounded up to a multiple of
-eight (coefficients zero). Sums are scaled by 2^precision. For IOF_NEAREST and for axes that change nothing there are
-no coefficients: taps = 0 and `start` is the pixel to copy. */
-typedef struct {
-  int outputs, taps, precision;
-  int low, high;
-  int32_t *start;
-  int32_t *count;
-  int16_t *coef;
-  iof_buffer memory;
-} iof_axis;
-
 /* The interval [from, to) of an axis of `size` inputs becomes `virtual_size` outputs; `outputs` of them are wanted from
 `first` on, in reverse where `reverse`. */
 typedef struct {
@@ -46,7 +32,28 @@ typedef struct {
   int virtual_size, first, outputs, reverse;
 } iof_span;
 
-/* Fill `axis`; `scratch` is for the weights before they are quantised. IOF_MEMORY or IOF_OK. */
+/* One axis of the resample: output i is the sum of taps `coef[i * taps + k]` on inputs `start[i] + k`.
+
+`taps` is even and `coef` zero behind `count[i]`; inputs lie in [low, high). `outputs` is rounded up to a multiple of
+eight (coefficients zero). Sums are scaled by 2^precision, which is IOF_PRECISION for `positive` axes: those of filters
+without negative lobes. Where `copies`, each output is one input: IOF_NEAREST, and axes that change nothing. */
+typedef struct {
+  int outputs, taps, precision;
+  int low, high;
+  int copies, positive;
+  int32_t *start;
+  int32_t *count;
+  int16_t *coef;
+  iof_buffer memory;
+  iof_span made; /* what it was made for; no outputs: for nothing that could be asked for again */
+  int filter;
+  unsigned serial; /* of what is in it: tables made from it are as good as long as this stays */
+} iof_axis;
+
+#define IOF_PRECISION 14
+
+/* Fill `axis`, or leave it where it is made already; `scratch` is for the weights before they are quantised. IOF_MEMORY or
+IOF_OK. */
 iof_status iof_axis_make(iof_axis *axis, const iof_span *span, int filter, iof_buffer *scratch);
 
 /* See the axis from the other end of an image of `size` pixels: inputs i become size - 1 - i. */
@@ -64,22 +71,64 @@ typedef struct {
   int64_t x_stride, y_stride, channel_stride;
 } iof_target;
 
-/* The pixel loops, once for each instruction set; all give the same bits.
+/* What the short horizontal loop reads with: blocks of outputs, each made of groups that see one window of samples. For each
+block, `pick` has two bytes for each output: where in its group's window the two samples of its first pair of taps lie.
+Later pairs lie two, four... samples on. `weights` has for each block and pair of taps the upper 7 or 8 bits of the
+weights in the order of `pick`, then the lower 7. */
+typedef struct {
+  const iof_axis *axis;
+  const int32_t *first; /* for each group its window's first sample, counted from axis->low */
+  const uint8_t *pick, *weights;
+} iof_windows;
 
-vertical_first   dst[x] = sum_k rows[k][x] * coef[k] >> shift, clipped to [0, 255 << IOF_FRACTION], n bytes
-horizontal       dst pixel i = the axis applied to an int16 RGBX row, clipped to [0, limit], int16 RGBX or uint8 RGB
-horizontal_spread  horizontal_rgb for axes whose neighbouring outputs see neighbouring inputs (iof_spread), or NULL
-horizontal_gray  the same for rows of one channel, to uint8
-vertical_last    dst[x] = the same on int16 rows, to uint8 */
+/* Where the short vertical loop puts a row of `n` samples of each channel: channel c at to + c * channel_stride. */
+typedef struct {
+  uint8_t *to;
+  int64_t channel_stride;
+  int channels, n;
+} iof_strip;
+
+/* The loops in sums of 16 bits, for positive axes that change sizes by little (resample_short.c says what they compute).
+Once for each instruction set; all give the same bits. Rows and dst have room behind their end.
+
+split       n pixels RGBX into three planes, each byte ^ flip
+horizontal  the axis applied to `channels` rows of samples ^ 0x80, a plane apart: IOF_SHORT_PLANE apart in dst
+vertical    rows of `horizontal` to bytes; nothing is written behind the strip's n samples
+interleave  n pixels from three planes to RGB; nothing is written behind them */
+typedef struct {
+  void (*split)(const uint8_t *rgbx, int n, int flip, uint8_t *planes, size_t plane);
+  void (*horizontal)(const iof_windows *windows, const uint8_t *row, size_t plane, int channels, int16_t *dst);
+  void (*vertical)(const int16_t *const *rows, const int16_t *coef, int taps, const iof_strip *strip);
+  void (*interleave)(const uint8_t *planes, size_t plane, int n, uint8_t *rgb);
+  int block, group; /* outputs; a window has two samples for each of a group. 0: `horizontal` reads the axis itself */
+} iof_short_loops;
+
+/* The loops in sums of 32 bits, for any filter and reduction (resample.c); likewise.
+
+vertical_first     dst[x] = sum_k rows[k][x] * coef[k] >> shift, clipped to [0, 255 << IOF_FRACTION], n bytes
+horizontal         dst pixel i = the axis applied to an int16 RGBX row, clipped to [0, limit], int16 or uint8 RGBX
+horizontal_spread  horizontal_rgbx for axes whose neighbouring outputs see neighbouring inputs (iof_spread), or NULL
+horizontal_gray    the same for rows of one channel, to uint8
+vertical_last      dst[x] = the same on int16 rows, to uint8 */
 typedef struct {
   void (*vertical_first)(const uint8_t *const *rows, const int16_t *coef, int taps, int n, int shift, int16_t *dst);
-  void (*horizontal_rgb)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
+  void (*horizontal_rgbx)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*horizontal_wide)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst);
   void (*horizontal_spread)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*horizontal_gray)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*vertical_last)(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst);
+  const iof_short_loops *shorts;
   const char *name;
 } iof_loops;
+
+#define IOF_SHORT_PLANE(outputs) (((size_t)(outputs) + 63) & ~(size_t)63)
+
+/* What the short horizontal loop adds to a sum of `taps` taps: the 128 that was taken from each sample, and the rounding of both
+passes: half a level for the second, for the first half of what each of its shifts drops. */
+#define IOF_SHORT_BIAS(taps) ((128 << IOF_SHORT_FRACTION) + (1 << (IOF_SHORT_FRACTION - 1)) + (taps) / 4)
+#define IOF_SHORT_FRACTION 7 /* bits below the 8 of a pixel between the two passes of 16 bits: 15 bits in all */
+
+static inline int iof_short_weight(int coef) { return 2 * coef > INT16_MAX ? INT16_MAX : 2 * coef; }
 
 #define IOF_SPREAD 8 /* inputs that four neighbouring outputs may see for one pair of taps: 64 bytes of RGBX */
 
@@ -95,17 +144,28 @@ static inline iof_spread iof_spread_of(const int32_t *pairs, int outputs) {
   return (iof_spread){(const uint16_t *)pairs, pairs + 16 * fours, pairs + 16 * fours + ((fours + 15) & ~(size_t)15)};
 }
 
-#define IOF_FRACTION 6 /* bits below the 8 of a pixel between the two passes: 14 bits in all */
+#define IOF_FRACTION 6 /* bits below the 8 of a pixel between the two passes of 32 bits: 14 bits in all */
 
 const iof_loops *iof_loops_best(void);
 extern const iof_loops iof_loops_scalar;
+extern const iof_short_loops iof_short_scalar;
 #if defined(__x86_64__) && defined(__GNUC__)
-extern const iof_loops iof_loops_avx2, iof_loops_avx512;
+#define IOF_X86
+extern const iof_loops iof_loops_avx2, iof_loops_avx512, iof_loops_vbmi;
+extern const iof_short_loops iof_short_avx2, iof_short_avx512, iof_short_vbmi;
+#elif defined(__aarch64__) && defined(__GNUC__) && !defined(__AARCH64EB__)
+#define IOF_NEON
+extern const iof_loops iof_loops_neon;
+extern const iof_short_loops iof_short_neon;
 #endif
+
+typedef enum { IOF_NO_TABLE, IOF_PAIRS, IOF_SPREADS, IOF_EIGHTS, IOF_WINDOWS } iof_table;
 
 typedef struct {
   iof_axis x, y;
-  iof_buffer weights, rows, row, wide, pairs;
+  iof_buffer weights, rows, row, wide, split, table;
+  iof_table kind;   /* what `table` holds, */
+  unsigned serial;  /* and of which x axis */
   const iof_loops *loops; /* chosen with the context, under the GIL: getenv is not safe beside a setenv */
 } iof_resampler;
 
@@ -122,6 +182,23 @@ typedef struct {
   int width, height;
   double across, down;
 } iof_plane;
+
+/* Room for the x axis's table of this kind; `made` where it is there from the last image, which had the same axis. */
+void *iof_table_room(iof_resampler *r, iof_table kind, size_t size, int *made);
+
+/* Whether both passes fit sums of 16 bits: a function of the geometry, so that no machine and no batch sees other pixels. */
+int iof_fits_short(const iof_resampler *r);
+
+/* The passes in sums of 16 bits, horizontal first. */
+typedef struct {
+  const uint8_t *data; /* the first byte of the axes' first pixel */
+  size_t stride;
+  int channels; /* 3: RGBX, 1: one plane */
+} iof_origin;
+iof_status iof_resample_short(iof_resampler *r, const iof_origin *from, const iof_target *target);
+
+/* A row of `n` RGB pixels, in planes, to where it belongs. */
+void iof_put_row(const iof_short_loops *loops, const uint8_t *planes, size_t plane, int n, uint8_t *at, const iof_target *target);
 
 /* Apply the two axes to one plane; output (column i, row j) goes to data + i * x_stride + j * y_stride. */
 iof_status iof_resample_plane(iof_resampler *r, const iof_plane *plane, const iof_target *target);

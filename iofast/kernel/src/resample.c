@@ -24,10 +24,10 @@ static int32_t horizontal(const int16_t *row, const iof_axis *axis, int i, int c
   return sum >> shift;
 }
 
-static void horizontal_rgb(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst) {
+static void horizontal_rgbx(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst) {
   (void)pairs;
   for (int i = 0; i < axis->outputs; i++)
-    for (int c = 0; c < 3; c++) *dst++ = (uint8_t)clip(horizontal(row, axis, i, c, shift), 255);
+    for (int c = 0; c < 4; c++) *dst++ = (uint8_t)clip(horizontal(row, axis, i, c, shift), 255);
 }
 
 static void horizontal_wide(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst) {
@@ -54,32 +54,35 @@ static void vertical_last(const int16_t *const *rows, const int16_t *coef, int t
   }
 }
 
-const iof_loops iof_loops_scalar = {vertical_first, horizontal_rgb,  horizontal_wide,
-                                      NULL, horizontal_gray, vertical_last, "scalar"};
+const iof_loops iof_loops_scalar = {
+    .vertical_first = vertical_first,   .horizontal_rgbx = horizontal_rgbx, .horizontal_wide = horizontal_wide,
+    .horizontal_gray = horizontal_gray, .vertical_last = vertical_last,     .shorts = &iof_short_scalar,
+    .name = "scalar"};
 
 const iof_loops *iof_loops_best(void) {
   const char *forced = getenv("IOFAST_SIMD");
   const iof_loops *best = &iof_loops_scalar;
   if (forced && !strcmp(forced, "scalar")) return best;
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef IOF_X86
   if (__builtin_cpu_supports("avx2")) best = &iof_loops_avx2;
-  if (__builtin_cpu_supports("avx512bw") && !(forced && !strcmp(forced, "avx2"))) best = &iof_loops_avx512;
+  if (__builtin_cpu_supports("avx512bw") && !(forced && !strcmp(forced, "avx2"))) {
+    best = __builtin_cpu_supports("avx512vbmi") && !(forced && !strcmp(forced, "avx512")) ? &iof_loops_vbmi : &iof_loops_avx512;
+  }
+#endif
+#ifdef IOF_NEON
+  best = &iof_loops_neon;
 #endif
   return best;
 }
 
 const char *iof_simd(void) { return iof_loops_best()->name; }
 
-/* A finished row of RGB to where it belongs, `step` bytes from pixel to pixel. */
-static void scatter(const uint8_t *rgb, int n, uint8_t *at, int64_t step, int64_t channel_stride) {
-  if (step == 3 && channel_stride == 1) {
-    memcpy(at, rgb, 3 * (size_t)n);
-  } else {
-    for (int c = 0; c < 3; c++) {
-      uint8_t *to = at + c * channel_stride;
-      for (int i = 0; i < n; i++) to[i * step] = rgb[3 * i + c];
-    }
-  }
+void *iof_table_room(iof_resampler *r, iof_table kind, size_t size, int *made) {
+  void *table = iof_reserve(&r->table, size);
+  *made = table && r->kind == kind && r->serial == r->x.serial; /* of the same size then, and so where it was */
+  r->kind = table ? kind : IOF_NO_TABLE;
+  r->serial = r->x.serial;
+  return table;
 }
 
 /* Coefficients of two neighbouring outputs, each pair of taps as one 32-bit lane repeated for the four channels: what
@@ -87,8 +90,9 @@ one multiply-add instruction of 256 bits takes. Made once for an image, used for
 static int32_t *expand_pairs(iof_resampler *r) {
   const iof_axis *axis = &r->x;
   size_t outputs = (size_t)(axis->outputs + 7) & ~(size_t)7, taps = (size_t)axis->taps;
-  int32_t *pairs = iof_reserve(&r->pairs, outputs * taps * 2 * sizeof(int32_t));
-  for (size_t i = 0; pairs && i < outputs; i++)
+  int made;
+  int32_t *pairs = iof_table_room(r, IOF_PAIRS, outputs * taps * 2 * sizeof(int32_t), &made);
+  for (size_t i = 0; pairs && !made && i < outputs; i++)
     for (size_t k = 0; k < taps; k += 2) {
       const int16_t *c = axis->coef + i * taps + k;
       int32_t lane = (int32_t)((uint32_t)(uint16_t)c[0] | (uint32_t)(uint16_t)c[1] << 16);
@@ -113,8 +117,10 @@ static int spreads(const iof_axis *axis) {
 static int32_t *expand_spread(iof_resampler *r) {
   const iof_axis *axis = &r->x;
   size_t outputs = (size_t)(axis->outputs + 7) & ~(size_t)7, taps = (size_t)axis->taps, fours = outputs / 4;
-  int32_t *pairs = iof_reserve(&r->pairs, (16 * fours + ((fours + 15) & ~(size_t)15) + outputs * taps * 2) * sizeof(int32_t));
-  if (!pairs) return NULL;
+  size_t size = (16 * fours + ((fours + 15) & ~(size_t)15) + outputs * taps * 2) * sizeof(int32_t);
+  int made;
+  int32_t *pairs = iof_table_room(r, IOF_SPREADS, size, &made);
+  if (!pairs || made) return pairs;
   iof_spread table = iof_spread_of(pairs, axis->outputs);
   uint16_t *words = (uint16_t *)pairs;
   int32_t *first = pairs + (table.first - pairs), *coefs = pairs + (table.coefs - pairs);
@@ -135,79 +141,77 @@ static int32_t *expand_spread(iof_resampler *r) {
   return pairs;
 }
 
+static const int16_t *coefficients(const iof_axis *axis, int j) { return axis->coef + (size_t)j * (size_t)axis->taps; }
+
 static const uint8_t *pixel_row(const iof_pixels *p, int x, int y) {
   return p->pixels + (size_t)(y - p->y) * p->stride + 4 * (size_t)(x - p->x);
 }
 
+static size_t planes_of(int n) { return ((size_t)n + 127) & ~(size_t)63; }
+
 /* Both axes copy: crops, flips, rotations and nearest neighbour. */
 static iof_status copy(iof_resampler *r, const iof_pixels *p, const iof_target *t) {
-  uint8_t *rgb = iof_reserve(&r->row, 3 * (size_t)r->x.outputs);
-  if (!rgb) return IOF_MEMORY;
+  size_t plane = planes_of(r->x.outputs);
+  uint8_t *planes = iof_reserve(&r->row, 3 * plane);
+  if (!planes) return IOF_MEMORY;
   for (int j = 0; j < r->y.outputs; j++) {
     const uint8_t *row = pixel_row(p, p->x, r->y.start[j]);
-    for (int i = 0; i < r->x.outputs; i++) memcpy(rgb + 3 * i, row + 4 * (size_t)(r->x.start[i] - p->x), 3);
-    scatter(rgb, r->x.outputs, t->data + j * t->y_stride, t->x_stride, t->channel_stride);
+    for (int i = 0; i < r->x.outputs; i++) {
+      const uint8_t *pixel = row + 4 * (size_t)(r->x.start[i] - p->x);
+      for (size_t c = 0; c < 3; c++) planes[c * plane + (size_t)i] = pixel[c];
+    }
+    iof_put_row(r->loops->shorts, planes, plane, r->x.outputs, t->data + j * t->y_stride, t);
   }
   return IOF_OK;
 }
 
-/* The rows that output `j` of an axis sees, as pointers; a copying axis sees one. */
-static int gather(const iof_axis *axis, int j, const uint8_t *first, size_t stride, const uint8_t **rows) {
-  int taps = axis->taps ? axis->taps : 2;
-  for (int k = 0; k < taps; k++) {
+/* The rows that output `j` of an axis sees, as pointers. */
+static void gather(const iof_axis *axis, int j, const uint8_t *first, size_t stride, const uint8_t **rows) {
+  for (int k = 0; k < axis->taps; k++) {
     int input = axis->start[j] + (k < axis->count[j] ? k : 0); /* behind the last: any row, its weight is zero */
     rows[k] = first + (size_t)(input - axis->low) * stride;
   }
-  return taps;
 }
 
-static const int16_t ONE[2] = {1 << 8, 0}; /* the coefficients of a copying axis, at precision 8 */
+/* What both orders of the passes need: a row of 16-bit words, a finished row of RGBX and the same in planes. */
+typedef struct {
+  int16_t *wide;
+  uint8_t *rgbx, *planes;
+  size_t plane;
+  const uint8_t **rows;
+} room;
 
-static const int16_t *coefficients(const iof_axis *axis, int j) {
-  return axis->taps ? axis->coef + (size_t)j * (size_t)axis->taps : ONE;
+static iof_status reserve_room(iof_resampler *r, size_t more_words, room *m) {
+  size_t n = 4 * (size_t)(r->x.high - r->x.low), wide_size = n + 4 * (size_t)r->x.taps + 64;
+  size_t outputs = ((size_t)r->x.outputs + 7) & ~(size_t)7;
+  m->plane = planes_of(r->x.outputs);
+  m->wide = iof_reserve(&r->wide, (wide_size + more_words + 64) * sizeof(int16_t));
+  m->rgbx = iof_reserve(&r->row, 4 * outputs + 64 + 3 * m->plane);
+  m->rows = iof_reserve(&r->rows, (size_t)r->y.taps * sizeof(*m->rows));
+  if (!m->wide || !m->rgbx || !m->rows) return IOF_MEMORY;
+  m->planes = m->rgbx + 4 * outputs + 64;
+  memset(m->wide + n, 0, (wide_size - n) * sizeof(int16_t)); /* taps behind the row's end read zeros */
+  return IOF_OK;
 }
 
-static int precision(const iof_axis *axis) { return axis->taps ? axis->precision : 8; }
-
-/* A copying x axis beside a resampling y axis gets coefficients too, so that one pair of loops serves. */
-static iof_status give_taps(iof_axis *axis) {
-  if (axis->taps) return IOF_OK;
-  size_t n = (size_t)(axis->outputs + 7) & ~(size_t)7;
-  iof_buffer old = axis->memory;
-  axis->memory = (iof_buffer){0};
-  uint8_t *memory = iof_reserve(&axis->memory, n * (2 * sizeof(int32_t) + 2 * sizeof(int16_t)));
-  if (memory) {
-    memcpy(memory, old.data, n * 2 * sizeof(int32_t));
-    axis->start = (int32_t *)memory;
-    axis->count = axis->start + n;
-    axis->coef = (int16_t *)(axis->count + n);
-    axis->taps = 2;
-    axis->precision = 8;
-    for (size_t i = 0; i < n; i++) axis->coef[2 * i] = axis->count[i] ? 1 << 8 : 0, axis->coef[2 * i + 1] = 0;
-  }
-  free(old.data);
-  return memory ? IOF_OK : IOF_MEMORY;
+static void put_rgbx(const iof_resampler *r, const room *m, int j, const iof_target *t) {
+  r->loops->shorts->split(m->rgbx, r->x.outputs, 0, m->planes, m->plane);
+  iof_put_row(r->loops->shorts, m->planes, m->plane, r->x.outputs, t->data + j * t->y_stride, t);
 }
 
 static iof_status vertical_then_horizontal(iof_resampler *r, const iof_pixels *p, const iof_target *t) {
   const iof_loops *loops = r->loops;
-  int n = 4 * (r->x.high - r->x.low), direct = t->x_stride == 3 && t->channel_stride == 1 && r->x.outputs % 8 == 0;
-  size_t wide_size = (size_t)n + 4 * (size_t)r->x.taps + 64;
-  int16_t *wide = iof_reserve(&r->wide, wide_size * sizeof(int16_t));
-  uint8_t *rgb = iof_reserve(&r->row, 3 * (size_t)r->x.outputs + 64);
-  const uint8_t **rows = iof_reserve(&r->rows, ((size_t)r->y.taps + 2) * sizeof(*rows));
-  int spread = loops->horizontal_spread && spreads(&r->x);
+  room m;
+  iof_status status = reserve_room(r, 0, &m);
+  int spread = loops->horizontal_spread && spreads(&r->x), n = 4 * (r->x.high - r->x.low);
   const int32_t *pairs = spread ? expand_spread(r) : expand_pairs(r);
-  if (!wide || !rgb || !rows || !pairs) return IOF_MEMORY;
-  memset(wide + n, 0, (wide_size - (size_t)n) * sizeof(int16_t)); /* taps behind the row's end read zeros */
+  if (status || !pairs) return IOF_MEMORY;
   const uint8_t *first = pixel_row(p, r->x.low, r->y.low);
   for (int j = 0; j < r->y.outputs; j++) {
-    uint8_t *to = t->data + j * t->y_stride;
-    int taps = gather(&r->y, j, first, p->stride, rows);
-    loops->vertical_first(rows, coefficients(&r->y, j), taps, n, precision(&r->y) - IOF_FRACTION, wide);
-    (spread ? loops->horizontal_spread : loops->horizontal_rgb)(wide, &r->x, pairs, r->x.precision + IOF_FRACTION,
-                                                                direct ? to : rgb);
-    if (!direct) scatter(rgb, r->x.outputs, to, t->x_stride, t->channel_stride);
+    gather(&r->y, j, first, p->stride, m.rows);
+    loops->vertical_first(m.rows, coefficients(&r->y, j), r->y.taps, n, r->y.precision - IOF_FRACTION, m.wide);
+    (spread ? loops->horizontal_spread : loops->horizontal_rgbx)(m.wide, &r->x, pairs, r->x.precision + IOF_FRACTION, m.rgbx);
+    put_rgbx(r, &m, j, t);
   }
   return IOF_OK;
 }
@@ -220,35 +224,35 @@ static void widen_and_resample(const iof_resampler *r, const uint8_t *row, const
 }
 
 static iof_status horizontal_then_vertical(iof_resampler *r, const iof_pixels *p, const iof_target *t) {
-  const iof_loops *loops = r->loops;
   size_t outputs = (size_t)(r->x.outputs + 7) & ~(size_t)7, height = (size_t)(r->y.high - r->y.low), stride = 4 * outputs;
-  size_t n = 4 * (size_t)(r->x.high - r->x.low), wide_size = n + 4 * (size_t)r->x.taps + 64;
-  int16_t *wide = iof_reserve(&r->wide, (wide_size + stride * height + 64) * sizeof(int16_t));
-  uint8_t *rgbx = iof_reserve(&r->row, 4 * outputs + 64);
-  const uint8_t **rows = iof_reserve(&r->rows, ((size_t)r->y.taps + 2) * sizeof(*rows));
+  room m;
+  iof_status status = reserve_room(r, stride * height, &m);
   const int32_t *pairs = expand_pairs(r);
-  if (!wide || !rgbx || !rows || !pairs) return IOF_MEMORY;
-  int16_t *middle = wide + ((wide_size + 31) & ~(size_t)31);
-  memset(wide + n, 0, (wide_size - n) * sizeof(int16_t));
+  if (status || !pairs) return IOF_MEMORY;
+  size_t wide_size = 4 * (size_t)(r->x.high - r->x.low) + 4 * (size_t)r->x.taps + 64;
+  int16_t *middle = m.wide + ((wide_size + 31) & ~(size_t)31);
   for (size_t y = 0; y < height; y++)
-    widen_and_resample(r, pixel_row(p, r->x.low, r->y.low + (int)y), pairs, wide, middle + y * stride);
+    widen_and_resample(r, pixel_row(p, r->x.low, r->y.low + (int)y), pairs, m.wide, middle + y * stride);
   for (int j = 0; j < r->y.outputs; j++) {
-    int taps = gather(&r->y, j, (const uint8_t *)middle, stride * sizeof(int16_t), rows);
-    loops->vertical_last((const int16_t *const *)rows, coefficients(&r->y, j), taps, (int)stride,
-                         precision(&r->y) + IOF_FRACTION, rgbx);
-    for (int i = 0; i < r->x.outputs; i++) memmove(rgbx + 3 * i, rgbx + 4 * i, 3);
-    scatter(rgbx, r->x.outputs, t->data + j * t->y_stride, t->x_stride, t->channel_stride);
+    gather(&r->y, j, (const uint8_t *)middle, stride * sizeof(int16_t), m.rows);
+    r->loops->vertical_last((const int16_t *const *)m.rows, coefficients(&r->y, j), r->y.taps, (int)stride,
+                            r->y.precision + IOF_FRACTION, m.rgbx);
+    put_rgbx(r, &m, j, t);
   }
   return IOF_OK;
 }
 
 iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_target *target, int horizontal_first) {
-  iof_status status = IOF_OK;
-  if (!r->x.taps && !r->y.taps) {
+  iof_status status;
+  if (r->x.copies && r->y.copies) {
     status = copy(r, pixels, target);
+  } else if (iof_fits_short(r)) {
+    iof_origin from = {pixel_row(pixels, r->x.low, r->y.low), pixels->stride, 3};
+    status = iof_resample_short(r, &from, target);
+  } else if (horizontal_first) {
+    status = horizontal_then_vertical(r, pixels, target);
   } else {
-    status = give_taps(&r->x);
-    if (!status) status = horizontal_first ? horizontal_then_vertical(r, pixels, target) : vertical_then_horizontal(r, pixels, target);
+    status = vertical_then_horizontal(r, pixels, target);
   }
   return status;
 }
@@ -257,8 +261,9 @@ iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_ta
 static int32_t *expand_eights(iof_resampler *r) {
   const iof_axis *axis = &r->x;
   size_t outputs = (size_t)(axis->outputs + 7) & ~(size_t)7, taps = (size_t)axis->taps;
-  int32_t *pairs = iof_reserve(&r->pairs, outputs * taps / 2 * sizeof(int32_t));
-  for (size_t i = 0; pairs && i < outputs; i++)
+  int made;
+  int32_t *pairs = iof_table_room(r, IOF_EIGHTS, outputs * taps / 2 * sizeof(int32_t), &made);
+  for (size_t i = 0; pairs && !made && i < outputs; i++)
     for (size_t k = 0; k < taps; k += 2) {
       const int16_t *c = axis->coef + i * taps + k;
       pairs[(i / 8) * taps * 4 + (k / 2) * 8 + i % 8] = (int32_t)((uint32_t)(uint16_t)c[0] | (uint32_t)(uint16_t)c[1] << 16);
@@ -266,34 +271,33 @@ static int32_t *expand_eights(iof_resampler *r) {
   return pairs;
 }
 
-iof_status iof_resample_plane(iof_resampler *r, const iof_plane *plane, const iof_target *t) {
+static iof_status plane_vertical_first(iof_resampler *r, const uint8_t *first, size_t stride, const iof_target *t) {
   const iof_loops *loops = r->loops;
-  iof_status status = give_taps(&r->x);
   int n = r->x.high - r->x.low;
   size_t wide_size = (size_t)n + (size_t)r->x.taps + 64;
   int16_t *wide = iof_reserve(&r->wide, wide_size * sizeof(int16_t));
   uint8_t *out = iof_reserve(&r->row, (size_t)r->x.outputs + 64);
-  const uint8_t **rows = iof_reserve(&r->rows, ((size_t)r->y.taps + 2) * sizeof(*rows));
-  const int32_t *pairs = status ? NULL : expand_eights(r);
+  const uint8_t **rows = iof_reserve(&r->rows, (size_t)r->y.taps * sizeof(*rows));
+  const int32_t *pairs = expand_eights(r);
   if (!wide || !out || !rows || !pairs) return IOF_MEMORY;
   memset(wide + n, 0, (wide_size - (size_t)n) * sizeof(int16_t));
-  const uint8_t *first = plane->samples + (size_t)r->y.low * plane->stride + r->x.low;
   for (int j = 0; j < r->y.outputs; j++) {
     uint8_t *to = t->data + j * t->y_stride;
-    int taps = gather(&r->y, j, first, plane->stride, rows);
-    loops->vertical_first(rows, coefficients(&r->y, j), taps, n, precision(&r->y) - IOF_FRACTION, wide);
+    gather(&r->y, j, first, stride, rows);
+    loops->vertical_first(rows, coefficients(&r->y, j), r->y.taps, n, r->y.precision - IOF_FRACTION, wide);
     loops->horizontal_gray(wide, &r->x, pairs, r->x.precision + IOF_FRACTION, out);
-    if (t->x_stride == 1) {
-      memcpy(to, out, (size_t)r->x.outputs);
-    } else {
-      for (int i = 0; i < r->x.outputs; i++) to[i * t->x_stride] = out[i];
-    }
+    for (int i = 0; i < r->x.outputs; i++) to[i * t->x_stride] = out[i];
   }
   return IOF_OK;
 }
 
+iof_status iof_resample_plane(iof_resampler *r, const iof_plane *plane, const iof_target *target) {
+  iof_origin from = {plane->samples + (size_t)r->y.low * plane->stride + r->x.low, plane->stride, 1};
+  return iof_fits_short(r) ? iof_resample_short(r, &from, target) : plane_vertical_first(r, from.data, from.stride, target);
+}
+
 void iof_resampler_free(iof_resampler *r) {
-  iof_buffer *all[] = {&r->x.memory, &r->y.memory, &r->weights, &r->rows, &r->row, &r->wide, &r->pairs};
+  iof_buffer *all[] = {&r->x.memory, &r->y.memory, &r->weights, &r->rows, &r->row, &r->wide, &r->split, &r->table};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->data);
   memset(r, 0, sizeof *r);
 }

@@ -91,24 +91,19 @@ static inline INLINE void eight_outputs(const int16_t *row, const iof_axis *axis
   out[1] = _mm256_packs_epi32(sum[2], sum[3]);
 }
 
-static inline INLINE void horizontal_rgb_taps(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int taps,
-                                              int shift, uint8_t *dst) {
-  const __m256i drop_x = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9,
-                                          10, 12, 13, 14, -1, -1, -1, -1);
+static inline INLINE void horizontal_rgbx_taps(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int taps,
+                                               int shift, uint8_t *dst) {
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  for (int i = 0; i < axis->outputs; i += 8, dst += 24) { /* dst has room for a multiple of eight outputs */
+  for (int i = 0; i < axis->outputs; i += 8, dst += 32) { /* dst has room for a multiple of eight outputs */
     __m256i wide[2];
     eight_outputs(row, axis, pairs, taps, i, shift, wide);
     __m256i rgbx = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(wide[0], wide[1]), order);
-    __m256i rgb = _mm256_shuffle_epi8(rgbx, drop_x);
-    __m128i first = _mm256_castsi256_si128(rgb), second = _mm256_extracti128_si256(rgb, 1);
-    _mm_storeu_si128((__m128i *)dst, _mm_or_si128(first, _mm_slli_si128(second, 12)));
-    _mm_storel_epi64((__m128i *)(dst + 16), _mm_srli_si128(second, 4));
+    _mm256_storeu_si256((__m256i *)dst, rgbx);
   }
 }
 
-static AVX2 void horizontal_rgb(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst) {
-#define CALL(t) horizontal_rgb_taps(row, axis, pairs, t, shift, dst)
+static AVX2 void horizontal_rgbx(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst) {
+#define CALL(t) horizontal_rgbx_taps(row, axis, pairs, t, shift, dst)
   WITH_CONSTANT_TAPS(axis->taps, CALL)
 #undef CALL
 }
@@ -196,7 +191,9 @@ static AVX512 void vertical_wide(const uint8_t *const *rows, const int16_t *coef
 #undef CALL
 }
 
-const iof_loops iof_loops_avx2 = {vertical_first, horizontal_rgb, horizontal_wide, NULL, horizontal_gray, vertical_last, "avx2"};
+const iof_loops iof_loops_avx2 = {vertical_first,  horizontal_rgbx, horizontal_wide, NULL,
+                                  horizontal_gray, vertical_last,   &iof_short_avx2, "avx2"};
+
 /* Four outputs before the shift: one permutation picks their pixels and interleaves the pairs. */
 static inline AVX512 __attribute__((always_inline)) __m512i four_outputs(const int16_t *row, const iof_spread *table, int four,
                                                                         int taps, __m512i sum) {
@@ -213,20 +210,15 @@ static inline AVX512 __attribute__((always_inline)) __m512i four_outputs(const i
 static inline AVX512 __attribute__((always_inline)) void horizontal_spread_taps(const int16_t *row, const iof_axis *axis,
                                                                                const int32_t *pairs, int taps, int shift,
                                                                                uint8_t *dst) {
-  const __m256i drop_x = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9,
-                                          10, 12, 13, 14, -1, -1, -1, -1);
   const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
   __m512i half = _mm512_set1_epi32(1 << (shift - 1)), zero = _mm512_setzero_si512();
   __m128i by = _mm_cvtsi32_si128(shift);
   iof_spread table = iof_spread_of(pairs, axis->outputs);
-  for (int i = 0; i < axis->outputs; i += 8, dst += 24) { /* dst has room for a multiple of eight outputs */
+  for (int i = 0; i < axis->outputs; i += 8, dst += 32) { /* dst has room for a multiple of eight outputs */
     __m512i a = _mm512_sra_epi32(four_outputs(row, &table, i / 4, taps, half), by);
     __m512i b = _mm512_sra_epi32(four_outputs(row, &table, i / 4 + 1, taps, half), by);
     __m256i mixed = _mm512_cvtusepi16_epi8(_mm512_max_epi16(_mm512_packs_epi32(a, b), zero)); /* 0 4 1 5 2 6 3 7 */
-    __m256i rgb = _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(mixed, order), drop_x);
-    __m128i first = _mm256_castsi256_si128(rgb), second = _mm256_extracti128_si256(rgb, 1);
-    _mm_storeu_si128((__m128i *)dst, _mm_or_si128(first, _mm_slli_si128(second, 12)));
-    _mm_storel_epi64((__m128i *)(dst + 16), _mm_srli_si128(second, 4));
+    _mm256_storeu_si256((__m256i *)dst, _mm256_permutevar8x32_epi32(mixed, order));
   }
 }
 
@@ -236,6 +228,8 @@ static AVX512 void horizontal_spread(const int16_t *row, const iof_axis *axis, c
 #undef CALL
 }
 
-const iof_loops iof_loops_avx512 = {vertical_wide,     horizontal_rgb,  horizontal_wide,
-                                    horizontal_spread, horizontal_gray, vertical_last,   "avx512"};
+const iof_loops iof_loops_avx512 = {vertical_wide,   horizontal_rgbx, horizontal_wide,   horizontal_spread,
+                                    horizontal_gray, vertical_last,   &iof_short_avx512, "avx512"};
+const iof_loops iof_loops_vbmi = {vertical_wide,   horizontal_rgbx, horizontal_wide, horizontal_spread,
+                                  horizontal_gray, vertical_last,   &iof_short_vbmi, "avx512vbmi"};
 #endif

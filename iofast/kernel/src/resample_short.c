@@ -1,0 +1,194 @@
+/* The resample in sums of 16 bits: for filters without negative lobes, where sizes change by little. Training crops are that.
+
+The horizontal pass comes first. It reads bytes, so that one shuffle of 16 bytes brings eight outputs their two inputs,
+whatever the instruction set; it runs once for each row of the source, of which a crop that is enlarged has fewer than
+the output; and its results stay in a ring of a few rows, in the first-level cache. What it computes, for weights w of 14
+bits and samples s = pixel - 128:
+
+    h = BIAS + sum over pairs of taps ((s0 * w0 + s1 * w1) >> 7)
+
+A product of 8 and 14 bits takes 22, so the weight is taken apart, w = 128 * upper + lower, and the shift applied to the
+lower part alone, which is the same: the lower sum stays within 128 * 127 * 2 and the upper one within 128 * 128. The
+vertical pass is
+
+    v = (sum over taps round(h * 2 * w / 2^15)) >> 7
+
+Each rounding is within 2^-8 of a level (the scale of h is 128), and no axis has more than 8 taps: both passes together
+stay within 1/20 of a level of the exact sum. Pillow rounds to a whole level twice, which leaves half a level to spare. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+#define MOST_TAPS 8
+#define NEAR 8  /* outputs that see one window of 16 samples with a shuffle within 16 bytes, */
+#define FAR 32  /* and of 64 samples with one of 64 bytes: both must fit, whatever this machine has */
+
+static void split(const uint8_t *rgbx, int n, int flip, uint8_t *planes, size_t plane) {
+  for (size_t i = 0; i < (size_t)n; i++)
+    for (size_t c = 0; c < 3; c++) planes[c * plane + i] = (uint8_t)(rgbx[4 * i + c] ^ flip);
+}
+
+static void horizontal(const iof_windows *windows, const uint8_t *row, size_t plane, int channels, int16_t *dst) {
+  const iof_axis *axis = windows->axis;
+  for (size_t c = 0; c < (size_t)channels; c++)
+    for (int i = 0; i < axis->outputs; i++) {
+      const int16_t *coef = axis->coef + (size_t)i * (size_t)axis->taps;
+      const int8_t *s = (const int8_t *)row + c * plane + (axis->start[i] - axis->low);
+      int32_t sum = IOF_SHORT_BIAS(axis->taps);
+      for (int k = 0; k < axis->taps; k += 2) sum += (s[k] * coef[k] + s[k + 1] * coef[k + 1]) >> IOF_SHORT_FRACTION;
+      dst[c * IOF_SHORT_PLANE(axis->outputs) + (size_t)i] = (int16_t)sum;
+    }
+}
+
+static void vertical(const int16_t *const *rows, const int16_t *coef, int taps, const iof_strip *strip) {
+  for (size_t c = 0; c < (size_t)strip->channels; c++) {
+    uint8_t *to = strip->to + (int64_t)c * strip->channel_stride;
+    for (int x = 0; x < strip->n; x++) {
+      int32_t sum = 0;
+      for (int k = 0; k < taps; k++)
+        sum += (rows[k][c * IOF_SHORT_PLANE(strip->n) + (size_t)x] * iof_short_weight(coef[k]) + (1 << 14)) >> 15;
+      to[x] = (uint8_t)(sum >> IOF_SHORT_FRACTION);
+    }
+  }
+}
+
+static void interleave(const uint8_t *planes, size_t plane, int n, uint8_t *rgb) {
+  for (size_t i = 0; i < (size_t)n; i++)
+    for (size_t c = 0; c < 3; c++) *rgb++ = planes[c * plane + i];
+}
+
+const iof_short_loops iof_short_scalar = {split, horizontal, vertical, interleave, 0, 0};
+
+static int sees_windows(const iof_axis *axis, int group) {
+  int fits = 1;
+  for (int i = 0; i < axis->outputs; i += group) {
+    int last = i + group < axis->outputs ? i + group - 1 : axis->outputs - 1;
+    fits = fits && abs(axis->start[last] - axis->start[i]) <= 2 * group - 2; /* starts rise, or in a mirror fall */
+  }
+  return fits;
+}
+
+int iof_fits_short(const iof_resampler *r) {
+  return r->x.positive && r->y.positive && r->x.taps <= MOST_TAPS && r->y.taps <= MOST_TAPS && sees_windows(&r->x, NEAR) &&
+         sees_windows(&r->x, FAR);
+}
+
+static size_t blocks_of(const iof_axis *axis, int block) { return ((size_t)axis->outputs + (size_t)block - 1) / (size_t)block; }
+
+/* One group's part of the table: `outputs` of them are real, the others see the same window with weight zero. */
+static void fill_group(const iof_axis *axis, size_t i, size_t outputs, size_t block, int32_t *first, uint8_t *pick,
+                       uint8_t *weights) {
+  const int32_t *start = axis->start + i;
+  size_t pairs = (size_t)axis->taps / 2;
+  int low = start[0] < start[outputs - 1] ? start[0] : start[outputs - 1];
+  *first = low - axis->low;
+  for (size_t o = 0; o < outputs; o++) {
+    pick[2 * o] = (uint8_t)(start[o] - low);
+    pick[2 * o + 1] = (uint8_t)(start[o] - low + 1);
+  }
+  for (size_t p = 0; p < pairs; p++) {
+    const int16_t *coef = axis->coef + (i * pairs + p) * 2;
+    uint8_t *upper = weights + p * 4 * block, *lower = upper + 2 * block;
+    for (size_t o = 0; o < outputs; o++, coef += axis->taps) {
+      upper[2 * o] = (uint8_t)(coef[0] >> 7), upper[2 * o + 1] = (uint8_t)(coef[1] >> 7);
+      lower[2 * o] = coef[0] & 127, lower[2 * o + 1] = coef[1] & 127;
+    }
+  }
+}
+
+/* The table of an axis, made where it is not there already. */
+static iof_status make_windows(iof_resampler *r, iof_windows *windows) {
+  const iof_axis *axis = &r->x;
+  size_t block = (size_t)r->loops->shorts->block, group = (size_t)r->loops->shorts->group, blocks = block ? blocks_of(axis, r->loops->shorts->block) : 0;
+  size_t pairs = (size_t)axis->taps / 2, groups = block ? blocks * (block / group) : 0;
+  size_t picks = 2 * block * blocks, weighed = 2 * picks * pairs, firsts = (groups * sizeof(int32_t) + 63) & ~(size_t)63;
+  int made;
+  uint8_t *table = iof_table_room(r, IOF_WINDOWS, picks + weighed + firsts + 64, &made);
+  if (!table) return IOF_MEMORY;
+  *windows = (iof_windows){axis, (const int32_t *)(table + picks + weighed), table, table + picks};
+  if (made) return IOF_OK;
+  if ((size_t)axis->outputs < block * blocks) memset(table, 0, picks + weighed + firsts);
+  for (size_t i = 0; i < (size_t)axis->outputs && block; i += group) {
+    size_t left = (size_t)axis->outputs - i, b = i / block, inside = i % block;
+    fill_group(axis, i, left < group ? left : group, block, (int32_t *)(table + picks + weighed) + i / group, table + 2 * i,
+               table + picks + b * 4 * block * pairs + 2 * inside);
+  }
+  return IOF_OK;
+}
+
+void iof_put_row(const iof_short_loops *loops, const uint8_t *planes, size_t plane, int n, uint8_t *at, const iof_target *t) {
+  if (t->x_stride == 3 && t->channel_stride == 1) {
+    loops->interleave(planes, plane, n, at);
+  } else {
+    for (int c = 0; c < 3; c++) {
+      const uint8_t *from = planes + (size_t)c * plane;
+      uint8_t *to = at + c * t->channel_stride;
+      if (t->x_stride == 1) {
+        memcpy(to, from, (size_t)n);
+      } else {
+        for (int i = 0; i < n; i++) to[i * t->x_stride] = from[i];
+      }
+    }
+  }
+}
+
+/* The rows of the horizontal pass that are there: row y of the source in slot y of the ring, rows before `done`. */
+typedef struct {
+  int16_t *rows;
+  size_t size; /* of a row, in words */
+  int slots, done;
+  uint8_t *samples; /* one source row, in planes */
+  size_t plane;
+} ring;
+
+static void add_row(const iof_resampler *r, const iof_origin *from, const iof_windows *windows, ring *h) {
+  const uint8_t *row = from->data + (size_t)(h->done - r->y.low) * from->stride;
+  int n = r->x.high - r->x.low;
+  if (from->channels == 3) {
+    r->loops->shorts->split(row, n, 0x80, h->samples, h->plane);
+  } else {
+    for (int i = 0; i < n; i++) h->samples[i] = row[i] ^ 0x80;
+  }
+  int16_t *to = h->rows + h->size * (size_t)(h->done & (h->slots - 1));
+  r->loops->shorts->horizontal(windows, h->samples, h->plane, from->channels, to);
+  h->done++;
+}
+
+static iof_status reserve_ring(iof_resampler *r, int channels, ring *h) {
+  size_t width = (size_t)(r->x.high - r->x.low);
+  h->plane = (width + (size_t)r->x.taps + 2 * 64) & ~(size_t)63; /* windows reach behind the row's end */
+  h->size = IOF_SHORT_PLANE(r->x.outputs) * (size_t)channels;
+  for (h->slots = 1; h->slots < r->y.taps;) h->slots *= 2;
+  h->rows = iof_reserve(&r->wide, (h->size * (size_t)h->slots) * sizeof(int16_t) + 64);
+  h->samples = iof_reserve(&r->split, h->plane * (size_t)channels + 64);
+  h->done = r->y.low;
+  return h->rows && h->samples ? IOF_OK : IOF_MEMORY;
+}
+
+iof_status iof_resample_short(iof_resampler *r, const iof_origin *from, const iof_target *t) {
+  const iof_axis *y = &r->y;
+  int n = r->x.outputs, falls = y->start[0] > y->start[y->outputs - 1];
+  size_t plane = ((size_t)n + 127) & ~(size_t)63;
+  ring h;
+  iof_windows windows;
+  uint8_t *planes = iof_reserve(&r->row, 3 * plane);
+  if (!planes || reserve_ring(r, from->channels, &h) || make_windows(r, &windows)) return IOF_MEMORY;
+  for (int i = 0; i < y->outputs; i++) {
+    int j = falls ? y->outputs - 1 - i : i; /* so that source rows are asked for from low to high */
+    const int16_t *rows[MOST_TAPS];
+    while (h.done < y->start[j] + y->count[j]) add_row(r, from, &windows, &h);
+    for (int k = 0; k < y->count[j]; k++) rows[k] = h.rows + h.size * (size_t)((y->start[j] + k) & (h.slots - 1));
+    uint8_t *to = t->data + j * t->y_stride;
+    iof_strip strip = {planes, (int64_t)plane, from->channels, n};
+    if (t->x_stride == 1) strip.to = to, strip.channel_stride = t->channel_stride;
+    r->loops->shorts->vertical(rows, y->coef + (size_t)j * (size_t)y->taps, y->count[j], &strip);
+    if (t->x_stride == 1) continue;
+    if (from->channels == 3) {
+      iof_put_row(r->loops->shorts, planes, plane, n, to, t);
+    } else {
+      for (int x = 0; x < n; x++) to[x * t->x_stride] = planes[x];
+    }
+  }
+  return IOF_OK;
+}
