@@ -161,25 +161,37 @@ static AVX2 void interleave(const uint8_t *planes, size_t plane, int n, uint8_t 
 
 const iof_short_loops iof_short_avx2 = {split, horizontal, vertical, interleave, 16, 8};
 
-static INLINE AVX512 __m512i sixteen_pixels(const uint8_t *rgbx, int n) {
-  const __m512i by_channel = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  __mmask16 there = n >= 16 ? 0xFFFF : n <= 0 ? 0 : (__mmask16)((1u << n) - 1);
-  return _mm512_shuffle_epi8(_mm512_maskz_loadu_epi32(there, rgbx), by_channel); /* in each quarter 4 R, 4 G, 4 B, 4 X */
+/* In each quarter 4 R, 4 G, 4 B, 4 X of four pixels. */
+static INLINE AVX512 __m512i sixteen_pixels(__m512i rgbx) {
+  return _mm512_shuffle_epi8(
+      rgbx, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
+}
+
+static INLINE AVX512 __m512i some_pixels(const uint8_t *rgbx, int n) {
+  return sixteen_pixels(_mm512_maskz_loadu_epi32(n >= 16 ? 0xFFFF : n <= 0 ? 0 : (__mmask16)((1u << n) - 1), rgbx));
+}
+
+static INLINE AVX512 void split_64(const __m512i v[4], __m512i by, uint8_t *planes, size_t plane) {
+  const __m512i red_green = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+  const __m512i blue = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 2, 6, 10, 14, 18, 22, 26, 30);
+  __m512i low = _mm512_permutex2var_epi32(v[0], red_green, v[1]), high = _mm512_permutex2var_epi32(v[2], red_green, v[3]);
+  __m512i r = _mm512_shuffle_i64x2(low, high, 0x44), g = _mm512_shuffle_i64x2(low, high, 0xEE);
+  low = _mm512_permutex2var_epi32(v[0], blue, v[1]), high = _mm512_permutex2var_epi32(v[2], blue, v[3]);
+  _mm512_storeu_si512(planes, _mm512_xor_si512(r, by));
+  _mm512_storeu_si512(planes + plane, _mm512_xor_si512(g, by));
+  _mm512_storeu_si512(planes + 2 * plane, _mm512_xor_si512(_mm512_shuffle_i64x2(low, high, 0x44), by));
 }
 
 static AVX512 void split_512(const uint8_t *rgbx, int n, int flip, uint8_t *planes, size_t plane) {
-  const __m512i red_green = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
-  const __m512i blue = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 2, 6, 10, 14, 18, 22, 26, 30);
-  __m512i by = _mm512_set1_epi8((char)flip);
-  for (int i = 0; i < n; i += 64, rgbx += 256) { /* planes have room behind their end */
-    __m512i a = sixteen_pixels(rgbx, n - i), b = sixteen_pixels(rgbx + 64, n - i - 16);
-    __m512i c = sixteen_pixels(rgbx + 128, n - i - 32), d = sixteen_pixels(rgbx + 192, n - i - 48);
-    __m512i low = _mm512_permutex2var_epi32(a, red_green, b), high = _mm512_permutex2var_epi32(c, red_green, d);
-    __m512i r = _mm512_shuffle_i64x2(low, high, 0x44), g = _mm512_shuffle_i64x2(low, high, 0xEE);
-    low = _mm512_permutex2var_epi32(a, blue, b), high = _mm512_permutex2var_epi32(c, blue, d);
-    _mm512_storeu_si512(planes + i, _mm512_xor_si512(r, by));
-    _mm512_storeu_si512(planes + plane + i, _mm512_xor_si512(g, by));
-    _mm512_storeu_si512(planes + 2 * plane + i, _mm512_xor_si512(_mm512_shuffle_i64x2(low, high, 0x44), by));
+  __m512i by = _mm512_set1_epi8((char)flip), v[4];
+  int i = 0;
+  for (; i + 64 <= n; i += 64, rgbx += 256) {
+    for (int q = 0; q < 4; q++) v[q] = sixteen_pixels(_mm512_loadu_si512(rgbx + 64 * q));
+    split_64(v, by, planes + i, plane);
+  }
+  if (i < n) { /* planes have room behind their end */
+    for (int q = 0; q < 4; q++) v[q] = some_pixels(rgbx + 64 * q, n - i - 16 * q);
+    split_64(v, by, planes + i, plane);
   }
 }
 
@@ -199,9 +211,14 @@ static INLINE AVX512 void vertical_512_taps(const int16_t *const *rows, const in
     uint8_t *to = strip->to + c * strip->channel_stride;
     size_t from = (size_t)c * plane;
     for (size_t x = 0; x < n; x += 64) {
-      __m512i bytes = _mm512_packus_epi16(wide_sums(rows, from + x, weight, taps), wide_sums(rows, from + x + 32, weight, taps));
+      __m512i sums = wide_sums(rows, from + x, weight, taps);
+      if (n - x > 32) { /* of 224, the last 32 are no more */
+        sums = _mm512_packus_epi16(sums, wide_sums(rows, from + x + 32, weight, taps));
+      } else {
+        sums = _mm512_packus_epi16(sums, sums);
+      }
       __mmask64 wanted = n - x >= 64 ? ~0ull : (1ull << (n - x)) - 1;
-      _mm512_mask_storeu_epi8(to + x, wanted, _mm512_permutexvar_epi64(order, bytes));
+      _mm512_mask_storeu_epi8(to + x, wanted, _mm512_permutexvar_epi64(order, sums));
     }
   }
 }
