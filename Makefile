@@ -9,6 +9,7 @@
 #   make bench         every benchmark; NAME=load for one. Results: benchmarks/results/
 #   make wheel         a wheel with libjpeg-turbo inside, tested where there is no system libjpeg
 #   make test-simd     the tests on Pillow-SIMD in Pillow's place, in an environment of its own
+#   make test-neon     the pixel loops for 64-bit ARM, cross-compiled, against the scalar ones under qemu
 #   make system-deps   Debian/Ubuntu packages that building needs (root); SYSTEM_DEPS=0 stops the others running it
 #   make clean         remove everything the above made, .venv too
 #
@@ -28,7 +29,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
 C_SOURCES := $(wildcard iofast/kernel/src/*.[ch])
 
-.PHONY: demo test check torture interop bench wheel clean system-deps test-simd sanitize environment kernel lint
+.PHONY: demo test check torture interop bench wheel clean system-deps test-simd test-neon sanitize environment kernel lint
 
 demo: kernel
 	$(BIN)/python -m tools.demo
@@ -66,6 +67,9 @@ wheel: environment
 test-simd: environment
 	@[ "$(SYSTEM_DEPS)" = 0 ] || tools/system_deps.sh $(PYTHON) offer pillow
 	tools/test_simd.sh $(PYTHON)
+
+test-neon:
+	tools/compare_loops.sh neon 4000
 
 system-deps:
 	tools/system_deps.sh $(PYTHON) install

@@ -59,11 +59,12 @@ static iof_status allocate(iof_axis *axis, int outputs, int taps) {
   return IOF_OK;
 }
 
-/* The padding reads what its neighbour reads, with weight zero. Starts rise, and in a mirror fall, from output to output. */
+/* The padding reads what its neighbour reads, with weight zero. Starts and ends rise, or fall in a mirror, from output to
+output, and so the range is that of the first and the last. */
 static void finish(iof_axis *axis) {
-  int last = axis->outputs - 1, falls = axis->start[0] > axis->start[last], lowest = falls ? last : 0, highest = last - lowest;
-  axis->low = axis->start[lowest];
-  axis->high = axis->start[highest] + axis->count[highest];
+  int last = axis->outputs - 1, end = axis->start[0] + axis->count[0], other_end = axis->start[last] + axis->count[last];
+  axis->low = axis->start[0] < axis->start[last] ? axis->start[0] : axis->start[last];
+  axis->high = end > other_end ? end : other_end;
   for (int i = axis->outputs; i & 7; i++) {
     axis->start[i] = axis->start[last];
     axis->count[i] = 0;
