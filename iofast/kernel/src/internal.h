@@ -107,7 +107,8 @@ typedef struct {
 
 vertical_first     dst[x] = sum_k rows[k][x] * coef[k] >> shift, clipped to [0, 255 << IOF_FRACTION], n bytes
 horizontal         dst pixel i = the axis applied to an int16 RGBX row, clipped to [0, limit], int16 or uint8 RGBX
-horizontal_spread  horizontal_rgbx for axes whose neighbouring outputs see neighbouring inputs (iof_spread), or NULL
+horizontal_spread, spread_wide  horizontal_rgbx and _wide for axes whose neighbouring outputs see neighbouring inputs
+                   (iof_spread), or NULL
 horizontal_gray    the same for rows of one channel, to uint8
 vertical_last      dst[x] = the same on int16 rows, to uint8 */
 typedef struct {
@@ -115,6 +116,7 @@ typedef struct {
   void (*horizontal_rgbx)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*horizontal_wide)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst);
   void (*horizontal_spread)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
+  void (*spread_wide)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst);
   void (*horizontal_gray)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*vertical_last)(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst);
   const iof_short_loops *shorts;

@@ -216,27 +216,40 @@ static iof_status vertical_then_horizontal(iof_resampler *r, const iof_pixels *p
   return IOF_OK;
 }
 
-/* One source row, widened to IOF_FRACTION bits below the point, through the horizontal pass. */
-static void widen_and_resample(const iof_resampler *r, const uint8_t *row, const int32_t *pairs, int16_t *wide, int16_t *to) {
-  int n = 4 * (r->x.high - r->x.low);
-  for (int i = 0; i < n; i++) wide[i] = (int16_t)(row[i] << IOF_FRACTION);
-  r->loops->horizontal_wide(wide, &r->x, pairs, r->x.precision, to);
+static const int16_t WHOLE[2] = {1 << IOF_PRECISION, 0};
+
+/* The source rows before `upto` through the horizontal pass, each into its place in the ring of `slots` rows. */
+static void add_rows(const iof_resampler *r, const iof_pixels *p, const int32_t *pairs, int16_t *wide, int16_t *ring, int slots,
+                     int *done, int upto) {
+  const iof_loops *loops = r->loops;
+  size_t stride = 4 * (((size_t)r->x.outputs + 7) & ~(size_t)7);
+  for (; *done < upto; ++*done) {
+    const uint8_t *row = pixel_row(p, r->x.low, *done), *rows[2] = {row, row};
+    /* a vertical pass over one row widens it to IOF_FRACTION bits below the point */
+    loops->vertical_first(rows, WHOLE, 2, 4 * (r->x.high - r->x.low), IOF_PRECISION - IOF_FRACTION, wide);
+    (r->kind == IOF_SPREADS ? loops->spread_wide : loops->horizontal_wide)(wide, &r->x, pairs, r->x.precision,
+                                                                          ring + (size_t)(*done & (slots - 1)) * stride);
+  }
 }
 
 static iof_status horizontal_then_vertical(iof_resampler *r, const iof_pixels *p, const iof_target *t) {
-  size_t outputs = (size_t)(r->x.outputs + 7) & ~(size_t)7, height = (size_t)(r->y.high - r->y.low), stride = 4 * outputs;
+  const iof_axis *y = &r->y;
+  size_t stride = 4 * (((size_t)r->x.outputs + 7) & ~(size_t)7);
+  int slots = 1, done = y->low, falls = y->start[0] > y->start[y->outputs - 1];
+  while (slots < y->taps) slots *= 2;
   room m;
-  iof_status status = reserve_room(r, stride * height, &m);
-  const int32_t *pairs = expand_pairs(r);
+  iof_status status = reserve_room(r, stride * (size_t)slots, &m);
+  const int32_t *pairs = r->loops->spread_wide && spreads(&r->x) ? expand_spread(r) : expand_pairs(r);
   if (status || !pairs) return IOF_MEMORY;
   size_t wide_size = 4 * (size_t)(r->x.high - r->x.low) + 4 * (size_t)r->x.taps + 64;
-  int16_t *middle = m.wide + ((wide_size + 31) & ~(size_t)31);
-  for (size_t y = 0; y < height; y++)
-    widen_and_resample(r, pixel_row(p, r->x.low, r->y.low + (int)y), pairs, m.wide, middle + y * stride);
-  for (int j = 0; j < r->y.outputs; j++) {
-    gather(&r->y, j, (const uint8_t *)middle, stride * sizeof(int16_t), m.rows);
-    r->loops->vertical_last((const int16_t *const *)m.rows, coefficients(&r->y, j), r->y.taps, (int)stride,
-                            r->y.precision + IOF_FRACTION, m.rgbx);
+  int16_t *ring = m.wide + ((wide_size + 31) & ~(size_t)31);
+  for (int i = 0; i < y->outputs; i++) {
+    int j = falls ? y->outputs - 1 - i : i; /* so that source rows are asked for from low to high */
+    add_rows(r, p, pairs, m.wide, ring, slots, &done, y->start[j] + y->count[j]);
+    for (int k = 0; k < y->taps; k++) /* behind the last: any row, its weight is zero */
+      m.rows[k] = (const uint8_t *)(ring + (size_t)((y->start[j] + (k < y->count[j] ? k : 0)) & (slots - 1)) * stride);
+    r->loops->vertical_last((const int16_t *const *)m.rows, coefficients(y, j), y->taps, (int)stride,
+                            y->precision + IOF_FRACTION, m.rgbx);
     put_rgbx(r, &m, j, t);
   }
   return IOF_OK;

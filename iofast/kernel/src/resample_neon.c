@@ -71,7 +71,7 @@ static void vertical_last(const int16_t *const *rows, const int16_t *coef, int t
   }
 }
 
-const iof_loops iof_loops_neon = {vertical_first,  horizontal_rgbx, horizontal_wide,  NULL,
+const iof_loops iof_loops_neon = {vertical_first,  horizontal_rgbx, horizontal_wide, NULL, NULL,
                                   horizontal_gray, vertical_last,   &iof_short_neon, "neon"};
 
 static void split(const uint8_t *rgbx, int n, int flip, uint8_t *planes, size_t plane) {

@@ -11,17 +11,13 @@
 #define INLINE __attribute__((always_inline)) inline
 
 /* Loops whose counts are constants wherever they are the usual ones: the compiler then unrolls them. */
-#define WITH_CONSTANTS(channels, pairs, call) \
-  if (channels == 3) {                        \
-    if (pairs == 1) {                         \
-      call(3, 1);                             \
-    } else if (pairs == 2) {                  \
-      call(3, 2);                             \
-    } else {                                  \
-      call(3, pairs);                         \
-    }                                         \
-  } else {                                    \
-    call(channels, pairs);                    \
+#define WITH_CONSTANTS(channels, pairs, call)           \
+  switch (channels << 4 | pairs) {                      \
+    case 0x31: call(3, 1); break;                       \
+    case 0x32: call(3, 2); break;                       \
+    case 0x11: call(1, 1); break;                       \
+    case 0x12: call(1, 2); break;                       \
+    default: call(channels, pairs);                     \
   }
 
 #define WITH_CONSTANT_TAPS(taps, call) \

@@ -191,7 +191,7 @@ static AVX512 void vertical_wide(const uint8_t *const *rows, const int16_t *coef
 #undef CALL
 }
 
-const iof_loops iof_loops_avx2 = {vertical_first,  horizontal_rgbx, horizontal_wide, NULL,
+const iof_loops iof_loops_avx2 = {vertical_first,  horizontal_rgbx, horizontal_wide, NULL, NULL,
                                   horizontal_gray, vertical_last,   &iof_short_avx2, "avx2"};
 
 /* Four outputs before the shift: one permutation picks their pixels and interleaves the pairs. */
@@ -228,8 +228,55 @@ static AVX512 void horizontal_spread(const int16_t *row, const iof_axis *axis, c
 #undef CALL
 }
 
-const iof_loops iof_loops_avx512 = {vertical_wide,   horizontal_rgbx, horizontal_wide,   horizontal_spread,
-                                    horizontal_gray, vertical_last,   &iof_short_avx512, "avx512"};
-const iof_loops iof_loops_vbmi = {vertical_wide,   horizontal_rgbx, horizontal_wide, horizontal_spread,
-                                  horizontal_gray, vertical_last,   &iof_short_vbmi, "avx512vbmi"};
+/* The same to 16-bit words. */
+static inline AVX512 __attribute__((always_inline)) void spread_wide_taps(const int16_t *row, const iof_axis *axis,
+                                                                         const int32_t *pairs, int taps, int shift,
+                                                                         int16_t *dst) {
+  const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7); /* packing leaves outputs as 0 4 1 5 2 6 3 7 */
+  __m512i half = _mm512_set1_epi32(1 << (shift - 1)), zero = _mm512_setzero_si512();
+  __m512i limit = _mm512_set1_epi16(255 << IOF_FRACTION);
+  __m128i by = _mm_cvtsi32_si128(shift);
+  iof_spread table = iof_spread_of(pairs, axis->outputs);
+  for (int i = 0; i < axis->outputs; i += 8, dst += 32) {
+    __m512i a = _mm512_sra_epi32(four_outputs(row, &table, i / 4, taps, half), by);
+    __m512i b = _mm512_sra_epi32(four_outputs(row, &table, i / 4 + 1, taps, half), by);
+    __m512i wide = _mm512_permutexvar_epi64(order, _mm512_packs_epi32(a, b));
+    _mm512_storeu_si512(dst, _mm512_min_epi16(_mm512_max_epi16(wide, zero), limit));
+  }
+}
+
+static AVX512 void spread_wide(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst) {
+#define CALL(t) spread_wide_taps(row, axis, pairs, t, shift, dst)
+  WITH_CONSTANT_TAPS(axis->taps, CALL)
+#undef CALL
+}
+
+static inline AVX512 __attribute__((always_inline)) void narrow_taps(const int16_t *const *rows, const int16_t *coef, int taps,
+                                                                    int n, int shift, uint8_t *dst) {
+  __m128i by = _mm_cvtsi32_si128(shift);
+  __m512i half = _mm512_set1_epi32(1 << (shift - 1)), zero = _mm512_setzero_si512();
+  for (int x = 0; x < n; x += 32) { /* n is a multiple of 32 */
+    __m512i low = half, high = half;
+    for (int k = 0; k < taps; k += 2) {
+      int32_t pair;
+      memcpy(&pair, coef + k, 4);
+      __m512i c = _mm512_set1_epi32(pair), a = _mm512_loadu_si512(rows[k] + x), b = _mm512_loadu_si512(rows[k + 1] + x);
+      low = _mm512_add_epi32(low, _mm512_madd_epi16(_mm512_unpacklo_epi16(a, b), c));
+      high = _mm512_add_epi32(high, _mm512_madd_epi16(_mm512_unpackhi_epi16(a, b), c));
+    }
+    __m512i wide = _mm512_packs_epi32(_mm512_sra_epi32(low, by), _mm512_sra_epi32(high, by));
+    _mm256_storeu_si256((__m256i *)(dst + x), _mm512_cvtusepi16_epi8(_mm512_max_epi16(wide, zero)));
+  }
+}
+
+static AVX512 void vertical_narrow(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst) {
+#define CALL(t) narrow_taps(rows, coef, t, n, shift, dst)
+  WITH_CONSTANT_TAPS(taps, CALL)
+#undef CALL
+}
+
+const iof_loops iof_loops_avx512 = {vertical_wide,   horizontal_rgbx, horizontal_wide, horizontal_spread, spread_wide,
+                                    horizontal_gray, vertical_narrow, &iof_short_avx512, "avx512"};
+const iof_loops iof_loops_vbmi = {vertical_wide,   horizontal_rgbx, horizontal_wide, horizontal_spread, spread_wide,
+                                  horizontal_gray, vertical_narrow, &iof_short_vbmi, "avx512vbmi"};
 #endif
