@@ -154,7 +154,7 @@ extern const iof_short_loops iof_short_scalar;
 #if defined(__x86_64__) && defined(__GNUC__)
 #define IOF_X86
 extern const iof_loops iof_loops_avx2, iof_loops_avx512, iof_loops_vbmi;
-extern const iof_short_loops iof_short_avx2, iof_short_avx512, iof_short_vbmi;
+extern const iof_short_loops iof_short_avx2, iof_short_vbmi;
 #elif defined(__aarch64__) && defined(__GNUC__) && !defined(__AARCH64EB__)
 #define IOF_NEON
 extern const iof_loops iof_loops_neon;

@@ -149,18 +149,28 @@ static const uint8_t *pixel_row(const iof_pixels *p, int x, int y) {
 
 static size_t planes_of(int n) { return ((size_t)n + 127) & ~(size_t)63; }
 
-/* Both axes copy: crops, flips, rotations and nearest neighbour. */
+/* A part of the picture as it is. Steps from output to output are equal, and so of one pixel where the whole way is. */
+static int crops(const iof_axis *axis) {
+  return axis->copies && axis->start[axis->outputs - 1] - axis->start[0] == axis->outputs - 1;
+}
+
+/* Both axes copy: crops; and what has no faster way, as turns and nearest neighbour from far away. */
 static iof_status copy(iof_resampler *r, const iof_pixels *p, const iof_target *t) {
-  size_t plane = planes_of(r->x.outputs);
+  int n = r->x.outputs, crop = crops(&r->x);
+  size_t plane = planes_of(n);
   uint8_t *planes = iof_reserve(&r->row, 3 * plane);
   if (!planes) return IOF_MEMORY;
   for (int j = 0; j < r->y.outputs; j++) {
-    const uint8_t *row = pixel_row(p, p->x, r->y.start[j]);
-    for (int i = 0; i < r->x.outputs; i++) {
-      const uint8_t *pixel = row + 4 * (size_t)(r->x.start[i] - p->x);
-      for (size_t c = 0; c < 3; c++) planes[c * plane + (size_t)i] = pixel[c];
+    if (crop) {
+      r->loops->shorts->split(pixel_row(p, r->x.start[0], r->y.start[j]), n, 0, planes, plane);
+    } else {
+      const uint8_t *row = pixel_row(p, p->x, r->y.start[j]);
+      for (int i = 0; i < n; i++) {
+        const uint8_t *pixel = row + 4 * (size_t)(r->x.start[i] - p->x);
+        for (size_t c = 0; c < 3; c++) planes[c * plane + (size_t)i] = pixel[c];
+      }
     }
-    iof_put_row(r->loops->shorts, planes, plane, r->x.outputs, t->data + j * t->y_stride, t);
+    iof_put_row(r->loops->shorts, planes, plane, n, t->data + j * t->y_stride, t);
   }
   return IOF_OK;
 }
@@ -256,12 +266,15 @@ static iof_status horizontal_then_vertical(iof_resampler *r, const iof_pixels *p
 }
 
 iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_target *target, int horizontal_first) {
+  int copies = r->x.copies && r->y.copies;
   iof_status status;
-  if (r->x.copies && r->y.copies) {
+  if (copies && crops(&r->x)) {
     status = copy(r, pixels, target);
-  } else if (iof_fits_short(r)) {
+  } else if (iof_fits_short(r)) { /* a weight of one gives the sample back, and so flips are here too */
     iof_origin from = {pixel_row(pixels, r->x.low, r->y.low), pixels->stride, 3};
     status = iof_resample_short(r, &from, target);
+  } else if (copies) {
+    status = copy(r, pixels, target);
   } else if (horizontal_first) {
     status = horizontal_then_vertical(r, pixels, target);
   } else {
