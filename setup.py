@@ -34,7 +34,7 @@ def kernel() -> list[Extension]:
     if flag("IOFAST_NO_NATIVE") or not sources:
         return []
     # No -march: SIMD is per function, chosen at run time. -Wfatal-errors: a missing header is one line, not 300.
-    # -ffp-contract=off: no fused multiply-add in the axes' weights, which not every machine has: pixels are the same on all.
+    # -ffp-contract=off: not every machine has a fused multiply-add, and the pixels are the same on all of them.
     compile_args = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wfatal-errors"]
     link_args = []
     if flag("IOFAST_WERROR"):

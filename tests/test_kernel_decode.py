@@ -314,4 +314,4 @@ def test_every_instruction_set_gives_the_same_bits() -> None:
         ).stdout
 
     assert len(set(run("scalar").splitlines())) > 30  # for enlargement, box is nearest
-    assert run("scalar") == run("avx2") == run("avx512") == run("")
+    assert run("scalar") == run("avx2") == run("avx512bw") == run("")

@@ -1,4 +1,4 @@
-"""The resampler's pixel loops against the scalar ones, in C: each instruction set, and the same pixels on each machine."""
+"""The resampler's pixel loops against the scalar ones, in C: each instruction set, the same pixels on each machine."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ PYTHON = sorted(
 )
 SHIPPED = [path for path in PYTHON if path.is_relative_to(ROOT / "iofast")]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-CHORES = ("demo", "test", "check", "torture", "interop", "bench", "wheel", "clean", "system-deps", "test-simd", "test-neon")
+TESTS = ("test", "test-simd", "test-neon")
+CHORES = (*TESTS, "demo", "check", "torture", "interop", "bench", "wheel", "clean", "system-deps")
 
 MAX_LINES = 400  # a file that is longer holds two concepts
 MAX_CODE_LINES = 60  # of one function

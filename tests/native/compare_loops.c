@@ -98,15 +98,21 @@ static double worst_of(const iof_resampler *r, const geometry *g, const iof_pixe
   return worst;
 }
 
-static int tables(const iof_loops *found[4]) {
+typedef struct {
+  const iof_loops *loops;
+  const char *name;
+} table;
+
+static int tables(table found[4]) {
   int n = 0;
 #ifdef IOF_X86
-  if (__builtin_cpu_supports("avx2")) found[n++] = &iof_loops_avx2;
-  if (__builtin_cpu_supports("avx512bw")) found[n++] = &iof_loops_avx512;
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi")) found[n++] = &iof_loops_vbmi;
+  if (__builtin_cpu_supports("avx2")) found[n++] = (table){&iof_loops_avx2, "avx2"};
+  if (__builtin_cpu_supports("avx512bw")) found[n++] = (table){&iof_loops_avx512, "avx512bw"};
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi"))
+    found[n++] = (table){&iof_loops_vbmi, "avx512vbmi"};
 #endif
 #ifdef IOF_NEON
-  found[n++] = &iof_loops_neon;
+  found[n++] = (table){&iof_loops_neon, "neon"};
 #endif
   return n;
 }
@@ -119,7 +125,7 @@ static geometry draw_geometry(int width, int height) {
 }
 
 int main(int argc, char **argv) {
-  const iof_loops *found[4];
+  table found[4];
   int count = tables(found), rounds = argc > 1 ? atoi(argv[1]) : 1000;
   unsigned long ran[PATHS] = {0};
   uint64_t sum = 0;
@@ -129,7 +135,7 @@ int main(int argc, char **argv) {
   uint8_t *memory = aligned_alloc(64, stride * MOST + 64), *wanted = malloc(size), *given = malloc(size);
   if (!memory || !wanted || !given) return 2;
   printf("scalar is compared with:");
-  for (int t = 0; t < count; t++) printf(" %s", found[t]->name), other[t].loops = found[t];
+  for (int t = 0; t < count; t++) printf(" %s", found[t].name), other[t].loops = found[t].loops;
   for (int i = 0; i < rounds; i++) {
     int width = 1 + (int)draw(MOST), height = 1 + (int)draw(draw(4) ? MOST : 12);
     geometry g = draw_geometry(width, height);
@@ -151,7 +157,7 @@ int main(int argc, char **argv) {
       size_t at = 0;
       while (wanted[at] == given[at]) at++;
       printf("\nround %d, filter %d, %s: %s has %d, scalar %d, at byte %ld of %dx%d from %dx%d\n", i, g.filter,
-             PATH_NAMES[path], found[t]->name, given[at], wanted[at], (long)at - GUARD, g.x.outputs,
+             PATH_NAMES[path], found[t].name, given[at], wanted[at], (long)at - GUARD, g.x.outputs,
              g.y.outputs, g.x.high - g.x.low, g.y.high - g.y.low);
       return 1;
     }

@@ -120,7 +120,7 @@ typedef struct {
   void (*horizontal_gray)(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst);
   void (*vertical_last)(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst);
   const iof_short_loops *shorts;
-  const char *name;
+  const char *name; /* what iof_simd answers; with VBMI or without, AVX-512 is one */
 } iof_loops;
 
 #define IOF_SHORT_PLANE(outputs) (((size_t)(outputs) + 63) & ~(size_t)63)

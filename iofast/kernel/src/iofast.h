@@ -144,7 +144,7 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
 /* CRC32C (Castagnoli), continued from `value`. */
 uint32_t iof_crc32c(uint32_t value, const void *data, size_t length);
 
-/* The instruction set in use: "avx512vbmi", "avx512", "avx2", "neon" or "scalar"; IOFAST_SIMD=avx512, avx2 or scalar in the
+/* The instruction set in use: "avx512", "avx2", "neon" or "scalar"; IOFAST_SIMD=avx512bw (no VBMI), avx2 or scalar in the
 environment forbids more. */
 const char *iof_simd(void);
 

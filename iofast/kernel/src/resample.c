@@ -32,7 +32,7 @@ static void horizontal_rgbx(const int16_t *row, const iof_axis *axis, const int3
 
 static void horizontal_wide(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst) {
   (void)pairs;
-  for (int i = 0; i < axis->outputs; i++)
+  for (int i = 0; i < ((axis->outputs + 7) & ~7); i++) /* the vertical pass reads the padding */
     for (int c = 0; c < 4; c++) *dst++ = (int16_t)clip(horizontal(row, axis, i, c, shift), WIDE_LIMIT);
 }
 
@@ -66,7 +66,7 @@ const iof_loops *iof_loops_best(void) {
 #ifdef IOF_X86
   if (__builtin_cpu_supports("avx2")) best = &iof_loops_avx2;
   if (__builtin_cpu_supports("avx512bw") && !(forced && !strcmp(forced, "avx2"))) {
-    best = __builtin_cpu_supports("avx512vbmi") && !(forced && !strcmp(forced, "avx512")) ? &iof_loops_vbmi : &iof_loops_avx512;
+    best = __builtin_cpu_supports("avx512vbmi") && !(forced && !strcmp(forced, "avx512bw")) ? &iof_loops_vbmi : &iof_loops_avx512;
   }
 #endif
 #ifdef IOF_NEON

@@ -42,7 +42,7 @@ static void horizontal_rgbx(const int16_t *row, const iof_axis *axis, const int3
 
 static void horizontal_wide(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, int16_t *dst) {
   (void)pairs;
-  for (int i = 0; i < axis->outputs; i += 2) vst1q_s16(dst + 4 * i, wide_of(two_outputs(row, axis, i, shift)));
+  for (int i = 0; i < ((axis->outputs + 7) & ~7); i += 2) vst1q_s16(dst + 4 * i, wide_of(two_outputs(row, axis, i, shift)));
 }
 
 static void horizontal_gray(const int16_t *row, const iof_axis *axis, const int32_t *pairs, int shift, uint8_t *dst) {

@@ -278,5 +278,5 @@ static AVX512 void vertical_narrow(const int16_t *const *rows, const int16_t *co
 const iof_loops iof_loops_avx512 = {vertical_wide,   horizontal_rgbx, horizontal_wide, horizontal_spread, spread_wide,
                                     horizontal_gray, vertical_narrow, &iof_short_avx2,   "avx512"};
 const iof_loops iof_loops_vbmi = {vertical_wide,   horizontal_rgbx, horizontal_wide, horizontal_spread, spread_wide,
-                                  horizontal_gray, vertical_narrow, &iof_short_vbmi,   "avx512vbmi"};
+                                  horizontal_gray, vertical_narrow, &iof_short_vbmi,   "avx512"};
 #endif
