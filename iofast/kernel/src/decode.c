@@ -130,7 +130,8 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
 
 /* Negative lobes overshoot, and Pillow clips between its passes, so for them the order is part of the result: the
 upright horizontal pass comes first, but since Pillow 13 the vertical one where the height shrinks by more than twice
-the pixels that the width does. Without negative lobes both orders agree to one level, and vertical first is faster. */
+the pixels that the width does. Without negative lobes both orders agree to one level, and iof_resample takes the
+faster one. */
 static int horizontal_first(int filter, const iof_box *b, int exif) {
   int narrower = b->x1 - b->x0 - b->virtual_w, lower = b->y1 - b->y0 - b->virtual_h;
   int upright_first = !(lower > 0 && lower > (int64_t)narrower * 2);

@@ -166,13 +166,14 @@ typedef enum { IOF_NO_TABLE, IOF_PAIRS, IOF_SPREADS, IOF_EIGHTS, IOF_WINDOWS } i
 typedef struct {
   iof_axis x, y;
   iof_buffer weights, rows, row, wide, split, table;
-  iof_table kind;   /* what `table` holds, */
-  unsigned serial;  /* and of which x axis */
+  iof_table kind;         /* what `table` holds, */
+  unsigned serial;        /* and of which x axis */
   const iof_loops *loops; /* chosen with the context, under the GIL: getenv is not safe beside a setenv */
 } iof_resampler;
 
 /* Apply the two axes (in stored coordinates) to `pixels`. `horizontal_first` matters for filters with negative lobes:
-Pillow clips between the passes, so the order is part of the result. */
+Pillow clips between the passes, so the order is part of the result. For the others the geometry alone decides: the
+horizontal pass first, in sums of 16 bits, where those fit; else the vertical one, which then leaves less to the other. */
 iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_target *target, int horizontal_first);
 void iof_resampler_free(iof_resampler *r);
 

@@ -75,8 +75,6 @@ int iof_fits_short(const iof_resampler *r) {
          sees_windows(&r->x, FAR);
 }
 
-static size_t blocks_of(const iof_axis *axis, int block) { return ((size_t)axis->outputs + (size_t)block - 1) / (size_t)block; }
-
 /* One group's part of the table: `outputs` of them are real, the others see the same window with weight zero. Two bytes
 are a word and two weights a double word, so that the compiler can do several outputs at once. */
 static inline __attribute__((always_inline)) void fill_outputs(const iof_axis *axis, size_t i, size_t outputs, size_t pairs,
@@ -110,7 +108,8 @@ static void fill_group(const iof_axis *axis, size_t i, size_t outputs, size_t bl
 /* The table of an axis, made where it is not there already. */
 static iof_status make_windows(iof_resampler *r, iof_windows *windows) {
   const iof_axis *axis = &r->x;
-  size_t block = (size_t)r->loops->shorts->block, group = (size_t)r->loops->shorts->group, blocks = block ? blocks_of(axis, r->loops->shorts->block) : 0;
+  size_t block = (size_t)r->loops->shorts->block, group = (size_t)r->loops->shorts->group;
+  size_t blocks = block ? ((size_t)axis->outputs + block - 1) / block : 0; /* the scalar loops need no table */
   size_t pairs = (size_t)axis->taps / 2, groups = block ? blocks * (block / group) : 0;
   size_t picks = 2 * block * blocks, weighed = 2 * picks * pairs, firsts = (groups * sizeof(int32_t) + 63) & ~(size_t)63;
   int made;
