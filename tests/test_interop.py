@@ -5,17 +5,20 @@ from __future__ import annotations
 import io
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from iofast import FastDataset, open_reader, pack
 
 pytestmark = pytest.mark.interop
 COUNT = 30
+Decoder = Callable[[bytes], NDArray[np.uint8]]
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +60,53 @@ def test_opencv_and_simplejpeg_see_our_pixels(packed: Path) -> None:
         theirs = cv2.cvtColor(cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
         assert np.abs(ours - theirs).max() <= 3  # another libjpeg-turbo may round its IDCT differently
         assert np.abs(ours - simplejpeg.decode_jpeg(payload)).max() <= 3
+
+
+def _opencv() -> Decoder:
+    cv2 = pytest.importorskip("cv2")
+    return lambda payload: cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR)
+
+
+def _simplejpeg() -> Decoder:
+    decode: Decoder = pytest.importorskip("simplejpeg").decode_jpeg
+    return decode
+
+
+def _nvimgcodec() -> Decoder:
+    """On the CPU: `pip install nvidia-nvimgcodec-cu12` is enough."""
+    codec = pytest.importorskip("nvidia.nvimgcodec")
+    cpu_only = -99999  # NVIMGCODEC_DEVICE_CPU_ONLY
+    decoder = codec.Decoder(device_id=cpu_only, backends=[codec.Backend(codec.CPU_ONLY)])
+    return lambda payload: np.array(decoder.decode(payload))
+
+
+@pytest.mark.parametrize("make", [_opencv, _simplejpeg, _nvimgcodec])
+def test_restart_markers_and_tables_change_no_pixel_anywhere(packed: Path, make: Callable[[], Decoder]) -> None:
+    native = pytest.importorskip("iofast.kernel.native")
+    decode = make()
+    for payload in payloads(packed):
+        assert native.read_header(payload).restart
+        plain = native.rewrite(payload, 0, native.STANDARD)
+        pixels = decode(payload)
+        assert pixels.shape[2] == 3
+        assert np.array_equal(pixels, decode(plain))
+
+
+@pytest.mark.parametrize("program", ["djpeg", "jpegtran"])
+def test_libjpegs_own_tools(packed: Path, program: str) -> None:
+    """`jpegtran` without restart markers is our own rewriting without them: the same coefficients, and best tables."""
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed (apt-get install libjpeg-turbo-progs)")
+    native = pytest.importorskip("iofast.kernel.native")
+    options = ["-optimize", "-copy", "all"] if program == "jpegtran" else []
+    for payload in payloads(packed):
+        made = subprocess.run([program, *options], input=payload, capture_output=True, timeout=60)
+        assert (made.returncode, made.stderr) == (0, b"")
+        if program == "jpegtran":
+            assert made.stdout == native.rewrite(payload, 0)
+        else:
+            with Image.open(io.BytesIO(made.stdout)) as image:
+                assert np.abs(np.asarray(image, int) - native.decode(payload)).max() <= 3
 
 
 @pytest.mark.parametrize("program", ["mdb_stat", "mdb_dump"])

@@ -28,7 +28,10 @@ def with_segment(data: bytes, marker: int, body: bytes) -> bytes:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_jpeg(kernel: ModuleType, kind: str) -> None:
     components = {"gray": 1, "progressive gray": 1, "cmyk": 4, "ycck": 4}.get(kind, 3)
-    wanted = Header("jpeg", 90, 60, 1, components, kind.startswith("progressive"))
+    restart = {"restart blocks": 3, "restart rows": 6}.get(kind, 0)
+    across = {"444": 1, "440": 1, "441": 1, "rgb": 1, "cmyk": 1, "ycck": 1, "411": 4}.get(kind, 2)
+    mcus = -(-90 // (8 * (1 if components == 1 else across)))
+    wanted = Header("jpeg", 90, 60, 1, components, kind.startswith("progressive"), restart, mcus)
     assert kernel.read_header(KINDS[kind](PIXELS)) == wanted
     assert isinstance(kernel.read_header(KINDS[kind](PIXELS)).progressive, bool)
 
@@ -91,7 +94,7 @@ _LITTLE, _BIG = struct.pack("<HH", 6, 0), struct.pack(">HH", 6, 0)
 )
 def test_exif_as_cameras_write_it_and_as_they_should_not(kernel: ModuleType, block: bytes, orientation: int) -> None:
     header = kernel.read_header(with_segment(jpeg(PIXELS), 0xE1, block))
-    assert header == Header("jpeg", *((60, 90) if orientation == 6 else (90, 60)), orientation, 3, False)
+    assert header[:-2] == ("jpeg", *((60, 90) if orientation == 6 else (90, 60)), orientation, 3, False)
 
 
 @each_backend

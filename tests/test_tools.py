@@ -89,3 +89,25 @@ def test_each_long_run_says_what_must_hold() -> None:
         assert text.startswith('"""')
         assert "\ndef run() -> list[str]:" in text
     assert main(["nothing-of-this-name"]) == 2
+
+
+def test_huffman_code_lengths_are_the_best_there_are() -> None:
+    from tools.huffman_tables import code_lengths, table
+
+    rng = np.random.default_rng(0)
+    for symbols in (2, 3, 12, 162):
+        weights = rng.exponential(1, symbols) ** 3
+        lengths = code_lengths(list(weights), 60)
+        queue = sorted(weights)  # Huffman's own way: the sum of all nodes is what the codes take
+        taken = 0.0
+        while len(queue) > 1:
+            taken += queue[0] + queue[1]
+            queue = sorted([*queue[2:], queue[0] + queue[1]])
+        assert np.dot(lengths, weights) == pytest.approx(taken)
+        assert sum(2.0**-n for n in lengths) == 1
+    limited = code_lengths([2.0**-n for n in range(162)], 16)
+    assert max(limited) == 16
+    assert sum(2.0**-n for n in limited) == 1
+    counts = np.zeros(256)
+    counts[:3] = 5, 3, 1
+    assert sum(2.0**-n for n in table(counts, range(12)).values()) < 1, "the code of nothing but ones stays free"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 VERSION = 1  # of the JSON
 _ROWS = 65_536  # index rows looked at in one go: 4 MB of columns
+_SAMPLE = 1000  # JPEGs whose headers are read for their restart intervals: 30 MB, 0.1 s
+_INTERVALS = 6  # in the table
 _SHOWN = 20  # classes in the table; --json has all
 
 _EXAMPLES = """\
@@ -67,6 +70,7 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
         "bytes": os.path.getsize(path) if os.path.isfile(path) else None,
         "fields": list(manifest.fields),
         "images": images,
+        "restart": restart_intervals(reader),
         "classes": None if classes is None else {name: labels.get(i, 0) for i, name in enumerate(classes)},
         "class_order": manifest.class_order,
         "unlabelled": labels.get(-1, 0),
@@ -102,6 +106,26 @@ def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
     return images, dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
+def restart_intervals(reader: Reader) -> dict[str, Any] | None:
+    """What restart markers the JPEGs of `reader` have, all or an even sample: see docs/pack.md. None without JPEGs."""
+    from collections import Counter
+
+    from iofast.errors import IofastError
+    from iofast.kernel import read_header
+
+    count = min(len(reader), _SAMPLE)
+    intervals: Counter[int] = Counter()
+    for number in range(count):
+        with contextlib.suppress(IofastError, OSError, KeyError):  # a record that is damaged is `verify`'s business
+            header = read_header(reader.view((2 * number + 1) * len(reader) // (2 * count)))
+            if header.format == "jpeg":
+                intervals[header.restart] += 1
+    jpegs = intervals.total()
+    marked = {str(interval): number for interval, number in sorted(intervals.items()) if interval}
+    share = (jpegs - intervals[0]) / jpegs if jpegs else 0.0
+    return {"sampled": count, "jpegs": jpegs, "share": share, "intervals": marked} if jpegs else None
+
+
 def _show(facts: dict[str, Any], console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -131,6 +155,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     lines.append(("fields", " ".join(facts["fields"])))
     if facts["images"]:
         lines += _image_lines(facts["images"])
+    if facts["restart"]:
+        lines.append(("restart", _restart_line(facts["restart"], facts["count"])))
     if facts["classes"] is not None:
         lines.append(("classes", f"{len(facts['classes']):,}, in {facts['class_order']} order"))
     if facts["unlabelled"]:
@@ -143,6 +169,16 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if facts["fingerprint"]:
         lines.append(("fingerprint", facts["fingerprint"]))
     return lines
+
+
+def _restart_line(restart: dict[str, Any], records: int) -> str:
+    found = sorted(restart["intervals"].items(), key=lambda item: -item[1])
+    text = "no markers" if not found else f"markers in {restart['share']:.0%} of the JPEGs"
+    if found:
+        each = ", ".join(f"{interval} in {number / restart['jpegs']:.0%}" for interval, number in found[:_INTERVALS])
+        text += f"; MCUs per interval: {each}" + (", others" if len(found) > _INTERVALS else "")
+    sampled = "" if restart["sampled"] == records else f" (of {restart['sampled']:,} sampled)"
+    return text + sampled
 
 
 def _image_lines(images: dict[str, Any]) -> list[tuple[str, str]]:

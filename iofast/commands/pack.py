@@ -54,12 +54,22 @@ def _add_pixels(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--quality", type=int, metavar="Q", help="of JPEG and WebP, 1 to 100 (default 90)")
     group.add_argument("--subsampling", help="of JPEG chroma: 420 (the default), 422 or 444")
     group.add_argument(
+        "--restart",
+        type=_restart,
+        metavar="N",
+        help="MCUs between a JPEG's restart markers, or none; auto is the default, but kept JPEGs are left as they are",
+    )
+    group.add_argument(
         "--reducing-gap",
         type=float,
         metavar="G",
         help="decode large JPEGs at a fraction that is still G times the wanted size (default 2; 0: in full)",
     )
     group.add_argument("--max-pixels", type=int, metavar="N", help="larger images fail (default 268435456)")
+
+
+def _restart(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdecimal() else text  # PackOptions knows the words
 
 
 def _add_order(group: argparse._ArgumentGroup) -> None:

@@ -15,6 +15,7 @@ FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")  # the order is t
 MAX_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
 MAX_BYTES = 1 << 30  # of one encoded image; read into scratch, so bounded before it is allocated
 MAX_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
+MAX_RESTART = 65_535  # MCUs per restart interval: the marker has 16 bits
 
 Source = tuple[
     NDArray[np.int32],  # fds: open descriptors; -1 = the offset is an address the caller keeps alive
@@ -100,6 +101,8 @@ class Header(NamedTuple):
     orientation: int  # EXIF 1-8 that a decoder has still to apply
     components: int  # colour components: 1 grayscale, 3 RGB or YCbCr, 4 CMYK or with alpha
     progressive: bool
+    restart: int = 0  # MCUs per restart interval of a JPEG, 0 = no restart markers
+    mcus: int = 0  # MCUs per row of a JPEG as it is stored, 0 = not known
 
 
 class Transcoded(NamedTuple):
@@ -122,6 +125,9 @@ class TranscodeRecipe:
     whatever the aspect ratio; `crop` makes the short side `size` and cuts the centre square; `none` keeps the size.
     `reducing_gap` (Pillow's word): a large JPEG is decoded at 1/2, 1/4 or 1/8 where that is still at least this many
     times the wanted size; 0 = always in full. `format="keep"` stores the bytes as they are where no pixel changes.
+    `restart`: MCUs per restart interval of a JPEG, 0 = no restart markers, "auto" = the best for decoding parts of it
+    (`restart_interval`). A JPEG that is kept is written again for it, with the same coefficients and markers; with 0 or
+    None it is not touched (None is "auto" for whatever is encoded).
     """
 
     size: int | None = None
@@ -131,7 +137,7 @@ class TranscodeRecipe:
     format: str = "jpeg"
     quality: int = 90
     subsampling: str = "420"
-    restart: int = 0  # MCUs per restart interval, 0 = no restart markers
+    restart: int | str | None = 0
     reducing_gap: float = 2.0
     max_pixels: int = MAX_PIXELS
 
@@ -149,7 +155,8 @@ class TranscodeRecipe:
         _whole("quality", self.quality, 1, 100)
         if self.reducing_gap != 0 and not 1 <= self.reducing_gap <= 16:
             raise OptionError(f"reducing_gap must be 0 or 1 to 16, found {self.reducing_gap}")
-        _whole("restart (MCUs)", self.restart, 0, 65_535)
+        if self.restart is not None and self.restart != "auto" and not _is_whole(self.restart, 0, MAX_RESTART):
+            raise OptionError(f"restart must be auto, none or 0 to {MAX_RESTART} (MCUs), found {self.restart!r}")
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
         """The size (width, height) that an upright image of `width` x `height` is resampled to, before any crop."""
@@ -165,6 +172,10 @@ class TranscodeRecipe:
             return width, height
         return goal
 
+    def interval(self, mcus: int) -> int:
+        """MCUs per restart interval of a JPEG with `mcus` MCUs per row; 0 = none."""
+        return self.restart if isinstance(self.restart, int) else restart_interval(mcus)
+
     def crop(self, width: int, height: int) -> tuple[int, int, int, int]:
         """The box (x0, y0, x1, y1) kept of a resampled image of `width` x `height`: all of it, or its centre."""
         if self.mode != "crop":
@@ -174,11 +185,29 @@ class TranscodeRecipe:
         return x, y, x + side, y + side
 
 
+def restart_interval(mcus: int) -> int:
+    """MCUs per restart interval that "auto" means: the divisor of `mcus` (of a row) nearest to 4, the smaller of two.
+
+    A divisor, so that a row of MCUs begins with an interval, and any rectangle of intervals can be a JPEG of its own.
+    Shorter ones let a crop decode less beside what it needs; each costs a marker of two bytes, and DCs coded in full.
+    """
+    return min((n for n in range(1, mcus + 1) if mcus % n == 0), key=lambda n: (abs(n - 4), n))
+
+
+def mcus_per_row(width: int, components: int, subsampling: str) -> int:
+    """MCUs per row of the JPEG that an image of this width becomes."""
+    return -(-width // (16 if components == 3 and subsampling != "444" else 8))
+
+
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise OptionError(f"{name} must be one of {', '.join(allowed)}, found {value!r}")
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+    if not _is_whole(value, low, high):
         raise OptionError(f"{name} must be a whole number from {low} to {high}, found {value!r}")
+
+
+def _is_whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

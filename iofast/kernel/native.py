@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from iofast.errors import DecodeError, OptionError
 from iofast.kernel import _native, twin
 from iofast.kernel.contract import (
     FILTERS,
+    MAX_PIXELS,
     MAX_SIDE,
     MESSAGES,
     STAGES,
@@ -24,6 +26,7 @@ from iofast.kernel.contract import (
     Status,
     Transcoded,
     TranscodeRecipe,
+    mcus_per_row,
 )
 from iofast.kernel.twin import Buffer
 
@@ -32,6 +35,7 @@ crc32c = _native.crc32c
 _SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 _INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them
 _DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8)
+STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the best for one image
 _WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no pixel is resampled
 
 
@@ -102,12 +106,12 @@ def decode_batch(
 
 def read_header(data: Buffer) -> Header:
     """Format, upright size and orientation. Raises `DecodeError`; of a file's beginning, the whole may still do."""
-    status, width, height, orientation, components, progressive = _native.read_header(data)
+    status, width, height, orientation, components, progressive, *intervals = _native.read_header(data)
     if status == Status.UNSUPPORTED:
         return twin.read_header(data)
     if status:
         raise DecodeError(MESSAGES[Status(status)])
-    return Header("jpeg", width, height, orientation, components, bool(progressive))
+    return Header("jpeg", width, height, orientation, components, bool(progressive), *intervals)
 
 
 def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
@@ -144,18 +148,19 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """Decode, make upright, resize and encode in one call without the GIL. Results and errors are the twin's."""
     if recipe.format not in ("jpeg", "keep"):
         return twin.transcode(data, recipe)
-    status, width, height, orientation, *_ = _native.read_header(data)
+    status, width, height, orientation, components, _, _, mcus = _native.read_header(data)
     if status in (Status.UNSUPPORTED, Status.OK) and width * height > recipe.max_pixels:
         status = Status.LIMIT
     if status == Status.UNSUPPORTED:
-        return twin.transcode(data, recipe)
+        return _by_twin(data, recipe)
     if status:
         raise DecodeError(MESSAGES[Status(status)])
     size = recipe.resized(width, height)
     x0, y0, x1, y1 = recipe.crop(*size)
     if recipe.format == "keep" and (x0, y0, x1, y1) == (0, 0, width, height):
         decode(data, orientation)  # a container holds only images that decode
-        return Transcoded(bytes(data), "jpg", width, height, orientation, width, height)
+        kept = rewrite(data, recipe.interval(mcus), OPTIMAL, recipe.max_pixels) if recipe.restart and mcus else None
+        return Transcoded(bytes(data) if kept is None else kept, "jpg", width, height, orientation, width, height)
     if max(x1 - x0, y1 - y0) > MAX_SIDE or (x1 - x0) * (y1 - y0) > recipe.max_pixels or max(size) > _INT_MAX:
         raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({x1 - x0}x{y1 - y0} pixels after resizing)")
     with _borrowed(DecodeOptions(filter=recipe.filter, max_pixels=recipe.max_pixels)) as context:
@@ -168,14 +173,39 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
             orientation,
             recipe.quality,
             *_SAMPLING[recipe.subsampling],
-            recipe.restart,
+            recipe.interval(mcus_per_row(x1 - x0, min(components, 3), recipe.subsampling)),
             _denominator((width, height), size, recipe.reducing_gap),
         )
     if status == Status.UNSUPPORTED:
-        return twin.transcode(data, recipe)
+        return _by_twin(data, recipe)
     if payload is None:
         raise DecodeError(MESSAGES[Status(status)])
     return Transcoded(payload, "jpg", x1 - x0, y1 - y0, 1, width, height)
+
+
+def _by_twin(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
+    """What is no JPEG for the C code: the twin's pixels, with the Huffman tables and markers that a JPEG gets here."""
+    made = twin.transcode(data, replace(recipe, restart=0))
+    if made.field != "jpg" or made.data == data:
+        return made
+    interval = recipe.interval(_native.read_header(made.data)[-1])
+    written = rewrite(made.data, interval, recipe.quality)
+    return made if written is None else made._replace(data=written)
+
+
+def rewrite(data: Buffer, restart: int, tables: int = OPTIMAL, max_pixels: int = MAX_PIXELS) -> bytes | None:
+    """A JPEG with the same coefficients and the same APPn and COM markers, as baseline in one scan.
+
+    `restart` is MCUs per interval, 0 = no markers. `tables`: OPTIMAL for this image, the STANDARD ones, or 1 to 100 for
+    those that `transcode` takes at that quality. None where the pixels would not be the same (more blocks per MCU than
+    one scan may have, coefficients out of range, quantisation that changes between scans, missing scans). Raises
+    `DecodeError` for damage.
+    """
+    with _borrowed(_WHOLE) as context:
+        status, payload = _native.rewrite(context.handle, data, restart, tables, max_pixels)
+    if status not in (Status.OK, Status.UNSUPPORTED):
+        raise DecodeError(MESSAGES[Status(status)])
+    return payload
 
 
 _idle: dict[DecodeOptions, list[Context]] = {}

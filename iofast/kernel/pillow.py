@@ -25,7 +25,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError
-from iofast.kernel import exif
+from iofast.kernel import exif, markers
 from iofast.kernel.contract import MESSAGES, Header, Status
 
 
@@ -176,7 +176,18 @@ def header(opened: Opened) -> Header:
         components = 1 if image.mode in _GRAY else 3
     progressive = opened.format == "jpeg" and bool(image.info.get("progressive", False))
     size = opened.upright(opened.orientation)
-    return Header(opened.format, *size, opened.orientation, components, progressive)
+    about = (opened.format, *size, opened.orientation, components, progressive)
+    if not isinstance(image, JpegImageFile):
+        return Header(*about)
+    return Header(*about, markers.restart_interval(opened.data), _mcus_per_row(image))
+
+
+def _mcus_per_row(image: JpegImageFile) -> int:
+    """By the largest sampling factor; blocks where there is one component. 0 where the factors make no sense."""
+    factors = [across for _, across, *_ in image.layer]
+    if not all(1 <= across <= 4 for across in factors):
+        return 0
+    return -(-image.size[0] // (8 * (max(factors) if len(factors) > 1 else 1)))
 
 
 def load(opened: Opened) -> Image.Image:

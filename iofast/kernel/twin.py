@@ -33,6 +33,7 @@ from iofast.kernel.contract import (
     Status,
     Transcoded,
     TranscodeRecipe,
+    mcus_per_row,
 )
 
 Buffer = bytes | bytearray | memoryview
@@ -198,9 +199,12 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """Decode, make upright, resize, encode. EXIF, profiles and comments are left behind. Raises `DecodeError`.
 
     A grayscale image stays grayscale (one JPEG component). A JPEG that only lacks its end marker is taken, unless its
-    bytes would be kept as they are.
+    bytes would be kept as they are. Huffman tables are the standard's, where the native kernel has better ones: the
+    coefficients are the same. Raises `OptionError` for what only the native kernel can do.
     """
-    if recipe.restart and _version(pillow_version) < (10, 2):
+    if recipe.format == "keep" and recipe.restart:
+        raise OptionError("restart markers in JPEGs that are kept need the native kernel (`iofast doctor`)")
+    if isinstance(recipe.restart, int) and recipe.restart and not _writes_markers():
         raise OptionError(f"restart={recipe.restart} needs Pillow 10.2 or the native kernel, found {pillow_version}")
     try:
         return _transcode(_as_bytes(data), recipe)
@@ -253,8 +257,10 @@ def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe) -> bytes:
     if kind == "webp":
         return _save(pixels, "WEBP", {"quality": recipe.quality})
     options: dict[str, object] = {"quality": recipe.quality, "subsampling": _SUBSAMPLING[recipe.subsampling]}
-    if recipe.restart:
-        options["restart_marker_blocks"] = recipe.restart
+    components = 1 if pixels.mode == "L" else 3
+    interval = recipe.interval(mcus_per_row(pixels.width, components, recipe.subsampling))
+    if interval and _writes_markers():
+        options["restart_marker_blocks"] = interval
     return _save(pixels, "JPEG", options)
 
 
@@ -273,5 +279,5 @@ def _as_bytes(data: Buffer) -> bytes:
     return data if isinstance(data, bytes) else bytes(data)
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2])
+def _writes_markers() -> bool:
+    return tuple(int(part) for part in pillow_version.split(".")[:2]) >= (10, 2)

@@ -18,8 +18,10 @@ class PackOptions:
 
     `resize`: pixels of the side that `mode` names. `mode`: short | long | exact | crop | none; short where `resize` is
     given, else none. `format`: jpeg | png | webp | keep; jpeg where `resize` is given, else keep, so that packing
-    without a size loses nothing. `shuffle`: the seed of the packing order inside each split; None keeps the source's.
-    The columns are a manifest's; None looks for the usual names. `workers`: processes, None = one per core that may be
+    without a size loses nothing. `restart`: MCUs between a JPEG's restart markers; "auto" chooses for decoding crops, 0
+    or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as they are. `shuffle`:
+    the seed of the packing order inside each split; None keeps the source's. The columns are a manifest's; None looks
+    for the usual names. `workers`: processes, None = one per core that may be
     used. `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`:
     transcode a sample, write nothing, estimate size and time.
     """
@@ -31,7 +33,7 @@ class PackOptions:
     format: str | None = None
     quality: int = 90
     subsampling: str = "420"
-    restart: int = 0
+    restart: int | str | None = None
     reducing_gap: float = 2.0
     max_pixels: int = MAX_PIXELS
     shuffle: int | None = None
@@ -58,15 +60,17 @@ class PackOptions:
     def recipe(self) -> TranscodeRecipe:
         """What the kernel does with each image."""
         resizing = self.resize is not None
+        format = self.format or ("jpeg" if resizing else "keep")
+        by_default = "auto" if format == "jpeg" else None  # None leaves kept JPEGs as they are
         return TranscodeRecipe(
             size=self.resize,
             mode=self.mode or ("short" if resizing else "none"),
             only_shrink=self.only_shrink,
             filter=self.filter,
-            format=self.format or ("jpeg" if resizing else "keep"),
+            format=format,
             quality=self.quality,
             subsampling=self.subsampling,
-            restart=self.restart,
+            restart=by_default if self.restart is None else 0 if self.restart == "none" else self.restart,
             reducing_gap=self.reducing_gap,
             max_pixels=self.max_pixels,
         )
@@ -107,7 +111,7 @@ class PackKeywords(TypedDict, total=False):
     format: str | None
     quality: int
     subsampling: str
-    restart: int
+    restart: int | str | None
     reducing_gap: float
     max_pixels: int
     shuffle: int | None

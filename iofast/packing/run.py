@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from iofast import kernel
 from iofast.containers import journal
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.containers.publish import Target
@@ -49,6 +50,7 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
     started = time.monotonic()
     place = Target(target, overwrite=options.overwrite)
     _check_paths(Path(os.path.abspath(source)), place)
+    _check_kernel(options)
     if not place.interrupted:
         place.check_free()
     found = scan(source, options.source_options())
@@ -73,6 +75,15 @@ def _check_paths(source: Path, place: Target) -> None:
         raise TargetError(f"{place.path.parent} is not a folder, so {place.path.name} cannot be made in it")
     if source.is_dir() and source.resolve() in place.path.resolve().parents:
         raise TargetError(f"{place.path} lies inside the source {source}: the next scan would meet it; put it outside")
+
+
+def _check_kernel(options: PackOptions) -> None:
+    recipe = options.recipe()
+    if recipe.format == "keep" and recipe.restart and kernel.backend != "native":
+        raise OptionError(
+            f"restart {recipe.restart} for JPEGs that are kept needs the native kernel, found the Python one: "
+            "`iofast doctor` says why"
+        )
 
 
 def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:

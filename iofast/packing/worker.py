@@ -26,6 +26,7 @@ from iofast.record import ImageInfo
 _BEAT = 0.25  # seconds between signs of life; a redraw of the bar, at most
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _READ = 1 << 16
+_JPEG = b"\xff\xd8\xff"
 
 
 class Image(NamedTuple):
@@ -117,18 +118,26 @@ class Worker:
 def make_record(data: bytes, image: Image, recipe: kernel.TranscodeRecipe) -> JournalRecord:
     """The record of one image file, without the fields that the source's own columns become."""
     made = kernel.transcode(data, recipe)
-    resized = (made.width, made.height) != (made.original_width, made.original_height)
     about = {
         "path": os.fsencode(image.path).decode("utf-8", "backslashreplace"),
         "original_width": made.original_width,
         "original_height": made.original_height,
-        "packed": "kept" if made.data == data else "resized" if resized else "encoded",
+        "packed": _packed(data, made, recipe),
     }
     fields = {made.field: made.data, "json": json.dumps(about, sort_keys=True, separators=(",", ":")).encode("ascii")}
     if image.label >= 0:
         fields["cls"] = b"%d" % image.label
     info = ImageInfo(image.label, made.width, made.height, made.orientation)
     return JournalRecord(image.position, image.split, info, fields)
+
+
+def _packed(data: bytes, made: kernel.Transcoded, recipe: kernel.TranscodeRecipe) -> str:
+    """What was done with the image, in one word."""
+    if made.data == data:
+        return "kept"
+    if (made.width, made.height) != (made.original_width, made.original_height):
+        return "resized"
+    return "rewritten" if recipe.format == "keep" and data.startswith(_JPEG) else "encoded"
 
 
 def read_file(path: bytes) -> bytes:

@@ -1,11 +1,12 @@
 """No damaged image crashes the kernel, and none makes it read or write where it should not.
 
 Ten minutes of mutated JPEGs, on a build with address and undefined-behaviour sanitizers, through read_header, decode,
-decode_batch and transcode. What is not an image may raise DecodeError or set a status, and nothing else.
+decode_batch, transcode and rewrite. What is not an image may raise DecodeError or set a status, and nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import subprocess
@@ -79,9 +80,10 @@ def fuzz(seconds: float) -> None:
     """Until the time is over; prints what was done."""
     from iofast import kernel
     from iofast.errors import DecodeError
+    from iofast.kernel import native, twin
 
     rng, seeds = np.random.default_rng(time.time_ns()), corpus()
-    counts = {"tried": 0, "decoded": 0, "rows good": 0}
+    counts = {"tried": 0, "decoded": 0, "rewritten": 0, "rows good": 0}
     options = [
         kernel.DecodeOptions(filter, fast, strict, max_pixels=1 << 20)
         for filter, fast, strict in itertools.product(kernel.FILTERS, (False, True), (False, True))
@@ -94,15 +96,22 @@ def fuzz(seconds: float) -> None:
         Path("/dev/shm/iofast-fuzz-last.jpg").write_bytes(data)  # what a crash was about
         counts["tried"] += 1
         counts["rows good"] += _batch(kernel, contexts[rng.integers(len(contexts))], rng, data)
+        written = None
+        with contextlib.suppress(DecodeError):
+            written = native.rewrite(data, int(rng.integers(9)), int(rng.integers(-1, 101)), 1 << 20)
         try:
             header = kernel.read_header(data)
             if header.width * header.height <= 1 << 20:
                 kernel.decode(data)
+                if written is not None:  # the twin's eyes: one decoder for both, whatever the coefficients
+                    assert np.array_equal(twin.decode(written), twin.decode(data))
+                    counts["rewritten"] += 1
                 kernel.transcode(data, recipe)
                 counts["decoded"] += 1
         except DecodeError:
             pass
     print(f"- {counts['tried']:,} mutated images; {counts['decoded']:,} could still be decoded and transcoded whole")
+    print(f"- {counts['rewritten']:,} of these were rewritten with other markers and tables, and gave the same pixels")
     print(f"- {counts['rows good']:,} of as many batch rows, with random boxes, filters and orientations, gave pixels")
 
 

@@ -237,3 +237,12 @@ iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t lengt
   *encoded_length = result.length;
   return status;
 }
+
+iof_status iof_rewrite(iof_context *context, const uint8_t *data, size_t length, const iof_rewriting *how,
+                       const uint8_t **encoded, size_t *encoded_length) {
+  iof_encoded result = {0};
+  iof_status status = iof_jpeg_rewrite(iof_region_idle_jpeg(context->region), data, length, how, &result);
+  *encoded = result.data;
+  *encoded_length = result.length;
+  return status;
+}

@@ -229,6 +229,11 @@ iof_status iof_jpeg_planes(iof_jpeg *jpeg, int denominator, int strict, iof_plan
 iof_status iof_jpeg_encode_planes(iof_jpeg *jpeg, const iof_plane *planes, int count, const iof_recipe *recipe,
                                   iof_encoded *encoded);
 
+/* Write the coefficients of a JPEG again, sequentially: no pixel changes, and every APPn and COM marker stays.
+IOF_UNSUPPORTED where one baseline scan cannot hold them, or where scans are missing. */
+iof_status iof_jpeg_rewrite(iof_jpeg *jpeg, const uint8_t *data, size_t length, const iof_rewriting *how,
+                            iof_encoded *encoded);
+
 /* Decode, resample and encode the opened image plane by plane; `memory` is for the result's planes. */
 iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
                                 iof_buffer *memory, iof_encoded *encoded);

@@ -107,6 +107,8 @@ typedef struct {
   int32_t orientation;   /* EXIF 1-8 still to be applied */
   int32_t components;
   int32_t progressive;
+  int32_t restart;       /* MCUs per restart interval, 0 = none */
+  int32_t mcus;          /* MCUs per row of the stored image, 0 where the sampling factors make no sense */
 } iof_header;
 
 /* How one image is written again: `box` as above, then a width x height JPEG. */
@@ -119,6 +121,16 @@ typedef struct {
   int32_t restart;        /* MCUs per restart interval, 0 = none */
   int32_t denominator;    /* decode at 1/1, 1/2, 1/4 or 1/8 */
 } iof_recipe;
+
+/* Huffman tables: 1-100 = for photographs of that quality, as transcoding takes them, or one of these. */
+enum { IOF_STANDARD = -1, IOF_OPTIMAL = 0 }; /* those of the JPEG standard's annex K; the best for this one image */
+
+/* How the coefficients of a JPEG are written again. */
+typedef struct {
+  int32_t restart; /* MCUs per restart interval, 0 = none */
+  int32_t tables;
+  uint64_t max_pixels;
+} iof_rewriting;
 
 /* NULL where memory is short. IOFAST_REGION=own, splice or libjpeg in the environment says how regions are decoded where
 options do not; without either it is our own decoder, where it has vector loops. */
@@ -137,6 +149,11 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
 next use. */
 iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
                          const uint8_t **encoded, size_t *encoded_length);
+
+/* Write a JPEG's coefficients again, as baseline in one scan, with all its APPn and COM markers. IOF_UNSUPPORTED where one
+baseline scan cannot hold them, or where a progressive file lacks scans. `*encoded` as above. */
+iof_status iof_rewrite(iof_context *context, const uint8_t *data, size_t length, const iof_rewriting *how,
+                       const uint8_t **encoded, size_t *encoded_length);
 
 /* Read size and orientation from the first bytes of a JPEG, without libjpeg. IOF_TRUNCATED: more bytes may help. */
 iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *header);

@@ -1,34 +1,13 @@
-/* libjpeg-turbo behind open, region and encode. Errors come back as a status: longjmp stays inside this file. */
-#include <setjmp.h>
-#include <stdio.h> /* jpeglib.h wants FILE */
+/* libjpeg-turbo behind open, region and planes. Errors come back as a status: longjmp stays inside this file. */
 #include <stdlib.h>
 #include <string.h>
 
-#include <jpeglib.h>
-
-#include <jerror.h>
-
-#include "internal.h"
+#include "codec.h"
 
 #define MAX_SCANS 500 /* a progressive file of more scans is an attack on the clock: each scan passes over all pixels */
 #define MARGIN 2      /* pixels that fancy upsampling sees beyond an edge: 1, kept even as chroma samples are */
 #define SLACK 64      /* bytes behind a row and behind the last row: vector loads run past the end */
 #define NARROW 64     /* below this width a crop saves nothing, and libjpeg upsamples tiny widths differently */
-
-struct iof_jpeg {
-  struct jpeg_decompress_struct decompress;
-  struct jpeg_compress_struct compress;
-  struct jpeg_error_mgr errors;
-  struct jpeg_progress_mgr progress;
-  struct jpeg_destination_mgr destination;
-  jmp_buf escape;
-  iof_status failure;  /* set by error_exit */
-  iof_status warning;  /* the worst thing libjpeg only warned of */
-  int strict;          /* such a warning ends the decode */
-  iof_buffer pixels, encoded, rows;
-};
-
-static iof_jpeg *owner(j_common_ptr info) { return info->client_data; }
 
 static iof_status status_of_error(int code) {
   switch (code) {
@@ -43,6 +22,8 @@ static iof_status status_of_error(int code) {
     case JERR_CONVERSION_NOTIMPL:
     case JERR_CCIR601_NOTIMPL:
     case JERR_FRACT_SAMPLE_NOTIMPL: return IOF_UNSUPPORTED;
+    case JERR_NOTIMPL: /* these two: coefficients that cannot be written again */
+    case JERR_MISMATCHED_QUANT_TABLE: return IOF_UNSUPPORTED;
     default: return IOF_CORRUPT;
   }
 }
@@ -87,6 +68,7 @@ static iof_status create(iof_jpeg *jpeg) { /* jpeg_create clears all but err and
   jpeg_create_decompress(&jpeg->decompress);
   jpeg_create_compress(&jpeg->compress);
   jpeg->decompress.progress = &jpeg->progress;
+  iof_jpeg_prepare_encoder(jpeg);
   return IOF_OK;
 }
 
@@ -268,107 +250,6 @@ iof_status iof_jpeg_planes(iof_jpeg *jpeg, int denominator, int strict, iof_plan
   iof_status status = setjmp(jpeg->escape) ? jpeg->failure : decode_planes(jpeg, denominator, planes);
   jpeg_abort_decompress(&jpeg->decompress);
   return !status && strict ? jpeg->warning : status;
-}
-
-/* The destination grows in the context's buffer, so that a steady stream of images allocates nothing. */
-static void start_output(j_compress_ptr c) {
-  iof_jpeg *jpeg = owner((j_common_ptr)c);
-  c->dest->next_output_byte = jpeg->encoded.data;
-  c->dest->free_in_buffer = jpeg->encoded.size;
-}
-
-static boolean grow_output(j_compress_ptr c) { /* called when the buffer is full, all of it used */
-  iof_jpeg *jpeg = owner((j_common_ptr)c);
-  size_t used = jpeg->encoded.size;
-  iof_buffer larger = {0};
-  if (!iof_reserve(&larger, 2 * used)) ERREXIT1(c, JERR_OUT_OF_MEMORY, 0);
-  memcpy(larger.data, jpeg->encoded.data, used);
-  free(jpeg->encoded.data);
-  jpeg->encoded = larger;
-  c->dest->next_output_byte = (JOCTET *)larger.data + used;
-  c->dest->free_in_buffer = larger.size - used;
-  return TRUE;
-}
-
-static void end_output(j_compress_ptr c) { (void)c; }
-
-/* What is encoded: rows of `count` interleaved channels (3 = RGB, 1 = gray), or as many planes. */
-typedef struct {
-  const uint8_t *pixels;
-  const iof_plane *planes;
-  int count;
-} picture;
-
-static void set_encoding(struct jpeg_compress_struct *c, const iof_recipe *recipe, const picture *p) {
-  c->image_width = (JDIMENSION)recipe->width;
-  c->image_height = (JDIMENSION)recipe->height;
-  c->input_components = p->count;
-  c->in_color_space = p->count == 1 ? JCS_GRAYSCALE : p->pixels ? JCS_RGB : JCS_YCbCr;
-  jpeg_set_defaults(c);
-  jpeg_set_quality(c, recipe->quality, TRUE);
-  c->raw_data_in = !p->pixels;
-  c->optimize_coding = FALSE; /* 3.3 % fewer bytes, but a third more time: libjpeg counts symbols one by one */
-  c->restart_interval = (unsigned)recipe->restart;
-  if (c->num_components == 3) {
-    c->comp_info[0].h_samp_factor = recipe->h_samp;
-    c->comp_info[0].v_samp_factor = recipe->v_samp;
-  }
-}
-
-static void write_rows(struct jpeg_compress_struct *c, const uint8_t *pixels) {
-  size_t stride = (size_t)c->input_components * c->image_width;
-  while (c->next_scanline < c->image_height) {
-    JSAMPROW row = (JSAMPROW)(uintptr_t)(pixels + c->next_scanline * stride); /* libjpeg only reads it */
-    jpeg_write_scanlines(c, &row, 1);
-  }
-}
-
-static void write_planes(struct jpeg_compress_struct *c, const iof_plane *planes) {
-  JSAMPROW rows[3][4 * DCTSIZE];
-  JSAMPARRAY arrays[3] = {rows[0], rows[1], rows[2]};
-  unsigned lines = (unsigned)c->max_v_samp_factor * DCTSIZE;
-  while (c->next_scanline < c->image_height) {
-    for (int p = 0; p < c->num_components; p++) {
-      unsigned own = (unsigned)c->comp_info[p].v_samp_factor * DCTSIZE;
-      size_t first = (size_t)(c->next_scanline / lines) * own;
-      for (unsigned i = 0; i < own; i++) rows[p][i] = planes[p].samples + (first + i) * planes[p].stride;
-    }
-    jpeg_write_raw_data(c, arrays, lines);
-  }
-}
-
-static iof_status write_picture(iof_jpeg *jpeg, const picture *p, const iof_recipe *recipe) {
-  struct jpeg_compress_struct *c = &jpeg->compress;
-  jpeg->destination = (struct jpeg_destination_mgr){.init_destination = start_output,
-                                                    .empty_output_buffer = grow_output,
-                                                    .term_destination = end_output};
-  c->dest = &jpeg->destination;
-  set_encoding(c, recipe, p);
-  jpeg_start_compress(c, TRUE);
-  if (p->pixels) {
-    write_rows(c, p->pixels);
-  } else {
-    write_planes(c, p->planes);
-  }
-  jpeg_finish_compress(c);
-  return IOF_OK;
-}
-
-static iof_status encode(iof_jpeg *jpeg, const picture *p, const iof_recipe *recipe, iof_encoded *encoded) {
-  iof_status status = IOF_MEMORY;
-  if (iof_reserve(&jpeg->encoded, 65536)) status = setjmp(jpeg->escape) ? jpeg->failure : write_picture(jpeg, p, recipe);
-  jpeg_abort_compress(&jpeg->compress);
-  *encoded = (iof_encoded){jpeg->encoded.data, jpeg->encoded.size - jpeg->destination.free_in_buffer};
-  return status;
-}
-
-iof_status iof_jpeg_encode(iof_jpeg *jpeg, const uint8_t *pixels, int count, const iof_recipe *recipe, iof_encoded *encoded) {
-  return encode(jpeg, &(picture){.pixels = pixels, .count = count}, recipe, encoded);
-}
-
-iof_status iof_jpeg_encode_planes(iof_jpeg *jpeg, const iof_plane *planes, int count, const iof_recipe *recipe,
-                                  iof_encoded *encoded) {
-  return encode(jpeg, &(picture){.planes = planes, .count = count}, recipe, encoded);
 }
 
 int iof_jpeg_version(void) {

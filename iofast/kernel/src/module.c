@@ -202,7 +202,39 @@ static PyObject *transcode(PyObject *self, PyObject *args) {
   return result;
 }
 
-PyDoc_STRVAR(read_header_doc, "read_header(data) -> (status, width, height, orientation, components, progressive)");
+PyDoc_STRVAR(rewrite_doc, "rewrite(context, data, restart, tables, max_pixels) -> (status, bytes or None)");
+
+static PyObject *rewrite(PyObject *self, PyObject *args) {
+  PyObject *capsule, *result = NULL;
+  Py_buffer data;
+  iof_rewriting how;
+  unsigned long long max_pixels;
+  handle *h;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "Oy*iiK", &capsule, &data, &how.restart, &how.tables, &max_pixels)) return NULL;
+  how.max_pixels = max_pixels;
+  if (how.restart < 0 || how.restart > 65535 || how.tables < IOF_STANDARD || how.tables > 100) {
+    PyErr_SetString(PyExc_ValueError, "rewrite: restart 0-65535, tables -1 to 100");
+  } else if ((h = enter(capsule))) {
+    const uint8_t *encoded = NULL;
+    size_t length = 0;
+    iof_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = iof_rewrite(h->context, data.buf, (size_t)data.len, &how, &encoded, &length);
+    Py_END_ALLOW_THREADS
+    if (status) {
+      result = Py_BuildValue("(iO)", (int)status, Py_None);
+    } else {
+      result = Py_BuildValue("(iy#)", 0, encoded, (Py_ssize_t)length);
+    }
+    leave(h);
+  }
+  PyBuffer_Release(&data);
+  return result;
+}
+
+PyDoc_STRVAR(read_header_doc,
+             "read_header(data) -> (status, width, height, orientation, components, progressive, restart, mcus)");
 
 static PyObject *read_header(PyObject *self, PyObject *args) {
   Py_buffer data;
@@ -211,8 +243,8 @@ static PyObject *read_header(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "y*", &data)) return NULL;
   iof_status status = iof_read_header(data.buf, (size_t)data.len, &header);
   PyBuffer_Release(&data);
-  return Py_BuildValue("(iiiiii)", (int)status, header.width, header.height, header.orientation, header.components,
-                       header.progressive);
+  return Py_BuildValue("(iiiiiiii)", (int)status, header.width, header.height, header.orientation, header.components,
+                       header.progressive, header.restart, header.mcus);
 }
 
 PyDoc_STRVAR(crc32c_doc, "crc32c(data, value=0) -> int");
@@ -242,6 +274,7 @@ static PyMethodDef METHODS[] = {
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
     {"counters", counters, METH_VARARGS, counters_doc},
     {"transcode", transcode, METH_VARARGS, transcode_doc},
+    {"rewrite", rewrite, METH_VARARGS, rewrite_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
     {"versions", versions, METH_NOARGS, versions_doc},

@@ -80,6 +80,11 @@ iof_status iof_region_jpeg(iof_region *r, iof_jpeg **jpeg) {
   return iof_jpeg_open(r->jpeg, r->data, r->length, &width, &height, &components);
 }
 
+iof_jpeg *iof_region_idle_jpeg(iof_region *r) {
+  r->known = 0;
+  return r->jpeg;
+}
+
 static int make_codes(iof_region *r) {
   int direct = 1;
   for (int c = 0; c < r->frame.components && direct; c++) {

@@ -165,6 +165,7 @@ typedef struct iof_region iof_region;
 iof_region *iof_region_new(iof_counters *counters, int way); /* iof_options' */
 void iof_region_free(iof_region *region);
 iof_status iof_region_jpeg(iof_region *region, iof_jpeg **jpeg); /* the opened image in libjpeg's hands */
+iof_jpeg *iof_region_idle_jpeg(iof_region *region); /* libjpeg alone, for an image that `region` does not open */
 iof_status iof_region_open(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
 iof_status iof_region_decode(iof_region *region, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels);
 

@@ -1,0 +1,122 @@
+"""What do restart markers and our Huffman tables do to the size of packed JPEGs, and to the time of packing?
+
+python -m benchmarks.bench_size [--photos FOLDER] [--images 500] [--rounds 5] [--size 256] [--quality 90]
+                                [--output PAGE.md]
+packs each photograph once (short side, 4:2:0, one core, in memory), and writes its coefficients again in every way that
+is compared: all ways store the same pixels. Times are the quickest of the rounds for each image, added up: packing as
+`iofast pack` does it, and beside it what another way of storing the coefficients adds or saves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks import measure
+from iofast.kernel import native
+from iofast.kernel.contract import TranscodeRecipe
+
+PLAIN = "no markers, standard tables"
+OURS = "markers, tables for photographs (what `pack` writes)"
+WAYS: dict[str, tuple[bool, int | None]] = {  # markers? tables, None = those for photographs
+    PLAIN: (False, native.STANDARD),
+    "no markers, tables for photographs": (False, None),
+    "no markers, the best tables for each image": (False, native.OPTIMAL),
+    "markers, standard tables": (True, native.STANDARD),
+    OURS: (True, None),
+    "markers, the best tables for each image": (True, native.OPTIMAL),
+}
+
+
+def quickest(run: Callable[[], object], rounds: int) -> float:
+    """Seconds of the quickest of `rounds` runs."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def compare(
+    files: Sequence[Path], recipe: TranscodeRecipe, rounds: int
+) -> tuple[dict[str, list[int]], dict[str, float], float]:
+    """Bytes of each image in each way, seconds of writing all coefficients in each way, seconds of packing them."""
+    sizes: dict[str, list[int]] = {name: [] for name in WAYS}
+    seconds, packing = dict.fromkeys(WAYS, 0.0), 0.0
+    for file in tqdm(files, unit=" images", disable=not sys.stderr.isatty()):
+        data = file.read_bytes()
+        packed = native.transcode(data, recipe).data
+        packing += quickest(lambda data=data: native.transcode(data, recipe), rounds)  # type: ignore[misc]
+        interval = native.read_header(packed).restart
+        for name, (marked, tables) in WAYS.items():
+
+            def write(
+                data: bytes = packed,
+                restart: int = interval if marked else 0,
+                tables: int = recipe.quality if tables is None else tables,
+            ) -> bytes:
+                written = native.rewrite(data, restart, tables)
+                assert written is not None
+                return written
+
+            sizes[name].append(len(write()))
+            seconds[name] += quickest(write, rounds)
+    return sizes, seconds, packing
+
+
+def page(sizes: dict[str, list[int]], seconds: dict[str, float], packing: float, arguments: argparse.Namespace) -> str:
+    """The result as markdown."""
+    images = len(sizes[PLAIN])
+    rows = []
+    for name, own in sizes.items():
+        share = np.array(own) / np.array(sizes[PLAIN])
+        rows.append(
+            [
+                name,
+                f"{np.mean(own) / 1e3:.2f}",
+                f"{sum(own) / sum(sizes[PLAIN]) - 1:+.2%}",
+                f"{share.mean() - 1:+.2%}",
+                f"{share.max() - 1:+.1%}",
+                f"{(packing + seconds[name] - seconds[OURS]) / images * 1e3:.3f}",
+            ]
+        )
+    header = ("", "kB per image", "bytes in all", "mean of images", "worst image", "ms to pack an image")
+    return f"""# Size: restart markers and Huffman tables
+
+{images:,} photographs, short side {arguments.size}, quality {arguments.quality}, 4:2:0; shares are of the first row.
+Time is of one core; each image counts with the quickest of {arguments.rounds} rounds.
+
+{measure.table(header, rows)}
+
+{measure.machine()}
+- Command: `python -m benchmarks.bench_size --size {arguments.size} --quality {arguments.quality}`
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, help="a folder of photographs; sample images without it")
+    parser.add_argument("--images", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--quality", type=int, default=90)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    recipe = TranscodeRecipe(size=arguments.size, mode="short", quality=arguments.quality, restart="auto")
+    with tempfile.TemporaryDirectory() as name:
+        photos = arguments.photos or measure.sample_photographs(Path(name) / "photos")
+        files = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+        sizes, seconds, packing = compare(files[: arguments.images], recipe, arguments.rounds)
+    measure.publish("size", page(sizes, seconds, packing, arguments), arguments.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""Restart markers and Huffman tables: they change how coefficients are stored, and never a coefficient."""
+
+from __future__ import annotations
+
+import sys
+from io import BytesIO
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_images import KINDS, PILLOW, Pixels, each_backend, exif, jpeg, native, photo, save, segment, twin
+from PIL import Image, ImageCms
+
+from iofast.errors import DecodeError, OptionError
+from iofast.kernel.contract import TranscodeRecipe, mcus_per_row, restart_interval
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # the tools stand beside the package
+
+from tools.jpeg_symbols import Baseline, read
+
+needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+needs_markers = pytest.mark.skipif(PILLOW < (10, 2), reason="this Pillow writes no restart markers")
+NOISE = np.random.default_rng(0).integers(0, 2, (64, 96, 3), np.uint8) * 255  # the largest coefficients there are
+
+
+def coefficients(image: Baseline) -> list[Pixels]:
+    return [part.coefficients for part in image.components]
+
+
+def same(one: bytes, other: bytes) -> bool:
+    """Whether two baseline JPEGs hold the same image: coefficients, quantisation, sampling, size."""
+    a, b = read(one), read(other)
+    layout = [[(part.identifier, part.across, part.down) for part in image.components] for image in (a, b)]
+    steps = [[image.quantisation[part.quantisation] for part in image.components] for image in (a, b)]
+    equal = all(np.array_equal(x, y) for x, y in zip(coefficients(a), coefficients(b), strict=True))
+    return equal and layout[0] == layout[1] and steps[0] == steps[1] and (a.width, a.height) == (b.width, b.height)
+
+
+def extras(data: bytes) -> list[tuple[int, bytes]]:
+    """The APPn and COM segments, in order."""
+    found, at = [], 2
+    while data[at + 1] != 0xDA:
+        size = int.from_bytes(data[at + 2 : at + 4], "big")
+        if 0xE0 <= data[at + 1] <= 0xEF or data[at + 1] == 0xFE:
+            found.append((data[at + 1], data[at + 4 : at + 2 + size]))
+        at += 2 + size
+    return found
+
+
+def pixels(data: bytes) -> Pixels:
+    return np.asarray(Image.open(BytesIO(data)))
+
+
+@given(mcus=st.integers(1, 8192))
+def test_the_interval_is_the_divisor_nearest_to_four(mcus: int) -> None:
+    interval = restart_interval(mcus)
+    assert mcus % interval == 0
+    others = [n for n in range(1, mcus + 1) if mcus % n == 0 and n != interval]
+    assert all((abs(n - 4), n) > (abs(interval - 4), interval) for n in others)
+
+
+@pytest.mark.parametrize(("mcus", "interval"), [(1, 1), (16, 4), (22, 2), (15, 3), (10, 5), (43, 1), (14, 2), (7, 1)])
+def test_intervals(mcus: int, interval: int) -> None:
+    assert restart_interval(mcus) == interval
+
+
+@each_backend
+@needs_markers
+@settings(max_examples=40)
+@given(
+    size=st.tuples(st.integers(1, 200), st.integers(1, 80)),
+    subsampling=st.sampled_from(["420", "422", "444"]),
+    mode=st.sampled_from(["RGB", "L"]),
+    name=st.sampled_from(["JPEG", "PNG"]),
+)
+def test_auto_writes_that_interval(
+    kernel: ModuleType, size: tuple[int, int], subsampling: str, mode: str, name: str
+) -> None:
+    data = save(Image.fromarray(photo(*size)).convert(mode), name)  # a JPEG goes through C, a PNG through Pillow
+    made = kernel.transcode(data, TranscodeRecipe(restart="auto", subsampling=subsampling)).data
+    header, found = kernel.read_header(made), read(made)
+    assert header.mcus == found.mcus[0] == mcus_per_row(size[0], 1 if mode == "L" else 3, subsampling)
+    assert header.restart == found.interval == restart_interval(header.mcus)
+    assert found.markers == found.mcus[0] * found.mcus[1] // found.interval - 1
+    assert same(made, kernel.transcode(data, TranscodeRecipe(restart=0, subsampling=subsampling)).data)
+
+
+@each_backend
+def test_words_and_numbers(kernel: ModuleType) -> None:
+    data = KINDS["420"](photo(160, 60))
+    assert kernel.read_header(kernel.transcode(data, TranscodeRecipe(restart=0)).data).restart == 0
+    if kernel is native or PILLOW >= (10, 2):
+        for restart in (1, 7, 65_535):
+            assert kernel.read_header(kernel.transcode(data, TranscodeRecipe(restart=restart)).data).restart == restart
+        assert kernel.read_header(kernel.transcode(data, TranscodeRecipe(restart=None)).data).restart == 5
+
+
+def test_auto_does_without_where_pillow_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twin, "pillow_version", "9.5.0.post2")
+    data = save(Image.fromarray(photo(160, 60)), "PNG")
+    assert twin.read_header(twin.transcode(data, TranscodeRecipe(restart="auto")).data).restart == 0
+    if native:
+        assert native.read_header(native.transcode(data, TranscodeRecipe(restart="auto")).data).restart == 5
+
+
+@needs_native
+@pytest.mark.parametrize("quality", [1, 30, 59, 60, 82, 83, 93, 94, 100])
+def test_every_symbol_has_a_code(quality: int) -> None:
+    """Noise of full contrast has coefficients that no photograph has; `read` finds codes that are not prefix-free."""
+    plain = native.transcode(jpeg(NOISE, quality=100, subsampling="4:4:4"), TranscodeRecipe(quality=quality)).data
+    assert same(native.rewrite(plain, 0, native.STANDARD), plain)
+    found = read(plain)
+    for kind, symbols in ((0, 12), (1, 162)):
+        for number in (0, 1):
+            table = found.tables[kind, number]
+            assert len({v for v, n in zip(table.values, table.lengths, strict=True) if n}) == symbols
+            assert max(table.lengths) <= 16
+
+
+@needs_native
+@pytest.mark.parametrize("source", ["JPEG", "PNG"])
+def test_all_images_of_a_quality_have_the_same_tables(source: str) -> None:
+    """So that a decoder may keep what it has prepared for them."""
+    found = set()
+    for seed in range(3):
+        data = save(Image.fromarray(photo(100 + 30 * seed, 60, seed)), source)
+        made = native.transcode(data, TranscodeRecipe(restart="auto")).data
+        found.add(b"".join(body for marker, body in read(made).segments if marker == 0xC4))
+    assert len(found) == 1
+
+
+@needs_native
+@pytest.mark.parametrize(("quality", "cost"), [(50, 1.06), (75, 1.06), (90, 1.035), (97, 1.015)])
+def test_markers_cost_little(quality: int, cost: float) -> None:
+    """Noise in an image of 170 MCUs is not what the tables are for; benchmarks/bench_size.py measures photographs."""
+    data, recipe = KINDS["444"](photo(512, 384)), TranscodeRecipe(256, "short", quality=quality, restart="auto")
+    marked = native.transcode(data, recipe).data
+    assert len(marked) < len(native.rewrite(marked, recipe.interval(22), native.STANDARD))
+    assert len(marked) <= cost * len(native.rewrite(marked, 0, native.STANDARD))
+
+
+@needs_native
+def test_every_decoder_sees_the_same_pixels() -> None:
+    cv2, simplejpeg = pytest.importorskip("cv2"), pytest.importorskip("simplejpeg")
+
+    def views(data: bytes) -> list[Pixels]:
+        opencv = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        return [pixels(data), opencv, simplejpeg.decode_jpeg(data), native.decode(data), twin.decode(data)]
+
+    for seed, subsampling in enumerate(("420", "422", "444")):
+        recipe = TranscodeRecipe(size=90, mode="short", restart="auto", subsampling=subsampling)
+        made = native.transcode(jpeg(photo(333, 222, seed)), recipe).data
+        for ours, plain in zip(views(made), views(native.rewrite(made, 0, native.STANDARD)), strict=True):
+            assert np.array_equal(ours, plain)
+
+
+@needs_native
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("progressive")])
+def test_rewriting_keeps_every_coefficient(kind: str) -> None:
+    data = KINDS[kind](photo(90, 60))
+    for restart, tables in ((0, native.OPTIMAL), (1, native.STANDARD), (5, 90), (3, native.OPTIMAL)):
+        made = native.rewrite(data, restart, tables)
+        assert same(made, data)
+        assert extras(made) == extras(data)
+        assert read(made).interval == restart
+        assert np.array_equal(pixels(made), pixels(data))
+
+
+@needs_native
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_progressive_jpeg_becomes_the_baseline_one(mode: str) -> None:
+    """Pillow writes the same coefficients both ways."""
+    data = jpeg(photo(170, 90), mode, progressive=True)
+    recipe = TranscodeRecipe(format="keep", restart="auto")
+    made = native.transcode(data, recipe).data
+    header = native.read_header(made)
+    assert native.read_header(data).progressive
+    assert not header.progressive
+    assert header.restart == restart_interval(header.mcus)
+    assert same(made, jpeg(photo(170, 90), mode))
+    assert native.transcode(made, recipe).data == made
+
+
+@needs_native
+def test_kept_jpegs_keep_their_metadata() -> None:
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes() + bytes(100_000)  # of two segments
+    options: dict[str, object] = {"exif": exif(6), "icc_profile": profile, "comment": b"a comment", "dpi": (72, 72)}
+    for mode in ("RGB", "CMYK"):
+        for progressive in (False, True):
+            data = jpeg(photo(170, 90), mode, progressive=progressive, **options)
+            result = native.transcode(data, TranscodeRecipe(format="keep", restart="auto"))
+            assert result[1:] == ("jpg", 90, 170, 6, 90, 170)
+            assert len(extras(data)) >= 5
+            assert extras(result.data) == extras(data)
+            assert np.array_equal(pixels(result.data), pixels(data))
+
+
+@each_backend
+@pytest.mark.parametrize("restart", [None, 0])
+def test_without_the_wish_nothing_is_rewritten(kernel: ModuleType, restart: int | None) -> None:
+    data = KINDS["progressive"](photo(60, 40))
+    assert kernel.transcode(data, TranscodeRecipe(format="keep", restart=restart)).data == data
+
+
+def in_three_scans(sampling: int) -> bytes:
+    """64 x 64 pixels in colour: three grayscale JPEGs as scans of one, luma with `sampling` blocks a side."""
+    parts = [jpeg(photo(side, side, seed), "L") for seed, side in enumerate((64, 64 // sampling, 64 // sampling))]
+    frame = bytes([0xFF, 0xC0, 0, 17, 8, 0, 64, 0, 64, 3, 1, 17 * sampling, 0, 2, 0x11, 0, 3, 0x11, 0])
+    before, tables = (parts[0][: segment(parts[0], 0xC0)], parts[0][segment(parts[0], 0xC4) : segment(parts[0], 0xDA)])
+    data = before + frame + tables
+    for number, part in enumerate(parts, 1):
+        head = bytes([0xFF, 0xDA, 0, 8, 1, number, 0, 0, 63, 0])
+        data += head + part[segment(part, 0xDA) + len(head) : -2]
+    return data + b"\xff\xd9"
+
+
+@needs_native
+def test_what_one_scan_cannot_hold_is_kept_byte_by_byte() -> None:
+    """Luma of 4x4 blocks with two of chroma: 18 to the MCU, and ten are allowed. Three scans can."""
+    data = in_three_scans(4)
+    assert pixels(data).shape == (64, 64, 3)
+    assert native.rewrite(data, 1) is None
+    assert native.transcode(data, TranscodeRecipe(format="keep", restart="auto")).data == data
+
+
+@needs_native
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_a_progressive_jpeg_that_lacks_scans_is_kept_byte_by_byte(mode: str) -> None:
+    """Decoders smooth its blocks, which they would not if the same coefficients came as a baseline file."""
+    whole = jpeg(photo(90, 60), mode, progressive=True)
+    data = whole[: whole.rindex(b"\xff\xda")] + b"\xff\xd9"
+    assert native.rewrite(data, 1) is None
+    assert native.transcode(data, TranscodeRecipe(format="keep", restart="auto")).data == data
+    assert native.rewrite(whole, 1) is not None
+
+
+@needs_native
+def test_coefficients_that_have_no_code_are_kept_byte_by_byte() -> None:
+    """DCs of 2047 and 4094, which no image of 8 bits has, and libjpeg's encoder writes as something else."""
+    step = bytes([0xFF, 0xDB, 0, 67, 0]) + bytes([1] * 64)
+    frame = bytes([0xFF, 0xC0, 0, 11, 8, 0, 8, 0, 16, 1, 1, 0x11, 0])
+    one_code = [bytes([0xFF, 0xC4, 0, 20, kind, 1, *[0] * 15, symbol]) for kind, symbol in ((0x00, 11), (0x10, 0))]
+    scan = bytes([0xFF, 0xDA, 0, 8, 1, 1, 0, 0, 63, 0]) + b"\x7f\xf3\xff\x00\xbf"  # twice 0, eleven ones, 0
+    data = b"\xff\xd8" + step + frame + b"".join(one_code) + scan + b"\xff\xd9"
+    assert [part.coefficients[0, :, 0].tolist() for part in read(data).components] == [[2047, 4094]]
+    for tables in (native.OPTIMAL, native.STANDARD, 90):
+        assert native.rewrite(data, 1, tables) is None
+    assert native.transcode(data, TranscodeRecipe(format="keep", restart="auto")).data == data
+
+
+@needs_native
+def test_scans_of_one_component_each_are_joined() -> None:
+    """The same layout with fewer blocks fits, and has markers afterwards."""
+    data = in_three_scans(2)
+    made = native.transcode(data, TranscodeRecipe(format="keep", restart="auto")).data
+    assert read(made).interval == 4
+    assert np.array_equal(pixels(made), pixels(data))
+
+
+@needs_native
+def test_damage_is_found_as_without() -> None:
+    for kind in ("420", "progressive", "gray"):
+        whole = KINDS[kind](photo(120, 90))
+        scan = segment(whole, 0xDA)
+        broken = whole[: scan + 40] + b"\xff\xd3" * 8 + whole[scan + 56 :]
+        for data in (whole[: len(whole) // 2], whole[:-2], whole[: scan + 3], b"", b"text", broken):
+            said = []
+            for restart in (None, "auto"):
+                with pytest.raises(DecodeError) as caught:
+                    native.transcode(data, TranscodeRecipe(format="keep", restart=restart))
+                said.append(str(caught.value))
+            assert len(set(said)) == 1
+            if data[:3] == b"\xff\xd8\xff":
+                with pytest.raises(DecodeError):
+                    native.rewrite(data, 1)
+
+
+@needs_native
+def test_limits() -> None:
+    data = KINDS["420"](photo(60, 40))
+    with pytest.raises(DecodeError, match="larger than the limit"):
+        native.rewrite(data, 1, max_pixels=60 * 40 - 1)
+    assert native.rewrite(data, 1, max_pixels=60 * 40)
+    for restart, tables in ((-1, 0), (65_536, 0), (0, 101), (0, -2)):
+        with pytest.raises(ValueError, match="rewrite: restart 0-65535, tables -1 to 100"):
+            native.rewrite(data, restart, tables)
+
+
+@needs_native
+def test_one_image_leaves_nothing_to_the_next() -> None:
+    """libjpeg keeps tables and the wish for markers in its objects; each image sets all of them."""
+    data = save(Image.fromarray(photo(120, 90)), "JPEG", exif=exif(3), comment=b"secret")
+    recipe = TranscodeRecipe(restart="auto")
+    first, kept = native.transcode(data, recipe).data, native.rewrite(data, 0)
+    gray = KINDS["gray"](NOISE)
+    for _ in range(2):
+        for tables in (native.OPTIMAL, native.STANDARD, 30, 99):
+            native.rewrite(gray, 3, tables)
+            assert native.transcode(data, recipe).data == first
+            assert native.rewrite(data, 0) == kept
+    assert not extras(first)[1:]
+    assert b"secret" in kept
+
+
+def test_the_twin_cannot_rewrite_and_says_so() -> None:
+    with pytest.raises(OptionError, match="need the native kernel") as caught:
+        twin.transcode(KINDS["420"](photo(60, 40)), TranscodeRecipe(format="keep", restart="auto"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("restart", [-1, 65_536, 2.0, True, "often", "4"])
+def test_wrong_intervals(restart: object) -> None:
+    with pytest.raises(OptionError, match=r"^restart must be auto, none or 0 to 65535 \(MCUs\), found ") as caught:
+        TranscodeRecipe(restart=restart)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,195 @@
+"""Restart markers, from the option to the container: what is written, what is recorded, what `iofast info` says."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_images import PILLOW, Pixels, exif, jpeg, photo, save
+from PIL import Image
+
+from iofast import kernel
+from iofast.cli import main
+from iofast.commands import info
+from iofast.containers.lmdb import LmdbReader
+from iofast.errors import OptionError, TargetError
+from iofast.kernel.contract import restart_interval
+from iofast.packing import PackOptions, pack
+from iofast.packing.options import PackKeywords
+from iofast.packing.plan import make_plan
+from iofast.source import SourceOptions
+from iofast.source.scan import scan
+
+pytestmark = pytest.mark.skipif(
+    kernel.backend != "native" and PILLOW < (10, 2), reason="this Pillow writes no restart markers"
+)
+needs_native = pytest.mark.skipif(kernel.backend != "native", reason="the native kernel is not in use")
+WIDTHS = (352, 320, 344, 256, 240, 80)  # at 4:2:0: 22, 20, 21.5, 16, 15 and 5 MCUs per row
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """JPEGs of all kinds, one PNG, one BMP."""
+    root = tmp_path_factory.mktemp("images")
+    for number, width in enumerate(WIDTHS):
+        options: dict[str, object] = {"progressive": number % 2 == 1, "exif": exif(6 if number == 2 else 1)}
+        mode = ("RGB", "L", "CMYK")[number % 3]
+        (root / f"{number}.jpg").write_bytes(jpeg(photo(width, 90, number), mode, comment=b"hello", **options))
+    (root / "x.png").write_bytes(save(Image.fromarray(photo(160, 90)), "PNG"))
+    (root / "y.bmp").write_bytes(save(Image.fromarray(photo(160, 90)), "BMP"))
+    return root
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, bytes]]]:
+    """The recipe, and the fields of every record."""
+    with LmdbReader(path) as reader:
+        return dict(reader.manifest.recipe), [dict(record.fields) for record in reader]
+
+
+def shown(payload: bytes) -> Pixels:
+    return np.asarray(Image.open(io.BytesIO(payload)).convert("RGB"))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "recorded"),
+    [
+        ({"resize": 64}, "auto"),
+        ({"resize": 64, "restart": "auto"}, "auto"),
+        ({"resize": 64, "restart": "none"}, 0),
+        ({"resize": 64, "restart": 0}, 0),
+        ({"resize": 64, "restart": 3}, 3),
+        ({}, None),
+        ({"restart": "auto"}, "auto"),
+        ({"format": "webp", "resize": 64}, None),
+    ],
+)
+def test_what_the_recipe_says(keywords: PackKeywords, recorded: object) -> None:
+    assert PackOptions(**keywords).shaping().get("restart") == recorded
+    assert PackOptions(**keywords).recipe().restart == recorded
+
+
+def test_encoded_jpegs_have_markers_by_default(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out.lmdb", resize=64)
+    recipe, records = read(tmp_path / "out.lmdb")
+    assert recipe["restart"] == "auto"
+    for fields in records:
+        header = kernel.read_header(fields["jpg"])
+        assert header.restart == restart_interval(header.mcus)
+    pack(images, tmp_path / "plain.lmdb", resize=64, restart="none")
+    recipe, plain = read(tmp_path / "plain.lmdb")
+    assert recipe["restart"] == 0
+    for with_markers, without in zip(records, plain, strict=True):
+        assert kernel.read_header(without["jpg"]).restart == 0
+        assert np.array_equal(shown(with_markers["jpg"]), shown(without["jpg"]))
+
+
+def test_kept_jpegs_stay_as_they_are_unless_markers_are_asked_for(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out.lmdb")
+    recipe, records = read(tmp_path / "out.lmdb")
+    assert "restart" not in recipe
+    assert [fields["jpg"] for fields in records[:6]] == [path.read_bytes() for path in sorted(images.glob("*.jpg"))]
+    header = kernel.read_header(records[7]["jpg"])  # the BMP, which had to be encoded
+    assert header.restart == restart_interval(header.mcus) == 5
+
+
+@needs_native
+def test_kept_jpegs_get_markers_and_lose_nothing(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out.lmdb", restart="auto")
+    _, records = read(tmp_path / "out.lmdb")
+    for fields, path in zip(records[:6], sorted(images.glob("*.jpg")), strict=True):
+        header, original = kernel.read_header(fields["jpg"]), kernel.read_header(path.read_bytes())
+        assert header[:5] == original[:5]
+        assert not header.progressive
+        assert header.restart == restart_interval(header.mcus)
+        assert np.array_equal(shown(fields["jpg"]), shown(path.read_bytes()))
+        kept, before = (Image.open(io.BytesIO(data)).info for data in (fields["jpg"], path.read_bytes()))
+        assert kept["comment"] == b"hello"
+        assert kept["exif"] == before["exif"]
+        assert json.loads(fields["json"])["packed"] == "rewritten"
+    assert records[6]["png"] == (images / "x.png").read_bytes()
+    assert [json.loads(fields["json"])["packed"] for fields in records[6:]] == ["kept", "encoded"]
+
+
+@needs_native
+@pytest.mark.parametrize("keywords", [{"resize": 64}, {"restart": "auto"}, {"restart": 2}])
+def test_the_same_bytes_for_any_number_of_workers(images: Path, tmp_path: Path, keywords: PackKeywords) -> None:
+    digests = set()
+    for workers in (1, 2, 3):
+        target = tmp_path / f"{workers}.lmdb"
+        pack(images, target, workers=workers, **keywords)
+        digests.add(hashlib.sha256(target.read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
+def test_other_intervals_do_not_go_on_with_the_work(images: Path, tmp_path: Path) -> None:
+    source, folder = scan(images, SourceOptions()), tmp_path / "out.lmdb.partial"
+    folder.mkdir()
+    make_plan(source, PackOptions(resize=64), 1000).save(folder / "plan.json")
+    with pytest.raises(TargetError, match="holds the work of a run with restart auto, not 0: give that command again"):
+        pack(images, tmp_path / "out.lmdb", resize=64, restart="none")
+
+
+def test_kept_jpegs_need_the_native_kernel_for_markers(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "backend", "python")
+    with pytest.raises(OptionError, match="needs the native kernel") as caught:
+        pack(images, tmp_path / "out.lmdb", restart="auto")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestCommands:
+    @pytest.mark.parametrize("word", ["often", "-1", "65536", "2.5", ""])
+    def test_wrong_intervals_are_one_line(
+        self, word: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["pack", str(images), str(tmp_path / "out.lmdb"), f"--restart={word}"]) == 2
+        text, error = capsys.readouterr()
+        assert text == ""
+        assert error.startswith("iofast pack: error: restart must be auto, none or 0 to 65535 (MCUs), found ")
+        assert error.count("\n") == 1
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(("word", "recorded"), [("auto", "auto"), ("none", 0), ("0", 0), ("6", 6)])
+    def test_the_option_arrives(self, word: str, recorded: object, images: Path, tmp_path: Path) -> None:
+        target = tmp_path / "out.lmdb"
+        arguments = ["pack", str(images), str(target), "--resize", "32", "--restart", word, "--quiet"]
+        assert main(arguments) == 0
+        assert read(target)[0]["restart"] == recorded
+
+    def test_info(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        target = tmp_path / "out.lmdb"
+        pack(images, target, resize=90)
+        wanted = Counter(str(kernel.read_header(fields["jpg"]).restart) for fields in read(target)[1])
+        assert main(["info", str(target), "--json"]) == 0
+        restart = json.loads(capsys.readouterr().out)["restart"]
+        assert restart == {"sampled": 8, "jpegs": 8, "share": 1.0, "intervals": dict(wanted)}
+        assert main(["info", str(target)]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        most, number = wanted.most_common(1)[0]
+        assert f"markers in 100% of the JPEGs; MCUs per interval: {most} in {number / 8:.0%}" in text
+        assert "sampled" not in text
+
+    def test_info_of_a_sample(
+        self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pack(images, tmp_path / "out.lmdb", resize=64)
+        monkeypatch.setattr(info, "_SAMPLE", 5)
+        assert main(["info", str(tmp_path / "out.lmdb")]) == 0
+        assert "(of 5 sampled)" in " ".join(capsys.readouterr().out.split())
+
+    def test_info_without_markers_and_without_jpegs(
+        self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["info", str(images)]) == 0
+        assert "no markers" in capsys.readouterr().out
+        pack(images, tmp_path / "out.lmdb", format="png")
+        assert main(["info", str(tmp_path / "out.lmdb"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["restart"] is None
