@@ -16,7 +16,7 @@ MAX_FIELD_NAME = 64  # an LMDB key has 511 bytes and a USTAR name 100; key + "."
 MAX_PAYLOAD = (1 << 32) - 1  # bytes; an LMDB value and the index's u32 length both end here
 
 IMAGE_FIELDS = ("jpg", "png", "webp")  # an encoded image, in the order in which a reader looks for the image
-RAW_FIELDS = ("rgb", "yuv")  # raw pixels, their width and height in `json`
+RAW_FIELDS = ("rgb", "yuv")  # raw pixels, their width and height in `json`; the kernel numbers them from 1
 LABEL_FIELD = "cls"
 JSON_FIELD = "json"
 

@@ -74,7 +74,7 @@ def test_changed_and_deleted_payloads_are_damage(container: Path, tmp_path: Path
         with pytest.raises(ContainerError, match=f"0000000{index}: json at offset .* is damaged"):
             reader.record(index)
     located = reader.locate(np.arange(6), "json")  # a batch goes on: the kernel fails these rows by their checksums
-    with reader.payloads(located, 3, 5) as (fds, offsets, lengths, crcs, _):
+    with reader.payloads(located, 3, 5) as (fds, offsets, lengths, crcs, *_):
         assert crcs is not None
         for fd, offset, length, crc in zip(fds, offsets, lengths, crcs, strict=True):
             assert google_crc32c.value(os.pread(int(fd), int(length), int(offset))) != crc

@@ -125,7 +125,7 @@ def test_many_threads_open_and_close_at_will(container: Path) -> None:
         for _ in range(60):
             indices = rng.integers(0, 300, 16)
             located = reader.locate(indices, "jpg")
-            with reader.payloads(located, 0, 16) as (fds, offsets, lengths, _, _):
+            with reader.payloads(located, 0, 16) as (fds, offsets, lengths, *_):
                 for i, fd, offset, length in zip(indices, fds, offsets, lengths, strict=True):
                     assert os.pread(int(fd), int(length), int(offset)) == right[i].fields["jpg"]
             assert reader.record(int(indices[0])) == right[indices[0]]

@@ -22,6 +22,7 @@ class Located(NamedTuple):
     """Where the payloads of one field lie, and what the index says of their records: columns of N rows each.
 
     `crc` is None where the index has no checksums (a plain folder). `width` and `height` are upright, 0 = unknown.
+    `kind` tells raw pixels: 1 + the field's place in `record.RAW_FIELDS`, 0 = any other payload.
     """
 
     indices: NDArray[np.int64]  # the dense indices that were asked for
@@ -33,17 +34,22 @@ class Located(NamedTuple):
     file: NDArray[np.uint32]  # which file; meaning known to the reader alone
     offset: NDArray[np.uint64]
     length: NDArray[np.uint64]
+    kind: NDArray[np.uint8]
     crc: NDArray[np.uint32] | None
 
 
 class Payloads(NamedTuple):
-    """The `source` of `kernel.decode_batch` for some rows: open descriptors, or addresses where fd is -1."""
+    """The `source` of `kernel.decode_batch` for some rows: open descriptors, or addresses where fd is -1.
+
+    `raw` is (N, 3): kind, upright width and height of payloads that are raw pixels; None where there are none.
+    """
 
     fds: NDArray[np.int32]
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
     crcs: NDArray[np.uint32] | None
     orientations: NDArray[np.uint8]
+    raw: NDArray[np.int32] | None
 
 
 class Reader(ABC):

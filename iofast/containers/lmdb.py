@@ -73,6 +73,7 @@ class LmdbReader(Reader):
             offset=offset,
             length=length,
             crc=place["crc"].astype(np.uint32),
+            kind=_kinds(self.manifest.fields)[number],
         )
 
     @contextlib.contextmanager
@@ -83,7 +84,10 @@ class LmdbReader(Reader):
         crcs = None if located.crc is None else located.crc[rows]
         offsets, lengths = located.offset[rows], located.length[rows]
         fds = np.full(len(offsets), opened.fd, np.int32)
-        yield Payloads(fds, offsets, lengths, crcs, located.orientation[rows])
+        raw = None
+        if located.kind[rows].any():
+            raw = np.stack((located.kind[rows], located.width[rows], located.height[rows]), 1, dtype=np.int32)
+        yield Payloads(fds, offsets, lengths, crcs, located.orientation[rows], raw)
 
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload in the file's map, without a copy, its CRC32C checked; see `Reader.view`."""
@@ -203,6 +207,11 @@ def _look_up(tree: Tree, keys: list[bytes | None], offset: NDArray[np.uint64], l
     for i, key in enumerate(keys):
         if key is not None:
             offset[i], length[i] = tree.find(key) or (0, 0)
+
+
+def _kinds(fields: tuple[str, ...]) -> NDArray[np.uint8]:
+    """The `Located.kind` of each field."""
+    return np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)
 
 
 def _numbers(fields: tuple[str, ...], field: str | None, rows: Rows, path: str) -> NDArray[np.intp]:

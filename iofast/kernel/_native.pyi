@@ -12,6 +12,7 @@ def decode_batch(
     lengths: Buffer,
     crcs: Buffer | None,
     orientations: Buffer,
+    raw: Buffer | None,
     boxes: Buffer,
     flips: Buffer,
     out: Buffer,
@@ -33,6 +34,7 @@ def transcode(
     v_samp: int,
     restart: int,
     denominator: int,
+    kind: int,
     /,
 ) -> tuple[int, bytes | None]: ...
 def rewrite(

@@ -23,7 +23,16 @@ Source = tuple[
     NDArray[np.uint64],  # lengths
     "NDArray[np.uint32] | None",  # CRC32C of each payload; None = not checked
     NDArray[np.uint8],  # EXIF orientation, 1-8, to be applied
+    "NDArray[np.int32] | None",  # (N, 3): `Kind`, upright width and height; None = all are encoded images
 ]
+
+
+class Kind(IntEnum):
+    """What a payload is: an encoded image, or pixels as the fields `rgb` and `yuv` have them (docs/format.md)."""
+
+    ENCODED = 0
+    RGB = 1
+    YUV420 = 2
 
 
 class Status(IntEnum):
@@ -109,7 +118,7 @@ class Transcoded(NamedTuple):
     """One packed image. All sizes are upright."""
 
     data: bytes
-    field: str  # jpg, png or webp
+    field: str  # jpg, png, webp, rgb or yuv
     width: int
     height: int
     orientation: int  # 1, unless the payload was kept verbatim with its tag
@@ -124,7 +133,8 @@ class TranscodeRecipe:
     `mode`: `short` and `long` make that side `size` pixels and keep the aspect ratio; `exact` makes a square of `size`
     whatever the aspect ratio; `crop` makes the short side `size` and cuts the centre square; `none` keeps the size.
     `reducing_gap` (Pillow's word): a large JPEG is decoded at 1/2, 1/4 or 1/8 where that is still at least this many
-    times the wanted size; 0 = always in full. `format="keep"` stores the bytes as they are where no pixel changes.
+    times the wanted size; 0 = always in full. `format="keep"` stores the bytes as they are where no pixel changes;
+    `rgb` and `yuv420` store pixels that need no decoder.
     `restart`: MCUs per restart interval of a JPEG, 0 = no restart markers, "auto" = the best for decoding parts of it
     (`restart_interval`). A JPEG that is kept is written again for it, with the same coefficients and markers; with 0 or
     None it is not touched (None is "auto" for whatever is encoded).
@@ -144,7 +154,7 @@ class TranscodeRecipe:
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, ("short", "long", "exact", "crop", "none"))
         _one_of("filter", self.filter, FILTERS)
-        _one_of("format", self.format, ("jpeg", "png", "webp", "keep"))
+        _one_of("format", self.format, ("jpeg", "png", "webp", "rgb", "yuv420", "keep"))
         _one_of("subsampling", self.subsampling, ("420", "422", "444"))
         if self.size is not None:
             _whole("size (resize) in pixels", self.size, 1, MAX_SIDE)

@@ -14,6 +14,7 @@ from iofast.errors import DecodeError, OptionError
 from iofast.kernel import _native, twin
 from iofast.kernel.contract import (
     FILTERS,
+    MAX_BYTES,
     MAX_PIXELS,
     MAX_SIDE,
     MESSAGES,
@@ -22,6 +23,7 @@ from iofast.kernel.contract import (
     Counts,
     DecodeOptions,
     Header,
+    Kind,
     Source,
     Status,
     Transcoded,
@@ -34,7 +36,13 @@ crc32c = _native.crc32c
 
 _SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 _INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them
-_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8)
+_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
+_KINDS = {
+    "jpeg": (Kind.ENCODED, "jpg"),
+    "keep": (Kind.ENCODED, "jpg"),
+    "rgb": (Kind.RGB, "rgb"),
+    "yuv420": (Kind.YUV420, "yuv"),
+}  # what the C code makes, and under which field it is stored
 STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the best for one image
 _WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no pixel is resampled
 
@@ -95,6 +103,8 @@ def decode_batch(
             raise OptionError(f"decode_batch wants an array of {np.dtype(dtype)}, found {column.dtype}")
     if boxes.ndim != 2 or boxes.shape[1] != 8:
         raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
+    if source[5] is not None and source[5].shape[1:] != (3,):
+        raise OptionError(f"raw, the last of source, must have the shape ({len(out)}, 3), found {source[5].shape}")
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
     _native.decode_batch(context.handle, *source, boxes, flips, out, status, start, stop)
@@ -132,6 +142,7 @@ def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
         np.array([payload.size], np.uint64),
         None,
         np.array([orientation], np.uint8),
+        None,
     )
     out = np.empty((1, height, width, 3), np.uint8)
     result = np.zeros(1, np.int32)
@@ -146,7 +157,7 @@ def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
 
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """Decode, make upright, resize and encode in one call without the GIL. Results and errors are the twin's."""
-    if recipe.format not in ("jpeg", "keep"):
+    if recipe.format not in _KINDS:
         return twin.transcode(data, recipe)
     status, width, height, orientation, components, _, _, mcus = _native.read_header(data)
     if status in (Status.UNSUPPORTED, Status.OK) and width * height > recipe.max_pixels:
@@ -161,7 +172,9 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         decode(data, orientation)  # a container holds only images that decode
         kept = rewrite(data, recipe.interval(mcus), OPTIMAL, recipe.max_pixels) if recipe.restart and mcus else None
         return Transcoded(bytes(data) if kept is None else kept, "jpg", width, height, orientation, width, height)
-    if max(x1 - x0, y1 - y0) > MAX_SIDE or (x1 - x0) * (y1 - y0) > recipe.max_pixels or max(size) > _INT_MAX:
+    kind, field = _KINDS[recipe.format]
+    most = recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, MAX_BYTES // 3)
+    if max(x1 - x0, y1 - y0) > MAX_SIDE or (x1 - x0) * (y1 - y0) > most or max(size) > _INT_MAX:
         raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({x1 - x0}x{y1 - y0} pixels after resizing)")
     with _borrowed(DecodeOptions(filter=recipe.filter, max_pixels=recipe.max_pixels)) as context:
         status, payload = _native.transcode(
@@ -172,15 +185,16 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
             y1 - y0,
             orientation,
             recipe.quality,
-            *_SAMPLING[recipe.subsampling],
+            *_SAMPLING["420" if kind == Kind.YUV420 else recipe.subsampling],
             recipe.interval(mcus_per_row(x1 - x0, min(components, 3), recipe.subsampling)),
             _denominator((width, height), size, recipe.reducing_gap),
+            kind,
         )
     if status == Status.UNSUPPORTED:
         return _by_twin(data, recipe)
     if payload is None:
         raise DecodeError(MESSAGES[Status(status)])
-    return Transcoded(payload, "jpg", x1 - x0, y1 - y0, 1, width, height)
+    return Transcoded(payload, field, x1 - x0, y1 - y0, 1, width, height)
 
 
 def _by_twin(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:

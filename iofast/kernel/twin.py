@@ -20,8 +20,9 @@ from PIL import Image
 from PIL import __version__ as pillow_version
 
 from iofast.errors import OptionError
-from iofast.kernel import pillow
+from iofast.kernel import pillow, raw
 from iofast.kernel.contract import (
+    MAX_BYTES,
     MAX_PIXELS,
     MAX_SIDE,
     STAGES,
@@ -29,6 +30,7 @@ from iofast.kernel.contract import (
     Counts,
     DecodeOptions,
     Header,
+    Kind,
     Source,
     Status,
     Transcoded,
@@ -38,8 +40,9 @@ from iofast.kernel.contract import (
 
 Buffer = bytes | bytearray | memoryview
 
-_FIELDS = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # what can be stored, and under which field
-_SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383}  # pixels a side that the format can hold
+# What can be stored, and under which field; how many pixels a side can have.
+_FIELDS = {"jpeg": "jpg", "png": "png", "webp": "webp", "rgb": "rgb", "yuv420": "yuv"}
+_SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE, "yuv420": MAX_SIDE}
 _SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
 
 
@@ -99,9 +102,11 @@ def decode_rows(
     size = (out.shape[2], out.shape[1])
     for row in rows:
         try:
-            data = _payload(source, row, options.max_bytes)
             box = tuple(int(edge) for edge in boxes[row])
-            pixels = _window(data, int(source[4][row]), box, size, options)
+            if source[5] is None or source[5][row, 0] == Kind.ENCODED:
+                pixels = _window(source, row, box, size, options)
+            else:
+                pixels = _raw_window(source, row, source[5][row].tolist(), box, size, options)
             out[row] = pixels[:, ::-1] if flips[row] else pixels
             status[row] = Status.OK
         except Exception as error:  # a damaged image raises whatever it likes; one row must never end a batch
@@ -120,7 +125,9 @@ def _check_shapes(
         raise OptionError(f"out must be uint8 of shape (N, height, width, 3), found {out.dtype} {out.shape}")
     if boxes.shape != (len(out), 8):
         raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
-    columns = [column for column in (*source, flips, status) if column is not None]
+    if source[5] is not None and source[5].shape != (len(out), 3):
+        raise OptionError(f"raw, the last of source, must have the shape ({len(out)}, 3), found {source[5].shape}")
+    columns = [column for column in (*source[:5], flips, status) if column is not None]
     if any(column.shape != (len(out),) for column in columns):
         shapes = ", ".join(str(column.shape) for column in columns)
         raise OptionError(f"source, flips and status must have the shape ({len(out)},) as out has, found {shapes}")
@@ -152,22 +159,47 @@ def _read(fd: int, offset: int, length: int) -> bytes:
 
 
 def _window(
-    data: bytes, orientation: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+    source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> NDArray[np.uint8]:
-    opened = pillow.open_image(data, options.max_pixels)
-    orientation = 1 if opened.format == "tiff" else orientation
-    width, height = opened.upright(orientation)
-    x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
-    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-        raise pillow.StatusError(Status.BOX)
-    if not (0 <= x <= virtual_width - size[0] and 0 <= y <= virtual_height - size[1]):
-        raise pillow.StatusError(Status.BOX)
+    opened = pillow.open_image(_payload(source, row, options.max_bytes), options.max_pixels)
+    orientation = 1 if opened.format == "tiff" else int(source[4][row])
+    _check_box(box, size, opened.upright(orientation))
     if options.strict:
         pillow.check_end(opened)
     else:
         opened = pillow.mend_end(opened)
     upright = pillow.turn(pillow.load(opened), orientation)
     return _rgb(pillow.resample(upright, box, size, options.filter))
+
+
+def _raw_window(
+    source: Source, row: int, what: list[int], box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+) -> NDArray[np.uint8]:
+    """`_window` of raw pixels. Everything about their size is checked before they are read, as the kernel does it."""
+    kind, width, height = what
+    length, orientation = int(source[2][row]), int(source[4][row])
+    if length > options.max_bytes:
+        raise pillow.StatusError(Status.LIMIT)
+    if kind not in (Kind.RGB, Kind.YUV420):
+        raise pillow.StatusError(Status.UNSUPPORTED)
+    if width < 1 or height < 1:
+        raise pillow.StatusError(Status.CORRUPT)
+    if width * height > options.max_pixels:
+        raise pillow.StatusError(Status.LIMIT)
+    if length != raw.length(kind, width, height):
+        raise pillow.StatusError(Status.TRUNCATED if length < raw.length(kind, width, height) else Status.CORRUPT)
+    _check_box(box, size, (width, height))
+    stored = (height, width) if 5 <= orientation <= 8 else (width, height)
+    pixels = Image.fromarray(raw.unpack(_payload(source, row, options.max_bytes), kind, *stored))
+    return _rgb(pillow.resample(pillow.turn(pixels, orientation), box, size, options.filter))
+
+
+def _check_box(box: tuple[int, ...], size: tuple[int, int], image: tuple[int, int]) -> None:
+    x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
+    if not (0 <= x0 < x1 <= image[0] and 0 <= y0 < y1 <= image[1]):
+        raise pillow.StatusError(Status.BOX)
+    if not (0 <= x <= virtual_width - size[0] and 0 <= y <= virtual_height - size[1]):
+        raise pillow.StatusError(Status.BOX)
 
 
 def _rgb(image: Image.Image) -> NDArray[np.uint8]:
@@ -223,7 +255,8 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
         return Transcoded(data, _FIELDS[opened.format], *original, opened.orientation, *original)
     kind = "jpeg" if recipe.format == "keep" else recipe.format
     width, height = box[2] - box[0], box[3] - box[1]
-    if max(width, height) > _SIDES[kind] or width * height > recipe.max_pixels:
+    too_large = kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES  # no loader would read it
+    if too_large or max(width, height) > _SIDES[kind] or width * height > recipe.max_pixels:
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")
     payload = _encode(_resized(opened, size, box, recipe), kind, recipe)
     return Transcoded(payload, _FIELDS[kind], width, height, 1, *original)
@@ -252,6 +285,10 @@ def _draft(opened: pillow.Opened, size: tuple[int, int], gap: float) -> tuple[fl
 
 
 def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe) -> bytes:
+    if kind == "rgb":
+        return raw.pack_rgb(_rgb(pixels))
+    if kind == "yuv420":
+        return raw.pack_yuv(_rgb(pixels))
     if kind == "png":
         return _save(pixels, "PNG", {})
     if kind == "webp":

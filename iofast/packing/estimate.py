@@ -17,6 +17,8 @@ from iofast.source import Source
 _PAGE = 4096  # of the file system and of LMDB
 _ROW = 200  # bytes of a record's keys and index row, and of its head in the journal
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
+_PER_PIXEL = {"rgb": 3.0, "yuv420": 1.5}
+_UNPACKED = 12  # times the file are the pixels of a JPEG of two bits a pixel, which is quality 90
 _TRANSCODE_SAMPLE = 16  # images; 50 ms, paid only where the disk might be too small
 
 
@@ -33,6 +35,15 @@ def mean_source_size(source: Source) -> float:
         with contextlib.suppress(OSError):
             sizes.append(os.stat(source.file(index)).st_size)
     return sum(sizes) / max(1, len(sizes))
+
+
+def size_in_hand(source: Source, recipe: TranscodeRecipe) -> float:
+    """Bytes per image while a worker has it: those of the file or, where they are more, of its raw pixels."""
+    mean = mean_source_size(source)
+    if recipe.format not in _PER_PIXEL:
+        return mean
+    made = _most_per_image(recipe)
+    return max(mean, _UNPACKED * mean if made is None else made)
 
 
 def container_size(images: int, payload: float) -> int:
@@ -62,8 +73,8 @@ def _most_per_image(recipe: TranscodeRecipe) -> float | None:
     if recipe.size is None:
         return None
     aspect = 2 if recipe.mode == "short" else 1  # more than the mean of any collection of photographs
-    per_pixel = 1.0 if recipe.format in ("jpeg", "webp") and recipe.quality <= 95 else 4.0
-    return recipe.size**2 * aspect * per_pixel + _PAGE
+    compressed = recipe.format in ("jpeg", "webp") and recipe.quality <= 95
+    return recipe.size**2 * aspect * (1.0 if compressed else _PER_PIXEL.get(recipe.format, 4.0)) + _PAGE
 
 
 def _measured(source: Source, recipe: TranscodeRecipe) -> float:

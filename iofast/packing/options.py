@@ -17,13 +17,13 @@ class PackOptions:
     """How `pack` works. What shapes pixels is explained at `kernel.TranscodeRecipe`; None means the default said here.
 
     `resize`: pixels of the side that `mode` names. `mode`: short | long | exact | crop | none; short where `resize` is
-    given, else none. `format`: jpeg | png | webp | keep; jpeg where `resize` is given, else keep, so that packing
-    without a size loses nothing. `restart`: MCUs between a JPEG's restart markers; "auto" chooses for decoding crops, 0
-    or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as they are. `shuffle`:
-    the seed of the packing order inside each split; None keeps the source's. The columns are a manifest's; None looks
-    for the usual names. `workers`: processes, None = one per core that may be
-    used. `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`:
-    transcode a sample, write nothing, estimate size and time.
+    given, else none. `format`: jpeg | png | webp | rgb | yuv420 | keep; jpeg where `resize` is given, else keep, so
+    that packing without a size loses nothing. `restart`: MCUs between a JPEG's restart markers; "auto" chooses for
+    decoding crops, 0 or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as they
+    are. `shuffle`: the seed of the packing order inside each split; None keeps the source's. The columns are a
+    manifest's; None looks for the usual names. `workers`: processes, None = one per core that may be used.
+    `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`: transcode a
+    sample, write nothing, estimate size and time.
     """
 
     resize: int | None = None

@@ -19,7 +19,7 @@ from iofast.source import Source
 
 VERSION = 1
 MAX_CHUNK = 32  # images
-CHUNK_BYTES = 8 << 20  # of source files, about; a worker holds the records of one chunk in memory
+CHUNK_BYTES = 8 << 20  # of images in hand, about; a worker holds the records of one chunk in memory
 _CHUNKS = 64  # wanted at least, so that a small source keeps every worker busy to the end
 
 
@@ -58,7 +58,7 @@ class Plan:
 
 
 def make_plan(source: Source, options: PackOptions, mean_size: float) -> Plan:
-    """The plan for `source` (already in packing order), whose files have `mean_size` bytes on average."""
+    """The plan for `source` (already in packing order), of which an image in hand has `mean_size` bytes on average."""
     by_size = int(CHUNK_BYTES / max(1.0, mean_size))
     chunk = max(1, min(MAX_CHUNK, len(source) // _CHUNKS, by_size))
     return Plan(len(source), chunk, source.fingerprint(), settings(options))

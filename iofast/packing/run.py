@@ -58,7 +58,7 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
         progress.warn(warning)
     if options.shuffle is not None:
         found = found.shuffled(options.shuffle)
-    plan = make_plan(found, options, estimate.mean_source_size(found))
+    plan = make_plan(found, options, estimate.size_in_hand(found, options.recipe()))
     work = Work(os.fspath(source), found, options, plan, pool.count, started)
     if options.dry_run:
         return forecast(work, place.path, pool)

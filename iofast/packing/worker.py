@@ -21,7 +21,7 @@ from iofast.containers.journal import JournalFailure, JournalRecord, JournalWrit
 from iofast.errors import DecodeError, TargetError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.packing.frames import Frames, Message, encode
-from iofast.record import ImageInfo
+from iofast.record import RAW_FIELDS, ImageInfo
 
 _BEAT = 0.25  # seconds between signs of life; a redraw of the bar, at most
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -124,6 +124,8 @@ def make_record(data: bytes, image: Image, recipe: kernel.TranscodeRecipe) -> Jo
         "original_height": made.original_height,
         "packed": _packed(data, made, recipe),
     }
+    if made.field in RAW_FIELDS:
+        about |= {"width": made.width, "height": made.height}
     fields = {made.field: made.data, "json": json.dumps(about, sort_keys=True, separators=(",", ":")).encode("ascii")}
     if image.label >= 0:
         fields["cls"] = b"%d" % image.label

@@ -82,6 +82,7 @@ class FolderReader(Reader):
             offset=np.zeros(len(rows), np.uint64),
             length=index.size[rows],
             crc=None,
+            kind=np.zeros(len(rows), np.uint8),
         )
 
     @contextlib.contextmanager
@@ -109,7 +110,7 @@ class FolderReader(Reader):
                     lengths[row] = len(buffers[-1]) or 1
                     if len(buffers[-1]):
                         fds[row], offsets[row] = -1, buffers[-1].ctypes.data
-            yield Payloads(fds, offsets, lengths, None, located.orientation[start:stop])
+            yield Payloads(fds, offsets, lengths, None, located.orientation[start:stop], None)
         finally:
             for descriptor in held:
                 os.close(descriptor)

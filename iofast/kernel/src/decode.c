@@ -14,6 +14,7 @@ struct iof_context {
   iof_resampler resampler;
   iof_buffer payload;
   iof_buffer rgb; /* of a transcode */
+  iof_buffer raw; /* raw pixels: a region to be resampled, or planes of a transcode */
 };
 
 iof_context *iof_context_new(const iof_options *options) {
@@ -36,17 +37,16 @@ void iof_context_free(iof_context *context) {
   iof_resampler_free(&context->resampler);
   free(context->payload.data);
   free(context->rgb.data);
+  free(context->raw.data);
   free(context);
 }
 
 iof_counters *iof_context_counters(iof_context *context) { return &context->counters; }
 
 /* pread, not a map: a file cut short by another process is then an error code and not a signal. */
-static iof_status read_payload(iof_context *context, int fd, uint64_t offset, size_t length, const uint8_t **data) {
-  uint8_t *to = iof_reserve(&context->payload, length + 64);
+static iof_status read_bytes(int fd, uint64_t offset, size_t length, uint8_t *to) {
   size_t done = 0;
-  iof_status status = to ? IOF_OK : IOF_MEMORY;
-  if (offset > INT64_MAX - length) status = IOF_SHORT;
+  iof_status status = offset > INT64_MAX - length ? IOF_SHORT : IOF_OK;
   while (!status && done < length) {
     ssize_t got = pread(fd, to + done, length - done, (off_t)(offset + done));
     if (got > 0) {
@@ -57,19 +57,34 @@ static iof_status read_payload(iof_context *context, int fd, uint64_t offset, si
       status = IOF_READ;
     }
   }
+  return status;
+}
+
+/* Read `count` runs of a payload to where they would be in the whole of it; what lies between them stays unknown. */
+static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const iof_run *runs, int count,
+                            const uint8_t **data) {
+  size_t end = runs[count - 1].offset + runs[count - 1].length;
+  uint8_t *to = iof_reserve(&context->payload, end + 64);
+  iof_status status = !to ? IOF_MEMORY : offset > UINT64_MAX - end ? IOF_SHORT : IOF_OK;
+  for (int i = 0; i < count && !status; i++)
+    status = read_bytes(fd, offset + runs[i].offset, runs[i].length, to + runs[i].offset);
   *data = to;
   return status;
 }
 
-static iof_status fetch(iof_context *context, const iof_source *source, int64_t i, const uint8_t **data) {
+/* The payload, or only `runs` of it where there are any; a checksum has to see all. */
+static iof_status fetch(iof_context *context, const iof_source *source, int64_t i, const iof_run *runs, int count,
+                        const uint8_t **data) {
   iof_status status = IOF_OK;
   uint64_t length = source->lengths[i];
+  iof_run whole = {0, (size_t)length};
   if (length > context->options.max_bytes) {
     status = IOF_LIMIT;
   } else if (source->fds[i] == -1) { /* only -1: another negative number is a descriptor that pread refuses */
     *data = (const uint8_t *)(uintptr_t)source->offsets[i];
   } else {
-    status = read_payload(context, source->fds[i], source->offsets[i], (size_t)length, data);
+    if (source->crcs || !runs) runs = &whole, count = 1;
+    status = read_runs(context, source->fds[i], source->offsets[i], runs, count, data);
   }
   iof_clock_lap(&context->counters, IOF_READING);
   if (!status && source->crcs && iof_crc32c(0, *data, (size_t)length) != source->crcs[i]) status = IOF_CHECKSUM;
@@ -151,6 +166,17 @@ static iof_status open_view(iof_context *context, const uint8_t *data, size_t le
   return status;
 }
 
+/* From stored pixels to where they belong, along the axes that make_axes made. */
+static iof_status resample_view(iof_context *context, const view *v, const iof_pixels *pixels, iof_target target) {
+  if (iof_orientation_of(v->exif).turned) { /* stored columns become upright rows */
+    int64_t swap = target.x_stride;
+    target.x_stride = target.y_stride;
+    target.y_stride = swap;
+  }
+  int order = horizontal_first(context->options.filter, v->box, v->exif);
+  return iof_resample(&context->resampler, pixels, &target, order);
+}
+
 static iof_status decode_view(iof_context *context, const view *v, int width, int height, iof_target target) {
   const iof_options *options = &context->options;
   int32_t rect[4];
@@ -161,15 +187,7 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
   iof_status status = make_axes(context, &scaled_view, width, height, rect);
   iof_clock_lap(&context->counters, IOF_AXES);
   if (!status) status = iof_region_decode(context->region, rect, scaled_view.denominator, options->strict, &pixels);
-  if (!status) {
-    if (iof_orientation_of(v->exif).turned) { /* stored columns become upright rows */
-      int64_t swap = target.x_stride;
-      target.x_stride = target.y_stride;
-      target.y_stride = swap;
-    }
-    int order = horizontal_first(options->filter, v->box, v->exif);
-    status = iof_resample(&context->resampler, &pixels, &target, order);
-  }
+  if (!status) status = resample_view(context, v, &pixels, target);
   iof_clock_lap(&context->counters, IOF_RESAMPLING);
   return status;
 }
@@ -180,31 +198,74 @@ static void zero_row(const iof_output *out, uint8_t *to) {
       for (int c = 0; c < 3; c++) to[y * out->y_stride + x * out->x_stride + c * out->channel_stride] = 0;
 }
 
+/* An encoded image, from payload to target. */
+static iof_status decode_row(iof_context *context, const iof_source *source, int64_t i, const view *v, iof_target target) {
+  const uint8_t *data = NULL;
+  int width, height;
+  iof_status status = fetch(context, source, i, NULL, 0, &data);
+  if (!status) status = open_view(context, data, (size_t)source->lengths[i], v, &width, &height);
+  if (!status) status = decode_view(context, v, width, height, target);
+  return status;
+}
+
+/* The same of raw pixels. Their size is known before they are read, and so is what has to be read. */
+static iof_status unpack_row(iof_context *context, const iof_source *source, int64_t i, const view *v, iof_target target) {
+  const iof_options *options = &context->options;
+  const uint8_t *data = NULL;
+  int32_t rect[4];
+  iof_pixels pixels;
+  iof_run runs[3];
+  iof_raw raw = source->raw[i];
+  view full_size = *v;
+  full_size.denominator = 1;
+  iof_status status = source->lengths[i] > options->max_bytes ? IOF_LIMIT : IOF_OK;
+  if (!status) status = iof_raw_check(&raw, source->lengths[i], options->max_pixels);
+  if (!status && !box_fits(v->box, raw.width, raw.height, v->width, v->height)) status = IOF_BOX;
+  if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
+  if (iof_orientation_of(v->exif).turned) raw.width = source->raw[i].height, raw.height = source->raw[i].width;
+  if (!status) status = fetch(context, source, i, runs, iof_raw_runs(&raw, rect, runs), &data);
+  int simd = context->resampler.loops != &iof_loops_scalar;
+  if (!status) status = iof_raw_region(&raw, data, rect, simd, &context->raw, &pixels);
+  if (!status) status = resample_view(context, v, &pixels, target);
+  return status;
+}
+
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
                       const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
   for (int64_t i = start; i < stop; i++) {
-    const uint8_t *data = NULL;
-    int width, height;
     iof_target target = {out->data + i * out->row_stride, out->x_stride, out->y_stride, out->channel_stride};
     view v = {&boxes[i], source->orientations[i], flips[i], 0, out->width, out->height};
     iof_clock_start(&context->counters);
-    iof_status result = fetch(context, source, i, &data);
-    if (!result) result = open_view(context, data, (size_t)source->lengths[i], &v, &width, &height);
-    if (!result) result = decode_view(context, &v, width, height, target);
+    int encoded = !source->raw || source->raw[i].kind == IOF_ENCODED;
+    iof_status result = (encoded ? decode_row : unpack_row)(context, source, i, &v, target);
     if (result) zero_row(out, target.data);
     status[i] = (int32_t)result;
   }
 }
 
+/* The RGB of a transcode as `kind` wants it. */
+static iof_status store(iof_context *context, const uint8_t *rgb, const iof_recipe *recipe, iof_encoded *encoded) {
+  iof_raw raw = {recipe->kind, recipe->width, recipe->height};
+  uint8_t *yuv = NULL;
+  if (recipe->kind == IOF_YUV420) {
+    yuv = iof_reserve(&context->raw, iof_yuv_room(recipe->width, recipe->height));
+    if (!yuv) return IOF_MEMORY;
+    iof_yuv_of_rgb(rgb, recipe->width, recipe->height, yuv);
+  }
+  *encoded = (iof_encoded){yuv ? yuv : rgb, iof_raw_length(&raw)};
+  return IOF_OK;
+}
+
 static iof_status transcode_rgb(iof_context *context, iof_jpeg *jpeg, const view *v, int width, int height,
                                 const iof_recipe *recipe, iof_encoded *encoded) {
   size_t stride = 3 * (size_t)recipe->width, pixels = (size_t)recipe->width * (size_t)recipe->height;
-  int gray = iof_jpeg_gray(jpeg);
+  int raw = recipe->kind != IOF_ENCODED, gray = !raw && iof_jpeg_gray(jpeg);
   uint8_t *rgb = iof_reserve(&context->rgb, 3 * pixels + 64);
   iof_status status = rgb ? IOF_OK : IOF_MEMORY;
   if (!status) status = decode_view(context, v, width, height, (iof_target){rgb, 3, (int64_t)stride, 1});
   for (size_t i = 0; i < pixels && gray && !status; i++) rgb[i] = rgb[3 * i]; /* grayscale stays grayscale */
-  if (!status) status = iof_jpeg_encode(jpeg, rgb, gray ? 1 : 3, recipe, encoded);
+  if (!status && raw) status = store(context, rgb, recipe, encoded);
+  if (!status && !raw) status = iof_jpeg_encode(jpeg, rgb, gray ? 1 : 3, recipe, encoded);
   return status;
 }
 
@@ -214,7 +275,7 @@ static int by_planes(const iof_context *context, const iof_jpeg *jpeg, const iof
   const iof_box *b = &recipe->box;
   int whole = b->x0 == 0 && b->y0 == 0 && b->x1 == width && b->y1 == height;
   int linear = context->options.filter == IOF_BOX_FILTER || context->options.filter == IOF_BILINEAR;
-  int planes = iof_jpeg_planar(jpeg);
+  int planes = recipe->kind == IOF_RGB ? 0 : iof_jpeg_planar(jpeg);
   if (planes == 1) return whole && linear;
   return whole && planes && context->options.filter != IOF_NEAREST && recipe->h_samp * recipe->v_samp > 1;
 }

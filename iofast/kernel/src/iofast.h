@@ -79,6 +79,15 @@ typedef struct {
 
 typedef struct iof_context iof_context;
 
+/* What a payload is: an encoded image, or pixels as docs/format.md says (fields rgb and yuv). */
+typedef enum { IOF_ENCODED, IOF_RGB, IOF_YUV420 } iof_kind;
+
+/* One row of `raw`: the size, upright, that the index gives. Of encoded images it is not looked at. */
+typedef struct {
+  int32_t kind; /* iof_kind */
+  int32_t width, height;
+} iof_raw;
+
 /* Payload i: `lengths[i]` bytes at `offsets[i]` of `fds[i]`; where the descriptor is -1, at that address. */
 typedef struct {
   const int32_t *fds;
@@ -86,6 +95,7 @@ typedef struct {
   const uint64_t *lengths;
   const uint32_t *crcs; /* CRC32C, or NULL: not checked */
   const uint8_t *orientations; /* EXIF 1-8; anything else counts as 1 */
+  const iof_raw *raw; /* or NULL: all are encoded images */
 } iof_source;
 
 /* One row of `boxes`: the region is resampled to virtual_w x virtual_h, of which the window at (x, y) is wanted. */
@@ -111,13 +121,14 @@ typedef struct {
   int32_t mcus;          /* MCUs per row of the stored image, 0 where the sampling factors make no sense */
 } iof_header;
 
-/* How one image is written again: `box` as above, then a width x height JPEG. */
+/* How one image is written again: `box` as above, then a width x height JPEG, or so many pixels. */
 typedef struct {
   iof_box box;
+  int32_t kind; /* iof_kind: what becomes of it */
   int32_t width, height;
   int32_t orientation;
   int32_t quality;
-  int32_t h_samp, v_samp; /* luma sampling factors: 2,2 = 4:2:0 */
+  int32_t h_samp, v_samp; /* luma sampling factors: 2,2 = 4:2:0, which IOF_YUV420 has to have */
   int32_t restart;        /* MCUs per restart interval, 0 = none */
   int32_t denominator;    /* decode at 1/1, 1/2, 1/4 or 1/8 */
 } iof_recipe;
@@ -145,8 +156,8 @@ others; its reason is in status[i]. Rows outside [start, stop) are not touched. 
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
                       const iof_output *out, int32_t *status, int64_t start, int64_t stop);
 
-/* Decode, orient, resample, crop and encode one JPEG. On IOF_OK `*encoded` points into the context, valid until its
-next use. */
+/* Decode, orient, resample, crop and encode one JPEG, or store its pixels. On IOF_OK `*encoded` points into the context,
+valid until its next use. */
 iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
                          const uint8_t **encoded, size_t *encoded_length);
 

@@ -65,7 +65,7 @@ static PyObject *new_context(PyObject *self, PyObject *args) {
 }
 
 /* The arrays of decode_batch in the order of its arguments, with what each must be. */
-enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, BOXES, FLIPS, OUT, STATUS, ARRAYS };
+enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, RAW, BOXES, FLIPS, OUT, STATUS, ARRAYS };
 
 static const struct {
   const char *name;
@@ -77,6 +77,7 @@ static const struct {
     [LENGTHS] = {"lengths", sizeof(uint64_t), PyBUF_SIMPLE},
     [CRCS] = {"crcs", sizeof(uint32_t), PyBUF_SIMPLE},
     [ORIENTATIONS] = {"orientations", sizeof(uint8_t), PyBUF_SIMPLE},
+    [RAW] = {"raw", sizeof(iof_raw), PyBUF_SIMPLE},
     [BOXES] = {"boxes", sizeof(iof_box), PyBUF_SIMPLE},
     [FLIPS] = {"flips", sizeof(uint8_t), PyBUF_SIMPLE},
     [OUT] = {"out", 0, PyBUF_STRIDED | PyBUF_WRITABLE},
@@ -86,7 +87,7 @@ static const struct {
 /* 0, or -1 with an exception set; buffers that were taken have a non-NULL `obj`. */
 static int take_buffers(PyObject **objects, Py_buffer *buffers, long long start, long long stop) {
   for (int i = 0; i < ARRAYS; i++) {
-    if (i == CRCS && objects[i] == Py_None) continue;
+    if ((i == CRCS || i == RAW) && objects[i] == Py_None) continue;
     if (PyObject_GetBuffer(objects[i], &buffers[i], ARRAY[i].flags)) return -1;
     if (ARRAY[i].row_bytes && buffers[i].len / ARRAY[i].row_bytes < stop) {
       PyErr_Format(PyExc_ValueError, "%s must have at least %lld rows of %zd bytes, found %zd bytes", ARRAY[i].name, stop,
@@ -104,7 +105,7 @@ static int take_buffers(PyObject **objects, Py_buffer *buffers, long long start,
 }
 
 PyDoc_STRVAR(decode_batch_doc,
-             "decode_batch(context, fds, offsets, lengths, crcs, orientations, boxes, flips, out, status, start, stop)");
+             "decode_batch(context, fds, offsets, lengths, crcs, orientations, raw, boxes, flips, out, status, start, stop)");
 
 static PyObject *decode_batch(PyObject *self, PyObject *args) {
   PyObject *capsule, *objects[ARRAYS], *result = NULL;
@@ -112,11 +113,11 @@ static PyObject *decode_batch(PyObject *self, PyObject *args) {
   long long start, stop;
   handle *h = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOLL", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
-                        &objects[5], &objects[6], &objects[7], &objects[8], &start, &stop))
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOLL", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
+                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &start, &stop))
     return NULL;
   if (!take_buffers(objects, b, start, stop) && (h = enter(capsule))) {
-    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf};
+    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[RAW].buf};
     const Py_ssize_t *strides = b[OUT].strides;
     iof_output out = {b[OUT].buf, strides[0], strides[1], strides[2], strides[3], (int32_t)b[OUT].shape[2],
                       (int32_t)b[OUT].shape[1]};
@@ -167,7 +168,7 @@ static PyObject *counters(PyObject *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(transcode_doc,
-             "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator)\n"
+             "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator, kind)\n"
              "-> (status, bytes or None); box is the eight numbers of a row of `boxes`");
 
 static PyObject *transcode(PyObject *self, PyObject *args) {
@@ -176,14 +177,14 @@ static PyObject *transcode(PyObject *self, PyObject *args) {
   iof_recipe r;
   handle *h;
   (void)self;
-  if (!PyArg_ParseTuple(args, "Oy*(iiiiiiii)iiiiiiii", &capsule, &data, &r.box.x0, &r.box.y0, &r.box.x1, &r.box.y1,
+  if (!PyArg_ParseTuple(args, "Oy*(iiiiiiii)iiiiiiiii", &capsule, &data, &r.box.x0, &r.box.y0, &r.box.x1, &r.box.y1,
                         &r.box.virtual_w, &r.box.virtual_h, &r.box.x, &r.box.y, &r.width, &r.height, &r.orientation,
-                        &r.quality, &r.h_samp, &r.v_samp, &r.restart, &r.denominator))
+                        &r.quality, &r.h_samp, &r.v_samp, &r.restart, &r.denominator, &r.kind))
     return NULL;
   if (r.width < 1 || r.height < 1 || r.width > 65500 || r.height > 65500 || r.restart < 0 || r.restart > 65535 ||
       (r.denominator != 1 && r.denominator != 2 && r.denominator != 4 && r.denominator != 8) || r.h_samp < 1 ||
-      r.h_samp > 4 || r.v_samp < 1 || r.v_samp > 4) {
-    PyErr_SetString(PyExc_ValueError, "transcode: width and height 1-65500, restart 0-65535, denominator 1, 2, 4 or 8");
+      r.h_samp > 4 || r.v_samp < 1 || r.v_samp > 4 || r.kind < IOF_ENCODED || r.kind > IOF_YUV420) {
+    PyErr_SetString(PyExc_ValueError, "transcode: width and height 1-65500, restart 0-65535, denominator 1, 2, 4 or 8, kind 0-2");
   } else if ((h = enter(capsule))) {
     const uint8_t *encoded = NULL;
     size_t length = 0;

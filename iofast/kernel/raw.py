@@ -1,0 +1,81 @@
+"""Raw pixels in NumPy: what src/raw.c does, and with the same integers, which are libjpeg's.
+
+`rgb` is rows of R G B. `yuv` is I420: the planes Y, Cb, Cr one after another, chroma halved both ways (an odd side is
+rounded up), BT.601 with the full range, as in a JPEG.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.kernel.contract import Kind
+
+Pixels = NDArray[np.uint8]
+_Plane = NDArray[np.int32]
+
+_NARROW = 2  # samples of chroma a row up to which libjpeg repeats them and does not interpolate
+_HALF = 1 << 15  # of the 16 bits that colour is computed with below the point
+
+
+def length(kind: int, width: int, height: int) -> int:
+    """The bytes of a payload of `width` x `height` pixels."""
+    if kind == Kind.RGB:
+        return 3 * width * height
+    return width * height + 2 * ((width + 1) // 2) * ((height + 1) // 2)
+
+
+def unpack(data: bytes, kind: int, width: int, height: int) -> Pixels:
+    """A payload of the right length as RGB, uint8 (height, width, 3)."""
+    samples = np.frombuffer(data, np.uint8)
+    if kind == Kind.RGB:
+        return samples.reshape(height, width, 3)
+    chroma = samples[width * height :].reshape(2, (height + 1) // 2, (width + 1) // 2).astype(np.int32)
+    luma = samples[: width * height].reshape(height, width).astype(np.int32)
+    blue, red = (_upsampled(plane)[:height, :width] - 128 for plane in chroma)
+    return _stacked(
+        luma + (91_881 * red + _HALF >> 16),
+        luma + (-22_554 * blue - 46_802 * red + _HALF >> 16),
+        luma + (116_130 * blue + _HALF >> 16),
+    )
+
+
+def _upsampled(plane: _Plane) -> _Plane:
+    """One plane of chroma, twice as wide and high: libjpeg's triangle filter."""
+    if plane.shape[1] <= _NARROW:
+        return plane.repeat(2, axis=0).repeat(2, axis=1)
+    padded = np.pad(plane, 1, mode="edge")
+    above, below = padded[:-2], padded[2:]
+    rows = np.stack((3 * padded[1:-1] + above, 3 * padded[1:-1] + below), axis=1).reshape(-1, padded.shape[1])
+    own = 3 * rows[:, 1:-1]
+    return np.stack((own + rows[:, :-2] + 8 >> 4, own + rows[:, 2:] + 7 >> 4), axis=2).reshape(len(rows), -1)
+
+
+def pack_rgb(pixels: Pixels) -> bytes:
+    """RGB pixels as a payload `rgb`."""
+    return pixels.tobytes()
+
+
+def pack_yuv(pixels: Pixels) -> bytes:
+    """RGB pixels (height, width, 3) as a payload `yuv`."""
+    red, green, blue = (pixels[:, :, c].astype(np.int32) for c in range(3))
+    luma = 19_595 * red + 38_470 * green + 7_471 * blue + _HALF >> 16
+    middle = (128 << 16) + _HALF - 1
+    chroma = (
+        -11_059 * red - 21_709 * green + (blue << 15) + middle >> 16,
+        (red << 15) - 27_439 * green - 5_329 * blue + middle >> 16,
+    )
+    return b"".join(plane.astype(np.uint8).tobytes() for plane in (luma, *map(_halved, chroma)))
+
+
+def _halved(plane: _Plane) -> _Plane:
+    """Sums of four; an odd image's edge is repeated, and halves are rounded down and up in turn."""
+    height, width = plane.shape
+    even = np.pad(plane, ((0, height % 2), (0, width % 2)), mode="edge")
+    sums = even[::2, ::2] + even[1::2, ::2] + even[::2, 1::2] + even[1::2, 1::2]
+    halved: _Plane = sums + 1 + np.arange(sums.shape[1]) % 2 >> 2
+    return halved
+
+
+def _stacked(*channels: _Plane) -> Pixels:
+    return np.stack(channels, axis=2).clip(0, 255).astype(np.uint8)

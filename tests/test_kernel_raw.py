@@ -1,0 +1,261 @@
+"""Raw pixels through `decode_batch`: crops and resamples as of any image, and nothing believed that a row says."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_images import (
+    TURNS,
+    Pixels,
+    View,
+    batch_of,
+    each_backend,
+    in_a_file,
+    jpeg,
+    native,
+    off_by,
+    photo,
+    save,
+    upright,
+)
+from PIL import Image
+
+from iofast.errors import OptionError
+from iofast.kernel import raw, twin
+from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, Source, Status, TranscodeRecipe
+from iofast.record import RAW_FIELDS
+
+KINDS = (Kind.RGB, Kind.YUV420)
+SIZES = [(1, 1), (2, 1), (1, 2), (3, 3), (4, 5), (5, 4), (17, 13), (64, 9), (71, 53)]
+
+
+class Raw(NamedTuple):
+    """Some raw images as one batch; `alive` is what their addresses point at."""
+
+    source: Source
+    alive: object
+
+
+def payload(kind: Kind, pixels: Pixels) -> bytes:
+    return raw.pack_rgb(pixels) if kind == Kind.RGB else raw.pack_yuv(pixels)
+
+
+def raw_batch(
+    kind: int, payloads: list[bytes], sizes: list[tuple[int, int]], orientation: int = 1, checked: bool = False
+) -> Raw:
+    batch = batch_of(payloads, [orientation] * len(payloads), checked)
+    rows = np.array([(kind, width, height) for width, height in sizes], np.int32)
+    return Raw((*batch.source[:5], rows), batch.payloads)
+
+
+def run(
+    kernel: ModuleType, source: Source, views: list[View], options: DecodeOptions | None = None
+) -> tuple[list[int], Pixels]:
+    """Status and pixels of some rows, whose windows are all as large as the first."""
+    width, height = views[0].size
+    out = np.full((len(views), height, width, 3), 99, np.uint8)
+    status = np.full(len(views), -1, np.int32)
+    boxes, flips = np.array([view.box for view in views], np.int32), np.array([view.flip for view in views], np.uint8)
+    with closing(kernel.Context(options or DecodeOptions())) as context:
+        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(views))
+    return status.tolist(), out
+
+
+def whole(width: int, height: int) -> View:
+    return View((0, 0, width, height, width, height, 0, 0), (width, height))
+
+
+@st.composite
+def views(draw: st.DrawFn, width: int, height: int) -> View:
+    x0, y0 = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
+    x1, y1 = draw(st.integers(x0 + 1, width)), draw(st.integers(y0 + 1, height))
+    virtual = draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    size = draw(st.integers(1, virtual[0])), draw(st.integers(1, virtual[1]))
+    corner = draw(st.integers(0, virtual[0] - size[0])), draw(st.integers(0, virtual[1] - size[1]))
+    return View((x0, y0, x1, y1, *virtual, *corner), size, draw(st.booleans()))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Kind, tuple[int, int], View, int, str]:
+    """Kind, upright size, view, orientation and filter."""
+    size = draw(st.one_of(st.sampled_from(SIZES), st.tuples(st.integers(1, 80), st.integers(1, 80))))
+    view, orientation = draw(views(*size)), draw(st.integers(1, 8))
+    return draw(st.sampled_from(KINDS)), size, view, orientation, draw(st.sampled_from(FILTERS))
+
+
+@each_backend
+@settings(max_examples=300)
+@given(case=cases())
+def test_crops_are_those_of_the_image(kernel: ModuleType, case: tuple[Kind, tuple[int, int], View, int, str]) -> None:
+    kind, size, view, orientation, name = case
+    lying = size[::-1] if orientation >= 5 else size
+    data = payload(kind, photo(*lying))
+    source, _alive = raw_batch(kind, [data], [size], orientation, checked=True)
+    status, pixels = run(kernel, source, [view], DecodeOptions(filter=name))
+    assert status == [Status.OK]
+    image = Image.fromarray(raw.unpack(data, kind, *lying))
+    turn = TURNS[orientation]
+    copies = name == "nearest" or view.box[4:6] == (view.box[2] - view.box[0], view.box[3] - view.box[1])
+    assert off_by(pixels[0], image if turn is None else image.transpose(turn), view, name) <= (not copies)
+
+
+@each_backend
+@pytest.mark.parametrize("size", SIZES)
+def test_rgb_is_the_pixels(kernel: ModuleType, size: tuple[int, int]) -> None:
+    source, _alive = raw_batch(Kind.RGB, [photo(*size).tobytes()], [size])
+    status, pixels = run(kernel, source, [whole(*size)])
+    assert status == [Status.OK]
+    np.testing.assert_array_equal(pixels[0], photo(*size))
+
+
+@pytest.mark.skipif(native is None, reason="only the native kernel keeps a JPEG's planes")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_yuv_of_a_jpeg_gives_its_pixels(size: tuple[int, int], mode: str) -> None:
+    """The planes as they are stored, upsampled and converted as libjpeg does: not one level is lost."""
+    data = jpeg(photo(*size), mode, subsampling="4:2:0")
+    made = native.transcode(data, TranscodeRecipe(format="yuv420"))
+    assert (made.field, made.width, made.height, made.orientation) == ("yuv", *size, 1)
+    for kernel in (native, twin):
+        source, _alive = raw_batch(Kind.YUV420, [made.data], [size])
+        status, pixels = run(kernel, source, [whole(*size)])
+        assert status == [Status.OK]
+        np.testing.assert_array_equal(pixels[0], np.asarray(upright(data)))
+
+
+@each_backend
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_any_strides(kernel: ModuleType, kind: Kind, layout: str) -> None:
+    sizes = [(71, 53), (30, 44), (53, 71)]
+    payloads = [payload(kind, photo(*size)) for size in sizes]
+    source, _alive = raw_batch(kind, payloads, sizes)
+    boxes = np.array([(2, 3, 29, 40, 24, 20, 0, 0)] * 3, np.int32)
+    memory = np.full((3, 20, 24, 3) if layout == "NHWC" else (3, 3, 20, 24), 7, np.uint8)
+    out = memory if layout == "NHWC" else memory.transpose(0, 2, 3, 1)
+    status, flips = np.zeros(3, np.int32), np.array([0, 1, 0], np.uint8)
+    kernel.decode_batch(kernel.Context(DecodeOptions()), source, boxes, flips, out, status, 0, 3)
+    alone = run(kernel, source, [View(tuple(boxes[0].tolist()), (24, 20), bool(flip)) for flip in flips])[1]
+    assert status.tolist() == [Status.OK] * 3
+    np.testing.assert_array_equal(out, alone)
+
+
+@each_backend
+def test_kinds_stand_side_by_side(kernel: ModuleType) -> None:
+    image = photo(40, 30)
+    payloads = [jpeg(image), payload(Kind.RGB, image), payload(Kind.YUV420, image), save(Image.fromarray(image), "PNG")]
+    batch = batch_of(payloads, checked=True)
+    rows = np.array([(0, 0, 0), (1, 40, 30), (2, 40, 30), (0, 9, 9)], np.int32)
+    status, pixels = run(kernel, (*batch.source[:5], rows), [whole(40, 30)] * 4)
+    assert status == [Status.OK] * 4
+    for i in (1, 3):
+        np.testing.assert_array_equal(pixels[i], image)
+    np.testing.assert_array_equal(pixels[0], np.asarray(upright(payloads[0])))
+    np.testing.assert_array_equal(pixels[2], raw.unpack(payloads[2], Kind.YUV420, 40, 30))
+
+
+REFUSED = {
+    "a byte less": (Kind.RGB, 3 * 40 * 30 - 1, (40, 30), Status.TRUNCATED),
+    "a byte more": (Kind.RGB, 3 * 40 * 30 + 1, (40, 30), Status.CORRUPT),
+    "nothing": (Kind.RGB, 0, (40, 30), Status.TRUNCATED),
+    "planes a byte less": (Kind.YUV420, 1799, (40, 30), Status.TRUNCATED),
+    "planes a byte more": (Kind.YUV420, 1801, (40, 30), Status.CORRUPT),
+    "chroma rounded down": (Kind.YUV420, 39 * 29 + 2 * 19 * 14, (39, 29), Status.TRUNCATED),
+    "rgb said to be planes": (Kind.YUV420, 3600, (40, 30), Status.CORRUPT),
+    "no width": (Kind.RGB, 0, (0, 30), Status.CORRUPT),
+    "less than no height": (Kind.YUV420, 3600, (40, -30), Status.CORRUPT),
+    "a size that wraps round": (Kind.RGB, 3600, (2**31 - 1, 2**31 - 1), Status.LIMIT),
+    "too many pixels": (Kind.RGB, 3600, (2**14 + 1, 2**14), Status.LIMIT),
+    "no such kind": (3, 3600, (40, 30), Status.UNSUPPORTED),
+    "less than no kind": (-1, 3600, (40, 30), Status.UNSUPPORTED),
+    "a box outside": (Kind.RGB, 1200, (20, 20), Status.BOX),
+}
+
+
+@each_backend
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_believed(kernel: ModuleType, name: str, checked: bool) -> None:
+    kind, length, size, wanted = REFUSED[name]
+    good = photo(40, 30).tobytes()
+    source, _alive = raw_batch(kind, [bytes(length), good], [size, (40, 30)], checked=checked)
+    source[5][1, 0] = Kind.RGB
+    status, pixels = run(kernel, source, [View((0, 0, 30, 28, 24, 20, 0, 0), (24, 20))] * 2)
+    assert status == [wanted, Status.OK]
+    assert not pixels[0].any()
+    assert pixels[1].any()
+
+
+@each_backend
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_found_wherever_it_is(kernel: ModuleType, kind: Kind) -> None:
+    data = bytearray(payload(kind, photo(40, 30)))
+    source, alive = raw_batch(kind, [bytes(data)], [(40, 30)], checked=True)
+    data[-1] ^= 1
+    damaged, _alive = raw_batch(kind, [bytes(data)], [(40, 30)])
+    view = View((0, 0, 8, 8, 8, 8, 0, 0), (8, 8))
+    assert run(kernel, (*damaged[:3], source[3], *damaged[4:]), [view])[0] == [Status.CHECKSUM]
+    assert run(kernel, source, [view], DecodeOptions(max_bytes=len(data) - 1))[0] == [Status.LIMIT]
+    assert run(kernel, damaged, [view])[0] == [Status.OK]
+    del alive
+
+
+@each_backend
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("checked", [True, False])
+def test_payloads_in_a_file(kernel: ModuleType, kind: Kind, checked: bool) -> None:
+    sizes = [(71, 53), (64, 60), (53, 71)]
+    batch = raw_batch(kind, [payload(kind, photo(*size)) for size in sizes], sizes, checked=checked)
+    view = [View((3, 20, 50, 47, 40, 30, 1, 2), (30, 24))] * 3
+    source, fd = in_a_file(batch_of([bytes(data) for data in batch.alive], checked=checked))
+    source = (*source[:5], batch.source[5])
+    try:
+        assert run(kernel, source, view)[0] == [Status.OK] * 3
+        np.testing.assert_array_equal(run(kernel, source, view)[1], run(kernel, batch.source, view)[1])
+        end = int(source[1][2])
+        os.ftruncate(fd, end + 10)
+        assert run(kernel, source, view)[0] == [Status.OK, Status.OK, Status.SHORT]
+        source[1][0] = 2**64 - 5
+        assert run(kernel, source, view)[0][0] in (Status.SHORT, Status.READ)
+        source[0][1] = 9999
+        assert run(kernel, source, view)[0][1:] == [Status.READ, Status.SHORT]
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.skipif(native is None, reason="the twin always reads the whole")
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_rows_of_the_crop_are_read(kind: Kind) -> None:
+    """Without a checksum, a file that ends behind them is whole enough."""
+    source, fd = in_a_file(batch_of([payload(kind, photo(40, 30))]))
+    source = (*source[:5], np.array([(kind, 40, 30)], np.int32))
+    view = View((0, 2, 40, 11, 40, 9, 0, 0), (40, 9))
+    whole_file = run(native, source, [view])
+    used = 3 * 40 * 11 if kind == Kind.RGB else 40 * 30 + 20 * 15 + 20 * 6  # of Cr, row 6 is the neighbour of row 5
+    try:
+        os.ftruncate(fd, used)
+        cut = run(native, source, [view])
+        assert cut[0] == whole_file[0] == [Status.OK]
+        np.testing.assert_array_equal(cut[1], whole_file[1])
+        os.ftruncate(fd, used - 1)
+        assert run(native, source, [view])[0] == [Status.SHORT]
+    finally:
+        os.close(fd)
+
+
+def test_kinds_are_numbered_as_the_fields() -> None:
+    assert [1 + RAW_FIELDS.index(field) for field in ("rgb", "yuv")] == [Kind.RGB, Kind.YUV420]
+
+
+@each_backend
+def test_the_column_of_kinds_is_checked(kernel: ModuleType) -> None:
+    source, _alive = raw_batch(Kind.RGB, [bytes(12)], [(2, 2)])
+    with pytest.raises(OptionError, match="raw, the last of source, must have the shape"):
+        run(kernel, (*source[:5], np.zeros((1, 4), np.int32)), [whole(2, 2)])
