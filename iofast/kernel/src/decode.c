@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "region.h"
+#include "raw.h"
 
 struct iof_context {
   iof_options options;
@@ -13,8 +13,8 @@ struct iof_context {
   iof_region *region;
   iof_resampler resampler;
   iof_buffer payload;
-  iof_buffer rgb; /* of a transcode */
-  iof_buffer raw; /* raw pixels: a region to be resampled, or planes of a transcode */
+  iof_unpacker unpacker;
+  iof_buffer rgb, yuv; /* of a transcode */
 };
 
 iof_context *iof_context_new(const iof_options *options) {
@@ -22,6 +22,7 @@ iof_context *iof_context_new(const iof_options *options) {
   if (context) {
     context->options = *options;
     context->resampler.loops = iof_loops_best();
+    context->unpacker.loops = iof_block_loops_best();
     context->region = iof_region_new(&context->counters, options->way);
     if (!context->region) {
       free(context);
@@ -37,7 +38,8 @@ void iof_context_free(iof_context *context) {
   iof_resampler_free(&context->resampler);
   free(context->payload.data);
   free(context->rgb.data);
-  free(context->raw.data);
+  free(context->yuv.data);
+  iof_unpacker_free(&context->unpacker);
   free(context);
 }
 
@@ -224,8 +226,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
   if (iof_orientation_of(v->exif).turned) raw.width = source->raw[i].height, raw.height = source->raw[i].width;
   if (!status) status = fetch(context, source, i, runs, iof_raw_runs(&raw, rect, runs), &data);
-  int simd = context->resampler.loops != &iof_loops_scalar;
-  if (!status) status = iof_raw_region(&raw, data, rect, simd, &context->raw, &pixels);
+  if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, &pixels);
   if (!status) status = resample_view(context, v, &pixels, target);
   return status;
 }
@@ -248,7 +249,7 @@ static iof_status store(iof_context *context, const uint8_t *rgb, const iof_reci
   iof_raw raw = {recipe->kind, recipe->width, recipe->height};
   uint8_t *yuv = NULL;
   if (recipe->kind == IOF_YUV420) {
-    yuv = iof_reserve(&context->raw, iof_yuv_room(recipe->width, recipe->height));
+    yuv = iof_reserve(&context->yuv, iof_yuv_room(recipe->width, recipe->height));
     if (!yuv) return IOF_MEMORY;
     iof_yuv_of_rgb(rgb, recipe->width, recipe->height, yuv);
   }

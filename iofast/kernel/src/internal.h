@@ -238,21 +238,4 @@ iof_status iof_jpeg_rewrite(iof_jpeg *jpeg, const uint8_t *data, size_t length, 
 iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_recipe *recipe, const iof_options *options,
                                 iof_buffer *memory, iof_encoded *encoded);
 
-/* Raw pixels. `check` compares what is said of them with the payload's length; the functions after it trust both. To them
-`raw` is the stored image, where one that is stored on its side has width and height changed. */
-typedef struct {
-  uint64_t offset; /* in the payload */
-  size_t length;
-} iof_run;
-iof_status iof_raw_check(const iof_raw *raw, uint64_t length, uint64_t max_pixels);
-size_t iof_raw_length(const iof_raw *raw);
-/* The bytes that hold rows [rect[1], rect[3]), in one run or three: their number. */
-int iof_raw_runs(const iof_raw *raw, const int32_t rect[4], iof_run runs[3]);
-/* `rect` of the payload `data`, in `memory`. */
-iof_status iof_raw_region(const iof_raw *raw, const uint8_t *data, const int32_t rect[4], int simd, iof_buffer *memory,
-                          iof_pixels *pixels);
-/* RGB to the three planes of a payload, which come first in the `iof_yuv_room` bytes of `yuv`. */
-size_t iof_yuv_room(int width, int height);
-void iof_yuv_of_rgb(const uint8_t *rgb, int width, int height, uint8_t *yuv);
-
 #endif

@@ -1,13 +1,12 @@
-/* Raw pixels: which bytes of a payload a crop needs, these as RGBX, and the way back for packing.
-
-A payload is RGB (rows of R G B) or I420 (planes Y, Cb, Cr; chroma halved both ways, BT.601, full range). The arithmetic
-of I420 is libjpeg's in both directions, so the planes of a 4:2:0 JPEG give the pixels that the JPEG gives. */
+/* Raw pixels to RGBX and back; see raw.h. */
+#include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "raw.h"
 
-#define ROOM 64  /* bytes behind a row and behind the last row: vector stores run past the end */
-#define NARROW 2 /* samples of chroma a row up to which libjpeg repeats them and does not interpolate */
+#define ROOM 64  /* bytes behind a row: vector loops read and write past the end */
+#define TAIL 16  /* rows at the picture's end behind which the payload has no room: at five columns 21 bytes a plane */
+#define NARROW 4 /* columns up to which libjpeg repeats chroma and does not interpolate */
 
 static int halved(int size) { return size / 2 + size % 2; }
 
@@ -51,60 +50,7 @@ int iof_raw_runs(const iof_raw *raw, const int32_t rect[4], iof_run runs[3]) {
 }
 
 static void widen_scalar(const uint8_t *rgb, size_t n, uint8_t *rgbx) {
-  for (; n; n--, rgb += 3, rgbx += 4) rgbx[0] = rgb[0], rgbx[1] = rgb[1], rgbx[2] = rgb[2], rgbx[3] = 0;
-}
-
-static uint8_t clip(int value) { return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value); }
-
-/* Columns [2 * from, 2 * to) of one chroma row at the image's size, from the nearer and the farther of its two rows.
-`sums` has room for two more than there are samples. */
-static inline __attribute__((always_inline)) void upsample_row(const uint8_t *near, const uint8_t *far, int samples, int from,
-                                                               int to, uint16_t *sums, uint8_t *out) {
-  int n = to - from;
-  if (samples <= NARROW) {
-    for (int i = 0; i < n; i++) out[2 * i] = out[2 * i + 1] = near[from + i];
-  } else {
-    int before = from ? from - 1 : 0, behind = to < samples ? to : samples - 1; /* the edge stands for what is beyond it */
-    for (int i = 0; i < n; i++) sums[i + 1] = (uint16_t)(3 * near[from + i] + far[from + i]);
-    sums[0] = (uint16_t)(3 * near[before] + far[before]);
-    sums[n + 1] = (uint16_t)(3 * near[behind] + far[behind]);
-    for (int i = 0; i < n; i++) {
-      out[2 * i] = (uint8_t)((3 * sums[i + 1] + sums[i] + 8) >> 4);
-      out[2 * i + 1] = (uint8_t)((3 * sums[i + 1] + sums[i + 2] + 7) >> 4);
-    }
-  }
-}
-
-static inline __attribute__((always_inline)) void convert_row(const uint8_t *luma, const uint8_t *cb, const uint8_t *cr, int n,
-                                                              uint8_t *rgbx) {
-  for (int i = 0; i < n; i++) {
-    int y = luma[i], b = cb[i] - 128, r = cr[i] - 128;
-    rgbx[4 * i] = clip(y + ((91881 * r + 32768) >> 16));
-    rgbx[4 * i + 1] = clip(y + ((-22554 * b - 46802 * r + 32768) >> 16));
-    rgbx[4 * i + 2] = clip(y + ((116130 * b + 32768) >> 16));
-    rgbx[4 * i + 3] = 0;
-  }
-}
-
-/* Planes to RGBX: rect of an image whose `planes` are whole. `scratch` has room for four rows of the image. */
-static inline __attribute__((always_inline)) void convert_rows(const iof_plane planes[3], const int32_t rect[4],
-                                                               uint8_t *scratch, const iof_pixels *pixels) {
-  int from = rect[0] / 2, to = halved(rect[2]), height = planes[1].height;
-  size_t row = 2 * (size_t)(to - from) + ROOM;
-  for (int y = rect[1]; y < rect[3]; y++) {
-    int own = y / 2, other = y % 2 ? own + 1 : own - 1;
-    size_t near = (size_t)own, far = (size_t)(other < 0 ? 0 : other < height ? other : height - 1);
-    for (int p = 1; p < 3; p++)
-      upsample_row(planes[p].samples + near * planes[p].stride, planes[p].samples + far * planes[p].stride, planes[p].width,
-                   from, to, (uint16_t *)(scratch + 2 * row), scratch + (size_t)(p - 1) * row);
-    const uint8_t *cb = scratch + (rect[0] - 2 * from), *cr = cb + row;
-    convert_row(planes[0].samples + (size_t)y * planes[0].stride + rect[0], cb, cr, rect[2] - rect[0],
-                pixels->pixels + (size_t)(y - rect[1]) * pixels->stride);
-  }
-}
-
-static void convert_rows_scalar(const iof_plane planes[3], const int32_t rect[4], uint8_t *scratch, const iof_pixels *pixels) {
-  convert_rows(planes, rect, scratch, pixels);
+  for (; n; n--, rgb += 3, rgbx += 4) rgbx[0] = rgb[0], rgbx[1] = rgb[1], rgbx[2] = rgb[2], rgbx[3] = 255;
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -114,19 +60,17 @@ static void convert_rows_scalar(const iof_plane planes[3], const int32_t rect[4]
 __attribute__((target("avx2"))) static void widen_avx2(const uint8_t *rgb, size_t n, const uint8_t *end, uint8_t *rgbx) {
   const __m256i spread = _mm256_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7,
                                           8, -1, 9, 10, 11, -1);
+  const __m256i opaque = _mm256_set1_epi32((int)0xFF000000u);
   size_t i = 0;
   for (; i < n && end - rgb >= 28; i += 8, rgb += 24, rgbx += 32) {
     __m256i eight = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)rgb));
     eight = _mm256_inserti128_si256(eight, _mm_loadu_si128((const __m128i *)(rgb + 12)), 1);
-    _mm256_storeu_si256((__m256i *)rgbx, _mm256_shuffle_epi8(eight, spread));
+    _mm256_storeu_si256((__m256i *)rgbx, _mm256_or_si256(_mm256_shuffle_epi8(eight, spread), opaque));
   }
   if (i < n) widen_scalar(rgb, n - i, rgbx);
 }
-
-__attribute__((target("avx2"))) static void convert_rows_avx2(const iof_plane planes[3], const int32_t rect[4],
-                                                              uint8_t *scratch, const iof_pixels *pixels) {
-  convert_rows(planes, rect, scratch, pixels); /* compiled once more, with longer registers */
-}
+#else
+#define widen_avx2(rgb, n, end, rgbx) widen_scalar(rgb, n, rgbx)
 #endif
 
 static void widen_rows(const iof_raw *raw, const uint8_t *data, const int32_t rect[4], int simd, const iof_pixels *pixels) {
@@ -134,52 +78,87 @@ static void widen_rows(const iof_raw *raw, const uint8_t *data, const int32_t re
   for (int y = rect[1]; y < rect[3]; y++) {
     const uint8_t *rgb = data + 3 * ((size_t)y * (size_t)raw->width + (size_t)rect[0]);
     uint8_t *rgbx = pixels->pixels + (size_t)(y - rect[1]) * pixels->stride;
-#if defined(__x86_64__) && defined(__GNUC__)
     if (simd) {
       widen_avx2(rgb, (size_t)pixels->width, end, rgbx);
-      continue;
+    } else {
+      widen_scalar(rgb, (size_t)pixels->width, rgbx);
     }
-#endif
-    (void)end, (void)simd;
-    widen_scalar(rgb, (size_t)pixels->width, rgbx);
   }
 }
 
-static void convert(const iof_raw *raw, const uint8_t *data, const int32_t rect[4], int simd, uint8_t *scratch,
-                    const iof_pixels *pixels) {
-  int width = halved(raw->width), height = halved(raw->height);
-  uint8_t *luma = (uint8_t *)(uintptr_t)data, *cb = luma + pixels_of(raw), *cr = cb + chroma_of(raw); /* only read */
-  iof_plane planes[3] = {{luma, (size_t)raw->width, raw->width, raw->height, 0, 0},
-                         {cb, (size_t)width, width, height, 0, 0},
-                         {cr, (size_t)width, width, height, 0, 0}};
-#if defined(__x86_64__) && defined(__GNUC__)
-  if (simd) {
-    convert_rows_avx2(planes, rect, scratch, pixels);
-    return;
-  }
-#endif
-  (void)simd;
-  convert_rows_scalar(planes, rect, scratch, pixels);
-}
-
-iof_status iof_raw_region(const iof_raw *raw, const uint8_t *data, const int32_t rect[4], int simd, iof_buffer *memory,
-                          iof_pixels *pixels) {
-  pixels->x = rect[0];
-  pixels->y = rect[1];
-  pixels->width = rect[2] - rect[0];
-  pixels->height = rect[3] - rect[1];
-  pixels->stride = (4 * (size_t)pixels->width + ROOM - 1) / ROOM * ROOM;
-  size_t scratch = pixels->stride + 6 * ROOM; /* of which I420 needs two rows of bytes and one of half as many words */
-  scratch = (scratch + ROOM - 1) / ROOM * ROOM;
-  uint8_t *room = iof_reserve(memory, scratch + pixels->stride * (size_t)pixels->height + ROOM);
-  if (!room) return IOF_MEMORY;
-  pixels->pixels = room + scratch;
-  if (raw->kind == IOF_RGB) {
-    widen_rows(raw, data, rect, simd, pixels);
-  } else {
-    convert(raw, data, rect, simd, room, pixels);
+/* The planes of rows [rect[1], rect[3]) where they lie, or in `copies`, where they have room behind them. */
+static iof_status find_planes(const iof_raw *raw, const uint8_t *data, const int32_t rect[4], iof_buffer *copies,
+                              iof_samples planes[3]) {
+  iof_run runs[3];
+  iof_raw_runs(raw, rect, runs);
+  uint8_t *room = copies ? iof_reserve(copies, runs[0].length + 2 * runs[1].length + 3 * ROOM) : NULL;
+  if (copies && !room) return IOF_MEMORY;
+  for (int p = 0; p < 3; p++) {
+    int width = p ? halved(raw->width) : raw->width, height = p ? halved(raw->height) : raw->height, first, end;
+    chroma_rows(raw, rect[1], rect[3], &first, &end);
+    uint8_t *from = (uint8_t *)(uintptr_t)(data + runs[p].offset); /* only read */
+    if (room) from = memcpy(room, from, runs[p].length), room += runs[p].length + ROOM;
+    planes[p] = (iof_samples){from, (size_t)width, 0, p ? first : rect[1], width, height};
   }
   return IOF_OK;
+}
+
+static iof_status convert_rows(iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4],
+                               iof_buffer *copies, const iof_pixels *pixels) {
+  iof_samples planes[3];
+  iof_picture picture = {planes, 3, 2, 2};
+  iof_rect wanted = {rect[0], rect[1], rect[2], rect[3]};
+  iof_pixels part = *pixels;
+  part.pixels += (size_t)(rect[1] - pixels->y) * pixels->stride;
+  iof_status status = find_planes(raw, data, rect, copies, planes);
+  if (!status) status = iof_colour_region(u->loops, &picture, &wanted, &u->rows, &part);
+  return status;
+}
+
+static void convert_narrow(const iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4],
+                           const iof_pixels *pixels) {
+  uint8_t rows[3][ROOM] = {{0}};
+  const uint8_t *luma = data, *cb = data + pixels_of(raw), *cr = cb + chroma_of(raw);
+  for (int y = rect[1]; y < rect[3]; y++) {
+    for (int x = rect[0]; x < rect[2]; x++) {
+      size_t own = (size_t)y * (size_t)raw->width + (size_t)x, shared = (size_t)(y / 2) * (size_t)halved(raw->width) + (size_t)(x / 2);
+      rows[0][x - rect[0]] = luma[own];
+      rows[1][x - rect[0]] = cb[shared];
+      rows[2][x - rect[0]] = cr[shared];
+    }
+    u->loops->colour(rows[0], rows[1], rows[2], pixels->width, pixels->pixels + (size_t)(y - rect[1]) * pixels->stride);
+  }
+}
+
+static iof_status convert(iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4],
+                          const iof_pixels *pixels) {
+  int tail = raw->height > TAIL ? raw->height - TAIL : 0;
+  int32_t before[4] = {rect[0], rect[1], rect[2], rect[3] < tail ? rect[3] : tail};
+  int32_t behind[4] = {rect[0], rect[1] > tail ? rect[1] : tail, rect[2], rect[3]};
+  iof_status status = IOF_OK;
+  if (raw->width <= NARROW) {
+    convert_narrow(u, raw, data, rect, pixels);
+  } else {
+    if (before[1] < before[3]) status = convert_rows(u, raw, data, before, NULL, pixels);
+    if (!status && behind[1] < behind[3]) status = convert_rows(u, raw, data, behind, &u->copies, pixels);
+  }
+  return status;
+}
+
+iof_status iof_raw_region(iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4], iof_pixels *pixels) {
+  *pixels = (iof_pixels){.x = rect[0], .y = rect[1], .width = rect[2] - rect[0], .height = rect[3] - rect[1]};
+  pixels->stride = (4 * (size_t)pixels->width + ROOM - 1) / ROOM * ROOM;
+  pixels->pixels = iof_reserve(&u->pixels, pixels->stride * (size_t)pixels->height + ROOM);
+  iof_status status = pixels->pixels ? IOF_OK : IOF_MEMORY;
+  if (!status && raw->kind == IOF_RGB) widen_rows(raw, data, rect, u->loops != &iof_block_loops_scalar, pixels);
+  if (!status && raw->kind == IOF_YUV420) status = convert(u, raw, data, rect, pixels);
+  return status;
+}
+
+void iof_unpacker_free(iof_unpacker *u) {
+  free(u->pixels.data);
+  free(u->copies.data);
+  free(u->rows.data);
 }
 
 /* Sums of four in the way of libjpeg's encoder: an odd image's edge is repeated, and halves are rounded down and up in

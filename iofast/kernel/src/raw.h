@@ -1,0 +1,36 @@
+/* Raw pixels: which bytes of a payload a crop needs, these as RGBX, and the way back for packing.
+
+A payload is RGB (rows of R G B) or I420 (planes Y, Cb, Cr; chroma halved both ways, BT.601, full range). The arithmetic
+of I420 is libjpeg's in both directions, so the planes of a 4:2:0 JPEG give the pixels that the JPEG gives.
+
+`iof_raw_check` compares what is said of a payload with its length; the functions after it trust both. To them `raw` is the
+stored image: where that lies on its side, width and height have changed places. */
+#ifndef IOFAST_RAW_H
+#define IOFAST_RAW_H
+
+#include "region.h"
+
+iof_status iof_raw_check(const iof_raw *raw, uint64_t length, uint64_t max_pixels);
+size_t iof_raw_length(const iof_raw *raw);
+
+/* The bytes that hold rows [rect[1], rect[3]), in one run or three: their number. */
+typedef struct {
+  uint64_t offset; /* in the payload */
+  size_t length;
+} iof_run;
+int iof_raw_runs(const iof_raw *raw, const int32_t rect[4], iof_run runs[3]);
+
+/* `rect` of the payload `data`, of which only those runs need be there; not a byte behind it is read. */
+typedef struct {
+  const iof_block_loops *loops;
+  iof_buffer pixels, copies, rows;
+} iof_unpacker;
+iof_status iof_raw_region(iof_unpacker *unpacker, const iof_raw *raw, const uint8_t *data, const int32_t rect[4],
+                          iof_pixels *pixels);
+void iof_unpacker_free(iof_unpacker *unpacker);
+
+/* RGB to a payload I420, which is the first part of the `iof_yuv_room` bytes at `yuv`. */
+size_t iof_yuv_room(int width, int height);
+void iof_yuv_of_rgb(const uint8_t *rgb, int width, int height, uint8_t *yuv);
+
+#endif
