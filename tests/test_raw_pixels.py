@@ -1,0 +1,280 @@
+"""Raw pixels from packing to the loader: what `--format rgb` and `yuv420` store, and what comes out of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_images import KINDS, Pixels, each_backend, exif, jpeg, native, photo, save, upright, worst
+from PIL import Image
+
+from iofast import FastDataset, FastLoader, open_reader, open_writer, pack
+from iofast import transforms as T
+from iofast.cli import main
+from iofast.containers.base import Description
+from iofast.containers.lmdb import LmdbWriter
+from iofast.errors import DecodeError
+from iofast.kernel import raw, twin
+from iofast.kernel.contract import Kind, Transcoded, TranscodeRecipe
+from iofast.record import ImageInfo
+
+FORMATS = {"rgb": "rgb", "yuv420": "yuv"}
+
+
+def shown(field: str, data: bytes, width: int, height: int) -> Pixels:
+    return raw.unpack(data, Kind.RGB if field == "rgb" else Kind.YUV420, width, height)
+
+
+def pixels_of(made: Transcoded) -> Pixels:
+    return shown(made.field, made.data, made.width, made.height)
+
+
+def planes(data: bytes, width: int, height: int) -> list[Pixels]:
+    """Y, Cb, Cr of a payload yuv."""
+    half = (height + 1) // 2, (width + 1) // 2
+    flat = np.frombuffer(data, np.uint8)
+    luma, chroma = flat[: width * height].reshape(height, width), flat[width * height :].reshape(2, *half)
+    return [luma, *chroma]
+
+
+@each_backend
+@pytest.mark.parametrize("kind", [*KINDS, "png"])
+@pytest.mark.parametrize("mode", ["short", "crop"])
+def test_rgb_is_pillows_resize(kernel: ModuleType, kind: str, mode: str) -> None:
+    data = save(Image.fromarray(photo(90, 61)), "PNG") if kind == "png" else KINDS[kind](photo(90, 61))
+    made = kernel.transcode(data, TranscodeRecipe(size=40, mode=mode, format="rgb", reducing_gap=0))
+    assert made[1:] == ("rgb", 59 if mode == "short" else 40, 40, 1, 90, 61)
+    wanted = upright(data).resize((59, 40), Image.Resampling.BILINEAR)
+    wanted = wanted.crop((10, 0, 50, 40)) if mode == "crop" else wanted
+    assert worst(pixels_of(made), np.asarray(wanted)) <= 1
+
+
+@each_backend
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_stored_is_upright(kernel: ModuleType, name: str, orientation: int) -> None:
+    data = jpeg(photo(90, 61), exif=exif(orientation), subsampling="4:4:4")
+    made = kernel.transcode(data, TranscodeRecipe(size=40, mode="exact", format=name))
+    assert made[1:4] == (FORMATS[name], 40, 40)
+    assert made.orientation == 1
+    wanted = np.asarray(upright(data, orientation).resize((40, 40), Image.Resampling.BILINEAR))
+    error = np.abs(pixels_of(made).astype(int) - wanted)
+    assert error.mean() < (0.5 if name == "rgb" else 8)
+
+
+@each_backend
+@pytest.mark.parametrize("size", [(1, 1), (1, 7), (8, 1), (17, 13), (64, 48)])
+def test_yuv_of_pixels_is_the_twins_to_the_bit(kernel: ModuleType, size: tuple[int, int]) -> None:
+    """Nearest neighbour takes the way through RGB, where the planes could be kept."""
+    data = jpeg(photo(*size), subsampling="4:2:0")
+    made = kernel.transcode(data, TranscodeRecipe(format="yuv420", filter="nearest"))
+    assert made == Transcoded(raw.pack_yuv(np.asarray(upright(data))), "yuv", *size, 1, *size)
+
+
+@pytest.mark.skipif(native is None, reason="only the native kernel keeps a JPEG's planes")
+def test_our_planes_are_those_of_libjpegs_encoder() -> None:
+    """At quality 100 hardly more than the DCT's rounding is between them."""
+    pixels = photo(71, 53)
+    stored = native.transcode(jpeg(pixels, quality=100, subsampling="4:2:0"), TranscodeRecipe(format="yuv420"))
+    for found, wanted in zip(planes(stored.data, 71, 53), planes(raw.pack_yuv(pixels), 71, 53), strict=True):
+        assert worst(found, wanted) <= 2
+        assert np.abs(found.astype(int) - wanted).mean() < 0.5
+
+
+@each_backend
+@pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4", "4:2:2"])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_yuv_is_close_to_the_resized_image(kernel: ModuleType, mode: str, subsampling: str) -> None:
+    data = jpeg(photo(301, 203), mode, subsampling=subsampling)
+    made = kernel.transcode(data, TranscodeRecipe(size=101, mode="short", format="yuv420"))
+    assert made[1:] == ("yuv", 149, 101, 1, 301, 203)
+    assert len(made.data) == 149 * 101 + 2 * 75 * 51
+    wanted = upright(data).resize((149, 101), Image.Resampling.BILINEAR)
+    luma = [planes(data, 149, 101)[0].astype(int) for data in (made.data, raw.pack_yuv(np.asarray(wanted)))]
+    assert np.abs(luma[0] - luma[1]).mean() < 1
+    assert np.abs(pixels_of(made).astype(int) - np.asarray(wanted)).mean() < 5
+    if mode == "L":
+        assert {*made.data[149 * 101 :]} == {128}
+
+
+@each_backend
+def test_larger_than_any_loader_reads(kernel: ModuleType) -> None:
+    data = jpeg(photo(20, 20))
+    recipe = TranscodeRecipe(size=20_000, mode="exact", format="rgb", max_pixels=1 << 30)
+    with pytest.raises(DecodeError, match="20000x20000 pixels after resizing"):
+        kernel.transcode(data, recipe)
+
+
+def write_images(root: Path, count: int = 12) -> list[Path]:
+    """Class folders with JPEGs of several orientations, and a PNG."""
+    paths = []
+    for i in range(count):
+        path = root / ("ant", "bee")[i * 2 // count] / f"{i:02d}.{'png' if i == 5 else 'jpg'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = photo(90 + 3 * i, 61 + 5 * i, i)
+        data = save(Image.fromarray(image), "PNG") if i == 5 else jpeg(image, exif=exif(1 + i % 8))
+        path.write_bytes(data)
+        paths.append(path)
+    return paths
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp(request.param)
+    write_images(folder / "images")
+    report = pack(folder / "images", folder / "out.lmdb", resize=48, format=request.param, workers=1)
+    assert (report.packed, report.failed) == (12, 0)
+    return FORMATS[request.param], folder / "out.lmdb"
+
+
+def test_records(packed: tuple[str, Path]) -> None:
+    field, path = packed
+    with open_reader(path) as reader:
+        assert reader.manifest.fields == tuple(sorted(("cls", "json", field)))
+        located = reader.locate(np.arange(12))
+        for i in range(12):
+            record = reader.record(i)
+            about = json.loads(record.fields["json"])
+            size = about["width"], about["height"]
+            assert (int(located.width[i]), int(located.height[i]), int(located.orientation[i])) == (*size, 1)
+            assert min(size) == 48
+            lying = i != 5 and i % 8 >= 4
+            stored = 90 + 3 * i, 61 + 5 * i
+            assert (about["original_width"], about["original_height"]) == (stored[::-1] if lying else stored)
+            assert about["packed"] == "resized"
+            assert len(record.fields[field]) == raw.length(int(located.kind[i]), *size)
+
+
+def test_the_same_bytes_again_and_as_estimated(packed: tuple[str, Path], tmp_path: Path) -> None:
+    field, path = packed
+    options: dict[str, Any] = {"resize": 48, "format": "rgb" if field == "rgb" else "yuv420"}
+    pack(path.parent / "images", tmp_path / "out.lmdb", workers=2, **options)
+    assert (tmp_path / "out.lmdb").read_bytes() == path.read_bytes()
+    report = pack(path.parent / "images", tmp_path / "other.lmdb", dry_run=True, workers=1, **options)
+    assert report.estimate is not None
+    assert 0.6 < report.estimate.bytes_out / path.stat().st_size < 1.6
+
+
+def test_dataset(packed: tuple[str, Path]) -> None:
+    field, path = packed
+    dataset = FastDataset(path)
+    assert dataset.classes == ["ant", "bee"]
+    with open_reader(path) as reader:
+        for i, (image, label) in enumerate(dataset[j] for j in range(12)):
+            record = reader.record(i)
+            assert (image.mode, label) == ("RGB", int(record.fields["cls"]))
+            np.testing.assert_array_equal(np.asarray(image), shown(field, record.fields[field], *image.size))
+
+
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("check", ["crc", None])
+def test_loader(packed: tuple[str, Path], check: Any, memory_format: torch.memory_format) -> None:
+    _, path = packed
+    transform = [T.Resize(40), T.CenterCrop(32)]
+    dataset = FastDataset(path)
+    loader = FastLoader(dataset, 5, transform=transform, check=check, memory_format=memory_format, num_workers=2)
+    images = torch.cat([images for images, _ in loader])
+    for i in range(12):
+        image = dataset[i][0]
+        short = min(image.size)
+        size = tuple(40 if side == short else side * 40 // short for side in image.size)
+        x, y = round((size[0] - 32) / 2), round((size[1] - 32) / 2)
+        wanted = image.resize(size, Image.Resampling.BILINEAR).crop((x, y, x + 32, y + 32))
+        assert worst(images[i].permute(1, 2, 0).numpy(), np.asarray(wanted)) <= 1
+
+
+def test_training_crops_are_those_of_the_same_image_as_png(packed: tuple[str, Path], tmp_path: Path) -> None:
+    """Whatever holds the pixels: the same boxes, the same flips, the same result to one level."""
+    _, path = packed
+    dataset = FastDataset(path)
+    with open_writer(tmp_path / "png.lmdb", classes=dataset.classes) as writer:
+        for image, label in (dataset[i] for i in range(12)):
+            writer.write({"png": save(image, "PNG"), "cls": label})
+    transform = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+    batches = [
+        torch.cat([images for images, _ in FastLoader(each, 4, True, seed=3, transform=transform, num_workers=1)])
+        for each in (dataset, FastDataset(tmp_path / "png.lmdb"))
+    ]
+    assert worst(batches[0].numpy(), batches[1].numpy()) <= 1
+
+
+def test_a_damaged_record_is_named(packed: tuple[str, Path], tmp_path: Path) -> None:
+    _, path = packed
+    with open_reader(path) as reader:
+        offset = int(reader.locate(np.array([7])).offset[0])
+    data = bytearray(path.read_bytes())
+    data[offset + 1000] ^= 4
+    (tmp_path / "bad.lmdb").write_bytes(data)
+    loader = FastLoader(FastDataset(tmp_path / "bad.lmdb"), 12, transform=[T.RandomResizedCrop(16)])
+    with pytest.raises(DecodeError, match=r"bad.lmdb: 00000007: the payload's CRC32C differs"):
+        next(iter(loader))
+
+
+def test_info(packed: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    field, path = packed
+    assert main(["info", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["images"]["field"] == field
+    assert facts["recipe"]["format"] == ("rgb" if field == "rgb" else "yuv420")
+
+
+def test_without_a_size(tmp_path: Path) -> None:
+    """No pixel changes: every image as Pillow decodes it."""
+    paths = write_images(tmp_path / "images", 4)
+    pack(tmp_path / "images", tmp_path / "out.lmdb", format="rgb", workers=1)
+    dataset = FastDataset(tmp_path / "out.lmdb")
+    for i, path in enumerate(paths):
+        np.testing.assert_array_equal(np.asarray(dataset[i][0]), np.asarray(upright(path.read_bytes(), 1 + i % 8)))
+
+
+def test_every_image_field_in_one_container(tmp_path: Path) -> None:
+    image = photo(40, 30)
+    size = {"width": 40, "height": 30}
+    with open_writer(tmp_path / "mixed.lmdb") as writer:
+        writer.write({"rgb": image.tobytes(), "json": size, "cls": 0})
+        writer.write({"jpg": jpeg(image), "rgb": bytes(3), "json": {"width": 1, "height": 1}, "cls": 1})
+        writer.write({"yuv": raw.pack_yuv(image), "json": size, "cls": 2})
+        writer.write({"png": save(Image.fromarray(image), "PNG"), "cls": 3})
+    with open_reader(tmp_path / "mixed.lmdb") as reader:
+        assert reader.locate(np.arange(4)).kind.tolist() == [1, 0, 2, 0]
+        assert reader.locate(np.arange(4), "cls").kind.tolist() == [0, 0, 0, 0]
+    images, labels = next(iter(FastLoader(FastDataset(tmp_path / "mixed.lmdb"), 4)))
+    wanted = [image, np.asarray(upright(jpeg(image))), shown("yuv", raw.pack_yuv(image), 40, 30), image]
+    assert labels.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), np.stack(wanted))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_orientation_in_the_index_is_applied(tmp_path: Path, name: str) -> None:
+    """We store upright pixels, but the format lets others say how theirs lie."""
+    image = photo(40, 30)
+    data = raw.pack_rgb(image) if name == "rgb" else raw.pack_yuv(image)
+    writer = LmdbWriter(tmp_path / "turned.lmdb")
+    fields = {FORMATS[name]: data, "json": b'{"height":40,"width":30}'}
+    writer.write(0, fields, ImageInfo(-1, 30, 40, 6), "all")
+    writer.finish(Description())
+    found = np.asarray(FastDataset(tmp_path / "turned.lmdb")[0][0])
+    np.testing.assert_array_equal(found, np.rot90(shown(FORMATS[name], data, 40, 30), -1))
+
+
+def test_an_index_that_lies_about_the_size(tmp_path: Path) -> None:
+    writer = LmdbWriter(tmp_path / "lie.lmdb")
+    writer.write(0, {"rgb": bytes(3 * 40 * 30), "json": b"{}"}, ImageInfo(-1, 400, 300, 1), "all")
+    writer.finish(Description())
+    with pytest.raises(DecodeError, match=r"lie.lmdb: 00000000: the image is truncated"):
+        _ = FastDataset(tmp_path / "lie.lmdb")[0]
+
+
+def test_the_twin_packs_what_the_kernel_packs() -> None:
+    """Of a JPEG that is RGB itself neither has planes to keep, and what they resize is within one level."""
+    if native is None:
+        pytest.skip("the native kernel is not built")
+    data = KINDS["rgb"](photo(301, 203))
+    recipe = TranscodeRecipe(size=101, mode="crop", format="yuv420", reducing_gap=0)
+    ours, theirs = (planes(kernel.transcode(data, recipe).data, 101, 101) for kernel in (native, twin))
+    assert all(worst(a, b) <= 1 for a, b in zip(ours, theirs, strict=True))
