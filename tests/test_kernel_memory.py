@@ -17,7 +17,8 @@ from kernel_images import KINDS, batch_of, each_backend, in_a_file, jpeg, native
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel.contract import DecodeOptions, Status, TranscodeRecipe
+from iofast.kernel import raw
+from iofast.kernel.contract import DecodeOptions, Kind, Status, TranscodeRecipe
 
 LIMIT = 2 << 20  # bytes of growth; a leak of one small image per decode would be 50 times that
 BATCH = 50
@@ -94,6 +95,20 @@ def test_memory_is_flat(kernel: ModuleType) -> None:
 @each_backend
 def test_memory_is_flat_for_long(kernel: ModuleType) -> None:
     check(kernel, 100_000, 100_000)
+
+
+@plain_allocator
+@each_backend
+def test_memory_is_flat_over_raw_pixels(kernel: ModuleType) -> None:
+    """Rows of both kinds and of two sizes in turn, and rows that are refused."""
+    sizes = [(64, 48), (61, 45)]
+    payloads = [pack(photo(*size)) for pack in (raw.pack_rgb, raw.pack_yuv) for size in sizes]
+    kinds = np.array([(kind, *size) for kind in (Kind.RGB, Kind.YUV420) for size in sizes], np.int32)
+    for column, good in ((kinds, True), (kinds + np.array([0, 1, 0]), False)):
+        with closing(Decoding(kernel, payloads, good)) as step:
+            rows = np.tile(column, (BATCH // len(kinds) + 1, 1))[:BATCH].astype(np.int32)
+            step.source = (*step.source[:5], rows)
+            assert growth(step, 60) < LIMIT
 
 
 @plain_allocator

@@ -18,7 +18,7 @@ examples:
   iofast pack ./images out.lmdb --resize 224 --mode crop --format webp
       centre squares of 224 x 224
   iofast pack ./images out.lmdb --resize 256 --format yuv420
-      raw pixels that need no decoding: four times the size of JPEG, twice the speed
+      raw pixels, which no loader has to decode: about five times the size of JPEG
   iofast pack list.csv out.lmdb --resize 256 --shuffle 1
       the images that a manifest (path, label, ...) names, in a fixed random order
   iofast pack ./images out.lmdb --resize 256 --dry-run
