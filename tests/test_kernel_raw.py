@@ -153,8 +153,13 @@ def test_kinds_stand_side_by_side(kernel: ModuleType) -> None:
     payloads = [jpeg(image), payload(Kind.RGB, image), payload(Kind.YUV420, image), save(Image.fromarray(image), "PNG")]
     batch = batch_of(payloads, checked=True)
     rows = np.array([(0, 0, 0), (1, 40, 30), (2, 40, 30), (0, 9, 9)], np.int32)
-    status, pixels = run(kernel, (*batch.source[:5], rows), [whole(40, 30)] * 4)
-    assert status == [Status.OK] * 4
+    boxes, flips, status = np.array([whole(40, 30).box] * 4, np.int32), np.zeros(4, np.uint8), np.full(4, -1, np.int32)
+    pixels = np.empty((4, 30, 40, 3), np.uint8)
+    with closing(kernel.Context(DecodeOptions())) as context:
+        kernel.decode_batch(context, (*batch.source[:5], rows), boxes, flips, pixels, status, 0, 4)
+        ways = context.counts().ways
+    assert status.tolist() == [Status.OK] * 4
+    assert (ways["raw"], sum(ways.values())) == (2, 4)
     for i in (1, 3):
         np.testing.assert_array_equal(pixels[i], image)
     np.testing.assert_array_equal(pixels[0], np.asarray(upright(payloads[0])))

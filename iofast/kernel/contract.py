@@ -85,7 +85,14 @@ class DecodeOptions:
             raise OptionError(f"max_pixels and max_bytes must be 1 to 2^32, found {self.max_pixels}, {self.max_bytes}")
 
 
-WAYS = ("segments", "rows", "splice", "libjpeg", "pillow")  # the native kernel's numbering; the last is the twin's
+WAYS = (
+    "segments",
+    "rows",
+    "splice",
+    "libjpeg",
+    "raw",
+    "pillow",
+)  # the native kernel's numbering; the last is the twin's
 STAGES = ("read", "check", "scan", "splice", "entropy", "transform", "colour", "libjpeg", "axes", "resample")
 
 
@@ -94,7 +101,8 @@ class Counts(NamedTuple):
 
     `ways`: images by the way they were decoded. segments: our decoder, only the restart segments in the way; rows: our
     decoder, on a file without markers; splice: libjpeg, on a smaller file made of segments; libjpeg: libjpeg, crop and
-    skip; pillow: Pillow. `nanoseconds`: by stage of the native kernel, zero unless the context is timed.
+    skip; raw: raw pixels, where there is nothing to decode; pillow: Pillow. `nanoseconds`: by stage of the native
+    kernel, zero unless the context is timed.
     """
 
     ways: dict[str, int]

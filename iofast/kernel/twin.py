@@ -53,11 +53,12 @@ class Context:
         self.options = options
         self.timed, self.way = timed, way  # of no effect: the twin reads no clock and knows one way
         self.closed = False
-        self.decoded = 0
+        self.decoded = self.unpacked = 0
 
     def counts(self) -> Counts:
         """The images decoded so far; nothing is timed here."""
-        return Counts(dict.fromkeys(WAYS, 0) | {"pillow": self.decoded}, dict.fromkeys(STAGES, 0))
+        ways = {"raw": self.unpacked, "pillow": self.decoded}
+        return Counts(dict.fromkeys(WAYS, 0) | ways, dict.fromkeys(STAGES, 0))
 
     def close(self) -> None:
         self.closed = True
@@ -85,7 +86,10 @@ def decode_batch(
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
     decode_rows(context.options, source, boxes, flips, out, status, range(start, stop))
-    context.decoded += int((status[start:stop] == Status.OK).sum())
+    done = status[start:stop] == Status.OK
+    unpacked = 0 if source[5] is None else int((done & (source[5][start:stop, 0] != Kind.ENCODED)).sum())
+    context.unpacked += unpacked
+    context.decoded += int(done.sum()) - unpacked
 
 
 def decode_rows(

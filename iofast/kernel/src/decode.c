@@ -219,15 +219,20 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   iof_run runs[3];
   iof_raw raw = source->raw[i];
   view full_size = *v;
+  iof_counters *counters = &context->counters;
   full_size.denominator = 1;
   iof_status status = source->lengths[i] > options->max_bytes ? IOF_LIMIT : IOF_OK;
   if (!status) status = iof_raw_check(&raw, source->lengths[i], options->max_pixels);
   if (!status && !box_fits(v->box, raw.width, raw.height, v->width, v->height)) status = IOF_BOX;
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
+  iof_clock_lap(counters, IOF_AXES);
   if (iof_orientation_of(v->exif).turned) raw.width = source->raw[i].height, raw.height = source->raw[i].width;
   if (!status) status = fetch(context, source, i, runs, iof_raw_runs(&raw, rect, runs), &data);
   if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, &pixels);
+  iof_clock_lap(counters, IOF_COLOUR);
   if (!status) status = resample_view(context, v, &pixels, target);
+  iof_clock_lap(counters, IOF_RESAMPLING);
+  if (!status) counters->images[IOF_BY_COPY]++;
   return status;
 }
 

@@ -42,6 +42,7 @@ typedef enum {
   IOF_BY_ROWS,     /* our decoder, without markers: Huffman codes from the start, the rest in the region only */
   IOF_BY_SPLICE,   /* libjpeg, on a smaller file made of the segments in the way */
   IOF_BY_LIBJPEG,  /* libjpeg, crop and skip */
+  IOF_BY_COPY,     /* raw pixels: there is nothing to decode */
   IOF_WAYS
 } iof_way;
 
@@ -53,7 +54,7 @@ typedef enum {
   IOF_SPLICING,
   IOF_ENTROPY,    /* Huffman codes to coefficients */
   IOF_TRANSFORM,  /* inverse DCT */
-  IOF_COLOUR,     /* upsampling and colour conversion */
+  IOF_COLOUR,     /* upsampling and colour conversion, or the widening of raw RGB */
   IOF_LIBJPEG,    /* the three above, in libjpeg */
   IOF_AXES,       /* the resampler's coefficients */
   IOF_RESAMPLING, /* both passes, and the store into the batch */
