@@ -109,6 +109,65 @@ static AVX2 void colour(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, 
   }
 }
 
+/* The same in registers twice as long, up to the last 16: these loops then read and write no further than the shorter. */
+#define AVX512 __attribute__((target("avx512bw,avx512vl")))
+
+static AVX512 void blend_avx512(const uint8_t *near, const uint8_t *far, int n, int16_t *to) {
+  int i = 0;
+  for (; i + 16 < n; i += 32) {
+    __m512i a = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(near + i)));
+    __m512i b = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(far + i)));
+    _mm512_storeu_si512(to + i, _mm512_add_epi16(_mm512_add_epi16(a, _mm512_slli_epi16(a, 1)), b));
+  }
+  if (i < n) blend(near + i, far + i, n - i, to + i);
+}
+
+static AVX512 void spread_avx512(const int16_t *sums, int n, int even, int odd, uint8_t *to) {
+  __m512i half_even = _mm512_set1_epi16((short)even), half_odd = _mm512_set1_epi16((short)odd);
+  int i = 0;
+  for (; i + 16 < n; i += 32) {
+    __m512i s = _mm512_loadu_si512(sums + i);
+    __m512i before = _mm512_loadu_si512(sums + i - 1), behind = _mm512_loadu_si512(sums + i + 1);
+    s = _mm512_add_epi16(s, _mm512_slli_epi16(s, 1));
+    __m512i a = _mm512_srli_epi16(_mm512_add_epi16(_mm512_add_epi16(s, before), half_even), 4);
+    __m512i b = _mm512_srli_epi16(_mm512_add_epi16(_mm512_add_epi16(s, behind), half_odd), 4);
+    _mm512_storeu_si512(to + 2 * i, _mm512_or_si512(a, _mm512_slli_epi16(b, 8)));
+  }
+  if (i < n) spread(sums + i, n - i, even, odd, to + 2 * i);
+}
+
+static inline __attribute__((target("avx512bw,avx512vl"), always_inline)) __m512i rounded_wide(__m512i twice, int factor) {
+  __m512i product = _mm512_mulhi_epi16(twice, _mm512_set1_epi16((short)factor));
+  return _mm512_srai_epi16(_mm512_add_epi16(product, _mm512_set1_epi16(1)), 1);
+}
+
+static inline __attribute__((target("avx512bw,avx512vl"), always_inline)) __m512i centred(const uint8_t *p) {
+  return _mm512_sub_epi16(_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)p)), _mm512_set1_epi16(128));
+}
+
+static AVX512 void colour_avx512(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, uint8_t *rgbx) {
+  const __m512i half = _mm512_set1_epi32(32768), opaque = _mm512_set1_epi16((short)0xFF00);
+  const __m512i green = _mm512_set1_epi32((int)(((uint32_t)18734 << 16) | (uint16_t)-22554));
+  const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+  int i = 0;
+  for (; i + 16 < n; i += 32) {
+    __m512i luma = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(y + i)));
+    __m512i b = centred(cb + i), r = centred(cr + i), twice_b = _mm512_add_epi16(b, b), twice_r = _mm512_add_epi16(r, r);
+    __m512i red = _mm512_add_epi16(_mm512_add_epi16(luma, r), rounded_wide(twice_r, 26345));
+    __m512i blue = _mm512_add_epi16(_mm512_add_epi16(luma, twice_b), rounded_wide(twice_b, -14942));
+    __m512i low = _mm512_srai_epi32(_mm512_add_epi32(_mm512_madd_epi16(_mm512_unpacklo_epi16(b, r), green), half), 16);
+    __m512i high = _mm512_srai_epi32(_mm512_add_epi32(_mm512_madd_epi16(_mm512_unpackhi_epi16(b, r), green), half), 16);
+    __m512i mixed = _mm512_sub_epi16(_mm512_add_epi16(luma, _mm512_packs_epi32(low, high)), r);
+    __m512i rb = _mm512_packus_epi16(red, blue), g = _mm512_packus_epi16(mixed, mixed);
+    __m512i rg = _mm512_unpacklo_epi8(rb, g), bx = _mm512_or_si512(_mm512_unpackhi_epi8(rb, _mm512_setzero_si512()), opaque);
+    __m512i first = _mm512_unpacklo_epi16(rg, bx), second = _mm512_unpackhi_epi16(rg, bx);
+    _mm512_storeu_si512(rgbx + 4 * i, _mm512_permutex2var_epi64(first, lower, second));
+    _mm512_storeu_si512(rgbx + 4 * i + 64, _mm512_permutex2var_epi64(first, upper, second));
+  }
+  if (i < n) colour(y + i, cb + i, cr + i, n - i, rgbx + 4 * i);
+}
+
 const iof_block_loops iof_block_loops_avx2 = {iof_decode_mcus_bmi2, iof_decode_two_bmi2, idct_avx2, blend, spread, colour};
-const iof_block_loops iof_block_loops_avx512 = {iof_decode_mcus_bmi2, iof_decode_two_bmi2, idct_avx512, blend, spread, colour};
+const iof_block_loops iof_block_loops_avx512 = {iof_decode_mcus_bmi2, iof_decode_two_bmi2, idct_avx512,
+                                                  blend_avx512, spread_avx512, colour_avx512};
 #endif
