@@ -29,7 +29,7 @@ _STAGES = {
     "splice": "smaller file of the segments needed",
     "entropy": "Huffman codes to coefficients",
     "transform": "inverse DCT",
-    "colour": "upsampling, colour conversion",
+    "colour": "upsampling, colour conversion, unpacking",
     "libjpeg": "decoding by libjpeg-turbo",
     "axes": "weights of the resampling",
     "resample": "resampling, and the store into the batch",
@@ -39,6 +39,7 @@ _WAYS = {
     "rows": "without restart markers: `iofast pack` writes them",
     "splice": "libjpeg-turbo, on the segments that the crop touches",
     "libjpeg": "libjpeg-turbo: progressive, or of an unusual kind",
+    "raw": "raw pixels: nothing to decode",
     "pillow": "Pillow: not a JPEG, or no native kernel",
 }
 
