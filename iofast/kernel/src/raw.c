@@ -70,7 +70,7 @@ __attribute__((target("avx2"))) static void widen_avx2(const uint8_t *rgb, size_
   if (i < n) widen_scalar(rgb, n - i, rgbx);
 }
 #else
-#define widen_avx2(rgb, n, end, rgbx) widen_scalar(rgb, n, rgbx)
+#define widen_avx2(rgb, n, end, rgbx) ((void)(end), widen_scalar(rgb, n, rgbx))
 #endif
 
 static void widen_rows(const iof_raw *raw, const uint8_t *data, const int32_t rect[4], int simd, const iof_pixels *pixels) {
