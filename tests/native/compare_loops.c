@@ -139,7 +139,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < rounds; i++) {
     int width = 1 + (int)draw(MOST), height = 1 + (int)draw(draw(4) ? MOST : 12);
     geometry g = draw_geometry(width, height);
-    iof_pixels pixels = {memory, (4 * (size_t)width + 63) & ~(size_t)63, 0, 0, width, height};
+    iof_pixels pixels = {.pixels = memory, .stride = (4 * (size_t)width + 63) & ~(size_t)63, .width = width, .height = height};
     size_t used = 3 * (size_t)g.x.outputs * (size_t)g.y.outputs + 2 * GUARD;
     draw_samples(memory, pixels.stride * (size_t)height + 64);
     memset(wanted, 0xA5, used);

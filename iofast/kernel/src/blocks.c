@@ -74,7 +74,15 @@ static void colour(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n
   }
 }
 
-const iof_block_loops iof_block_loops_scalar = {iof_decode_mcus, iof_decode_two, idct, blend, spread, colour};
+static void planes(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, int flip, uint8_t *to, size_t plane) {
+  for (int i = 0; i < n; i++) {
+    uint8_t pixel[4];
+    colour(y + i, cb + i, cr + i, 1, pixel);
+    for (size_t c = 0; c < 3; c++) to[c * plane + (size_t)i] = (uint8_t)(pixel[c] ^ flip);
+  }
+}
+
+const iof_block_loops iof_block_loops_scalar = {iof_decode_mcus, iof_decode_two, idct, blend, spread, colour, planes};
 
 const iof_block_loops *iof_block_loops_best(void) {
   const iof_block_loops *best = &iof_block_loops_scalar;

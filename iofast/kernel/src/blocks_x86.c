@@ -87,25 +87,48 @@ static inline __attribute__((target("avx2"), always_inline)) __m256i rounded(__m
   return _mm256_srai_epi16(_mm256_add_epi16(product, _mm256_set1_epi16(1)), 1);
 }
 
+/* 16 pixels as 16-bit numbers that may lie outside of 0 to 255. */
+typedef struct {
+  __m256i red, green, blue;
+} sixteen;
+
+static inline __attribute__((target("avx2"), always_inline)) sixteen colours(const uint8_t *y, const uint8_t *cb, const uint8_t *cr) {
+  const __m256i middle = _mm256_set1_epi16(128), half = _mm256_set1_epi32(32768);
+  const __m256i green = _mm256_set1_epi32((int)(((uint32_t)18734 << 16) | (uint16_t)-22554));
+  __m256i luma = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)y));
+  __m256i b = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)cb)), middle);
+  __m256i r = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)cr)), middle);
+  __m256i twice_b = _mm256_add_epi16(b, b), twice_r = _mm256_add_epi16(r, r);
+  __m256i low = _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(_mm256_unpacklo_epi16(b, r), green), half), 16);
+  __m256i high = _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(_mm256_unpackhi_epi16(b, r), green), half), 16);
+  return (sixteen){
+      .red = _mm256_add_epi16(_mm256_add_epi16(luma, r), rounded(twice_r, 26345)),          /* 1.402 = 1 + 0.402 */
+      .green = _mm256_sub_epi16(_mm256_add_epi16(luma, _mm256_packs_epi32(low, high)), r), /* 0.714 = 1 - 0.286 */
+      .blue = _mm256_add_epi16(_mm256_add_epi16(luma, twice_b), rounded(twice_b, -14942))}; /* 1.772 = 2 - 0.228 */
+}
+
 static AVX2 void colour(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, uint8_t *rgbx) {
-  __m256i middle = _mm256_set1_epi16(128), half = _mm256_set1_epi32(32768), opaque = _mm256_set1_epi16((short)0xFF00);
-  __m256i green = _mm256_set1_epi32((int)(((uint32_t)18734 << 16) | (uint16_t)-22554));
+  __m256i opaque = _mm256_set1_epi16((short)0xFF00);
   for (int i = 0; i < n; i += 16) {
-    __m256i luma = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(y + i)));
-    __m256i b = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(cb + i))), middle);
-    __m256i r = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(cr + i))), middle);
-    __m256i twice_b = _mm256_add_epi16(b, b), twice_r = _mm256_add_epi16(r, r);
-    __m256i red = _mm256_add_epi16(_mm256_add_epi16(luma, r), rounded(twice_r, 26345));        /* 1.402 = 1 + 0.402 */
-    __m256i blue = _mm256_add_epi16(_mm256_add_epi16(luma, twice_b), rounded(twice_b, -14942)); /* 1.772 = 2 - 0.228 */
-    __m256i low = _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(_mm256_unpacklo_epi16(b, r), green), half), 16);
-    __m256i high = _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(_mm256_unpackhi_epi16(b, r), green), half), 16);
-    __m256i mixed = _mm256_sub_epi16(_mm256_add_epi16(luma, _mm256_packs_epi32(low, high)), r); /* 0.714 = 1 - 0.286 */
-    __m256i rb = _mm256_packus_epi16(red, blue), g = _mm256_packus_epi16(mixed, mixed);
+    sixteen c = colours(y + i, cb + i, cr + i);
+    __m256i rb = _mm256_packus_epi16(c.red, c.blue), g = _mm256_packus_epi16(c.green, c.green);
     __m256i rg = _mm256_unpacklo_epi8(rb, g);                                       /* R G of eight pixels of each half */
     __m256i bx = _mm256_or_si256(_mm256_unpackhi_epi8(rb, _mm256_setzero_si256()), opaque);
     __m256i first = _mm256_unpacklo_epi16(rg, bx), second = _mm256_unpackhi_epi16(rg, bx);
     _mm256_storeu_si256((__m256i *)(rgbx + 4 * i), _mm256_permute2x128_si256(first, second, 0x20));
     _mm256_storeu_si256((__m256i *)(rgbx + 4 * i + 32), _mm256_permute2x128_si256(first, second, 0x31));
+  }
+}
+
+static AVX2 void planes(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, int flip, uint8_t *to, size_t plane) {
+  __m256i by = _mm256_set1_epi8((char)flip);
+  for (int i = 0; i < n; i += 16) {
+    sixteen c = colours(y + i, cb + i, cr + i);
+    __m256i rg = _mm256_xor_si256(_mm256_permute4x64_epi64(_mm256_packus_epi16(c.red, c.green), _MM_SHUFFLE(3, 1, 2, 0)), by);
+    __m256i bb = _mm256_xor_si256(_mm256_permute4x64_epi64(_mm256_packus_epi16(c.blue, c.blue), _MM_SHUFFLE(3, 1, 2, 0)), by);
+    _mm_storeu_si128((__m128i *)(to + i), _mm256_castsi256_si128(rg));
+    _mm_storeu_si128((__m128i *)(to + plane + i), _mm256_extracti128_si256(rg, 1));
+    _mm_storeu_si128((__m128i *)(to + 2 * plane + i), _mm256_castsi256_si128(bb));
   }
 }
 
@@ -145,20 +168,30 @@ static inline __attribute__((target("avx512bw,avx512vl"), always_inline)) __m512
   return _mm512_sub_epi16(_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)p)), _mm512_set1_epi16(128));
 }
 
-static AVX512 void colour_avx512(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, uint8_t *rgbx) {
-  const __m512i half = _mm512_set1_epi32(32768), opaque = _mm512_set1_epi16((short)0xFF00);
+typedef struct {
+  __m512i red, green, blue;
+} thirty_two;
+
+static inline __attribute__((target("avx512bw,avx512vl"), always_inline)) thirty_two colours_wide(const uint8_t *y, const uint8_t *cb,
+                                                                                                 const uint8_t *cr) {
+  const __m512i half = _mm512_set1_epi32(32768);
   const __m512i green = _mm512_set1_epi32((int)(((uint32_t)18734 << 16) | (uint16_t)-22554));
+  __m512i luma = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)y));
+  __m512i b = centred(cb), r = centred(cr), twice_b = _mm512_add_epi16(b, b), twice_r = _mm512_add_epi16(r, r);
+  __m512i low = _mm512_srai_epi32(_mm512_add_epi32(_mm512_madd_epi16(_mm512_unpacklo_epi16(b, r), green), half), 16);
+  __m512i high = _mm512_srai_epi32(_mm512_add_epi32(_mm512_madd_epi16(_mm512_unpackhi_epi16(b, r), green), half), 16);
+  return (thirty_two){.red = _mm512_add_epi16(_mm512_add_epi16(luma, r), rounded_wide(twice_r, 26345)),
+                      .green = _mm512_sub_epi16(_mm512_add_epi16(luma, _mm512_packs_epi32(low, high)), r),
+                      .blue = _mm512_add_epi16(_mm512_add_epi16(luma, twice_b), rounded_wide(twice_b, -14942))};
+}
+
+static AVX512 void colour_avx512(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, uint8_t *rgbx) {
+  const __m512i opaque = _mm512_set1_epi16((short)0xFF00);
   const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
   int i = 0;
   for (; i + 16 < n; i += 32) {
-    __m512i luma = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(y + i)));
-    __m512i b = centred(cb + i), r = centred(cr + i), twice_b = _mm512_add_epi16(b, b), twice_r = _mm512_add_epi16(r, r);
-    __m512i red = _mm512_add_epi16(_mm512_add_epi16(luma, r), rounded_wide(twice_r, 26345));
-    __m512i blue = _mm512_add_epi16(_mm512_add_epi16(luma, twice_b), rounded_wide(twice_b, -14942));
-    __m512i low = _mm512_srai_epi32(_mm512_add_epi32(_mm512_madd_epi16(_mm512_unpacklo_epi16(b, r), green), half), 16);
-    __m512i high = _mm512_srai_epi32(_mm512_add_epi32(_mm512_madd_epi16(_mm512_unpackhi_epi16(b, r), green), half), 16);
-    __m512i mixed = _mm512_sub_epi16(_mm512_add_epi16(luma, _mm512_packs_epi32(low, high)), r);
-    __m512i rb = _mm512_packus_epi16(red, blue), g = _mm512_packus_epi16(mixed, mixed);
+    thirty_two c = colours_wide(y + i, cb + i, cr + i);
+    __m512i rb = _mm512_packus_epi16(c.red, c.blue), g = _mm512_packus_epi16(c.green, c.green);
     __m512i rg = _mm512_unpacklo_epi8(rb, g), bx = _mm512_or_si512(_mm512_unpackhi_epi8(rb, _mm512_setzero_si512()), opaque);
     __m512i first = _mm512_unpacklo_epi16(rg, bx), second = _mm512_unpackhi_epi16(rg, bx);
     _mm512_storeu_si512(rgbx + 4 * i, _mm512_permutex2var_epi64(first, lower, second));
@@ -167,7 +200,26 @@ static AVX512 void colour_avx512(const uint8_t *y, const uint8_t *cb, const uint
   if (i < n) colour(y + i, cb + i, cr + i, n - i, rgbx + 4 * i);
 }
 
-const iof_block_loops iof_block_loops_avx2 = {iof_decode_mcus_bmi2, iof_decode_two_bmi2, idct_avx2, blend, spread, colour};
-const iof_block_loops iof_block_loops_avx512 = {iof_decode_mcus_bmi2, iof_decode_two_bmi2, idct_avx512,
-                                                  blend_avx512, spread_avx512, colour_avx512};
+static inline __attribute__((target("avx512bw,avx512vl"), always_inline)) void put_bytes(__m512i words, __m256i flip, uint8_t *to) {
+  __m256i bytes = _mm512_cvtusepi16_epi8(_mm512_max_epi16(words, _mm512_setzero_si512()));
+  _mm256_storeu_si256((__m256i *)to, _mm256_xor_si256(bytes, flip));
+}
+
+static AVX512 void planes_avx512(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, int flip, uint8_t *to,
+                                 size_t plane) {
+  __m256i by = _mm256_set1_epi8((char)flip);
+  int i = 0;
+  for (; i + 16 < n; i += 32) {
+    thirty_two c = colours_wide(y + i, cb + i, cr + i);
+    put_bytes(c.red, by, to + i);
+    put_bytes(c.green, by, to + plane + i);
+    put_bytes(c.blue, by, to + 2 * plane + i);
+  }
+  if (i < n) planes(y + i, cb + i, cr + i, n - i, flip, to + i, plane);
+}
+
+const iof_block_loops iof_block_loops_avx2 = {iof_decode_mcus_bmi2, iof_decode_two_bmi2, idct_avx2, blend,
+                                               spread,               colour,              planes};
+const iof_block_loops iof_block_loops_avx512 = {iof_decode_mcus_bmi2, iof_decode_two_bmi2, idct_avx512,  blend_avx512,
+                                                 spread_avx512,        colour_avx512,       planes_avx512};
 #endif

@@ -6,49 +6,57 @@ at the edges of the picture. */
 
 #define ROOM 64 /* bytes behind a row that vector loops may write to */
 
-/* Scratch of one row: two upsampled chroma rows, and the sums they are made of. */
-typedef struct {
-  uint8_t *chroma[2];
-  int16_t *sums;
-} row_memory;
-
 static const uint8_t *sample_row(const iof_samples *plane, int x, int y) {
   return plane->samples + (size_t)(y - plane->y) * plane->stride + (x - plane->x);
 }
 
-/* Chroma of row `y` from column x0 on: where it lies in the plane, or upsampled into `to`. */
-static const uint8_t *chroma_row(const iof_block_loops *loops, const iof_picture *p, const iof_samples *plane, int y,
-                                 const iof_rect *rect, int16_t *sums, uint8_t *to) {
-  if (p->h == 1) return sample_row(plane, rect->x0, y);
-  int tall = p->v == 2, row = y >> (p->v - 1), other = tall ? row + (y & 1 ? 1 : -1) : row;
+iof_status iof_colour_start(iof_colouring *c, const iof_block_loops *loops, const iof_picture *picture, const iof_rect *rect,
+                            iof_buffer *rows) {
+  size_t width = ((size_t)(rect->x1 - rect->x0) + 3 * ROOM) & ~(size_t)(ROOM - 1);
+  uint8_t *memory = iof_reserve(rows, 2 * width + sizeof(int16_t) * width);
+  if (!memory) return IOF_MEMORY;
+  *c = (iof_colouring){.loops = loops, .count = picture->count, .h = picture->h, .v = picture->v, .rect = *rect};
+  for (int p = 0; p < picture->count; p++) c->planes[p] = picture->planes[p];
+  c->chroma[0] = memory;
+  c->chroma[1] = memory + width;
+  c->sums = (int16_t *)(void *)(memory + 2 * width);
+  if (picture->count == 1) memset(memory, 128, 2 * width); /* gray is a picture without chroma */
+  return IOF_OK;
+}
+
+/* Chroma `which` of row `y` from the first column on: where it lies in the plane, or upsampled. */
+static const uint8_t *chroma_row(const iof_colouring *c, int which, int y) {
+  const iof_samples *plane = &c->planes[1 + which];
+  if (c->count == 1) return c->chroma[which];
+  if (c->h == 1) return sample_row(plane, c->rect.x0, y);
+  int tall = c->v == 2, row = y >> (c->v - 1), other = tall ? row + (y & 1 ? 1 : -1) : row;
   if (other < 0) other = 0;
   if (other >= plane->height) other = plane->height - 1;
-  int first = rect->x0 >> 1, last = (rect->x1 + 1) >> 1; /* one past the end */
+  int first = c->rect.x0 >> 1, last = (c->rect.x1 + 1) >> 1; /* one past the end */
   int from = first > 0 ? first - 1 : 0, upto = last < plane->width ? last + 1 : plane->width;
-  sums += 16 - first; /* now sums[i] is column i's */
-  loops->blend(sample_row(plane, from, row), sample_row(plane, from, other), upto - from, sums + from);
+  int16_t *sums = c->sums + 16 - first; /* so that sums[i] is column i's */
+  c->loops->blend(sample_row(plane, from, row), sample_row(plane, from, other), upto - from, sums + from);
   if (first == 0) sums[-1] = sums[0];
   if (last == plane->width) sums[last] = sums[last - 1];
-  loops->spread(sums + first, last - first, tall ? 8 : 4, tall ? 7 : 8, to);
-  return to + (rect->x0 & 1);
+  c->loops->spread(sums + first, last - first, tall ? 8 : 4, tall ? 7 : 8, c->chroma[which]);
+  return c->chroma[which] + (c->rect.x0 & 1);
+}
+
+void iof_colour_row(const iof_colouring *c, int y, uint8_t *rgbx) {
+  const uint8_t *cb = chroma_row(c, 0, y), *cr = chroma_row(c, 1, y);
+  c->loops->colour(sample_row(&c->planes[0], c->rect.x0, y), cb, cr, c->rect.x1 - c->rect.x0, rgbx);
+}
+
+void iof_colour_planes(const iof_colouring *c, int y, uint8_t *to, size_t plane) {
+  const uint8_t *cb = chroma_row(c, 0, y), *cr = chroma_row(c, 1, y);
+  c->loops->planes(sample_row(&c->planes[0], c->rect.x0, y), cb, cr, c->rect.x1 - c->rect.x0, IOF_ROW_FLIP, to, plane);
 }
 
 iof_status iof_colour_region(const iof_block_loops *loops, const iof_picture *picture, const iof_rect *rect, iof_buffer *rows,
                              const iof_pixels *pixels) {
-  size_t width = ((size_t)(rect->x1 - rect->x0) + 2 * ROOM) & ~(size_t)(ROOM - 1);
-  uint8_t *memory = iof_reserve(rows, 2 * (width + ROOM) + sizeof(int16_t) * (width + ROOM));
-  if (!memory) return IOF_MEMORY;
-  uint8_t *cb_row = memory, *cr_row = memory + width + ROOM;
-  int16_t *sums = (int16_t *)(memory + 2 * (width + ROOM));
-  if (picture->count == 1) memset(memory, 128, 2 * (width + ROOM)); /* gray is a picture without chroma */
-  for (int y = rect->y0; y < rect->y1; y++) {
-    const uint8_t *cb = cb_row, *cr = cr_row;
-    if (picture->count == 3) {
-      cb = chroma_row(loops, picture, &picture->planes[1], y, rect, sums, cb_row);
-      cr = chroma_row(loops, picture, &picture->planes[2], y, rect, sums, cr_row);
-    }
-    uint8_t *to = pixels->pixels + (size_t)(y - rect->y0) * pixels->stride;
-    loops->colour(sample_row(&picture->planes[0], rect->x0, y), cb, cr, rect->x1 - rect->x0, to);
-  }
-  return IOF_OK;
+  iof_colouring colouring;
+  iof_status status = iof_colour_start(&colouring, loops, picture, rect, rows);
+  for (int y = rect->y0; y < rect->y1 && !status; y++)
+    iof_colour_row(&colouring, y, pixels->pixels + (size_t)(y - rect->y0) * pixels->stride);
+  return status;
 }

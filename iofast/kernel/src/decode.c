@@ -188,7 +188,8 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
   iof_clock_lap(&context->counters, IOF_SCANNING); /* so far the header */
   iof_status status = make_axes(context, &scaled_view, width, height, rect);
   iof_clock_lap(&context->counters, IOF_AXES);
-  if (!status) status = iof_region_decode(context->region, rect, scaled_view.denominator, options->strict, &pixels);
+  if (!status) status = iof_region_decode(context->region, rect, scaled_view.denominator, options->strict,
+                                           iof_takes_rows(&context->resampler), &pixels);
   if (!status) status = resample_view(context, v, &pixels, target);
   iof_clock_lap(&context->counters, IOF_RESAMPLING);
   return status;
@@ -228,7 +229,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   iof_clock_lap(counters, IOF_AXES);
   if (iof_orientation_of(v->exif).turned) raw.width = source->raw[i].height, raw.height = source->raw[i].width;
   if (!status) status = fetch(context, source, i, runs, iof_raw_runs(&raw, rect, runs), &data);
-  if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, &pixels);
+  if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, iof_takes_rows(&context->resampler), &pixels);
   iof_clock_lap(counters, IOF_COLOUR);
   if (!status) status = resample_view(context, v, &pixels, target);
   iof_clock_lap(counters, IOF_RESAMPLING);

@@ -17,11 +17,15 @@ void *iof_reserve(iof_buffer *buffer, size_t size);
 void iof_clock_start(iof_counters *counters);
 void iof_clock_lap(iof_counters *counters, iof_stage stage);
 
-/* Decoded pixels RGBX: `width` x `height` of the stored image from (x, y) on. */
+/* Decoded pixels: `width` x `height` of the stored image from (x, y) on, as RGBX; or, where `row` is not NULL, rows that are
+made when they are asked for: row y of the image as three planes, `plane` bytes apart, each byte ^ IOF_ROW_FLIP. */
+#define IOF_ROW_FLIP 0x80 /* the resampler's first product is one of signed bytes */
 typedef struct {
   uint8_t *pixels;
   size_t stride;
   int x, y, width, height;
+  void (*row)(void *source, int y, uint8_t *planes, size_t plane);
+  void *source;
 } iof_pixels;
 
 /* The interval [from, to) of an axis of `size` inputs becomes `virtual_size` outputs; `outputs` of them are wanted from
@@ -191,12 +195,14 @@ void *iof_table_room(iof_resampler *r, iof_table kind, size_t size, int *made);
 
 /* Whether both passes fit sums of 16 bits: a function of the geometry, so that no machine and no batch sees other pixels. */
 int iof_fits_short(const iof_resampler *r);
+int iof_takes_rows(const iof_resampler *r); /* whether pixels with `row` will do for these axes */
 
 /* The passes in sums of 16 bits, horizontal first. */
 typedef struct {
   const uint8_t *data; /* the first byte of the axes' first pixel */
   size_t stride;
   int channels; /* 3: RGBX, 1: one plane */
+  const iof_pixels *rows; /* not NULL: 3 channels, to be asked of it */
 } iof_origin;
 iof_status iof_resample_short(iof_resampler *r, const iof_origin *from, const iof_target *target);
 

@@ -53,8 +53,44 @@ static void widen_scalar(const uint8_t *rgb, size_t n, uint8_t *rgbx) {
   for (; n; n--, rgb += 3, rgbx += 4) rgbx[0] = rgb[0], rgbx[1] = rgb[1], rgbx[2] = rgb[2], rgbx[3] = 255;
 }
 
+static void part_scalar(const uint8_t *rgb, size_t n, uint8_t *planes, size_t plane) {
+  for (size_t i = 0; i < n; i++)
+    for (size_t c = 0; c < 3; c++) planes[c * plane + i] = rgb[3 * i + c] ^ IOF_ROW_FLIP;
+}
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
+
+/* Where the 16 bytes of a colour lie in each third of 48 bytes of RGB; 128: in another third. */
+static const uint8_t PICK[3][3][16] = {
+    {{0, 3, 6, 9, 12, 15, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128},
+     {128, 128, 128, 128, 128, 128, 2, 5, 8, 11, 14, 128, 128, 128, 128, 128},
+     {128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 1, 4, 7, 10, 13}},
+    {{1, 4, 7, 10, 13, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128},
+     {128, 128, 128, 128, 128, 0, 3, 6, 9, 12, 15, 128, 128, 128, 128, 128},
+     {128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 2, 5, 8, 11, 14}},
+    {{2, 5, 8, 11, 14, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128},
+     {128, 128, 128, 128, 128, 1, 4, 7, 10, 13, 128, 128, 128, 128, 128, 128},
+     {128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 0, 3, 6, 9, 12, 15}}};
+
+/* Sixteen pixels a step: of each of three registers a shuffle takes a colour's bytes to their places. */
+__attribute__((target("avx2"))) static void part_avx2(const uint8_t *rgb, size_t n, const uint8_t *end, uint8_t *planes,
+                                                     size_t plane) {
+  __m128i pick[3][3], flip = _mm_set1_epi8((char)IOF_ROW_FLIP);
+  for (int c = 0; c < 3; c++)
+    for (int t = 0; t < 3; t++) pick[c][t] = _mm_loadu_si128((const __m128i *)PICK[c][t]);
+  size_t i = 0;
+  for (; i < n && end - rgb >= 48; i += 16, rgb += 48) {
+    __m128i third[3];
+    for (int t = 0; t < 3; t++) third[t] = _mm_loadu_si128((const __m128i *)(rgb + 16 * t));
+    for (size_t c = 0; c < 3; c++) {
+      __m128i bytes = _mm_or_si128(_mm_shuffle_epi8(third[0], pick[c][0]), _mm_shuffle_epi8(third[1], pick[c][1]));
+      bytes = _mm_or_si128(bytes, _mm_shuffle_epi8(third[2], pick[c][2]));
+      _mm_storeu_si128((__m128i *)(planes + c * plane + i), _mm_xor_si128(bytes, flip));
+    }
+  }
+  if (i < n) part_scalar(rgb, n - i, planes + i, plane);
+}
 
 /* Eight pixels a step, of which the second load ends four bytes behind the last: `end` is that of the payload. */
 __attribute__((target("avx2"))) static void widen_avx2(const uint8_t *rgb, size_t n, const uint8_t *end, uint8_t *rgbx) {
@@ -71,6 +107,7 @@ __attribute__((target("avx2"))) static void widen_avx2(const uint8_t *rgb, size_
 }
 #else
 #define widen_avx2(rgb, n, end, rgbx) ((void)(end), widen_scalar(rgb, n, rgbx))
+#define part_avx2(rgb, n, end, planes, plane) ((void)(end), part_scalar(rgb, n, planes, plane))
 #endif
 
 static void widen_rows(const iof_raw *raw, const uint8_t *data, const int32_t rect[4], int simd, const iof_pixels *pixels) {
@@ -103,18 +140,6 @@ static iof_status find_planes(const iof_raw *raw, const uint8_t *data, const int
   return IOF_OK;
 }
 
-static iof_status convert_rows(iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4],
-                               iof_buffer *copies, const iof_pixels *pixels) {
-  iof_samples planes[3];
-  iof_picture picture = {planes, 3, 2, 2};
-  iof_rect wanted = {rect[0], rect[1], rect[2], rect[3]};
-  iof_pixels part = *pixels;
-  part.pixels += (size_t)(rect[1] - pixels->y) * pixels->stride;
-  iof_status status = find_planes(raw, data, rect, copies, planes);
-  if (!status) status = iof_colour_region(u->loops, &picture, &wanted, &u->rows, &part);
-  return status;
-}
-
 static void convert_narrow(const iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4],
                            const iof_pixels *pixels) {
   uint8_t rows[3][ROOM] = {{0}};
@@ -130,28 +155,77 @@ static void convert_narrow(const iof_unpacker *u, const iof_raw *raw, const uint
   }
 }
 
-static iof_status convert(iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4],
-                          const iof_pixels *pixels) {
-  int tail = raw->height > TAIL ? raw->height - TAIL : 0;
-  int32_t before[4] = {rect[0], rect[1], rect[2], rect[3] < tail ? rect[3] : tail};
-  int32_t behind[4] = {rect[0], rect[1] > tail ? rect[1] : tail, rect[2], rect[3]};
+/* Make ready to convert: rows before the tail from where they lie, the others from copies. */
+static iof_status start_colouring(iof_unpacker *u) {
+  const int32_t *r = u->rect;
+  iof_samples planes[3];
+  iof_picture picture = {planes, 3, 2, 2};
+  iof_rect all = {r[0], r[1], r[2], r[3]};
+  int32_t behind[4] = {r[0], r[1] > u->tail ? r[1] : u->tail, r[2], r[3]};
   iof_status status = IOF_OK;
-  if (raw->width <= NARROW) {
-    convert_narrow(u, raw, data, rect, pixels);
-  } else {
-    if (before[1] < before[3]) status = convert_rows(u, raw, data, before, NULL, pixels);
-    if (!status && behind[1] < behind[3]) status = convert_rows(u, raw, data, behind, &u->copies, pixels);
+  if (r[1] < u->tail) {
+    status = find_planes(&u->raw, u->data, r, NULL, planes);
+    if (!status) status = iof_colour_start(&u->upper, u->loops, &picture, &all, &u->rows);
+  }
+  if (!status && behind[1] < behind[3]) {
+    status = find_planes(&u->raw, u->data, behind, &u->copies, planes);
+    if (!status) status = iof_colour_start(&u->lower, u->loops, &picture, &all, &u->tail_rows);
   }
   return status;
 }
 
-iof_status iof_raw_region(iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4], iof_pixels *pixels) {
-  *pixels = (iof_pixels){.x = rect[0], .y = rect[1], .width = rect[2] - rect[0], .height = rect[3] - rect[1]};
+static const iof_colouring *colouring_of(const iof_unpacker *u, int y) { return y < u->tail ? &u->upper : &u->lower; }
+
+static void colour_all(const iof_unpacker *u, const iof_pixels *pixels) {
+  for (int y = u->rect[1]; y < u->rect[3]; y++)
+    iof_colour_row(colouring_of(u, y), y, pixels->pixels + (size_t)(y - u->rect[1]) * pixels->stride);
+}
+
+static void make_yuv_row(void *source, int y, uint8_t *planes, size_t plane) {
+  const iof_unpacker *u = source;
+  iof_colour_planes(colouring_of(u, y), y, planes, plane);
+}
+
+static void make_rgb_row(void *source, int y, uint8_t *planes, size_t plane) {
+  const iof_unpacker *u = source;
+  const uint8_t *rgb = u->data + 3 * ((size_t)y * (size_t)u->raw.width + (size_t)u->rect[0]);
+  size_t n = (size_t)(u->rect[2] - u->rect[0]);
+  if (u->loops != &iof_block_loops_scalar) {
+    part_avx2(rgb, n, u->data + iof_raw_length(&u->raw), planes, plane);
+  } else {
+    part_scalar(rgb, n, planes, plane);
+  }
+}
+
+static iof_status make_all(iof_unpacker *u, iof_pixels *pixels) {
+  int narrow = u->raw.width <= NARROW;
   pixels->stride = (4 * (size_t)pixels->width + ROOM - 1) / ROOM * ROOM;
   pixels->pixels = iof_reserve(&u->pixels, pixels->stride * (size_t)pixels->height + ROOM);
-  iof_status status = pixels->pixels ? IOF_OK : IOF_MEMORY;
-  if (!status && raw->kind == IOF_RGB) widen_rows(raw, data, rect, u->loops != &iof_block_loops_scalar, pixels);
-  if (!status && raw->kind == IOF_YUV420) status = convert(u, raw, data, rect, pixels);
+  if (!pixels->pixels) return IOF_MEMORY;
+  if (u->raw.kind == IOF_RGB) {
+    widen_rows(&u->raw, u->data, u->rect, u->loops != &iof_block_loops_scalar, pixels);
+  } else if (narrow) {
+    convert_narrow(u, &u->raw, u->data, u->rect, pixels);
+  } else {
+    colour_all(u, pixels);
+  }
+  return IOF_OK;
+}
+
+iof_status iof_raw_region(iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4], int by_rows,
+                          iof_pixels *pixels) {
+  int smooth = raw->kind == IOF_YUV420 && raw->width > NARROW; /* chroma is interpolated */
+  iof_status status = IOF_OK;
+  u->raw = *raw, u->data = data, u->tail = raw->height > TAIL ? raw->height - TAIL : 0;
+  memcpy(u->rect, rect, sizeof u->rect);
+  *pixels = (iof_pixels){.x = rect[0], .y = rect[1], .width = rect[2] - rect[0], .height = rect[3] - rect[1]};
+  if (smooth) status = start_colouring(u);
+  if (!status && by_rows && (smooth || raw->kind == IOF_RGB)) {
+    pixels->row = smooth ? make_yuv_row : make_rgb_row;
+    pixels->source = u;
+  } else if (!status) {
+    status = make_all(u, pixels);
+  }
   return status;
 }
 
@@ -159,6 +233,7 @@ void iof_unpacker_free(iof_unpacker *u) {
   free(u->pixels.data);
   free(u->copies.data);
   free(u->rows.data);
+  free(u->tail_rows.data);
 }
 
 /* Sums of four in the way of libjpeg's encoder: an odd image's edge is repeated, and halves are rounded down and up in

@@ -20,12 +20,18 @@ typedef struct {
 } iof_run;
 int iof_raw_runs(const iof_raw *raw, const int32_t rect[4], iof_run runs[3]);
 
-/* `rect` of the payload `data`, of which only those runs need be there; not a byte behind it is read. */
+/* `rect` of the payload `data`, of which only those runs need be there; not a byte behind it is read. With `by_rows` the
+pixels come as rows that are still to be made, from `data` and from memory of the unpacker. */
 typedef struct {
   const iof_block_loops *loops;
-  iof_buffer pixels, copies, rows;
+  iof_raw raw;
+  const uint8_t *data;
+  int32_t rect[4];
+  int tail;                    /* rows from here on are made of copies, which have room behind them */
+  iof_colouring upper, lower; /* before and from `tail` */
+  iof_buffer pixels, copies, rows, tail_rows;
 } iof_unpacker;
-iof_status iof_raw_region(iof_unpacker *unpacker, const iof_raw *raw, const uint8_t *data, const int32_t rect[4],
+iof_status iof_raw_region(iof_unpacker *unpacker, const iof_raw *raw, const uint8_t *data, const int32_t rect[4], int by_rows,
                           iof_pixels *pixels);
 void iof_unpacker_free(iof_unpacker *unpacker);
 

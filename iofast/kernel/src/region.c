@@ -20,6 +20,7 @@ struct iof_region {
   iof_segments segments;
   iof_codes codes[2][4];
   iof_spliced spliced;
+  iof_colouring colouring;
   iof_buffer coefs, samples, rows, pixels;
 };
 
@@ -242,22 +243,36 @@ static iof_status decode_samples(iof_region *r, const mcu_region *m, const iof_m
   return whole ? IOF_OK : IOF_CORRUPT;
 }
 
-static iof_status decode_ours(iof_region *r, const int32_t rect[4], iof_pixels *pixels) {
+static void make_row(void *source, int y, uint8_t *planes, size_t plane) {
+  iof_region *r = source;
+  iof_clock_lap(r->counters, IOF_RESAMPLING);
+  iof_colour_planes(&r->colouring, y, planes, plane);
+  iof_clock_lap(r->counters, IOF_COLOUR);
+}
+
+static iof_status colour_all(iof_region *r, iof_pixels *pixels) {
+  pixels->stride = (4 * (size_t)pixels->width + 2 * SLACK - 1) / SLACK * SLACK;
+  pixels->pixels = iof_reserve(&r->pixels, pixels->stride * (size_t)pixels->height + SLACK);
+  for (int i = 0; pixels->pixels && i < pixels->height; i++)
+    iof_colour_row(&r->colouring, pixels->y + i, pixels->pixels + (size_t)i * pixels->stride);
+  return pixels->pixels ? IOF_OK : IOF_MEMORY;
+}
+
+static iof_status decode_ours(iof_region *r, const int32_t rect[4], int by_rows, iof_pixels *pixels) {
   const iof_frame *f = &r->frame;
   mcu_region m = plan(f, rect);
   iof_mcu_row rows[2];
+  iof_picture picture = {m.planes, f->components, f->component[0].h, f->component[0].v};
+  iof_rect wanted = {rect[0], rect[1], rect[2], rect[3]};
   iof_status status = lay_out(r, &m, rows);
   if (!status) status = decode_samples(r, &m, rows);
-  if (!status) {
-    *pixels = (iof_pixels){.x = rect[0], .y = rect[1], .width = rect[2] - rect[0], .height = rect[3] - rect[1]};
-    pixels->stride = (4 * (size_t)pixels->width + 2 * SLACK - 1) / SLACK * SLACK;
-    pixels->pixels = iof_reserve(&r->pixels, pixels->stride * (size_t)pixels->height + SLACK);
-    if (!pixels->pixels) status = IOF_MEMORY;
-  }
-  if (!status) {
-    iof_picture picture = {m.planes, f->components, f->component[0].h, f->component[0].v};
-    iof_rect wanted = {rect[0], rect[1], rect[2], rect[3]};
-    status = iof_colour_region(r->loops, &picture, &wanted, &r->rows, pixels);
+  if (!status) status = iof_colour_start(&r->colouring, r->loops, &picture, &wanted, &r->rows);
+  *pixels = (iof_pixels){.x = rect[0], .y = rect[1], .width = rect[2] - rect[0], .height = rect[3] - rect[1]};
+  if (!status && by_rows) {
+    pixels->row = make_row;
+    pixels->source = r;
+  } else if (!status) {
+    status = colour_all(r, pixels);
   }
   iof_clock_lap(r->counters, IOF_COLOUR);
   return status;
@@ -303,13 +318,15 @@ static iof_way choose(const iof_region *r, int denominator) {
   return way;
 }
 
-iof_status iof_region_decode(iof_region *r, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels) {
+iof_status iof_region_decode(iof_region *r, const int32_t rect[4], int denominator, int strict, int by_rows,
+                             iof_pixels *pixels) {
   iof_way way = choose(r, denominator);
+  *pixels = (iof_pixels){0};
   iof_status status = way == IOF_BY_LIBJPEG ? IOF_CORRUPT : iof_segments_find(&r->segments, &r->frame, r->data, r->length);
   int ended = !status && r->segments.ended, miscounted = status == IOF_CORRUPT && way != IOF_BY_LIBJPEG;
   iof_clock_lap(r->counters, IOF_SCANNING);
   if (!status)
-    status = way == IOF_BY_SPLICE ? decode_spliced(r, rect, denominator, strict, pixels) : decode_ours(r, rect, pixels);
+    status = way == IOF_BY_SPLICE ? decode_spliced(r, rect, denominator, strict, pixels) : decode_ours(r, rect, by_rows, pixels);
   if (status && status != IOF_MEMORY) { /* what is damaged or unknown to us is libjpeg's to judge */
     iof_jpeg *jpeg;
     way = IOF_BY_LIBJPEG;

@@ -108,6 +108,8 @@ typedef struct {
   /* what blend made of n samples to 2n; `even` and `odd` are added before the shift, and sums has one more at either end */
   void (*spread)(const int16_t *sums, int n, int even, int odd, uint8_t *to);
   void (*colour)(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, uint8_t *rgbx);
+  /* the same to three planes, each byte ^ flip */
+  void (*planes)(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int n, int flip, uint8_t *to, size_t plane);
 } iof_block_loops;
 
 /* `count` MCUs into the blocks of the `first`th wanted MCU and of those behind it, or past them where first < 0. 0 where
@@ -139,12 +141,30 @@ typedef struct {
   int x0, y0, x1, y1;
 } iof_rect;
 
-/* Upsample and convert `rect` of one plane (gray) or three to `pixels`; h and v are luma samples for one of chroma.
-`rows` is scratch. Each chroma plane holds one sample more than `rect` on each side, where the image goes on there. */
+/* One plane (gray) or three; h and v are luma samples for one of chroma. */
 typedef struct {
   const iof_samples *planes;
   int count, h, v;
 } iof_picture;
+
+/* What rows of a picture are made with. Each chroma plane holds one sample more than `rect` on each side, where the image
+goes on there. */
+typedef struct {
+  const iof_block_loops *loops;
+  iof_samples planes[3];
+  int count, h, v;
+  iof_rect rect;
+  uint8_t *chroma[2]; /* scratch: upsampled rows, or grey */
+  int16_t *sums;
+} iof_colouring;
+
+/* Columns [rect.x0, rect.x1) of row `y`, upsampled and converted; scratch is in `rows`. */
+iof_status iof_colour_start(iof_colouring *colouring, const iof_block_loops *loops, const iof_picture *picture,
+                            const iof_rect *rect, iof_buffer *rows);
+void iof_colour_row(const iof_colouring *colouring, int y, uint8_t *rgbx);
+void iof_colour_planes(const iof_colouring *colouring, int y, uint8_t *to, size_t plane); /* for iof_row_source */
+
+/* All of `rect` to `pixels`. */
 iof_status iof_colour_region(const iof_block_loops *loops, const iof_picture *picture, const iof_rect *rect, iof_buffer *rows,
                              const iof_pixels *pixels);
 
@@ -167,7 +187,9 @@ void iof_region_free(iof_region *region);
 iof_status iof_region_jpeg(iof_region *region, iof_jpeg **jpeg); /* the opened image in libjpeg's hands */
 iof_jpeg *iof_region_idle_jpeg(iof_region *region); /* libjpeg alone, for an image that `region` does not open */
 iof_status iof_region_open(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
-iof_status iof_region_decode(iof_region *region, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels);
+/* With `by_rows` the pixels may come as rows that are still to be made, from memory of the region. */
+iof_status iof_region_decode(iof_region *region, const int32_t rect[4], int denominator, int strict, int by_rows,
+                             iof_pixels *pixels);
 
 extern const uint8_t iof_zigzag[64 + 16]; /* coefficient k of a scan is this one of a block, row by row */
 

@@ -265,13 +265,15 @@ static iof_status horizontal_then_vertical(iof_resampler *r, const iof_pixels *p
   return IOF_OK;
 }
 
+int iof_takes_rows(const iof_resampler *r) { return !(r->x.copies && r->y.copies && crops(&r->x)) && iof_fits_short(r); }
+
 iof_status iof_resample(iof_resampler *r, const iof_pixels *pixels, const iof_target *target, int horizontal_first) {
   int copies = r->x.copies && r->y.copies;
   iof_status status;
   if (copies && crops(&r->x)) {
     status = copy(r, pixels, target);
   } else if (iof_fits_short(r)) { /* a weight of one gives the sample back, and so flips are here too */
-    iof_origin from = {pixel_row(pixels, r->x.low, r->y.low), pixels->stride, 3};
+    iof_origin from = {pixels->row ? NULL : pixel_row(pixels, r->x.low, r->y.low), pixels->stride, 3, pixels->row ? pixels : NULL};
     status = iof_resample_short(r, &from, target);
   } else if (copies) {
     status = copy(r, pixels, target);
@@ -318,7 +320,7 @@ static iof_status plane_vertical_first(iof_resampler *r, const uint8_t *first, s
 }
 
 iof_status iof_resample_plane(iof_resampler *r, const iof_plane *plane, const iof_target *target) {
-  iof_origin from = {plane->samples + (size_t)r->y.low * plane->stride + r->x.low, plane->stride, 1};
+  iof_origin from = {plane->samples + (size_t)r->y.low * plane->stride + r->x.low, plane->stride, 1, NULL};
   return iof_fits_short(r) ? iof_resample_short(r, &from, target) : plane_vertical_first(r, from.data, from.stride, target);
 }
 

@@ -155,10 +155,12 @@ typedef struct {
 static void add_row(const iof_resampler *r, const iof_origin *from, const iof_windows *windows, ring *h) {
   const uint8_t *row = from->data + (size_t)(h->done - r->y.low) * from->stride;
   int n = r->x.high - r->x.low;
-  if (from->channels == 3) {
-    r->loops->shorts->split(row, n, 0x80, h->samples, h->plane);
+  if (from->rows) {
+    from->rows->row(from->rows->source, h->done, h->samples, h->plane);
+  } else if (from->channels == 3) {
+    r->loops->shorts->split(row, n, IOF_ROW_FLIP, h->samples, h->plane);
   } else {
-    for (int i = 0; i < n; i++) h->samples[i] = row[i] ^ 0x80;
+    for (int i = 0; i < n; i++) h->samples[i] = row[i] ^ IOF_ROW_FLIP;
   }
   int16_t *to = h->rows + h->size * (size_t)(h->done & (h->slots - 1));
   r->loops->shorts->horizontal(windows, h->samples, h->plane, from->channels, to);
