@@ -3,9 +3,9 @@
 Thirty minutes of mutated JPEGs, on a build with address and undefined-behaviour sanitizers. Most are changed anywhere
 and go through read_header, decode, decode_batch, transcode and rewrite. The others are small files, most with restart
 markers, damaged in headers, markers, tables and entropy-coded data; they go through our region decoder, the splice and
-libjpeg, strict and not, at full and reduced size. What is not an image may raise DecodeError or set a status, and nothing
-else; of a whole image all ways must make the same status and pixels, and a region must be a part of it. No step may take
-a minute.
+libjpeg, strict and not, at full and reduced size. What is not an image may raise DecodeError or set a status, and
+nothing else; of a whole image all ways must make the same status and pixels, and a region must be a part of it. No step
+may take a minute.
 
 A run that was interrupted goes on where it was, on the same commit.
 """
