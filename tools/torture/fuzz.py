@@ -1,33 +1,72 @@
-"""No damaged image crashes the kernel, and none makes it read or write where it should not.
+"""No damaged image crashes the kernel, makes it read or write where it should not, or has ways of decoding disagree.
 
-Ten minutes of mutated JPEGs, on a build with address and undefined-behaviour sanitizers, through read_header, decode,
-decode_batch, transcode and rewrite. What is not an image may raise DecodeError or set a status, and nothing else.
+Thirty minutes of mutated JPEGs, on a build with address and undefined-behaviour sanitizers. Most are changed anywhere
+and go through read_header, decode, decode_batch, transcode and rewrite. The others are small files, most with restart
+markers, damaged in headers, markers, tables and entropy-coded data; they go through our region decoder, the splice and
+libjpeg, strict and not, at full and reduced size. What is not an image may raise DecodeError or set a status, and
+nothing else; of a whole image all ways must make the same status and pixels, and a region must be a part of it. No step
+may take a minute.
+
+A run that was interrupted goes on where it was, on the same commit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import itertools
+import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-SECONDS = 600
+SECONDS = 1800
+ROOT = Path(__file__).resolve().parents[2]
+STATE = ROOT / "build" / "fuzz.json"  # commit, seconds and counts so far
+LAST = Path("/dev/shm/iofast-fuzz-last.jpg")  # what a crash was about
+MAX_PIXELS = 1 << 20
+BLIND = 8  # mutations anywhere for one in a known place, which takes as long
+HANGS = 60  # seconds after which a step is taken for a hang
+ROUTES = (("own", "avx512"), ("own", "avx2"), ("own", "scalar"), ("splice", "avx2"), ("libjpeg", "avx2"))
 
 
 def run() -> list[str]:
     from tools.torture import Failed  # here, because the fuzzing process has no `tools`
+    from tools.torture.__main__ import commit
 
-    script = Path(__file__).parents[1] / "sanitize.sh"
-    result = subprocess.run([script, sys.executable, "--", __file__, str(SECONDS)], stdout=subprocess.PIPE, text=True)
+    state = {"commit": commit(), "seconds": 0.0, "runs": 0, "counts": {}}
+    if STATE.exists() and (saved := json.loads(STATE.read_text()))["commit"] == state["commit"]:
+        state = saved
+    STATE.parent.mkdir(exist_ok=True)
+    STATE.write_text(json.dumps({**state, "runs": state["runs"] + 1}))
+    script = ROOT / "tools" / "sanitize.sh"
+    result = subprocess.run([script, sys.executable, "--", __file__, str(SECONDS)], cwd=ROOT)
     if result.returncode:
-        raise Failed(f"exit status {result.returncode}; the report stands above")
-    return [line for line in result.stdout.splitlines() if line.startswith("- ")]
+        STATE.unlink()  # the next run begins anew
+        raise Failed(f"exit status {result.returncode}; the report stands above, the image is {LAST}")
+    state = json.loads(STATE.read_text())
+    STATE.unlink()
+    return findings(state["seconds"], state["runs"], Counter(state["counts"]))
+
+
+def findings(seconds: float, runs: int, counts: Counter[str]) -> list[str]:
+    ways = ", ".join(f"{way} {counts[way]:,}" for way in ("segments", "rows", "splice", "libjpeg"))
+    return [
+        f"- {counts['blind'] + counts['built']:,} mutated images in {seconds / 60:.1f} minutes, {runs} run(s)",
+        f"- {counts['blind']:,} changed anywhere: {counts['decoded']:,} could still be decoded and transcoded whole, "
+        f"{counts['rewritten']:,} of them were rewritten with other markers and tables, and gave the same pixels; "
+        f"{counts['rows good']:,} of as many batch rows, with random boxes, filters and orientations, gave pixels",
+        f"- {counts['built']:,} damaged in markers, tables and entropy-coded data, in {len(ROUTES)} ways each: "
+        f"{counts['compared']:,} decodes of whole images agreed with libjpeg's in status and pixels, "
+        f"{counts['whole good']:,} of them good; of {counts['regions']:,} regions {counts['regions good']:,} were good",
+        f"- how the good ones were decoded: {ways}",
+    ]
 
 
 def corpus() -> list[bytes]:
@@ -76,58 +115,132 @@ def mutate(rng: np.random.Generator, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def fuzz(seconds: float) -> None:
-    """Until the time is over; prints what was done."""
-    from iofast import kernel
-    from iofast.errors import DecodeError
-    from iofast.kernel import native, twin
+class Anywhere:
+    """Blind mutations through every function of the kernel."""
 
-    rng, seeds = np.random.default_rng(time.time_ns()), corpus()
-    counts = {"tried": 0, "decoded": 0, "rewritten": 0, "rows good": 0}
-    options = [
-        kernel.DecodeOptions(filter, fast, strict, max_pixels=1 << 20)
-        for filter, fast, strict in itertools.product(kernel.FILTERS, (False, True), (False, True))
-    ]
-    contexts = [kernel.Context(each) for each in options]
-    recipe = kernel.TranscodeRecipe(size=32, mode="short", max_pixels=1 << 20)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        data = mutate(rng, seeds[rng.integers(len(seeds))])
-        Path("/dev/shm/iofast-fuzz-last.jpg").write_bytes(data)  # what a crash was about
-        counts["tried"] += 1
-        counts["rows good"] += _batch(kernel, contexts[rng.integers(len(contexts))], rng, data)
+    def __init__(self, rng: np.random.Generator, counts: Counter[str]) -> None:
+        from iofast import kernel
+
+        self.kernel, self.rng, self.counts, self.seeds = kernel, rng, counts, corpus()
+        options = itertools.product(kernel.FILTERS, (False, True), (False, True))
+        self.contexts = [kernel.Context(kernel.DecodeOptions(*each, max_pixels=MAX_PIXELS)) for each in options]
+        self.recipe = kernel.TranscodeRecipe(size=32, mode="short", max_pixels=MAX_PIXELS)
+
+    def step(self) -> None:
+        from iofast.errors import DecodeError
+        from iofast.kernel import native, twin
+
+        data = mutate(self.rng, self.seeds[self.rng.integers(len(self.seeds))])
+        LAST.write_bytes(data)
+        self.counts["blind"] += 1
+        self.counts["rows good"] += self.batch(data)
         written = None
         with contextlib.suppress(DecodeError):
-            written = native.rewrite(data, int(rng.integers(9)), int(rng.integers(-1, 101)), 1 << 20)
-        try:
-            header = kernel.read_header(data)
-            if header.width * header.height <= 1 << 20:
-                kernel.decode(data)
+            written = native.rewrite(data, int(self.rng.integers(9)), int(self.rng.integers(-1, 101)), MAX_PIXELS)
+        with contextlib.suppress(DecodeError):
+            header = self.kernel.read_header(data)
+            if header.width * header.height <= MAX_PIXELS:
+                self.kernel.decode(data)
                 if written is not None:  # the twin's eyes: one decoder for both, whatever the coefficients
                     assert np.array_equal(twin.decode(written), twin.decode(data))
-                    counts["rewritten"] += 1
-                kernel.transcode(data, recipe)
-                counts["decoded"] += 1
-        except DecodeError:
-            pass
-    print(f"- {counts['tried']:,} mutated images; {counts['decoded']:,} could still be decoded and transcoded whole")
-    print(f"- {counts['rewritten']:,} of these were rewritten with other markers and tables, and gave the same pixels")
-    print(f"- {counts['rows good']:,} of as many batch rows, with random boxes, filters and orientations, gave pixels")
+                    self.counts["rewritten"] += 1
+                self.kernel.transcode(data, self.recipe)
+                self.counts["decoded"] += 1
+
+    def batch(self, data: bytes) -> int:
+        rng, context = self.rng, self.contexts[self.rng.integers(len(self.contexts))]
+        payload = np.frombuffer(data, np.uint8)
+        address, size = np.array([payload.ctypes.data], np.uint64), np.array([payload.size], np.uint64)
+        source = (np.array([-1], np.int32), address, size, None, np.array([rng.integers(1, 9)], np.uint8), None)
+        (x0, x1), (y0, y1) = np.sort(rng.integers(0, 62, 2)), np.sort(rng.integers(0, 62, 2))
+        box = np.array([[x0, y0, x1 + 1, y1 + 1, *rng.integers(24, 60, 2), 0, 0]], np.int32)
+        box[0, 6:] = rng.integers(0, box[0, 4:6] - (20, 24) + 1)
+        if rng.random() < 0.1:  # a box that cannot be
+            box[0, rng.integers(8)] = rng.choice((-(2**31), -1, 0, 1, 63, 70_000, 2**31 - 1))
+        out, status = np.full((1, 24, 20, 3), 7, np.uint8), np.zeros(1, np.int32)
+        self.kernel.decode_batch(context, source, box, rng.integers(0, 2, 1, np.uint8), out, status, 0, 1)
+        assert status[0] == 0 or not out.any(), "a failed slot is not zero"
+        return int(status[0] == 0)
 
 
-def _batch(kernel, context, rng: np.random.Generator, data: bytes) -> int:
-    payload = np.frombuffer(data, np.uint8)
-    address, size = np.array([payload.ctypes.data], np.uint64), np.array([payload.size], np.uint64)
-    source = (np.array([-1], np.int32), address, size, None, np.array([rng.integers(1, 9)], np.uint8))
-    (x0, x1), (y0, y1) = np.sort(rng.integers(0, 62, 2)), np.sort(rng.integers(0, 62, 2))
-    box = np.array([[x0, y0, x1 + 1, y1 + 1, *rng.integers(24, 60, 2), 0, 0]], np.int32)
-    box[0, 6:] = rng.integers(0, box[0, 4:6] - (20, 24) + 1)
-    if rng.random() < 0.1:  # a box that cannot be
-        box[0, rng.integers(8)] = rng.choice((-(2**31), -1, 0, 1, 63, 70_000, 2**31 - 1))
-    out, status = np.full((1, 24, 20, 3), 7, np.uint8), np.zeros(1, np.int32)
-    kernel.decode_batch(context, source, box, rng.integers(0, 2, 1, np.uint8), out, status, 0, 1)
-    assert status[0] == 0 or not out.any(), "a failed slot is not zero"
-    return int(status[0] == 0)
+class InPlaces:
+    """Damage in known places of small files, through every way to decode a region."""
+
+    def __init__(self, rng: np.random.Generator, counts: Counter[str]) -> None:
+        import jpeg_damage
+        import region_images
+
+        from iofast.kernel import DecodeOptions
+
+        self.rng, self.counts, self.images, self.damage = rng, counts, region_images, jpeg_damage.damage
+        kinds = itertools.product((True, False), (False, True))
+        self.decoders = [
+            (fast, region_images.Decoder(DecodeOptions(strict=strict, fast=fast, max_pixels=MAX_PIXELS), ROUTES))
+            for strict, fast in kinds
+        ]
+        self.seeds = [self.seed() for _ in range(100)]
+
+    def seed(self):
+        images, rng = self.images, self.rng
+        width, height = (int(v) for v in rng.integers(1, int(rng.choice((20, 70, 140))), 2))
+        sampling = str(rng.choice((*images.OWN, *images.OWN, *images.SAMPLING)))
+        row = images.Drawn(b"", sampling, width, height, 0).across
+        restart, quality = int(rng.choice((0, 1, 1, 2, 3, row, row, 9))), int(rng.choice((20, 90, 98)))
+        return images.encode(images.texture(rng, width, height), sampling, restart, quality, bool(rng.integers(2)))
+
+    def step(self) -> None:
+        rng = self.rng
+        chosen = int(rng.integers(len(self.seeds)))
+        if rng.random() < 0.1:
+            self.seeds[chosen] = self.seed()
+        data = self.damage(self.seeds[chosen].data, rng)
+        LAST.write_bytes(data)
+        self.counts["built"] += 1
+        fast, decoder = self.decoders[rng.integers(len(self.decoders))]
+        self.compare(decoder, data, int(rng.choice((2, 4, 8))) if fast else 1)
+
+    def compare(self, decoder, data: bytes, scale: int) -> None:
+        """The whole image in every way, and a region of it."""
+        width, height = self.images.claimed_size(data, MAX_PIXELS)
+        whole = self.images.Box(0, 0, width, height)
+        drawn = self.images.Drawn(data, "444", width, height, 0)
+        boxes = [whole, *self.images.draw_boxes(self.rng, drawn, 1)[-1:]]
+        results = {route: decoder.regions(route, data, boxes, scale) for route in ROUTES}
+        right = results[ROUTES[-1]]
+        for route, (statuses, pictures, ways) in results.items():
+            assert statuses[0] == right[0][0], f"{route}: status {statuses[0]}, libjpeg's is {right[0][0]}"
+            for box, status, pixels, way in zip(boxes, statuses, pictures, ways, strict=True):
+                assert status == 0 or not pixels.any(), "a failed slot is not zero"
+                self.counts[way or "none"] += 1
+                if scale == 1 and statuses[0] == status == 0:
+                    part = self.images.cut(right[1][0], box)
+                    assert np.array_equal(pixels, part), f"{route}: other pixels than libjpeg's in {box}"
+            assert np.array_equal(pictures[0], right[1][0]), f"{route}: other pixels than libjpeg's at 1/{scale}"
+            self.counts.update({"compared": 1, "whole good": statuses[0] == 0, "regions": 1})
+            self.counts["regions good"] += statuses[1:].count(0)
+
+
+def fuzz(seconds: float) -> None:
+    """Until `seconds` are over, those of earlier runs counted in."""
+    sys.path.append(str(ROOT / "tests"))
+    state = json.loads(STATE.read_text())
+    rng, counts = np.random.default_rng(time.time_ns()), Counter(state["counts"])
+    anywhere, in_places = Anywhere(rng, counts), InPlaces(rng, counts)
+    began = saved = time.monotonic()
+    before = state["seconds"]
+    while state["seconds"] < seconds:
+        for _ in range(BLIND):
+            anywhere.step()
+        in_places.step()
+        now = time.monotonic()
+        state["seconds"] = before + now - began
+        if now - saved > 5:
+            faulthandler.dump_traceback_later(HANGS, exit=True)
+        if now - saved > 5 or state["seconds"] >= seconds:
+            saved = now
+            whole = json.dumps({**state, "counts": counts})
+            STATE.with_suffix(".new").write_text(whole)
+            STATE.with_suffix(".new").replace(STATE)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,11 @@ static void transform(const int16_t *in, size_t step, int shift, int32_t out[8])
   }
 }
 
-static void inverse(const int16_t *coefs, const uint16_t *quant, uint8_t *to, size_t stride) {
+static int inverse(const int16_t *coefs, const uint16_t *quant, uint8_t *to, size_t stride) {
   int16_t work[64];
-  int32_t out[8];
+  int32_t out[8], wild = 0;
   for (int i = 0; i < 64; i++) work[i] = (int16_t)(coefs[32 * (i >> 3) + (i & 7)] * quant[i]);
+  for (int i = 0; i < 8; i++) wild |= work[i] >> 13 ^ work[i] >> 15;
   for (int x = 0; x < 8; x++) {
     transform(work + x, 8, 11, out);
     for (int y = 0; y < 8; y++) work[8 * y + x] = (int16_t)saturate16(out[y]);
@@ -44,11 +45,14 @@ static void inverse(const int16_t *coefs, const uint16_t *quant, uint8_t *to, si
     transform(work + 8 * y, 1, 18, out);
     for (int x = 0; x < 8; x++) to[(size_t)y * stride + (size_t)x] = to_sample(out[x]);
   }
+  return !wild;
 }
 
-static void idct(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to, size_t stride) {
+static int idct(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to, size_t stride) {
+  int whole = 1;
   for (int four = 0; four < fours; four++, coefs += IOF_FOUR, to += 32)
-    for (int b = 0; b < 4; b++) inverse(coefs + 8 * b, quant, to + 8 * b, stride);
+    for (int b = 0; b < 4; b++) whole &= inverse(coefs + 8 * b, quant, to + 8 * b, stride);
+  return whole;
 }
 
 static void blend(const uint8_t *near, const uint8_t *far, int n, int16_t *to) {

@@ -32,32 +32,34 @@
 #define ZERO _mm512_setzero_si512
 #include "idct_lanes.h"
 
-static AVX2 void idct_avx2(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to, size_t stride) {
-  __m256i q[8], pairs[4];
+static AVX2 int idct_avx2(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to, size_t stride) {
+  __m256i q[8], pairs[4], wild = _mm256_setzero_si256();
   for (int i = 0; i < 8; i++) q[i] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(quant + 8 * i)));
   for (int two = 0; two < 2 * fours; two++, to += 16) {
-    inverse_two(coefs + (two >> 1) * IOF_FOUR + 16 * (two & 1), q, pairs);
+    inverse_two(coefs + (two >> 1) * IOF_FOUR + 16 * (two & 1), q, pairs, &wild);
     for (int i = 0; i < 4; i++) {
       __m256i rows = _mm256_permute4x64_epi64(pairs[i], _MM_SHUFFLE(3, 1, 2, 0));
       _mm_storeu_si128((__m128i *)(to + (size_t)(2 * i) * stride), _mm256_castsi256_si128(rows));
       _mm_storeu_si128((__m128i *)(to + (size_t)(2 * i + 1) * stride), _mm256_extracti128_si256(rows, 1));
     }
   }
+  return _mm256_testz_si256(wild, wild);
 }
 
-static __attribute__((target("avx512bw"))) void idct_avx512(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to,
-                                                            size_t stride) {
+static __attribute__((target("avx512bw"))) int idct_avx512(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to,
+                                                           size_t stride) {
   const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-  __m512i q[8], pairs[4];
+  __m512i q[8], pairs[4], wild = _mm512_setzero_si512();
   for (int i = 0; i < 8; i++) q[i] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(quant + 8 * i)));
   for (int four = 0; four < fours; four++, coefs += IOF_FOUR, to += 32) {
-    inverse_four(coefs, q, pairs);
+    inverse_four(coefs, q, pairs, &wild);
     for (int i = 0; i < 4; i++) {
       __m512i rows = _mm512_permutexvar_epi64(order, pairs[i]);
       _mm256_storeu_si256((__m256i *)(to + (size_t)(2 * i) * stride), _mm512_castsi512_si256(rows));
       _mm256_storeu_si256((__m256i *)(to + (size_t)(2 * i + 1) * stride), _mm512_extracti64x4_epi64(rows, 1));
     }
   }
+  return !_mm512_test_epi16_mask(wild, wild);
 }
 
 static AVX2 void blend(const uint8_t *near, const uint8_t *far, int n, int16_t *to) {

@@ -36,10 +36,10 @@ static void make_pairs(iof_codes *codes) {
       run = 0, offset = 0, advance = END_OF_BLOCK;
     } else {
       uint32_t b = codes->one[i << length & mask], behind = b >> 8 & 255, both = length + (b & 255);
-      first = value_of((uint64_t)i << (64 - IOF_LOOK + (a >> 16 & 255)), a >> 24);
+      first = value_of((uint64_t)i << (63 - IOF_LOOK + (a >> 16 & 255)) << 1, a >> 24); /* 64 at once are undefined */
       if (both <= IOF_LOOK) {
         if (behind != END_OF_BLOCK) offset = behind + 1;
-        second = value_of((uint64_t)i << (64 - IOF_LOOK + length + (b >> 16 & 255)), b >> 24);
+        second = value_of((uint64_t)i << (63 - IOF_LOOK + length + (b >> 16 & 255)) << 1, b >> 24);
         advance += behind + (behind != END_OF_BLOCK);
         length = both;
       }
@@ -66,7 +66,7 @@ int iof_codes_make(iof_codes *codes, const iof_code_table *table, int ac) {
   for (uint32_t j = 0; j < 1 << IOF_LOOK; j++) codes->one[j] = IOF_LONG;
   for (uint32_t length = 1; length <= 16 && whole; length++, code <<= 1) {
     codes->first[length] = i - (int32_t)code;
-    whole = code + codes->body[length - 1] <= 1u << length;
+    whole = code + codes->body[length - 1] < 1u << length; /* no code is all ones */
     for (int k = 0; k < codes->body[length - 1] && whole; k++, i++, code++) {
       uint32_t spare = length <= IOF_LOOK ? 1u << (IOF_LOOK - length) : 0, entry = entry_of(symbols[i], length, ac);
       for (uint32_t j = 0; j < spare; j++) codes->one[code * spare + j] = entry;
@@ -147,11 +147,13 @@ static INLINE uint32_t take_two(iof_bits *b, const iof_codes *ac, uint32_t k, in
   return k + ((uint32_t)entry >> 24);
 }
 
-static INLINE void take_dc(iof_bits *b, const iof_codes *dc, int32_t *last, int16_t *block, const int keep) {
+/* 0 where there is no such code. */
+static INLINE int take_dc(iof_bits *b, const iof_codes *dc, int32_t *last, int16_t *block, const int keep) {
   int32_t difference;
-  take(b, dc, 0, &difference);
-  *last += difference;
+  uint32_t run = take(b, dc, 0, &difference);
+  *last = (int32_t)((uint32_t)*last + (uint32_t)difference); /* many damaged blocks could overflow it */
   if (keep) block[0] = (int16_t)*last;
+  return !run;
 }
 
 static INLINE uint32_t finish_block(iof_bits *b, const iof_codes *ac, uint32_t k, int16_t *block, const int keep) {
@@ -171,16 +173,16 @@ static INLINE int ended(uint32_t k) { return k == 64 || k >= END_OF_BLOCK; }
 static INLINE int decode_block(iof_bits *b, const iof_codes *dc, const iof_codes *ac, int component, int16_t *block,
                                const int keep) {
   refill(b);
-  take_dc(b, dc, &b->dc[component], block, keep);
-  return ended(finish_block(b, ac, take_two(b, ac, 1, block, keep), block, keep));
+  int known = take_dc(b, dc, &b->dc[component], block, keep);
+  return known & ended(finish_block(b, ac, take_two(b, ac, 1, block, keep), block, keep));
 }
 
 static INLINE int decode_blocks(iof_bits *a, iof_bits *b, const iof_codes *dc, const iof_codes *ac, int component,
                                 int16_t *block_a, int16_t *block_b, const int keep) {
   refill(a);
   refill(b);
-  take_dc(a, dc, &a->dc[component], block_a, keep);
-  take_dc(b, dc, &b->dc[component], block_b, keep);
+  int known = take_dc(a, dc, &a->dc[component], block_a, keep);
+  known &= take_dc(b, dc, &b->dc[component], block_b, keep);
   uint32_t i = take_two(a, ac, 1, block_a, keep), j = take_two(b, ac, 1, block_b, keep);
   while (!((i | j) >> 6)) {
     refill(a);
@@ -193,7 +195,7 @@ static INLINE int decode_blocks(iof_bits *a, iof_bits *b, const iof_codes *dc, c
   }
   i = finish_block(a, ac, i, block_a, keep);
   j = finish_block(b, ac, j, block_b, keep);
-  return ended(i) & ended(j);
+  return known & ended(i) & ended(j);
 }
 
 /* Block (h, v) of component c in the `mcu`th wanted MCU. */

@@ -9,6 +9,8 @@ const uint8_t iof_zigzag[64 + 16] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32,
                                      29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
                                      47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
 
+#define MAX_SIDE 65500 /* libjpeg's JPEG_MAX_DIMENSION */
+
 static size_t u16be(const uint8_t *p) { return (size_t)p[0] << 8 | p[1]; }
 
 static int divided_up(int size, int by) { return (size + by - 1) / by; }
@@ -60,7 +62,9 @@ static iof_status read_size(const uint8_t *p, size_t n, iof_frame *frame, seen *
     frame->component[c] = (iof_component){.h = q[1] >> 4, .v = q[1] & 15, .quant = q[2]};
     if (q[2] > 3) return IOF_UNSUPPORTED;
   }
-  return frame->width && frame->height ? IOF_OK : IOF_UNSUPPORTED;
+  int smaller = frame->width < frame->height ? frame->width : frame->height;
+  int larger = frame->width < frame->height ? frame->height : frame->width;
+  return smaller > 0 && larger <= MAX_SIDE ? IOF_OK : IOF_UNSUPPORTED;
 }
 
 /* Only one scan of all components, from the first coefficient to the last. */
@@ -162,8 +166,9 @@ iof_status iof_segments_find(iof_segments *segments, const iof_frame *frame, con
   if (length > UINT32_MAX) return IOF_UNSUPPORTED;
   if (wanted > left / 2 + 1) return IOF_CORRUPT; /* a marker takes two bytes */
   uint8_t *bytes = iof_reserve(&segments->memory, left + IOF_OVERREAD), *to = bytes;
-  uint32_t *begin = iof_reserve(&segments->places, 2 * (size_t)(wanted + 1) * sizeof(uint32_t)), *origin = begin + wanted + 1;
+  uint32_t *begin = iof_reserve(&segments->places, 2 * (size_t)(wanted + 1) * sizeof(uint32_t));
   if (!bytes || !begin) return IOF_MEMORY;
+  uint32_t *origin = begin + wanted + 1;
   uint32_t count = 0;
   unsigned marker = 0;
   begin[0] = 0, origin[0] = (uint32_t)frame->scan;

@@ -85,10 +85,12 @@ static TARGET void LANES(rows)(const V d[8], V pairs[4]) {
   pairs[3] = XOR(OP(unpackhi_epi32)(left4, right4), middle);
 }
 
-/* `coefs` is the first row of the blocks, `quant` eight rows already repeated for each block. */
-static TARGET void LANES(inverse)(const int16_t *coefs, const V quant[8], V pairs[4]) {
+/* `coefs` is the first row of the blocks, `quant` eight rows already repeated for each block; `wild` becomes more than zero
+where a value of the first row does not fit 14 bits. */
+static TARGET void LANES(inverse)(const int16_t *coefs, const V quant[8], V pairs[4], V *wild) {
   V d[8];
   for (int i = 0; i < 8; i++) d[i] = OP(mullo_epi16)(LOAD(coefs + 32 * i), quant[i]);
+  *wild = OP(max_epu16)(*wild, XOR(OP(srai_epi16)(d[0], 13), OP(srai_epi16)(d[0], 15)));
   LANES(transform)(d, 11);
   LANES(transpose)(d);
   LANES(transform)(d, 18);

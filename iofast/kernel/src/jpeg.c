@@ -102,6 +102,8 @@ void iof_jpeg_free(iof_jpeg *jpeg) {
 
 static iof_status open_image(iof_jpeg *jpeg, const uint8_t *data, size_t length, int *width, int *height, int *components) {
   struct jpeg_decompress_struct *d = &jpeg->decompress;
+  jpeg_create_decompress(d);
+  d->progress = &jpeg->progress;
   jpeg_mem_src(d, data, length);
   jpeg_read_header(d, TRUE);
   *width = (int)d->image_width;
@@ -111,7 +113,8 @@ static iof_status open_image(iof_jpeg *jpeg, const uint8_t *data, size_t length,
 }
 
 iof_status iof_jpeg_open(iof_jpeg *jpeg, const uint8_t *data, size_t length, int *width, int *height, int *components) {
-  jpeg_abort_decompress(&jpeg->decompress); /* whatever the last image left */
+  /* not only aborted: tables live on then, and a file that lacks its own would be decoded with the last image's */
+  jpeg_destroy_decompress(&jpeg->decompress);
   jpeg->warning = jpeg->failure = IOF_OK;
   jpeg->strict = 0; /* the header's warnings are judged with the pixels */
   return setjmp(jpeg->escape) ? jpeg->failure : open_image(jpeg, data, length, width, height, components);

@@ -217,16 +217,18 @@ static int decode_row_pair(iof_region *r, const mcu_region *m, const iof_mcu_row
   return whole;
 }
 
-static void transform_row(const iof_region *r, const mcu_region *m, const iof_mcu_row *row, int y) {
+static int transform_row(const iof_region *r, const mcu_region *m, const iof_mcu_row *row, int y) {
+  int whole = 1;
   for (int c = 0; c < r->frame.components; c++) {
     const iof_component *component = &r->frame.component[c];
     const iof_samples *plane = &m->planes[c];
     for (int v = 0; v < component->v; v++) {
       size_t line = 8 * ((size_t)(y - m->y0) * (size_t)component->v + (size_t)v);
-      r->loops->idct(row->rows[c][v], r->frame.quant[component->quant], m->fours[c], plane->samples + line * plane->stride,
-                     plane->stride);
+      whole &= r->loops->idct(row->rows[c][v], r->frame.quant[component->quant], m->fours[c],
+                              plane->samples + line * plane->stride, plane->stride);
     }
   }
+  return whole;
 }
 
 static iof_status decode_samples(iof_region *r, const mcu_region *m, const iof_mcu_row rows[2]) {
@@ -237,7 +239,7 @@ static iof_status decode_samples(iof_region *r, const mcu_region *m, const iof_m
     memset(rows[0].rows[0][0], 0, (size_t)count * m->coefs * sizeof(int16_t));
     whole = count == 2 ? decode_row_pair(r, m, rows, y) : decode_row(r, m, rows, y, &at);
     iof_clock_lap(r->counters, IOF_ENTROPY);
-    for (int i = 0; i < count && whole; i++) transform_row(r, m, &rows[i], y + i);
+    for (int i = 0; i < count && whole; i++) whole = transform_row(r, m, &rows[i], y + i);
     iof_clock_lap(r->counters, IOF_TRANSFORM);
   }
   return whole ? IOF_OK : IOF_CORRUPT;
@@ -295,19 +297,30 @@ static iof_status decode_spliced(iof_region *r, const int32_t rect[4], int denom
     int x = s->x / denominator, y = s->y / denominator;
     int32_t own[4] = {rect[0] - x, rect[1] - y, rect[2] - x, rect[3] - y};
     status = iof_jpeg_region(r->jpeg, own, denominator, strict, pixels);
-    pixels->x += x;
-    pixels->y += y;
+    if (!status) {
+      pixels->x += x;
+      pixels->y += y;
+    }
   }
   iof_clock_lap(r->counters, IOF_LIBJPEG);
   return status;
 }
 
+/* Where the scan's marker stands, or 0 where the header has something between its segments. */
+static size_t scan_marker(const uint8_t *data, size_t length) {
+  size_t at = 2;
+  while (at + 4 <= length && data[at] == 0xFF && data[at + 1] > 0xBF && data[at + 1] < 0xFF && data[at + 1] != 0xDA)
+    at += 2 + ((size_t)data[at + 2] << 8 | data[at + 3]);
+  return at + 4 <= length && data[at] == 0xFF && data[at + 1] == 0xDA ? at : 0;
+}
+
 /* Whether a JPEG's end-of-image marker is there: a region's pixels can be whole in a file that is not. Entropy-coded data
-holds no such bytes, and in a whole file they are the last two, or stand before what a camera appended. */
+holds no such bytes, and in a whole file they are the last two, or stand before what a camera appended. What stands in the
+header is the thumbnail's. */
 static int has_end(const uint8_t *data, size_t length) {
-  size_t at = length < 2 ? 0 : length - 1;
-  while (at > 0 && !(data[at - 1] == 0xFF && data[at] == 0xD9)) at--;
-  return at > 0;
+  size_t first = scan_marker(data, length), at = length < 2 ? first : length - 1;
+  while (at > first && !(data[at - 1] == 0xFF && data[at] == 0xD9)) at--;
+  return at > first;
 }
 
 static iof_way choose(const iof_region *r, int denominator) {

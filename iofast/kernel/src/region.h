@@ -101,8 +101,9 @@ typedef struct {
 typedef struct {
   int (*decode)(const iof_mcu_row *row, iof_bits *bits, int first, int count);
   int (*decode_two)(const iof_mcu_row rows[2], iof_bits bits[2], int first, int count);
-  /* `fours` groups of four blocks to eight rows of samples */
-  void (*idct)(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to, size_t stride);
+  /* `fours` groups of four blocks to eight rows of samples. 0 where a value of a block's first row needs more than 14 bits,
+  eight times what a picture has: there libjpeg-turbo's vector code wraps or saturates, as the other rows have it */
+  int (*idct)(const int16_t *coefs, const uint16_t *quant, int fours, uint8_t *to, size_t stride);
   /* to[i] = 3 * near[i] + far[i] */
   void (*blend)(const uint8_t *near, const uint8_t *far, int n, int16_t *to);
   /* what blend made of n samples to 2n; `even` and `odd` are added before the shift, and sums has one more at either end */

@@ -1,0 +1,278 @@
+"""A JPEG taken apart into markers and restart segments, damaged in known places, and put together again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+Rng = np.random.Generator
+
+DQT, SOF, DHT, SOS, DRI, EOI = 0xDB, 0xC0, 0xC4, 0xDA, 0xDD, 0xD9
+
+
+@dataclass
+class Parts:
+    """`header`: marker and body of each segment up to the scan. `scan`: restart segments, as they stand in the file.
+
+    `ends`: the bytes of the marker behind each. `tail`: what follows the last.
+    """
+
+    header: list[tuple[int, bytes]]
+    scan: list[bytes]
+    ends: list[bytes]
+    tail: bytes = b""
+
+    @classmethod
+    def of(cls, data: bytes) -> Parts:
+        header, at = [], 2
+        while not header or header[-1][0] != SOS:
+            end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+            header.append((data[at + 1], data[at + 4 : end]))
+            at = end
+        pieces = re.split(rb"(\xff[\xd0-\xd9])", data[at:], flags=re.DOTALL)
+        return cls(header, pieces[:-1:2], pieces[1::2], pieces[-1])
+
+    def join(self) -> bytes:
+        header = b"".join(bytes((0xFF, m)) + (len(body) + 2).to_bytes(2, "big") + body for m, body in self.header)
+        scan = b"".join(a + b for pair in zip(self.scan, self.ends, strict=True) for a, b in [pair])
+        return b"\xff\xd8" + header + scan + self.tail
+
+    def number(self) -> None:
+        """Count the restart markers anew."""
+        self.ends = [*(bytes((0xFF, 0xD0 + i % 8)) for i in range(len(self.scan) - 1)), b"\xff\xd9"]
+
+    def edit(self, marker: int, change: Callable[[bytearray], None], rng: Rng) -> None:
+        """Change the body of one segment of this kind, if there is one."""
+        places = [i for i, (kind, _) in enumerate(self.header) if kind == marker]
+        if places:
+            place = int(rng.choice(places))
+            body = bytearray(self.header[place][1])
+            change(body)
+            self.header[place] = marker, bytes(body)
+
+
+def stuffed(data: bytes) -> bytes:
+    return data.replace(b"\xff", b"\xff\0")
+
+
+Touched = set[int]  # the restart segments whose pixels may be others, or none, after the damage
+
+
+def _any(rng: Rng, parts: Parts) -> int:
+    return int(rng.integers(len(parts.scan)))
+
+
+def _from(parts: Parts, first: int) -> Touched:
+    return set(range(first, len(parts.scan)))
+
+
+def flip_bits(parts: Parts, rng: Rng) -> Touched:
+    i = _any(rng, parts)
+    segment = bytearray(parts.scan[i])
+    for _ in range(rng.integers(1, 4) if segment else 0):
+        segment[rng.integers(len(segment))] ^= 1 << rng.integers(8)
+    parts.scan[i] = bytes(segment)
+    # a flipped bit can make a marker, with which everything behind it moves
+    return {i} if not re.search(rb"\xff[^\0]|\xff$", parts.scan[i], re.DOTALL) else _from(parts, i)
+
+
+def random_codes(parts: Parts, rng: Rng) -> Touched:
+    """Bytes that mean anything: codes that do not exist, runs past the end of a block, blocks of the longest codes."""
+    i = _any(rng, parts)
+    parts.scan[i] = stuffed(rng.bytes(max(1, int(len(parts.scan[i]) * rng.uniform(0.5, 3)))))
+    return {i}
+
+
+def shorten(parts: Parts, rng: Rng) -> Touched:
+    i = _any(rng, parts)
+    parts.scan[i] = stuffed(parts.scan[i].replace(b"\xff\0", b"\xff")[: rng.integers(0, len(parts.scan[i]) + 1)])
+    return {i}
+
+
+def drop_bytes(parts: Parts, rng: Rng) -> Touched:
+    i = _any(rng, parts)
+    plain = parts.scan[i].replace(b"\xff\0", b"\xff")
+    at, n = rng.integers(0, len(plain) + 1), rng.integers(1, 9)
+    parts.scan[i] = stuffed(plain[:at] + plain[at + n :])
+    return {i}
+
+
+def insert_bytes(parts: Parts, rng: Rng) -> Touched:
+    i = _any(rng, parts)
+    plain = parts.scan[i].replace(b"\xff\0", b"\xff")
+    at = rng.integers(0, len(plain) + 1)
+    parts.scan[i] = stuffed(plain[:at] + rng.bytes(rng.integers(1, 9)) + plain[at:])
+    return {i}
+
+
+def unstuff(parts: Parts, rng: Rng) -> Touched:
+    """The zero behind an 0xFF byte becomes something else: a marker in the middle of a segment."""
+    places = [i for i, segment in enumerate(parts.scan) if b"\xff\0" in segment]
+    if not places:
+        return set()
+    i = int(rng.choice(places))
+    code = int(rng.choice((0x01, 0x02, 0xC0, 0xC4, 0xD0, 0xD5, 0xD9, 0xDA, 0xDC, 0xFF)))
+    parts.scan[i] = parts.scan[i].replace(b"\xff\0", bytes((0xFF, code)), 1)
+    return _from(parts, i)
+
+
+def garbage_before_marker(parts: Parts, rng: Rng) -> Touched:
+    """Harmless: a decoder goes on at the marker."""
+    parts.scan[_any(rng, parts)] += bytes(rng.integers(0, 255, rng.integers(1, 40), np.uint8))
+    return set()
+
+
+def fill_bytes(parts: Parts, rng: Rng) -> Touched:
+    """Legal: any number of 0xFF before a marker."""
+    i = _any(rng, parts)
+    parts.ends[i] = b"\xff" * int(rng.integers(1, 5)) + parts.ends[i]
+    return set()
+
+
+def swap(parts: Parts, rng: Rng) -> Touched:
+    i, j = _any(rng, parts), _any(rng, parts)
+    parts.scan[i], parts.scan[j] = parts.scan[j], parts.scan[i]
+    if rng.random() < 0.5:
+        parts.ends[i], parts.ends[j] = parts.ends[j], parts.ends[i]
+    return {i, j}
+
+
+def duplicate(parts: Parts, rng: Rng) -> Touched:
+    i = _any(rng, parts)
+    parts.scan.insert(i, parts.scan[i])
+    parts.ends.insert(i, parts.ends[i])
+    if rng.random() < 0.5:
+        parts.number()
+    return _from(parts, i)
+
+
+def delete(parts: Parts, rng: Rng) -> Touched:
+    i, n = _any(rng, parts), int(rng.choice((1, 1, 2, 8)))  # eight: the numbers fit again
+    del parts.scan[i : i + n], parts.ends[i : i + n]
+    if rng.random() < 0.5 and parts.scan:
+        parts.number()
+    return set(range(i, i + 100_000))
+
+
+def renumber(parts: Parts, rng: Rng) -> Touched:
+    parts.ends[_any(rng, parts)] = bytes((0xFF, 0xD0 + int(rng.integers(8))))
+    return set()
+
+
+def other_marker(parts: Parts, rng: Rng) -> Touched:
+    parts.ends[_any(rng, parts)] = bytes((0xFF, int(rng.integers(1, 256))))
+    return set()
+
+
+def lose_marker(parts: Parts, rng: Rng) -> Touched:
+    i = _any(rng, parts)
+    parts.ends[i] = b""
+    return _from(parts, i)
+
+
+def cut(parts: Parts, rng: Rng) -> Touched:
+    i = _any(rng, parts)
+    n = int(rng.integers(0, len(parts.scan[i]) + 1))
+    parts.scan[i], parts.ends[i], parts.tail = parts.scan[i][:n], b"", b""
+    del parts.scan[i + 1 :], parts.ends[i + 1 :]
+    return set(range(i, i + 100_000))
+
+
+def lose_end(parts: Parts, rng: Rng) -> Touched:
+    parts.ends[-1] = parts.ends[-1][: rng.integers(0, 2)]
+    parts.tail = b""
+    return set()
+
+
+def bytes_behind(parts: Parts, rng: Rng) -> Touched:
+    parts.tail += rng.choice((b"\0" * 9, b"\xff\xd9", b"\xff\xd8\xff\xe0\0\x10JFIF\0", b"\xff", rng.bytes(70)))
+    return set()
+
+
+def other_interval(parts: Parts, rng: Rng) -> Touched:
+    def change(body: bytearray) -> None:
+        body[:] = int(rng.choice((0, 1, 2, 3, 5, 8, 255, 65_535))).to_bytes(2, "big")
+
+    if rng.random() < 0.3:
+        parts.header.insert(int(rng.integers(len(parts.header))), (DRI, b"\0\4"))
+    parts.edit(DRI, change, rng)
+    return _from(parts, 0)
+
+
+def other_size(parts: Parts, rng: Rng) -> Touched:
+    def change(body: bytearray) -> None:
+        at, sizes = int(rng.choice((1, 3))), (0, 1, 5, 8, 17, 64, 255, 300, 3000, 65_500, 65_501, 65_535)
+        body[at : at + 2] = int(rng.choice(sizes)).to_bytes(2, "big")
+
+    parts.edit(SOF, change, rng)
+    return _from(parts, 0)
+
+
+def other_header(parts: Parts, rng: Rng) -> Touched:
+    """Any byte of any header segment: component numbers, sampling, table numbers, spectral selection, quantisers."""
+
+    def change(body: bytearray) -> None:
+        if body:
+            body[rng.integers(len(body))] = int(
+                rng.choice((0, 1, 2, 3, 0x11, 0x12, 0x21, 0x22, 0x41, 0xFF, rng.integers(256)))
+            )
+
+    parts.edit(int(rng.choice((DQT, SOF, SOF, SOS, SOS, 0xE0))), change, rng)
+    return _from(parts, 0)
+
+
+def shuffle_header(parts: Parts, rng: Rng) -> Touched:
+    """A header segment lost, doubled, moved, or given another marker."""
+    i, kind = int(rng.integers(len(parts.header))), rng.integers(4)
+    marker, body = parts.header[i]
+    if kind != 1:
+        del parts.header[i]
+    if kind in (1, 2):
+        parts.header.insert(int(rng.integers(len(parts.header) + 1)), (marker, body))
+    elif kind == 3:
+        parts.header.insert(
+            i, (int(rng.choice((0xC1, 0xC2, 0xC8, 0xCC, 0xDC, 0xE0, 0xEE, 0xFE, rng.integers(1, 256)))), body)
+        )
+    return _from(parts, 0)
+
+
+def other_codes(parts: Parts, rng: Rng) -> Touched:
+    """A Huffman table of other lengths and symbols, valid or not, with categories past the legal ones."""
+
+    def change(body: bytearray) -> None:
+        kind = rng.integers(4)
+        if kind == 0:
+            body[rng.integers(len(body))] = rng.integers(256)
+        elif kind == 1:  # one symbol for another
+            body[-1 - rng.integers(max(1, len(body) - 17))] = int(rng.integers(256))
+        elif kind == 2:  # the same number of codes in other lengths
+            a, b = (int(v) for v in rng.integers(1, 17, 2))
+            n = min(body[a], 255 - body[b])
+            body[a], body[b] = body[a] - n, body[b] + n
+        else:  # codes of every length, the last one all ones where `full`
+            full = int(rng.integers(2))
+            body[1:] = bytes([1] * 15 + [1 + full]) + rng.bytes(16 + full)
+
+    parts.edit(DHT, change, rng)
+    return _from(parts, 0)
+
+
+SCAN = (
+    *(flip_bits, flip_bits, flip_bits, random_codes, random_codes, shorten, drop_bytes, insert_bytes, unstuff, swap),
+    *(duplicate, delete, renumber, other_marker, lose_marker, cut, lose_end),
+    *(bytes_behind, garbage_before_marker, fill_bytes),
+)
+HEADER = (other_interval, other_size, other_header, shuffle_header, other_codes, other_codes)
+
+
+def damage(data: bytes, rng: Rng) -> bytes:
+    """One to three damages of any kind."""
+    parts = Parts.of(data)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        if parts.scan and parts.header:
+            kinds = SCAN if rng.random() < 0.6 else HEADER
+            kinds[rng.integers(len(kinds))](parts, rng)
+    return parts.join()

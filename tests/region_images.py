@@ -1,0 +1,190 @@
+"""JPEGs drawn at random, and their regions decoded in every way that the native kernel has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from kernel_images import Pixels, batch_of, jpeg, native, segment, upright
+from numpy.typing import NDArray
+from PIL import ImageFile
+
+from iofast.errors import DecodeError
+from iofast.kernel.contract import DecodeOptions
+
+ImageFile.MAXBLOCK = 1 << 22  # else Pillow cannot write noise of the highest quality with tables of its own
+ROUTES = tuple((way, simd) for way in ("own", "splice", "libjpeg") for simd in ("scalar", "avx2", "avx512"))
+# Sampling factors of the three components, by name; those that Pillow does not write are made of another one's blocks
+# (an MCU of 2x2 luma blocks holds as many as one of 4x1, so only the header differs).
+SAMPLING: dict[str, tuple[str, bytes]] = {
+    "gray": ("4:4:4", b""),
+    "444": ("4:4:4", b"\x11\x11\x11"),
+    "422": ("4:2:2", b"\x21\x11\x11"),
+    "420": ("4:2:0", b"\x22\x11\x11"),
+    "440": ("4:2:2", b"\x12\x11\x11"),
+    "411": ("4:2:0", b"\x41\x11\x11"),
+    "441": ("4:2:0", b"\x14\x11\x11"),
+}
+OWN = ("gray", "444", "422", "420")  # our decoder's; the others are libjpeg's
+
+
+class Drawn(NamedTuple):
+    """A JPEG and what is known of it; `restart` is in MCUs, 0 = no markers."""
+
+    data: bytes
+    sampling: str
+    width: int
+    height: int
+    restart: int
+
+    @property
+    def across(self) -> int:
+        """MCUs in a row."""
+        return -(-self.width // (8 * ((SAMPLING[self.sampling][1] or b"\x11")[0] >> 4)))
+
+    def way(self, route: str) -> str:
+        """Which way the kernel has to take where IOFAST_REGION is `route`."""
+        tiny = self.sampling in ("422", "420") and self.width <= 4  # libjpeg upsamples these in its own way
+        if route == "libjpeg" or self.sampling not in OWN or tiny:
+            return "libjpeg"
+        if route == "own":
+            return "segments" if self.restart else "rows"
+        return "splice" if self.restart and self.across % self.restart == 0 else "libjpeg"
+
+
+def texture(rng: np.random.Generator, width: int, height: int) -> Pixels:
+    """Pixels of one character or another: smooth, noisy, full of edges, flat, or black and white."""
+    kind, shape = rng.integers(5), (height, width, 3)
+    if kind == 0:
+        return rng.integers(0, 256, shape, np.uint8)
+    if kind == 1:
+        return np.full(shape, rng.integers(0, 256, 3), np.uint8)
+    if kind == 2:
+        return rng.choice(np.array([0, 255], np.uint8), shape)
+    x, y = np.arange(width)[None, :, None], np.arange(height)[:, None, None]
+    waves = np.sin(x * rng.uniform(0.01, 1, 3) + y * rng.uniform(0.01, 1, 3) + rng.uniform(0, 6, 3))
+    if kind == 3:
+        waves = np.sign(waves)
+    return (128 + 110 * waves + rng.normal(0, 4, shape)).clip(0, 255).astype(np.uint8)
+
+
+def encode(pixels: Pixels, sampling: str, restart: int, quality: int = 90, optimize: bool = False) -> Drawn:
+    """`pixels` as a JPEG; chroma comes out wrong where the header lies of the sampling, and is as good as any."""
+    name, factors = SAMPLING[sampling]
+    height, width = pixels.shape[:2]
+    options: dict[str, object] = {"quality": quality, "optimize": optimize}
+    if restart:
+        options["restart_marker_blocks"] = restart
+    if sampling == "gray":
+        return Drawn(jpeg(pixels, "L", **options), sampling, width, height, restart)
+    data = bytearray(jpeg(_padded(pixels, name, factors), subsampling=name, **options))
+    at = segment(bytes(data), 0xC0, 0xC1)
+    data[at + 5 : at + 9] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    data[at + 11 : at + 19 : 3] = factors
+    return Drawn(bytes(data), sampling, width, height, restart)
+
+
+def _padded(pixels: Pixels, name: str, factors: bytes) -> Pixels:
+    """As many MCUs of Pillow's sampling `name` as the picture has of its own, in as many rows and columns."""
+    height, width = pixels.shape[:2]
+    across, down = max(f >> 4 for f in factors), max(f & 15 for f in factors)
+    own_across, own_down = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}[name]
+    if (across, down) == (own_across, own_down):
+        return pixels
+    wide, high = -(-width // (8 * across)) * 8 * own_across, -(-height // (8 * down)) * 8 * own_down
+    full = np.pad(pixels, ((0, max(0, high - height)), (0, max(0, wide - width)), (0, 0)), mode="edge")
+    return full[:high, :wide]
+
+
+def draw(rng: np.random.Generator) -> Drawn:
+    """Any size to 200 x 200 and some larger, any sampling, quality, tables, and restart interval."""
+    limit = int(rng.choice((9, 40, 200, 200, 200, 600)))
+    width, height = (int(v) for v in rng.integers(1, limit + 1, 2))
+    sampling = str(rng.choice((*OWN, *OWN, *OWN, *SAMPLING)))
+    row = Drawn(b"", sampling, width, height, 0).across
+    intervals = (0, 1, 2, 4, row, row, 2 * row, row + 1, 65_535, rng.integers(1, 40))
+    quality, optimize = int(rng.choice((5, 30, 75, 90, 95, 100))), bool(rng.random() < 0.4)
+    return encode(texture(rng, width, height), sampling, int(rng.choice(intervals)), quality, optimize)
+
+
+class Box(NamedTuple):
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def draw_boxes(rng: np.random.Generator, drawn: Drawn, count: int = 6) -> list[Box]:
+    """The whole, one pixel in each corner, and boxes at random of which half touch an edge."""
+    width, height = drawn.width, drawn.height
+    boxes = [Box(0, 0, width, height)]
+    boxes += [Box(x, y, 1, 1) for x in {0, width - 1} for y in {0, height - 1}]
+    for _ in range(count):
+        w, h = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
+        x, y = rng.integers(0, width - w + 1), rng.integers(0, height - h + 1)
+        x, y = (rng.choice((0, a, b)) for a, b in ((x, width - w), (y, height - h)))
+        boxes.append(Box(int(x), int(y), w, h))
+    return boxes
+
+
+class Decoder:
+    """A context for each way and instruction set, and what each makes of the regions of a JPEG."""
+
+    def __init__(self, options: DecodeOptions | None = None, routes: Sequence[tuple[str, str]] = ROUTES) -> None:
+        before = {name: os.environ.get(name) for name in ("IOFAST_REGION", "IOFAST_SIMD")}
+        self.contexts = {}
+        for way, simd in routes:
+            os.environ.update(IOFAST_REGION=way, IOFAST_SIMD=simd)
+            self.contexts[way, simd] = native.Context(options or DecodeOptions())
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+    def regions(
+        self, route: tuple[str, str], data: bytes, boxes: Sequence[Box], scale: int = 1, checked: bytes | None = None
+    ) -> tuple[list[int], list[Pixels], list[str]]:
+        """Status, pixels and way of each box, shrunk `scale` times; `checked` is what the checksum is made of."""
+        context, statuses, pictures, ways = self.contexts[route], [], [], []
+        source, _alive = batch_of([data])
+        if checked is not None:
+            source = (*source[:3], np.array([native.crc32c(checked)], np.uint32), *source[4:])
+        before = context.counts().ways
+        for box in boxes:
+            w, h = max(1, box.width // scale), max(1, box.height // scale)
+            out, status = np.full((1, h, w, 3), 99, np.uint8), np.full(1, -1, np.int32)
+            geometry = (box.x, box.y, box.x + box.width, box.y + box.height, w, h, 0, 0)
+            rows = np.array([geometry], np.int32)
+            native.decode_batch(context, source, rows, np.zeros(1, np.uint8), out, status, 0, 1)
+            after = context.counts().ways
+            ways.append(next((name for name in after if after[name] > before[name]), ""))
+            before = after
+            statuses.append(int(status[0]))
+            pictures.append(out[0])
+        return statuses, pictures, ways
+
+
+def claimed_size(data: bytes, most: int) -> tuple[int, int]:
+    """What the header says, or one pixel where that is more than `most` pixels or nothing that can be decoded."""
+    try:
+        header = native.read_header(data)
+    except DecodeError:
+        return 1, 1
+    return (header.width, header.height) if header.width * header.height <= most else (1, 1)
+
+
+def cut(image: NDArray[np.uint8], box: Box) -> Pixels:
+    return image[box.y : box.y + box.height, box.x : box.x + box.width]
+
+
+def check_regions(decoder: Decoder, drawn: Drawn, boxes: Sequence[Box]) -> int:
+    """That every way gives Pillow's pixels, and is the way it has to be. Returns the number of comparisons."""
+    whole = np.asarray(upright(drawn.data))
+    for route in decoder.contexts:
+        statuses, pictures, ways = decoder.regions(route, drawn.data, boxes)
+        for box, status, pixels, way in zip(boxes, statuses, pictures, ways, strict=True):
+            told = (route, drawn[1:], box)
+            assert status == 0, (*told, status)
+            assert way == drawn.way(route[0]), (*told, way)
+            assert np.array_equal(pixels, cut(whole, box)), told
+    return len(boxes) * len(decoder.contexts)

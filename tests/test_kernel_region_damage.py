@@ -1,0 +1,159 @@
+"""Damaged JPEGs through every way: an error, or right pixels wherever the damage is not; never a way's own opinion."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from jpeg_damage import HEADER, SCAN, Parts, Rng, damage, fill_bytes, garbage_before_marker
+from kernel_images import Pixels, native, upright
+from numpy.typing import NDArray
+from region_images import OWN, ROUTES, Box, Decoder, Drawn, claimed_size, cut, draw_boxes, encode, texture
+
+from iofast.kernel.contract import DecodeOptions, Status
+
+pytestmark = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+
+MAX_PIXELS = 1 << 20
+FEW = (*ROUTES[:3], ("splice", "avx2"), ("libjpeg", "avx2"))
+LIBJPEG = FEW[-1]
+
+
+@pytest.fixture(scope="module")
+def strict() -> Decoder:
+    return Decoder(DecodeOptions(max_pixels=MAX_PIXELS), FEW)
+
+
+@pytest.fixture(scope="module")
+def lenient() -> Decoder:
+    return Decoder(DecodeOptions(strict=False, max_pixels=MAX_PIXELS), FEW)
+
+
+def small(rng: Rng) -> Drawn:
+    """A picture of a few restart segments."""
+    width, height = (int(v) for v in rng.integers(20, 90, 2))
+    sampling, restart = str(rng.choice(OWN)), int(rng.choice((1, 1, 2, 3, 5, 8)))
+    return encode(texture(rng, width, height), sampling, restart, int(rng.choice((40, 90))), bool(rng.integers(2)))
+
+
+def of_segments(drawn: Drawn, segments: set[int]) -> NDArray[np.bool_]:
+    """The pixels of restart segments, and those beside them, which see their chroma."""
+    unit = {"gray": (8, 8), "444": (8, 8), "422": (16, 8), "420": (16, 16)}[drawn.sampling]
+    y, x = np.mgrid[: drawn.height, : drawn.width]
+    mcu = y // unit[1] * drawn.across + x // unit[0]
+    inside = np.pad(np.isin(mcu // drawn.restart, list(segments)), 1)
+    height, width = mcu.shape
+    return np.any([inside[j : j + height, i : i + width] for j, i in itertools.product(range(3), repeat=2)], axis=0)
+
+
+@pytest.mark.parametrize("change", dict.fromkeys((*SCAN, *HEADER)), ids=lambda change: change.__name__)
+def test_what_the_damage_does_not_touch_is_right(strict: Decoder, change) -> None:
+    """Strict. And no way accepts the whole of a file that libjpeg refuses, or makes other pixels of it."""
+    rng, whole_files = np.random.default_rng(3), 0
+    for _ in range(25):
+        drawn = small(rng)
+        right = np.asarray(upright(drawn.data))
+        parts = Parts.of(drawn.data)
+        segments = len(parts.scan)
+        touched = of_segments(drawn, {i for i in change(parts, rng) if i < segments})
+        data = parts.join()
+        boxes = [
+            box for box in draw_boxes(rng, drawn, 5) if claimed_size(data, MAX_PIXELS) == (drawn.width, drawn.height)
+        ]
+        for route in strict.contexts:
+            statuses, pictures, _ = strict.regions(route, data, boxes)
+            for box, status, pixels in zip(boxes, statuses, pictures, strict=True):
+                if status:
+                    assert not pixels.any()
+                    continue
+                wrong = (pixels != cut(right, box)).any(2) & ~cut(touched, box)
+                assert not wrong.any(), (route, drawn[1:], box)
+                whole_files += box == boxes[0]
+        agree(strict, data)
+    assert change not in (fill_bytes, garbage_before_marker) or whole_files == 25 * len(FEW)
+
+
+def agree(decoder: Decoder, data: bytes) -> int:
+    """That every way does with a whole file what libjpeg does: the same status, the same pixels."""
+    box = Box(0, 0, *claimed_size(data, MAX_PIXELS))
+    (wanted,), (right,), _ = decoder.regions(LIBJPEG, data, [box])
+    for route in decoder.contexts:
+        (status,), (pixels,), _ = decoder.regions(route, data, [box])
+        assert status == wanted, (route, Status(status), Status(wanted))
+        assert np.array_equal(pixels, right), route
+    return wanted
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_ways_agree_on_damaged_files(strict: Decoder, lenient: Decoder, seed: int) -> None:
+    """With and without markers, one to three damages of any kind, strict or not."""
+    rng, seen = np.random.default_rng(seed), set()
+    for _ in range(60):
+        width, height = (int(v) for v in rng.integers(1, 60, 2))
+        restart = int(rng.choice((0, 1, 1, 2, 4)))
+        drawn = encode(texture(rng, width, height), str(rng.choice(OWN)), restart, 80, bool(rng.integers(2)))
+        for _ in range(3):
+            data = damage(drawn.data, rng)
+            seen |= {agree(strict, data), agree(lenient, data)}
+    assert {Status.OK, Status.CORRUPT, Status.TRUNCATED} <= seen
+
+
+def test_damage_that_a_region_does_not_meet_costs_nothing_but_a_wrong_marker_does(strict: Decoder) -> None:
+    """What is read is the way's; the number of segments and the end of the image are checked all the same."""
+    drawn = encode(texture(np.random.default_rng(1), 128, 96), "420", 8)
+    right, top = np.asarray(upright(drawn.data)), Box(0, 0, 128, 14)
+
+    def decoded(data: bytes) -> list[tuple[int, Pixels]]:
+        found = [strict.regions(route, data, [top]) for route in (("own", "avx2"), ("splice", "avx2"))]
+        return [(statuses[0], pictures[0]) for statuses, pictures, _ in found]
+
+    parts = Parts.of(drawn.data)
+    parts.scan[4] = b"\x12\x34"
+    for status, pixels in decoded(parts.join()):
+        assert status == Status.OK
+        np.testing.assert_array_equal(pixels, cut(right, top))
+    for i, end in ((4, b"\xff\xd1"), (4, b""), (5, b""), (5, b"\xff")):
+        parts = Parts.of(drawn.data)
+        parts.ends[i] = end
+        assert all(status in (Status.CORRUPT, Status.TRUNCATED) for status, _ in decoded(parts.join())), (i, end)
+
+
+@pytest.mark.parametrize("sampling", ["420", "440"])
+@pytest.mark.parametrize("restart", [0, 6])
+def test_a_thumbnails_end_is_not_the_pictures(strict: Decoder, sampling: str, restart: int) -> None:
+    """The end of image was looked for in the header too: a cut photograph with a thumbnail went for whole."""
+    drawn = encode(texture(np.random.default_rng(2), 96, 96), sampling, restart)
+    parts = Parts.of(drawn.data)
+    parts.header.insert(1, (0xE1, b"Exif\0\0 \xff\xd8 thumbnail \xff\xd9"))
+    whole, top = parts.join(), Box(0, 0, 30, 4)
+    for route in FEW:
+        assert strict.regions(route, whole, [top])[0] == [Status.OK]
+        for end in (len(whole) - 2, len(whole) * 4 // 5):
+            assert strict.regions(route, whole[:end], [top])[0][0] in (Status.CORRUPT, Status.TRUNCATED), route
+
+
+@pytest.mark.parametrize("route", FEW, ids="-".join)
+def test_with_a_checksum_every_damage_is_an_error(strict: Decoder, lenient: Decoder, route: tuple[str, str]) -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(30):
+        drawn = small(rng)
+        box, data = Box(0, 0, 1 + drawn.width // 2, 1), damage(drawn.data, rng)
+        for decoder in (strict, lenient):
+            statuses, pictures, _ = decoder.regions(route, data, [box], checked=drawn.data)
+            assert statuses == [Status.OK if data == drawn.data else Status.CHECKSUM]
+            assert data == drawn.data or not pictures[0].any()
+
+
+@pytest.mark.parametrize("route", FEW, ids="-".join)
+def test_flipped_bits_without_a_checksum(strict: Decoder, lenient: Decoder, route: tuple[str, str]) -> None:
+    """Each byte in turn, in a file of two by two segments; and each place to cut it."""
+    drawn = encode(texture(np.random.default_rng(4), 31, 29), "420", 1, 50)
+    whole = Box(0, 0, drawn.width, drawn.height)
+    for i in range(2, len(drawn.data)):
+        flipped = drawn.data[:i] + bytes([drawn.data[i] ^ 1 << i % 8]) + drawn.data[i + 1 :]
+        strict.regions(route, flipped, [whole])
+        lenient.regions(route, flipped, [whole])
+        statuses, pictures, _ = strict.regions(route, drawn.data[:i], [whole])
+        assert statuses[0] in (Status.CORRUPT, Status.TRUNCATED), i
+        assert not pictures[0].any()
