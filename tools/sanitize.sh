@@ -16,6 +16,7 @@ runtime=$("${CC:-gcc}" -print-file-name=libasan.so)
 # NumPy are not instrumented either, and allocate with functions that the runtime would otherwise complain about.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 export PYTHONPATH=$PWD/$build/lib IOFAST_KERNEL=native PYTHONMALLOC=malloc
+# -s: a report that pytest had captured would be lost with the process.
 # -P and no `-m`: the build in $PYTHONPATH must be found before the checkout.
 LD_PRELOAD=$runtime "$python" -P -c '
 import sys, iofast.kernel
@@ -26,6 +27,6 @@ if [ "${1-}" = -- ]; then
   shift
 else
   [ $# -gt 0 ] || set -- tests/test_kernel*.py
-  set -- -m pytest -q -p no:cacheprovider "$@"
+  set -- -m pytest -q -s -p no:cacheprovider "$@"
 fi
 LD_PRELOAD=$runtime exec "$python" -P "$@"

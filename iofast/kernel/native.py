@@ -50,13 +50,15 @@ _WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no 
 class Context:
     """One thread's JPEG handle and scratch memory. Using one from two threads at once raises `RuntimeError`.
 
-    `timed`: the kernel reads the clock between the stages of an image, for `counts`. `way`: one of `WAYS` that is taken
-    wherever it can be, None = the fastest.
+    `timed`: the kernel reads the clock between the stages of an image, for `counts`. `way`: segments, splice or
+    libjpeg (`Counts`), taken wherever it can be; None = the fastest.
     """
 
     def __init__(self, options: DecodeOptions, *, timed: bool = False, way: str | None = None) -> None:
         self.options = options
         self.left = 0  # rows that the twin had to take
+        if way not in (None, "segments", "splice", "libjpeg"):
+            raise OptionError(f"way must be segments, splice, libjpeg or None, found {way!r}")
         self._open: _native._Context | None = _native.new_context(
             FILTERS.index(options.filter),
             options.fast,

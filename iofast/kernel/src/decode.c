@@ -184,7 +184,8 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
   int32_t rect[4];
   iof_pixels pixels;
   view scaled_view = *v;
-  if (!v->denominator) scaled_view.denominator = options->fast ? fast_denominator(v->box) : 1;
+  int scale = options->fast && iof_region_scales(context->region);
+  if (!v->denominator) scaled_view.denominator = scale ? fast_denominator(v->box) : 1;
   iof_clock_lap(&context->counters, IOF_SCANNING); /* so far the header */
   iof_status status = make_axes(context, &scaled_view, width, height, rect);
   iof_clock_lap(&context->counters, IOF_AXES);

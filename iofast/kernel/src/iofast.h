@@ -71,7 +71,7 @@ typedef struct {
 
 typedef struct {
   int filter;         /* iof_filter */
-  int fast;           /* allow DCT scaling where the scaled crop still covers the output */
+  int fast;           /* allow DCT scaling where the scaled crop still covers the output, and libjpeg decodes */
   int strict;         /* damaged data is an error even where libjpeg would guess the rest */
   int way;            /* iof_way that is taken where it can be, or -1: the fastest; IOFAST_REGION is then asked */
   uint64_t max_pixels;

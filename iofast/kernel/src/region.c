@@ -323,6 +323,8 @@ static int has_end(const uint8_t *data, size_t length) {
   return at > first;
 }
 
+int iof_region_scales(const iof_region *r) { return !r->known || r->way != IOF_BY_SEGMENTS; }
+
 static iof_way choose(const iof_region *r, int denominator) {
   iof_way way = r->known ? r->way : IOF_BY_LIBJPEG;
   if (way == IOF_BY_SEGMENTS && denominator > 1) way = IOF_BY_SPLICE;

@@ -188,6 +188,7 @@ void iof_region_free(iof_region *region);
 iof_status iof_region_jpeg(iof_region *region, iof_jpeg **jpeg); /* the opened image in libjpeg's hands */
 iof_jpeg *iof_region_idle_jpeg(iof_region *region); /* libjpeg alone, for an image that `region` does not open */
 iof_status iof_region_open(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
+int iof_region_scales(const iof_region *region); /* whether DCT scaling saves anything: our own decoder is faster without */
 /* With `by_rows` the pixels may come as rows that are still to be made, from memory of the region. */
 iof_status iof_region_decode(iof_region *region, const int32_t rect[4], int denominator, int strict, int by_rows,
                              iof_pixels *pixels);
