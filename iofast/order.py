@@ -21,6 +21,7 @@ MAX_SAMPLES = 1 << 40  # positions per epoch; the counters of choices.py keep 40
 MAX_SEED = (1 << 64) - 1
 
 _TABLE = 4096  # up to here a sorted table (32 KiB, exactly uniform) is also faster than the cipher
+_BLOCK = 1024  # positions enciphered together: NumPy takes 0.25 ms for 256 of them and 0.3 ms for these
 # Measured: chi-square tests of neighbouring samples reject 4 rounds (p < 1e-100) and pass 5 (n = 4097 and 10^5);
 # 8 leave a margin and cost 48 us per 256 positions, for 1.28 million samples and for 10^10 alike.
 _ROUNDS = 8
@@ -56,7 +57,18 @@ class Order:
             return positions.copy()
         if self.n <= _TABLE:
             return _table(self.n, self.seed, epoch)[positions]
+        if positions.size and int(positions.max()) // _BLOCK - int(positions.min()) // _BLOCK <= 1:
+            return self._from_blocks(epoch, positions)
         return _encipher(positions, self.n, _round_keys(self.seed, epoch))
+
+    def _from_blocks(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Positions of one block or two neighbours, as a batch has them: four batches of 256 share a block's making."""
+        first = int(positions.min()) // _BLOCK
+        blocks = [_block(self.n, self.seed, epoch, first)]
+        if int(positions.max()) // _BLOCK != first:
+            blocks.append(_block(self.n, self.seed, epoch, first + 1))
+        indices: NDArray[np.int64] = np.concatenate(blocks)[positions - first * _BLOCK]
+        return indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +133,13 @@ def _key_stream(seed: int, epoch: int, words: int) -> NDArray[np.uint64]:
 @lru_cache(maxsize=8)  # the epochs in flight of a few loaders
 def _table(n: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return np.argsort(_key_stream(seed, epoch, n), kind="stable").astype(np.int64)
+
+
+@lru_cache(maxsize=64)  # 8 kB each
+def _block(n: int, seed: int, epoch: int, number: int) -> NDArray[np.int64]:
+    """The indices of positions [number * _BLOCK, (number + 1) * _BLOCK), or as many as there are."""
+    start = number * _BLOCK
+    return _encipher(np.arange(start, min(start + _BLOCK, n), dtype=np.int64), n, _round_keys(seed, epoch))
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Located, Payloads, Reader
 from iofast.containers.index import ABSENT, IndexView, Rows, Stamp
-from iofast.containers.lmdb_pages import Tree, read_meta
+from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import MANIFEST_KEY, LmdbWriter, index_key
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError, UnfinishedError
@@ -147,6 +147,7 @@ class _Opened:
         self.size = status.st_size
         self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
         self.tree = Tree(self._map, read_meta(self._map, path), path)
+        self._read_metas = self._metas()
         self.manifest = self._read_manifest()
         find = partial(_find_chunk, self.tree, path)  # not a method: a cycle would keep the file open until collected
         self.index = IndexView(np.frombuffer(self._map, np.uint8), self.manifest, find, path)
@@ -165,7 +166,14 @@ class _Opened:
         size = os.fstat(self.fd).st_size
         if size < self.size:
             raise ContainerError(f"{self.path} was truncated while it was open: {size} bytes, expected {self.size}")
+        if self._metas() == self._read_metas:  # the bytes: to read them is four times as long, and loaders ask often
+            return False
         return read_meta(self._map, self.path).txnid != self.tree.meta.txnid
+
+    def _metas(self) -> tuple[bytes, bytes]:
+        """The two meta pages as they are now."""
+        second = self.tree.meta.page_size
+        return self._map[:META_END], self._map[second : second + META_END]
 
     def view(self, offset: int, length: int) -> memoryview:
         """Bytes of the file, in place."""

@@ -61,31 +61,49 @@ class Plan:
         self.device = torch.device(options.device)
         spare = options.prefetch + 2
         self.memory = BatchMemory(pinned=self.device.type == "cuda", spare=spare)
-        self.ways: Counter[str] = Counter()  # images by the way they were decoded, over all epochs
+        self.tally = Tally()
         self.float_memory = BatchMemory(pinned=False, spare=spare)  # apart: blocks of two sizes push each other out
 
 
 class Contexts:
-    """One kernel context per thread of an epoch. What they decode is added up in `ways`."""
+    """One kernel context per thread of an epoch."""
 
-    def __init__(self, options: kernel.DecodeOptions, ways: Counter[str]) -> None:
+    def __init__(self, options: kernel.DecodeOptions) -> None:
         self._options = options
-        self._contexts: dict[int, tuple[kernel.Context, Counter[str]]] = {}
-        self._ways = ways
-        self._adding = threading.Lock()
+        self._contexts: dict[int, kernel.Context] = {}
 
     def context(self, number: int) -> kernel.Context:
         if number not in self._contexts:
-            self._contexts[number] = (kernel.Context(self._options), Counter())
-        return self._contexts[number][0]
+            self._contexts[number] = kernel.Context(self._options)
+        return self._contexts[number]
 
-    def count(self, number: int) -> None:
-        """Add what the context of thread `number` has decoded since it was last asked."""
-        context, before = self._contexts[number]
-        ways = Counter(context.counts().ways)
-        with self._adding:
-            self._ways.update(ways - before)
-        self._contexts[number] = (context, ways)
+    def ways(self) -> Counter[str]:
+        """Images by the way they were decoded, so far."""
+        return sum((Counter(context.counts().ways) for context in list(self._contexts.values())), Counter())
+
+
+class Tally:
+    """What all epochs of a loader have decoded: those that ended, and those that are going on."""
+
+    def __init__(self) -> None:
+        self._ended: Counter[str] = Counter()
+        self._going_on: list[Contexts] = []
+        self._lock = threading.Lock()
+
+    def begin(self, contexts: Contexts) -> None:
+        with self._lock:
+            self._going_on.append(contexts)
+
+    def end(self, contexts: Contexts) -> None:
+        """Once the threads that use them have ended."""
+        with self._lock:
+            self._going_on.remove(contexts)
+            self._ended += contexts.ways()
+
+    def ways(self) -> dict[str, int]:
+        with self._lock:
+            total = sum((contexts.ways() for contexts in self._going_on), self._ended)
+        return {way: total[way] for way in kernel.WAYS}
 
 
 class BatchJob(Job[Made, Slice]):
@@ -104,17 +122,17 @@ class BatchJob(Job[Made, Slice]):
         self._status = np.zeros(len(positions), np.int32)
         rows = len(positions)
         self._images = self._empty(plan.memory, (rows, 3, *self._size()), torch.uint8)
+        self._out = self._images.permute(0, 2, 3, 1).numpy()
         return [Slice(start, min(start + SLICE, rows)) for start in range(0, rows, SLICE)]
 
     def run(self, number: int, part: Slice) -> None:
         start, stop = part
         context = self._contexts.context(number)
-        out = self._images.permute(0, 2, 3, 1).numpy()[start:stop]
-        boxes, flips, status = self._boxes[start:stop], self._flips[start:stop], self._status[start:stop]
+        out, status = self._out[start:stop], self._status[start:stop]
+        boxes, flips = self._boxes[start:stop], self._flips[start:stop]
         with self._plan.dataset.reader.payloads(self._located, start, stop) as payloads:
             source = payloads if self._plan.options.check else payloads._replace(crcs=None)
             kernel.decode_batch(context, source, boxes, flips, out, status, 0, stop - start)
-        self._contexts.count(number)
 
     def finish(self) -> Made:
         failed = np.flatnonzero(self._status)
@@ -122,7 +140,7 @@ class BatchJob(Job[Made, Slice]):
             self._raise(self._located, int(failed[0]), len(failed))
         plan, options = self._plan, self._plan.options
         images = self._images
-        del self._images  # the batch may wait for long, and its bytes are wanted for the next
+        del self._images, self._out  # the batch may wait for long, and its bytes are wanted for the next
         if plan.device.type == "cpu" and options.dtype != torch.uint8:
             out = self._empty(plan.float_memory, tuple(images.shape), options.dtype)
             format = options.memory_format

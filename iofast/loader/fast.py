@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from iofast import kernel, pixels
+from iofast import pixels
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.loader.batches import SLICE, BatchJob, Contexts, Plan
@@ -84,8 +84,8 @@ class FastLoader(Iterable[Batch]):
     @property
     def stats(self) -> LoaderStats:
         """What this loader's threads have done so far, over all epochs."""
-        ways = dict(self._plan.ways)
-        return LoaderStats(images=sum(ways.values()), ways={way: ways.get(way, 0) for way in kernel.WAYS})
+        ways = self._plan.tally.ways()
+        return LoaderStats(images=sum(ways.values()), ways=ways)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next `iter()` begin `epoch`. Without it each `iter()` begins the one after the last."""
@@ -101,7 +101,8 @@ class FastLoader(Iterable[Batch]):
         plan, options = self._plan, self.options
         workers = cores() if options.num_workers == "auto" else options.num_workers
         slices = len(self) * -(-options.batch_size // SLICE)  # of the epoch: more threads would have nothing to do
-        contexts = Contexts(plan.decode, plan.ways)
+        contexts = Contexts(plan.decode)
+        plan.tally.begin(contexts)
         made = Prefetch(
             lambda batch: BatchJob(plan, contexts, epoch, batch),
             len(self),
@@ -114,6 +115,7 @@ class FastLoader(Iterable[Batch]):
                 yield self._deliver(images, labels)
         finally:
             made.close()
+            plan.tally.end(contexts)
 
     def _deliver(self, images: torch.Tensor, labels: torch.Tensor) -> Batch:
         device = self._plan.device

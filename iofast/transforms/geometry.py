@@ -185,7 +185,11 @@ Crop = CenterCrop | RandomCrop | RandomResizedCrop
 def pair(name: str, size: int | Sequence[int]) -> tuple[int, int]:
     """(height, width) of a `size` given as one int, as [int] or as (height, width); each 1 to 32,767."""
     try:
-        sides = [index(size)] if isinstance(size, SupportsIndex) else [index(side) for side in size]
+        # a tuple is asked for first: to ask whether something is a SupportsIndex takes 20 us, and every batch asks
+        if isinstance(size, tuple) or not isinstance(size, SupportsIndex):
+            sides = [index(side) for side in size]
+        else:
+            sides = [index(size)]
     except TypeError:
         raise OptionError(f"{name}: size must be an int or (height, width), found {size!r}") from None
     if len(sides) not in (1, 2) or not all(1 <= side <= MAX_SIZE for side in sides):

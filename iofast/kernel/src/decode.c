@@ -234,7 +234,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   iof_clock_lap(counters, IOF_COLOUR);
   if (!status) status = resample_view(context, v, &pixels, target);
   iof_clock_lap(counters, IOF_RESAMPLING);
-  if (!status) counters->images[IOF_BY_COPY]++;
+  if (!status) iof_count(counters, IOF_BY_COPY);
   return status;
 }
 

@@ -17,6 +17,11 @@ void *iof_reserve(iof_buffer *buffer, size_t size);
 void iof_clock_start(iof_counters *counters);
 void iof_clock_lap(iof_counters *counters, iof_stage stage);
 
+/* One more image. Only the thread that decodes writes; others may read meanwhile. */
+static inline void iof_count(iof_counters *counters, iof_way way) {
+  __atomic_store_n(&counters->images[way], counters->images[way] + 1, __ATOMIC_RELAXED);
+}
+
 /* Decoded pixels: `width` x `height` of the stored image from (x, y) on, as RGBX; or, where `row` is not NULL, rows that are
 made when they are asked for: row y of the image as three planes, `plane` bytes apart, each byte ^ IOF_ROW_FLIP. */
 #define IOF_ROW_FLIP 0x80 /* the resampler's first product is one of signed bytes */

@@ -36,7 +36,8 @@ void iof_clock_lap(iof_counters *counters, iof_stage stage) {
   uint64_t before = counters->lap;
   if (counters->timed) {
     iof_clock_start(counters);
-    counters->nanoseconds[stage] += counters->lap - before;
+    uint64_t *sum = &counters->nanoseconds[stage]; /* read while it is written: see iof_count */
+    __atomic_store_n(sum, *sum + counters->lap - before, __ATOMIC_RELAXED);
   }
 }
 
@@ -351,6 +352,6 @@ iof_status iof_region_decode(iof_region *r, const int32_t rect[4], int denominat
   }
   if (!status && strict && !ended && !has_end(r->data, r->length)) status = IOF_TRUNCATED;
   if (!status && strict && miscounted) status = IOF_CORRUPT; /* damage that the region may not have met */
-  if (!status) r->counters->images[way]++;
+  if (!status) iof_count(r->counters, way);
   return status;
 }
