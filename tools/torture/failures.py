@@ -48,6 +48,7 @@ def _failures(backend: ModuleType, payloads: list[np.ndarray]) -> str:
         np.array([payload.size for payload in payloads], np.uint64),
         None,
         np.ones(rows, np.uint8),
+        None,
     )
     boxes = np.tile(np.array([0, 0, 128, 96, 64, 64, 0, 0], np.int32), (rows, 1))
     flips, out, status = np.zeros(rows, np.uint8), np.empty((rows, 64, 64, 3), np.uint8), np.zeros(rows, np.int32)
