@@ -147,9 +147,11 @@ def resampler(rgb: Path) -> Callable[[], float]:
     addresses = np.array([each.ctypes.data for each in pixels], np.uint64)
     upright = np.ones(count, np.uint8)
 
+    contexts = [kernel.Context(sample.options) for _ in range(WORKERS)]
+    outs = [np.empty((BUFFER, *sample.size, 3), np.uint8) for _ in range(WORKERS)]
+
     def part(thread: int) -> None:
-        out, status = np.empty((BUFFER, *sample.size, 3), np.uint8), np.zeros(BUFFER, np.int32)
-        context = kernel.Context(sample.options)
+        context, out, status = contexts[thread], outs[thread], np.zeros(BUFFER, np.int32)
         for start in range(thread * BUFFER, count, WORKERS * BUFFER):
             rows = slice(start, start + BUFFER)
             columns = (fds[rows], addresses[rows], lengths[rows], None, upright[rows], raw[rows])

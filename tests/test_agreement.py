@@ -12,7 +12,7 @@ from kernel_images import native
 from PIL import Image
 from torch import nn
 
-from iofast import FastDataset, FastLoader, pack
+from iofast import FastDataset, FastLoader, kernel, pack
 from iofast import transforms as T
 from iofast.bench import BenchOptions, Sample
 from iofast.transforms import compile as compile_transform
@@ -85,12 +85,12 @@ def test_top_1_agrees_with_pillow(seen: Seen) -> None:
     ours, theirs = seen.answers(seen.ours), seen.answers(seen.theirs)
     assert len(theirs.unique()) > 3  # a network of one opinion would agree with anything
     assert (ours == theirs).float().mean().item() >= 0.995
-    if native:
+    if native and kernel.simd != "scalar":  # without vector loops libjpeg decodes
         assert seen.ways["segments"] == len(ours)
 
 
 def test_the_measure_can_fail(seen: Seen) -> None:
-    """Noise of a few levels changes some of this network's answers: agreement is not given for free."""
+    """Noise changes some of this network's answers: agreement is not given for free."""
     noise = 20 * torch.randn(seen.theirs.shape, generator=torch.Generator().manual_seed(0))
     off = (seen.theirs.float() + noise).clamp(0, 255)
     assert (seen.answers(off) == seen.answers(seen.theirs)).float().mean().item() < 0.995

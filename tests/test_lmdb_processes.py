@@ -193,3 +193,23 @@ writer.finish(Description())
         environment = {**os.environ, "MALLOC_PERTURB_": byte}
         subprocess.run([sys.executable, "-c", program, str(tmp_path / byte)], env=environment, check=True, timeout=60)
     assert (tmp_path / "85").read_bytes() == (tmp_path / "170").read_bytes()
+
+
+def test_a_commit_while_the_file_is_opened_is_noticed(container: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between reading the meta pages and the first use: the places of the old tree must not be believed."""
+    from iofast.containers import lmdb as reading
+
+    made: list[object] = []
+
+    def tree(*arguments: object) -> object:
+        if not made:
+            with lmdb.open(str(container), subdir=False, map_size=1 << 26, lock=False) as environment:
+                put_another(container, environment)
+        made.append(arguments)
+        return real(*arguments)  # type: ignore[arg-type]
+
+    real = reading.Tree
+    monkeypatch.setattr(reading, "Tree", tree)
+    with LmdbReader(container) as reader:
+        assert bytes(reader.view(0))
+    assert len(made) == 2

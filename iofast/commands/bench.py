@@ -19,8 +19,8 @@ examples:
   iofast bench out.lmdb --transform evaluate    Resize(256) + CenterCrop(224)
   iofast bench out.lmdb --json | jq .loading    for programs
 
-"full decode" is libjpeg-turbo decoding the same images whole and doing nothing else, with as many threads: what loaders
-that decode first and crop afterwards cannot exceed. Run it while the machine does nothing else.
+"full decode" is libjpeg-turbo decoding the same images whole, with as many threads, by the clock around that alone:
+what loaders that decode first and crop afterwards cannot exceed. Run it while the machine does nothing else.
 """
 _STAGES = {
     "read": "read the payload from the file",
@@ -143,5 +143,6 @@ def _show(args: argparse.Namespace, result: BenchResult) -> None:
         column.justify = "right"
     for workers, rate in result.loading.items():
         full = result.decoding[workers]
-        rates.add_row(str(workers), f"{rate:,.0f}", f"{full:,.0f}", f"{rate / full:.2f} times")
+        beside = (f"{full:,.0f}", f"{rate / full:.2f} times") if full else ("", "")
+        rates.add_row(str(workers), f"{rate:,.0f}", *beside)
     console.print(rates)

@@ -146,8 +146,11 @@ class _Opened:
             raise ContainerError(f"{path} is not a file, or is empty")
         self.size = status.st_size
         self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
-        self.tree = Tree(self._map, read_meta(self._map, path), path)
-        self._read_metas = self._metas()
+        meta = read_meta(self._map, path)
+        self._read_metas = self._metas(meta.page_size)
+        while (again := read_meta(self._map, path)) != meta:  # somebody writes: the bytes must be those that were read
+            meta, self._read_metas = again, self._metas(again.page_size)
+        self.tree = Tree(self._map, meta, path)
         self.manifest = self._read_manifest()
         find = partial(_find_chunk, self.tree, path)  # not a method: a cycle would keep the file open until collected
         self.index = IndexView(np.frombuffer(self._map, np.uint8), self.manifest, find, path)
@@ -166,13 +169,14 @@ class _Opened:
         size = os.fstat(self.fd).st_size
         if size < self.size:
             raise ContainerError(f"{self.path} was truncated while it was open: {size} bytes, expected {self.size}")
-        if self._metas() == self._read_metas:  # the bytes: to read them is four times as long, and loaders ask often
+        if (
+            self._metas(self.tree.meta.page_size) == self._read_metas
+        ):  # the bytes: to read them is four times as long, and loaders ask often
             return False
         return read_meta(self._map, self.path).txnid != self.tree.meta.txnid
 
-    def _metas(self) -> tuple[bytes, bytes]:
-        """The two meta pages as they are now."""
-        second = self.tree.meta.page_size
+    def _metas(self, second: int) -> tuple[bytes, bytes]:
+        """The two meta pages, at offsets 0 and `second`, as they are now."""
         return self._map[:META_END], self._map[second : second + META_END]
 
     def view(self, offset: int, length: int) -> memoryview:

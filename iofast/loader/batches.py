@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from typing import NamedTuple
@@ -83,27 +84,45 @@ class Contexts:
 
 
 class Tally:
-    """What all epochs of a loader have decoded: those that ended, and those that are going on."""
+    """What all epochs of a loader have decoded: those that ended, and those that are going on.
+
+    `end` runs in finalizers, which may come at any point of any thread, also between two lines of `ways`: it takes no
+    lock and only replaces a value under a key that is there.
+    """
 
     def __init__(self) -> None:
         self._ended: Counter[str] = Counter()
-        self._going_on: list[Contexts] = []
+        self._epochs: dict[int, Contexts | Counter[str]] = {}  # going on, or ended and not yet added up
+        self._numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def begin(self, contexts: Contexts) -> None:
+    def begin(self, contexts: Contexts) -> int:
+        """Count an epoch in; the number is for `end`."""
+        number = next(self._numbers)
         with self._lock:
-            self._going_on.append(contexts)
+            self._add_up()
+            self._epochs[number] = contexts
+        return number
 
-    def end(self, contexts: Contexts) -> None:
-        """Once the threads that use them have ended."""
-        with self._lock:
-            self._going_on.remove(contexts)
-            self._ended += contexts.ways()
+    def end(self, number: int) -> None:
+        """Once the threads that used the contexts have ended."""
+        contexts = self._epochs[number]
+        if isinstance(contexts, Contexts):
+            self._epochs[number] = contexts.ways()
 
     def ways(self) -> dict[str, int]:
         with self._lock:
-            total = sum((contexts.ways() for contexts in self._going_on), self._ended)
+            self._add_up()
+            total = self._ended.copy()
+            for each in list(self._epochs.values()):
+                total += each.ways() if isinstance(each, Contexts) else each
         return {way: total[way] for way in kernel.WAYS}
+
+    def _add_up(self) -> None:
+        for number, each in list(self._epochs.items()):
+            if not isinstance(each, Contexts):
+                self._ended += each
+                del self._epochs[number]
 
 
 class BatchJob(Job[Made, Slice]):

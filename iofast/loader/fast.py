@@ -102,20 +102,22 @@ class FastLoader(Iterable[Batch]):
         workers = cores() if options.num_workers == "auto" else options.num_workers
         slices = len(self) * -(-options.batch_size // SLICE)  # of the epoch: more threads would have nothing to do
         contexts = Contexts(plan.decode)
-        plan.tally.begin(contexts)
-        made = Prefetch(
-            lambda batch: BatchJob(plan, contexts, epoch, batch),
-            len(self),
-            num_workers=min(workers, slices),
-            depth=options.prefetch,
-        )
+        counted = plan.tally.begin(contexts)
         try:
-            for images, labels, valid in made:
-                self.last_valid = valid
-                yield self._deliver(images, labels)
+            made = Prefetch(
+                lambda batch: BatchJob(plan, contexts, epoch, batch),
+                len(self),
+                num_workers=min(workers, slices),
+                depth=options.prefetch,
+            )
+            try:
+                for images, labels, valid in made:
+                    self.last_valid = valid
+                    yield self._deliver(images, labels)
+            finally:
+                made.close()
         finally:
-            made.close()
-            plan.tally.end(contexts)
+            plan.tally.end(counted)
 
     def _deliver(self, images: torch.Tensor, labels: torch.Tensor) -> Batch:
         device = self._plan.device

@@ -51,12 +51,3 @@ void iof_colour_planes(const iof_colouring *c, int y, uint8_t *to, size_t plane)
   const uint8_t *cb = chroma_row(c, 0, y), *cr = chroma_row(c, 1, y);
   c->loops->planes(sample_row(&c->planes[0], c->rect.x0, y), cb, cr, c->rect.x1 - c->rect.x0, IOF_ROW_FLIP, to, plane);
 }
-
-iof_status iof_colour_region(const iof_block_loops *loops, const iof_picture *picture, const iof_rect *rect, iof_buffer *rows,
-                             const iof_pixels *pixels) {
-  iof_colouring colouring;
-  iof_status status = iof_colour_start(&colouring, loops, picture, rect, rows);
-  for (int y = rect->y0; y < rect->y1 && !status; y++)
-    iof_colour_row(&colouring, y, pixels->pixels + (size_t)(y - rect->y0) * pixels->stride);
-  return status;
-}

@@ -23,6 +23,7 @@ iof_context *iof_context_new(const iof_options *options) {
     context->options = *options;
     context->resampler.loops = iof_loops_best();
     context->unpacker.loops = iof_block_loops_best();
+    context->unpacker.counters = &context->counters;
     context->region = iof_region_new(&context->counters, options->way);
     if (!context->region) {
       free(context);

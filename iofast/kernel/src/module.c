@@ -48,6 +48,10 @@ static PyObject *new_context(PyObject *self, PyObject *args) {
     PyErr_Format(PyExc_ValueError, "filter must be 0 to %d, found %d", IOF_FILTERS - 1, options.filter);
     return NULL;
   }
+  if (options.way < -1 || options.way >= IOF_WAYS) {
+    PyErr_Format(PyExc_ValueError, "way must be -1 to %d, found %d", IOF_WAYS - 1, options.way);
+    return NULL;
+  }
   options.max_pixels = max_pixels;
   options.max_bytes = max_bytes;
   handle *h = calloc(1, sizeof *h);

@@ -183,18 +183,22 @@ static void colour_all(const iof_unpacker *u, const iof_pixels *pixels) {
 
 static void make_yuv_row(void *source, int y, uint8_t *planes, size_t plane) {
   const iof_unpacker *u = source;
+  iof_clock_lap(u->counters, IOF_RESAMPLING);
   iof_colour_planes(colouring_of(u, y), y, planes, plane);
+  iof_clock_lap(u->counters, IOF_COLOUR);
 }
 
 static void make_rgb_row(void *source, int y, uint8_t *planes, size_t plane) {
   const iof_unpacker *u = source;
   const uint8_t *rgb = u->data + 3 * ((size_t)y * (size_t)u->raw.width + (size_t)u->rect[0]);
   size_t n = (size_t)(u->rect[2] - u->rect[0]);
+  iof_clock_lap(u->counters, IOF_RESAMPLING);
   if (u->loops != &iof_block_loops_scalar) {
     part_avx2(rgb, n, u->data + iof_raw_length(&u->raw), planes, plane);
   } else {
     part_scalar(rgb, n, planes, plane);
   }
+  iof_clock_lap(u->counters, IOF_COLOUR);
 }
 
 static iof_status make_all(iof_unpacker *u, iof_pixels *pixels) {

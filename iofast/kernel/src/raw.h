@@ -24,6 +24,7 @@ int iof_raw_runs(const iof_raw *raw, const int32_t rect[4], iof_run runs[3]);
 pixels come as rows that are still to be made, from `data` and from memory of the unpacker. */
 typedef struct {
   const iof_block_loops *loops;
+  iof_counters *counters;
   iof_raw raw;
   const uint8_t *data;
   int32_t rect[4];

@@ -11,7 +11,8 @@
 struct iof_region {
   iof_jpeg *jpeg;
   iof_counters *counters;
-  iof_way way; /* that is tried first */
+  iof_way way; /* that is tried first, */
+  int forced;  /* because somebody said so */
   const iof_block_loops *loops;
   const uint8_t *data;
   size_t length;
@@ -42,8 +43,7 @@ void iof_clock_lap(iof_counters *counters, iof_stage stage) {
 }
 
 /* Without vector loops of ours libjpeg-turbo, which has its own on most machines, does better. */
-static iof_way preferred(const iof_block_loops *loops) {
-  const char *forced = getenv("IOFAST_REGION");
+static iof_way preferred(const iof_block_loops *loops, const char *forced) {
   if (forced && !strcmp(forced, "own")) return IOF_BY_SEGMENTS;
   if (forced && !strcmp(forced, "splice")) return IOF_BY_SPLICE;
   if (forced && !strcmp(forced, "libjpeg")) return IOF_BY_LIBJPEG;
@@ -55,7 +55,9 @@ iof_region *iof_region_new(iof_counters *counters, int way) {
   if (region) {
     region->counters = counters;
     region->loops = iof_block_loops_best();
-    region->way = way < 0 ? preferred(region->loops) : (iof_way)way;
+    const char *named = getenv("IOFAST_REGION");
+    region->forced = way >= 0 || named;
+    region->way = way < 0 ? preferred(region->loops, named) : (iof_way)way;
     region->jpeg = iof_jpeg_new();
     if (!region->jpeg) {
       free(region);
@@ -324,7 +326,8 @@ static int has_end(const uint8_t *data, size_t length) {
   return at > first;
 }
 
-int iof_region_scales(const iof_region *r) { return !r->known || r->way != IOF_BY_SEGMENTS; }
+/* The file alone decides, so that every machine gives the same pixels; but who forces libjpeg gets all of it. */
+int iof_region_scales(const iof_region *r) { return !r->known || (r->forced && r->way != IOF_BY_SEGMENTS); }
 
 static iof_way choose(const iof_region *r, int denominator) {
   iof_way way = r->known ? r->way : IOF_BY_LIBJPEG;

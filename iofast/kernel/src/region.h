@@ -5,7 +5,7 @@
     iof_segments_find   the scan: where its restart segments begin, stuffing removed
     iof_blocks_decode   Huffman codes to coefficients
     idct                coefficients to samples
-    iof_colour_region   samples to RGBX: fancy upsampling, colour conversion
+    iof_colour_row      samples to pixels, a row at a time: fancy upsampling, colour conversion
 
 libjpeg-turbo is its oracle and its fallback: whatever is unusual or damaged is left to it (IOF_UNSUPPORTED), and what is
 decoded here is equal to libjpeg-turbo's result bit for bit. */
@@ -163,11 +163,8 @@ typedef struct {
 iof_status iof_colour_start(iof_colouring *colouring, const iof_block_loops *loops, const iof_picture *picture,
                             const iof_rect *rect, iof_buffer *rows);
 void iof_colour_row(const iof_colouring *colouring, int y, uint8_t *rgbx);
-void iof_colour_planes(const iof_colouring *colouring, int y, uint8_t *to, size_t plane); /* for iof_row_source */
+void iof_colour_planes(const iof_colouring *colouring, int y, uint8_t *to, size_t plane); /* as iof_pixels' `row` gives them */
 
-/* All of `rect` to `pixels`. */
-iof_status iof_colour_region(const iof_block_loops *loops, const iof_picture *picture, const iof_rect *rect, iof_buffer *rows,
-                             const iof_pixels *pixels);
 
 /* A JPEG of whole segments: its pixel (0, 0) is (x, y) of the image it comes from. */
 typedef struct {

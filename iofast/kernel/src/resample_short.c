@@ -153,7 +153,7 @@ typedef struct {
 } ring;
 
 static void add_row(const iof_resampler *r, const iof_origin *from, const iof_windows *windows, ring *h) {
-  const uint8_t *row = from->data + (size_t)(h->done - r->y.low) * from->stride;
+  const uint8_t *row = from->rows ? NULL : from->data + (size_t)(h->done - r->y.low) * from->stride;
   int n = r->x.high - r->x.low;
   if (from->rows) {
     from->rows->row(from->rows->source, h->done, h->samples, h->plane);

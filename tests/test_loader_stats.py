@@ -1,0 +1,116 @@
+"""`FastLoader.stats`: every decoded image counted once, whatever became of the epoch it was decoded for."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+from kernel_images import jpeg, native, photo
+
+from iofast import FastDataset, FastLoader, open_writer
+from iofast import transforms as T
+
+CROP = [T.RandomResizedCrop(24)]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> FastDataset:
+    with open_writer(tmp_path / "set.lmdb") as writer:
+        for number in range(12):
+            options = (
+                {"progressive": True} if number % 3 == 0 else {"restart_marker_blocks": 1} if number % 3 == 1 else {}
+            )
+            writer.write({"jpg": jpeg(photo(60, 40, number), **options), "cls": number})
+    return FastDataset(tmp_path / "set.lmdb")
+
+
+def test_each_image_of_each_epoch_is_counted_by_its_way(dataset: FastDataset) -> None:
+    loader = FastLoader(dataset, 5, transform=CROP, num_workers=3)
+    assert loader.stats.images == 0
+    for epoch in (1, 2, 3):
+        for _ in loader:
+            pass
+        stats = loader.stats
+        assert stats.images == sum(stats.ways.values()) == 12 * epoch
+    if native:
+        assert stats.ways["libjpeg"] >= 12
+        if stats.ways["rows"]:  # our own decoder: a machine with vector loops for it
+            assert (stats.ways["segments"], stats.ways["rows"], stats.ways["libjpeg"]) == (12, 12, 12)
+    else:
+        assert stats.ways["pillow"] == 36
+
+
+def test_abandoned_and_simultaneous_epochs_are_counted(dataset: FastDataset) -> None:
+    loader = FastLoader(dataset, 4, transform=CROP, num_workers=2, prefetch=1)
+    one, other = iter(loader), iter(loader)
+    next(one)
+    next(other)
+    assert 8 <= loader.stats.images <= 24
+    del one, other
+    gc.collect()
+    counted = loader.stats.images
+    assert 8 <= counted <= 24
+    assert loader.stats.images == counted
+
+
+def test_asking_while_it_decodes(dataset: FastDataset) -> None:
+    """From another thread, all the time: the number never falls, and is right in the end."""
+    loader, seen, done = FastLoader(dataset, 3, transform=CROP, num_workers=2), [0], threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            seen.append(loader.stats.images)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for _ in range(20):
+        for _ in loader:
+            pass
+    done.set()
+    asking.join()
+    assert loader.stats.images == 240
+    assert max(seen) <= 240
+
+
+def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
+    """An abandoned iterator in a cycle, as a traceback makes one, is collected at any point, also inside of `stats`."""
+    program = """
+        import gc
+        from iofast import kernel
+        from iofast.loader.batches import Contexts, Tally
+
+        tally = Tally()
+
+        def epoch():
+            contexts = Contexts(kernel.DecodeOptions())
+            contexts.context(0)
+            number = tally.begin(contexts)
+            try:
+                yield
+            finally:
+                tally.end(number)
+
+        class Box:
+            pass
+
+        going_on = epoch()
+        next(going_on)
+        for n in range(1, 300):
+            gc.disable()
+            gc.collect()
+            box = Box()
+            box.me, box.epoch = box, epoch()
+            next(box.epoch)
+            del box
+            gc.set_threshold(gc.get_count()[0] + n)
+            gc.enable()
+            tally.ways()
+        print("done")
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("done\n", "")
