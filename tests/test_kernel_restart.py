@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from io import BytesIO
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -16,9 +14,6 @@ from PIL import Image, ImageCms
 
 from iofast.errors import DecodeError, OptionError
 from iofast.kernel.contract import TranscodeRecipe, mcus_per_row, restart_interval
-
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # the tools stand beside the package
-
 from tools.jpeg_symbols import Baseline, read
 
 needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")

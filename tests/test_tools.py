@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tools import sample_photographs
+from tools.contact_sheet import CAPTION, MARGIN, contact_sheet
+from tools.huffman_tables import code_lengths, table
+from tools.sample_photographs import jpeg
+from tools.scenes import SCENES, Camera, Surfaces, photograph
+from tools.torture.__main__ import PARTS, main
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(autouse=True)
-def tools_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
-
-
 def test_sample_photographs_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    from tools import sample_photographs
-
     def digests(folder: str, seed: int) -> list[str]:
         paths = sample_photographs.make(tmp_path / folder, per_class=2, val=1, seed=seed, quiet=True)
         assert len(paths) == len(set(paths)) == 3 * len(list((tmp_path / folder / "train").iterdir()))
@@ -33,8 +32,6 @@ def test_sample_photographs_are_the_same_for_the_same_seed(tmp_path: Path) -> No
 
 def test_scenes_have_the_spectrum_of_photographs() -> None:
     """Power falls with frequency as in photographs: amplitude about 1/f, so power at f and at 4 f differ 16-fold."""
-    from tools.scenes import SCENES, Camera, Surfaces, photograph
-
     surfaces = Surfaces(0)
     ratios = []
     for number, name in enumerate(SCENES):
@@ -47,8 +44,6 @@ def test_scenes_have_the_spectrum_of_photographs() -> None:
 
 
 def test_contact_sheet_shows_every_image() -> None:
-    from tools.contact_sheet import CAPTION, MARGIN, contact_sheet
-
     colours = np.array([(250, 0, 0), (0, 250, 0), (0, 0, 250), (9, 9, 9), (250, 250, 0)], np.uint8)
     images = np.broadcast_to(colours[:, None, None], (5, 20, 30, 3))
     sheet = contact_sheet(images, ["a", "b", "c", "d", "e"], columns=2)
@@ -60,8 +55,6 @@ def test_contact_sheet_shows_every_image() -> None:
 
 
 def test_rotated_samples_are_upright_after_their_exif(tmp_path: Path) -> None:
-    from tools.sample_photographs import jpeg
-
     pixels = np.zeros((30, 60, 3), np.uint8)
     pixels[:10] = 255  # a white sky
     sizes = set()
@@ -80,8 +73,6 @@ def test_rotated_samples_are_upright_after_their_exif(tmp_path: Path) -> None:
 
 
 def test_each_long_run_says_what_must_hold() -> None:
-    from tools.torture.__main__ import PARTS, main
-
     assert "kills" in PARTS
     assert not [name for name in PARTS if name.startswith("_")]
     for name in PARTS:
@@ -92,8 +83,6 @@ def test_each_long_run_says_what_must_hold() -> None:
 
 
 def test_huffman_code_lengths_are_the_best_there_are() -> None:
-    from tools.huffman_tables import code_lengths, table
-
     rng = np.random.default_rng(0)
     for symbols in (2, 3, 12, 162):
         weights = rng.exponential(1, symbols) ** 3

@@ -91,6 +91,7 @@ def test(wheel: Path, folder: Path) -> None:
     tests = folder / "tests"
     shutil.copytree(ROOT / "tests", tests, ignore=shutil.ignore_patterns(*ABOUT_THE_CHECKOUT, "__pycache__"))
     shutil.copytree(ROOT / "docs", folder / "docs")  # a test reads the specification
+    shutil.copytree(ROOT / "tools", folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))  # tests use them
     shutil.copy(ROOT / "pyproject.toml", folder)
     script = folder / "inside.sh"
     script.write_text(
