@@ -8,9 +8,7 @@ takes is not the stage's. Images of several sizes, crops of several areas, all w
 
 from __future__ import annotations
 
-import argparse
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,16 +147,11 @@ Sizes and crops:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, help="class folders of photographs; sample images without it")
+    parser = measure.parser(__doc__)
     parser.add_argument("--passes", type=int, default=7)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        photos = arguments.photos or measure.sample_photographs(folder / "photos")
-        kind = "Real photographs" if arguments.photos else "Generated sample photographs"
-        text = page(photos, folder, arguments.passes, kind)
+    with measure.workplace(arguments.photos) as (folder, photos):
+        text = page(photos, folder, arguments.passes, measure.kind(arguments.photos))
     measure.publish("kernel", text, arguments.output)
 
 

@@ -18,13 +18,11 @@ Workers are started and every file is read once before the clock runs, so all wo
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -86,12 +84,9 @@ def plain(container: Path, folder: Path) -> tuple[Path, Files]:
     """The container's images without markers and with standard tables: all in one file for the C programs, and as plain
     files in class folders."""
     packed, blob, files = folder / "packed", folder / "plain", []
-    with open_reader(container) as reader, packed.open("wb") as out:
+    with open_reader(container) as reader:
         labels = reader.locate(np.arange(len(reader))).label.tolist()
-        out.write(struct.pack("<I", len(labels)))
-        for index in range(len(labels)):
-            data = reader.view(index)
-            out.write(struct.pack("<I", len(data)) + data)
+        write_blob(packed, [bytes(reader.view(index)) for index in range(len(labels))])
     subprocess.run([str(peer("plain_jpeg", folder)), str(packed), str(blob)], check=True)
     packed.unlink()
     data, at = blob.read_bytes(), 4
@@ -107,9 +102,13 @@ def plain(container: Path, folder: Path) -> tuple[Path, Files]:
 
 def joined(source: Path, blob: Path) -> Path:
     """The files of a folder in one file, for the C program."""
-    files = [path.read_bytes() for path in sorted(source.rglob("*")) if path.is_file()]
-    blob.write_bytes(struct.pack("<I", len(files)) + b"".join(struct.pack("<I", len(data)) + data for data in files))
+    write_blob(blob, [path.read_bytes() for path in sorted(source.rglob("*")) if path.is_file()])
     return blob
+
+
+def write_blob(path: Path, payloads: Sequence[bytes]) -> None:
+    """What the C programs read: how many (u32), then each with its length (u32) before it."""
+    path.write_bytes(struct.pack("<I", len(payloads)) + b"".join(struct.pack("<I", len(p)) + p for p in payloads))
 
 
 def limit(blob: Path, folder: Path, threads: int = WORKERS) -> Callable[[], float]:
@@ -264,19 +263,14 @@ loader with a kernel that does nothing: what Python takes (one process; 150,000 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, help="class folders of photographs; sample images without it")
+    parser = measure.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        photos = arguments.photos or measure.sample_photographs(folder / "photos")
+    with measure.workplace(arguments.photos) as (folder, photos):
         runs, sizes = contenders(photos, folder)
         os.sync()  # gigabytes were just written, and the first round must not share the machine with them
         figures = measure.in_turn(runs, arguments.rounds)
-    kind = "Real photographs" if arguments.photos else "Generated sample photographs"
-    measure.publish("load", page(figures, kind, sizes), arguments.output)
+    measure.publish("load", page(figures, measure.kind(arguments.photos), sizes), arguments.output)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ and at `--large`. Photographs come from the page cache; output goes to a tempora
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,16 +118,12 @@ Peak memory of `iofast pack` with its two workers (proportional set size, sample
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, help="class folders of photographs; sample images without it")
+    parser = measure.parser(__doc__)
     parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--large", type=int, default=50_000, help="images of the second memory measurement")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        photos = arguments.photos or measure.sample_photographs(folder / "photos")
+    with measure.workplace(arguments.photos) as (folder, photos):
         source = link(photos, folder / "source", arguments.images)
         contenders = {
             "iofast pack": iofast_pack(source, folder),

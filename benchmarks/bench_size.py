@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -102,17 +101,14 @@ Time is of one core; each image counts with the quickest of {arguments.rounds} r
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, help="a folder of photographs; sample images without it")
+    parser = measure.parser(__doc__)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--quality", type=int, default=90)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     recipe = TranscodeRecipe(size=arguments.size, mode="short", quality=arguments.quality, restart="auto")
-    with tempfile.TemporaryDirectory() as name:
-        photos = arguments.photos or measure.sample_photographs(Path(name) / "photos")
+    with measure.workplace(arguments.photos) as (_, photos):
         files = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
         sizes, seconds, packing = compare(files[: arguments.images], recipe, arguments.rounds)
     measure.publish("size", page(sizes, seconds, packing, arguments), arguments.output)

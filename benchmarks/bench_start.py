@@ -5,13 +5,11 @@ python -m benchmarks.bench_start [--rounds 21] [--output PAGE.md]
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from benchmarks import measure
 
@@ -28,9 +26,8 @@ def milliseconds(*arguments: str) -> Callable[[], float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measure.parser(__doc__, photos=False)
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     contenders = {
         "python -c pass": milliseconds("-c", "pass"),

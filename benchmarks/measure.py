@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import datetime
 import importlib.metadata
 import os
@@ -9,12 +11,35 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def parser(doc: str | None, *, photos: bool = True) -> argparse.ArgumentParser:
+    """What every benchmark asks on its command line: --output, and --photos where it works on photographs."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if photos:
+        made.add_argument("--photos", type=Path, help="class folders of photographs; sample images without it")
+    made.add_argument("--output", type=Path, help="the page to write instead of the one in benchmarks/results")
+    return made
+
+
+@contextlib.contextmanager
+def workplace(photos: Path | None) -> Iterator[tuple[Path, Path]]:
+    """A temporary folder, and the photographs: those given, or sample images made in it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        yield folder, photos or sample_photographs(folder / "photos")
+
+
+def kind(photos: Path | None) -> str:
+    """What a page calls the photographs."""
+    return "Real photographs" if photos else "Generated sample photographs"
 
 
 def sample_photographs(folder: Path) -> Path:

@@ -22,6 +22,7 @@ from iofast.containers.base import Located
 from iofast.dataset import FastDataset
 from iofast.errors import DecodeError, OptionError
 from iofast.loader import FastLoader
+from iofast.loader.batches import decode_options
 from iofast.order import Order
 from iofast.transforms import Pipeline, Transform
 from iofast.transforms import compile as compile_transform
@@ -107,8 +108,7 @@ class Sample:
         self.boxes, self.flips = pipeline.plan(draw, self.located.width, self.located.height)
         assert pipeline.size is not None
         self.size: tuple[int, int] = pipeline.size
-        fast = options.pixels == "fast" and not pipeline.evaluation
-        self.options = kernel.DecodeOptions(filter=pipeline.filter, fast=fast)
+        self.options = decode_options(pipeline, options.pixels)
         self.count = count
 
     def stages(self) -> tuple[dict[str, float], dict[str, int]]:

@@ -169,9 +169,8 @@ class _Opened:
         size = os.fstat(self.fd).st_size
         if size < self.size:
             raise ContainerError(f"{self.path} was truncated while it was open: {size} bytes, expected {self.size}")
-        if (
-            self._metas(self.tree.meta.page_size) == self._read_metas
-        ):  # the bytes: to read them is four times as long, and loaders ask often
+        # as bytes: loaders ask often, and to understand the pages takes four times as long
+        if self._metas(self.tree.meta.page_size) == self._read_metas:
             return False
         return read_meta(self._map, self.path).txnid != self.tree.meta.txnid
 

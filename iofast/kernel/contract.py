@@ -86,14 +86,8 @@ class DecodeOptions:
             raise OptionError(f"max_pixels and max_bytes must be 1 to 2^32, found {self.max_pixels}, {self.max_bytes}")
 
 
-WAYS = (
-    "segments",
-    "rows",
-    "splice",
-    "libjpeg",
-    "raw",
-    "pillow",
-)  # the native kernel's numbering; the last is the twin's
+# the native kernel's numbering; the last is the twin's
+WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "pillow")
 STAGES = ("read", "check", "scan", "splice", "entropy", "transform", "colour", "libjpeg", "axes", "resample")
 
 

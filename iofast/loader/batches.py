@@ -19,6 +19,7 @@ from iofast.loader.buffers import BatchMemory
 from iofast.loader.options import LoaderOptions
 from iofast.loader.prefetch import Job
 from iofast.order import Order, Schedule
+from iofast.transforms import Pipeline
 from iofast.transforms import compile as compile_transform
 
 SLICE = 32  # rows a thread takes at once: 10 ms of work, and half of the descriptors a folder reader may hold
@@ -57,8 +58,7 @@ class Plan:
         self.order = Order(len(dataset), options.shuffle, options.seed)
         self.schedule = Schedule(len(dataset), options.batch_size, rank, world_size, options.drop_last)
         self.pipeline = compile_transform(options.transform)
-        fast = options.pixels == "fast" and not self.pipeline.evaluation
-        self.decode = kernel.DecodeOptions(filter=self.pipeline.filter, fast=fast)
+        self.decode = decode_options(self.pipeline, options.pixels)
         self.device = torch.device(options.device)
         spare = options.prefetch + 2
         self.memory = BatchMemory(pinned=self.device.type == "cuda", spare=spare)
@@ -195,6 +195,11 @@ class BatchJob(Job[Made, Slice]):
         name = self._plan.dataset.reader.name(int(located.indices[row]))
         more = f" (and {count - 1} more of this batch)" if count > 1 else ""
         raise DecodeError(f"{name}: {kernel.status_message(int(self._status[row]))}{more}")
+
+
+def decode_options(pipeline: Pipeline, pixels: str) -> kernel.DecodeOptions:
+    """How the kernel decodes for `pipeline`: `pixels="fast"` never changes what an evaluation sees."""
+    return kernel.DecodeOptions(filter=pipeline.filter, fast=pixels == "fast" and not pipeline.evaluation)
 
 
 def rank_of(options: LoaderOptions) -> tuple[int, int]:
