@@ -23,7 +23,7 @@ from iofast.dataset import FastDataset
 from iofast.errors import DecodeError, OptionError
 from iofast.loader import FastLoader
 from iofast.loader.batches import decode_options
-from iofast.order import Order
+from iofast.order import Population, Shuffled
 from iofast.transforms import Pipeline, Transform
 from iofast.transforms import compile as compile_transform
 
@@ -101,7 +101,7 @@ class Sample:
 
     def __init__(self, dataset: FastDataset, pipeline: Pipeline, count: int, options: BenchOptions) -> None:
         positions = np.arange(count, dtype=np.int64)
-        order = Order(len(dataset), True, options.seed)
+        order = Shuffled().bind(Population(len(dataset)), options.seed)
         self.reader = dataset.reader
         self.located: Located = self.reader.locate(dataset.resolve(order.indices(0, positions)))
         draw = Draw(options.seed, 0, positions)

@@ -18,7 +18,7 @@ from iofast.errors import DecodeError, OptionError
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.options import LoaderOptions
 from iofast.loader.prefetch import Job
-from iofast.order import Order, Schedule
+from iofast.order import Population, Schedule, Sequential, Shuffled
 from iofast.transforms import Pipeline
 from iofast.transforms import compile as compile_transform
 
@@ -55,7 +55,8 @@ class Plan:
             )
         rank, world_size = rank_of(options)
         self.dataset, self.options = dataset, options
-        self.order = Order(len(dataset), options.shuffle, options.seed)
+        mode = Shuffled() if options.shuffle else Sequential()
+        self.order = mode.bind(Population(len(dataset)), options.seed)
         self.schedule = Schedule(len(dataset), options.batch_size, rank, world_size, options.drop_last)
         self.pipeline = compile_transform(options.transform)
         self.decode = decode_options(self.pipeline, options.pixels)
