@@ -89,7 +89,7 @@ def test_imports_go_down(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("order.py", "from iofast.choices import Draw"),  # sideways
+        ("order/orders.py", "from iofast.choices import Draw"),  # sideways
         ("kernel/twin.py", "import iofast.source.folder"),  # up
         ("packing/run.py", "from iofast import loader"),  # sideways, by another spelling
         ("packing/run.py", "def f():\n    import torch"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from iofast.errors import OptionError
 from iofast.order.base import Given, Indices, Mode, Order, Part, check_whole
-from iofast.order.permutation import MAX_SAMPLES, key_word, permuted
+from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, permuted_groups
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,13 @@ class _Blocks(Order):
 
     def _in_windows(self, part: Part, key: str) -> Indices:
         """The positions, permuted inside each window."""
-        windows = part.positions // self._span
-        if part.least // self._span == part.most // self._span:
-            wanted = [part.least // self._span]
-        else:
-            wanted = np.unique(windows).tolist()  # two in a batch, as a rule
-        moved = part.positions.copy()
-        for window in wanted:
-            start = window * self._span
-            inside = slice(None) if len(wanted) == 1 else windows == window
-            size = min(self._span, self.length - start)
-            moved[inside] = start + permuted(size, f"{key} window {window}", part.positions[inside] - start)
-        return moved
+        word = key_word(f"{key} windows")
+        windows, places = np.divmod(part.positions, self._span)
+        whole = self.length // self._span  # windows; a shorter one may follow
+        for size, inside in ((self._span, windows < whole), (self.length % self._span, windows == whole)):
+            if inside.any():
+                places[inside] = permuted_groups(size, word, windows[inside], places[inside])
+        return windows * self._span + places
 
     def _options(self) -> dict[str, object]:
         return {"block": self._block, "window": self._window}

@@ -6,8 +6,11 @@ samples begins, so that inside a pile every sample comes equally often, whatever
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,55 +20,52 @@ from iofast.order.orders import checked_length, checked_weights
 from iofast.order.permutation import key_word, permuted_each, permuted_groups, streams
 
 ROUND = 1024  # positions in which the parts of `Mixed` are exact
+SAME_PILE = 4  # attempts; then the replacement may come from any pile, for of this one all may be damaged
 MAX_TURNS = 1 << 62  # positions of all epochs up to one
 
 
 class _Piles(Order):
-    """Positions come in rounds; a round takes quota[i] samples of pile i, in a random order of the round's own."""
+    """Positions come in rounds of `self._round`; a round takes the same number of samples of each pile every time."""
 
-    def __init__(self, quotas: Indices, sizes: Indices, population: Population, length: int | None, seed: int) -> None:
+    def __init__(self, sizes: Indices, population: Population, length: int | None, seed: int) -> None:
         super().__init__(population.count, length or population.count, seed)
         self._sizes = sizes
-        self._quotas = quotas
-        self._ends = np.cumsum(quotas)  # of the piles' slots in a round
-        self._round = int(self._ends[-1])
-        self._alike = bool((quotas == 1).all())
         self._bases = np.cumsum(sizes) - sizes  # of the piles in the row of all samples
+        self._round = len(sizes)
         self._slot_key = key_word(f"iofast order {seed} {self.mode} slots")
         self._pile_key = key_word(f"iofast order {seed} {self.mode} piles")
 
-    def _drawn_from(self, part: Part) -> tuple[Indices, Indices]:
-        """The pile of each position, and the place among the pile's samples."""
-        rounds, slots = np.divmod(self._turns(part), self._round)
-        slots = permuted_groups(self._round, self._slot_key, rounds, slots)
-        if self._alike:
-            piles, occurrences = slots, rounds
-        else:
-            piles = np.searchsorted(self._ends, slots, side="right")
-            quotas = self._quotas[piles]
-            occurrences = rounds * quotas + slots - (self._ends[piles] - quotas)
-        sizes = self._sizes[piles]
-        cycles, elements = np.divmod(occurrences, sizes)
-        words = streams(streams(self._pile_key, piles), cycles)
-        return piles, permuted_each(sizes, words, elements)
+    @abstractmethod
+    def _dealt(self, rounds: Indices, slots: Indices) -> tuple[Indices, Indices]:
+        """The pile that each slot of a round takes from, and how many samples that pile has given before."""
 
-    def _turns(self, part: Part) -> Indices:
-        """Positions counted through all epochs."""
+    def _piles(self, part: Part) -> tuple[Indices, Indices]:
+        """The pile of each position, and how many samples it has given before, in this epoch and all earlier ones."""
         if (part.epoch + 1) * self.length > MAX_TURNS:
             epochs = MAX_TURNS // self.length
             raise OptionError(f"epoch must be below {epochs} with {self.length} positions each, found {part.epoch}")
-        return part.positions + part.epoch * self.length
+        return self._dealt(*np.divmod(part.positions + part.epoch * self.length, self._round))
 
     def _row(self, part: Part) -> Indices:
         """Places in the row of all samples, pile after pile."""
-        piles, elements = self._drawn_from(part)
-        return self._bases[piles] + elements
+        piles, given = self._piles(part)
+        sizes = self._sizes[piles]
+        cycles, elements = np.divmod(given, sizes)
+        words = streams(streams(self._pile_key, piles), cycles)
+        rows: Indices = self._bases[piles] + permuted_each(sizes, words, elements)
+        return rows
 
-    def _row_replacement(self, part: Part, attempts: Indices) -> Indices:
-        """Places of samples drawn from the same piles."""
-        piles, _ = self._drawn_from(part)
+    def _in_the_pile(self, part: Part, attempts: Indices) -> Indices:
+        """Samples drawn from the same piles."""
+        piles, _ = self._piles(part)
         rows: Indices = self._bases[piles] + self._drawn(part, attempts, self._sizes[piles])
         return rows
+
+    def _replacement(self, part: Part, attempts: Indices) -> Indices:
+        indices, anywhere = self._in_the_pile(part, attempts), attempts > SAME_PILE
+        if anywhere.any():
+            indices = np.where(anywhere, super()._replacement(part, attempts), indices)
+        return indices
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,20 @@ class _Balanced(_Piles):
             raise OptionError(
                 f"Balanced needs a label for every sample, found {labels[unlabelled[0]]} at {unlabelled[0]}"
             )
-        classes, sizes = np.unique(labels, return_counts=True)
-        super().__init__(np.ones_like(classes), sizes, population, length, seed)
+        sizes = np.unique(labels, return_counts=True)[1]
+        super().__init__(sizes, population, length, seed)
         self._samples = np.argsort(labels, kind="stable")
         self._checksum = checksum(labels)
+
+    def _dealt(self, rounds: Indices, slots: Indices) -> tuple[Indices, Indices]:
+        return permuted_groups(self._round, self._slot_key, rounds, slots), rounds
 
     def _indices(self, part: Part) -> Indices:
         indices: Indices = self._samples[self._row(part)]
         return indices
 
-    def _replacement(self, part: Part, attempts: Indices) -> Indices:
-        indices: Indices = self._samples[self._row_replacement(part, attempts)]
+    def _in_the_pile(self, part: Part, attempts: Indices) -> Indices:
+        indices: Indices = self._samples[super()._in_the_pile(part, attempts)]
         return indices
 
     def _options(self) -> dict[str, object]:
@@ -142,7 +145,7 @@ class Mixed(Mode):
 
     def quotas(self) -> Indices:
         """Samples of each dataset in every 1024 positions: int64, one per weight."""
-        parts = np.array(self.weights) / np.sum(self.weights) * ROUND
+        parts = np.array(self.weights) / math.fsum(self.weights) * ROUND  # alike on every machine
         quotas: Indices = np.floor(parts).astype(np.int64)
         largest = np.argsort(quotas - parts, kind="stable")  # of equal remainders the first
         quotas[largest[: ROUND - int(quotas.sum())]] += 1
@@ -162,14 +165,37 @@ class _Mixed(_Piles):
     mode = "mixed"
 
     def __init__(self, options: Mixed, population: Population, seed: int) -> None:
-        super().__init__(options.quotas(), np.array(population.parts, np.int64), population, options.length, seed)
+        super().__init__(np.array(population.parts, np.int64), population, options.length, seed)
+        self._quotas = tuple(options.quotas().tolist())
+        self._round = ROUND
         self._weights, self._parts = list(options.weights), list(population.parts)
+
+    def _dealt(self, rounds: Indices, slots: Indices) -> tuple[Indices, Indices]:
+        piles, given = np.empty_like(slots), np.empty_like(slots)
+        by_round = np.argsort(rounds, kind="stable")
+        numbers, starts = np.unique(rounds[by_round], return_index=True)
+        for number, inside in zip(
+            numbers.tolist(), np.split(by_round, starts[1:]), strict=True
+        ):  # one or two in a batch
+            table, before = _round_table(self._quotas, self._slot_key, number)
+            chosen = table[slots[inside]]
+            piles[inside] = chosen
+            given[inside] = number * np.array(self._quotas)[chosen] + before[slots[inside]]
+        return piles, given
 
     def _indices(self, part: Part) -> Indices:
         return self._row(part)
 
-    def _replacement(self, part: Part, attempts: Indices) -> Indices:
-        return self._row_replacement(part, attempts)
-
     def _options(self) -> dict[str, object]:
         return {"weights": self._weights, "parts": self._parts}
+
+
+@lru_cache(maxsize=16)  # rounds in flight, 16 kB each
+def _round_table(quotas: tuple[int, ...], key: np.uint64, number: int) -> tuple[Indices, Indices]:
+    """The pile of each slot of a round, and how many samples of that pile come before it in the round."""
+    slots = np.arange(ROUND)
+    piles = np.repeat(np.arange(len(quotas)), quotas)[permuted_groups(ROUND, key, np.full(ROUND, number), slots)]
+    before = np.empty_like(slots)
+    by_pile = np.argsort(piles, kind="stable")
+    before[by_pile] = slots - np.repeat(np.cumsum(quotas) - quotas, quotas)
+    return piles, before

@@ -99,13 +99,18 @@ def permuted_groups(
     """
     if n > _TABLE:
         return permuted_each(n, streams(key, groups), positions)
-    unique, row = np.unique(groups, return_inverse=True)
     image = np.empty_like(positions)
-    step = max(_AT_ONCE * _RANKED // n, 1)
-    for start in range(0, len(unique), step):
-        words = streams(streams(key, unique[start : start + step])[:, None], np.arange(n))
-        table = np.argsort(words, axis=1)  # no two words of a row are equal, so every way of sorting gives the same
-        part = slice(None) if len(unique) <= step else np.flatnonzero((row >= start) & (row < start + step))
+    first, last = int(groups.min()), int(groups.max())
+    if last - first <= 1:  # as batches have them, one after the other
+        tables = np.stack([_group(n, key, group) for group in range(first, last + 1)])
+        image[:] = tables[groups - first, positions]
+        return image
+    unique, row = np.unique(groups, return_inverse=True)
+    rows = max(_AT_ONCE * _RANKED // n, 1)
+    order = np.argsort(row, kind="stable")
+    edges = np.searchsorted(row[order], np.arange(0, len(unique) + rows, rows))
+    for start, begin, end in zip(range(0, len(unique), rows), edges, edges[1:], strict=False):
+        table, part = _sorted(n, key, unique[start : start + rows]), order[begin:end]
         image[part] = table[row[part] - start, positions[part]]
     return image
 
@@ -140,9 +145,21 @@ def _key_stream(key: str, words: int) -> Words:
     return np.frombuffer(hashlib.shake_128(key.encode()).digest(8 * words), "<u8").astype(np.uint64)
 
 
-@lru_cache(maxsize=16)  # the epochs in flight of a few loaders, and the windows of block-local ones
+@lru_cache(maxsize=16)  # the epochs in flight of a few loaders
 def _table(n: int, key: str) -> NDArray[np.int64]:
     return np.argsort(_key_stream(key, n), kind="stable").astype(np.int64)
+
+
+@lru_cache(maxsize=16)
+def _group(n: int, key: np.uint64, group: int) -> NDArray[np.int64]:
+    table: NDArray[np.int64] = _sorted(n, key, np.array([group]))[0]
+    return table
+
+
+def _sorted(n: int, key: np.uint64, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The permutation of each group, int64 of shape (groups, n). No two words of a row are equal, so every way of
+    sorting gives the same."""
+    return np.argsort(streams(streams(key, groups)[:, None], np.arange(n)), axis=1)
 
 
 @lru_cache(maxsize=64)  # 8 kB each
