@@ -67,9 +67,9 @@ def serial(x: NDArray[np.int64], lag: int) -> float:
 
 
 def lags(n: int) -> list[int]:
-    """Neighbours, and the cipher's rows, where a weak one shows."""
+    """Neighbours, the cipher's rows, where a weak one shows, and far away (at n/2 each pair would count twice)."""
     side = math.isqrt(n - 1) + 1
-    return sorted({lag for lag in (1, 2, 3, side - 1, side, side + 1, n // 2) if 0 < lag < n})
+    return sorted({lag for lag in (1, 2, 3, side - 1, side, side + 1, n // 3) if 0 < lag < n})
 
 
 def in_an_epoch(n: int, seed: int) -> Iterator[tuple[str, float]]:
