@@ -8,10 +8,8 @@ order's.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -95,10 +93,9 @@ def bound(mode: Mode, of: Population) -> tuple[Order, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measure.parser(__doc__, photos=False)
     parser.add_argument("--samples", type=int, default=1_281_167)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     of = population(arguments.samples)
     made = {name: bound(mode, of) for name, mode in modes(arguments.samples).items()}
