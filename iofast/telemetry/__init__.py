@@ -4,7 +4,7 @@ counters.py   counters that threads add to, and what they say as StageStats
 layout.py     the bytes of a page (docs/format.md, section 12)
 folder.py     the private folder of pages, and which process a page belongs to
 publish.py    this process's page: a Slot per loader
-pages.py      reading the pages of this user
+reading.py    reading the pages of this user
 """
 
 from iofast.telemetry.counters import STAGES as STAGES
@@ -15,11 +15,11 @@ from iofast.telemetry.counters import StageStats as StageStats
 from iofast.telemetry.layout import Figures as Figures
 from iofast.telemetry.layout import LoaderInfo as LoaderInfo
 from iofast.telemetry.layout import LoaderReport as LoaderReport
-from iofast.telemetry.pages import Page as Page
-from iofast.telemetry.pages import pages as pages
-from iofast.telemetry.pages import read_page as read_page
 from iofast.telemetry.publish import Slot as Slot
 from iofast.telemetry.publish import close_page as close_page
+from iofast.telemetry.reading import Page as Page
+from iofast.telemetry.reading import pages as pages
+from iofast.telemetry.reading import read_page as read_page
 
 __all__ = [
     "STAGES",

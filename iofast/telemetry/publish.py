@@ -12,6 +12,7 @@ import itertools
 import logging
 import mmap
 import os
+import re
 import struct
 import threading
 from collections import deque
@@ -34,7 +35,7 @@ from iofast.telemetry.layout import (
     encode_header,
     encode_loader,
 )
-from iofast.telemetry.pages import remove_stale
+from iofast.telemetry.reading import remove_stale
 
 _LOG = logging.getLogger(__name__)
 _SERIALS = itertools.count(1)
@@ -82,7 +83,7 @@ def _make() -> _Page:
     if started is None:
         raise OSError("/proc does not know this process")
     rank = os.environ.get("RANK", "")  # torchrun's; a loader that knows better corrects it
-    header = Header(pid, int(rank) if rank.isdecimal() else -1, 0, pid_namespace(), started)
+    header = Header(pid, int(rank) if re.fullmatch("[0-9]{1,8}", rank) else -1, 0, pid_namespace(), started)
     folder, name = next(iter(folders()), None), f"{pid}-{started}.page"
     if folder is None:
         raise OSError("there is no folder for it")
@@ -170,8 +171,8 @@ def _store(mapped: mmap.mmap, at: int, body: bytes) -> None:
 
 
 def close_page() -> None:
-    """Remove this process's page. A loader that goes on makes a new one."""
-    page, _process.page = _process.page, None
+    """Remove this process's page. A loader that goes on makes a new one, or tries again."""
+    page, _process.page, _process.impossible = _process.page, None, False
     if page is not None:
         page.map = None  # not closed: a thread may be writing to it
         if page.pid == os.getpid():
@@ -181,7 +182,7 @@ def close_page() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    _process.impossible = True  # threads that still run shall not make another
+    _process.making.acquire(blocking=False)  # and never given back: threads that still run shall not make another page
     close_page()
 
 
