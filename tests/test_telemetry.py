@@ -28,6 +28,8 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of its own for each test, and no page from the test before."""
     telemetry.close_page()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
+    monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.delenv("RANK", raising=False)
     yield tmp_path
     telemetry.close_page()

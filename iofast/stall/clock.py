@@ -90,8 +90,8 @@ class StallClock:
         return PhaseTimer(name, self._phases[name], self._times, self.now)
 
     def publish(self, epoch: int, batch: int, now: int) -> None:
-        """Tell the telemetry page, if the last time is long enough ago."""
-        if now < self._publish_at:
+        """Tell the telemetry page, if this is an epoch's first batch or the last time is long enough ago."""
+        if now < self._publish_at and batch > 1:
             return
         self._publish_at = now + PUBLISH_NS
         _, _, steps, images, _, step_ns, wait_ns, start_ns = self.sums.sums()

@@ -1,0 +1,125 @@
+"""Meters in the telemetry page, across forks, and to the end of the process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stall_loaders import MS, Time, timed
+
+import iofast
+from iofast import telemetry
+from iofast.stall import watch
+from iofast.stall.clock import PUBLISH_NS
+
+
+@pytest.fixture(autouse=True)
+def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    telemetry.close_page()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
+    monkeypatch.setattr("tempfile.tempdir", None)
+    yield
+    telemetry.close_page()
+
+
+def test_the_page_is_told_at_the_first_batch_then_now_and_then_and_at_the_end() -> None:
+    time = Time()
+    meter = timed(time, [1] * 30)
+    told = []
+    for _ in meter:
+        ((reported,),) = (page.loaders for page in telemetry.pages())
+        told.append(reported.figures.batch)
+        time.go(PUBLISH_NS / MS / 4)
+    ((reported,),) = (page.loaders for page in telemetry.pages())
+    assert sorted(set(told)) == [1, 5, 9, 13, 17, 21, 25, 29]
+    figures = reported.figures
+    assert (figures.epoch, figures.batch, figures.steps, figures.images) == (0, 30, 29, 240)
+    assert (figures.step_ns, figures.wait_ns, figures.epoch_start_ns) == (29 * 6 * MS, 29 * MS, MS)
+    assert figures.updated_ns == time.ns
+    for _ in meter:
+        break
+    assert telemetry.pages()[0].loaders[0].figures[:2] == (1, 1)
+
+
+def test_a_dropped_meter_gives_its_slot_back() -> None:
+    def run(count: int) -> None:
+        for _ in range(count):
+            meter = watch([1, 2])
+            for _ in meter:
+                break
+
+    run(200)
+    gc.collect()
+    (page,) = telemetry.pages()
+    assert page.loaders == ()
+
+
+def test_a_forked_child_goes_on_measuring_with_a_page_of_its_own() -> None:
+    meter = watch([np.zeros(2)] * 3)
+    list(meter)
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        list(meter)
+        found = {page.pid == os.getpid(): page.loaders[0].figures.images for page in telemetry.pages()}
+        telemetry.close_page()
+        os.write(write, repr((meter.stats.images, sorted(found.items()))).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read, 1000) == b"(12, [(False, 6), (True, 12)])"
+    assert meter.stats.images == 6
+    os.close(read)
+    os.close(write)
+
+
+PROGRAMS: dict[str, tuple[str, str]] = {
+    "without torch": (
+        """
+        import sys, iofast
+        meter = iofast.watch([[1], [2]])
+        for _ in meter:
+            with meter.step("s"): pass
+        print(meter.stats.batches, "torch" in sys.modules)
+        """,
+        "2 False\n",
+    ),
+    "exit with a live iterator": (
+        """
+        import iofast
+        batches = iter(iofast.watch([1, 2, 3]))
+        print(next(batches))
+        """,
+        "1\n",
+    ),
+    "no page at all": (
+        """
+        import os, iofast
+        from iofast import telemetry
+        os.environ["XDG_RUNTIME_DIR"] = "/proc/self"
+        print(list(iofast.watch([1, 2, 3])), telemetry.pages())
+        """,
+        "[1, 2, 3] []\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_in_a_process_of_its_own(program: tuple[str, str]) -> None:
+    text, printed = program
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(text)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == (printed, "")
+
+
+def test_watch_is_public() -> None:
+    assert iofast.watch is watch
+    signature: Callable[..., Any] = iofast.watch
+    assert signature([1], name="n").clock.info.name == "n"
