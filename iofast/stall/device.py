@@ -77,7 +77,8 @@ class DeviceTimes:
         if self._broken or not self._pending or not self._reading.acquire(blocking=False):
             return
         try:
-            while self._pending and self._passed(self._pending[0]):
+            # a query while a graph is being captured would end the capture
+            while self._pending and not self._cuda.is_current_stream_capturing() and self._passed(self._pending[0]):
                 interval = self._pending.popleft()
                 if isinstance(interval, _Step):
                     self._read_step(interval)
