@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_images import jpeg, photo
 from stall_loaders import MS, Time, timed
 
 import iofast
-from iofast import telemetry
+from iofast import FastDataset, FastLoader, open_writer, telemetry
+from iofast import transforms as T
 from iofast.stall import watch
 from iofast.stall.clock import PUBLISH_NS
 
@@ -48,6 +50,22 @@ def test_the_page_is_told_at_the_first_batch_then_now_and_then_and_at_the_end() 
     for _ in meter:
         break
     assert telemetry.pages()[0].loaders[0].figures[:2] == (1, 1)
+
+
+def test_a_fast_loader_is_counted_once_whoever_measures(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "set.lmdb") as writer:
+        for number in range(12):
+            writer.write({"jpg": jpeg(photo(60, 40, number)), "cls": number})
+    loader = FastLoader(FastDataset(tmp_path / "set.lmdb"), 5, transform=[T.RandomResizedCrop(24)], num_workers=2)
+    meter = watch(loader, name="train")
+    for _ in range(2):
+        assert [len(labels) for _, labels in meter] == [5, 5, 2]
+    assert len(meter) == 3
+    assert meter.epoch == 2
+    stats = meter.stats
+    assert (stats.epochs, stats.batches, stats.steps, stats.images) == (2, 6, 4, 24)
+    ((reported,),) = (page.loaders for page in telemetry.pages())
+    assert (reported.info.name, reported.figures.images, reported.figures.epoch) == ("train", 24, 1)
 
 
 def test_a_dropped_meter_gives_its_slot_back() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import stat
+import struct
 import subprocess
 import sys
 import textwrap
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -153,6 +155,35 @@ def test_what_is_written_is_read(
     assert report.info.name.isprintable()
     if name.isascii() and name.isprintable():
         assert report.info.name == name[:24]
+
+
+def test_bytes_are_where_the_format_says() -> None:
+    """By the table of docs/format.md, section 12, and nothing of layout.py."""
+    telemetry.close_page()
+    stages = Stages()
+    for number, counter in enumerate(stages.counters(), 1):
+        counter.add(number * 10, work_ns=number * 11, wait_ns=number * 12, nbytes=number * 13, failed=number)
+        counter.observe(number, 4)
+    info = LoaderInfo("name", "FastLoader", 0x0102, 0x0304, 0x05060708, "cuda:9", rank=5, world_size=6)
+    slot = Slot(info)
+    slot.write(Figures(*range(100, 110)), stages)
+    page = only_page()
+    raw = page.path.read_bytes()
+    assert len(raw) == 4352
+    assert raw[:8] == b"iofastTP"
+    assert struct.unpack_from("<4H", raw, 8) == (1, 256, 16, 256)
+    assert struct.unpack_from("<IiII", raw, 16) == (os.getpid(), 5, 6, 0)
+    assert struct.unpack_from("<QQ", raw, 32) == (os.stat("/proc/self/ns/pid").st_ino, page.start_time)
+    assert not any(raw[48:256])
+    (used,) = (raw[at : at + 256] for at in range(256, 4352, 256) if any(raw[at + 8 : at + 256]))
+    assert struct.unpack_from("<QI", used) == (2, zlib.crc32(used[12:]))
+    assert struct.unpack_from("<BBhIHHI", used, 12) == (1, 1, 9, page.loaders[0].serial, 0x0102, 0x0304, 0x05060708)
+    assert used[28:52] == b"name".ljust(24, b"\0")
+    assert struct.unpack_from("<II4B", used, 52) == (1 + 2 + 3 + 4, 100, 50, 100, 150, 200)
+    assert struct.unpack_from("<10Q", used, 64) == (101, 102, 13, *range(103, 110))
+    by_stage = [each * number for number in range(1, 5) for each in (10, 11, 12)]
+    assert struct.unpack_from("<12QQ", used, 144) == (*by_stage, 4 * 13)
+    assert not any(used[248:])
 
 
 # --- this process's page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,8 @@ from iofast.telemetry import LoaderInfo
 
 Batch = TypeVar("Batch")
 
-_DEPTH = 4  # of nested lists and dictionaries that are searched for a tensor
+_DEPTH = 4  # of nested lists and dictionaries that are searched for a tensor,
+_FIELDS = 8  # and how many entries of each: a batch may be a list of ten thousand strings
 _IMAGE_DIMENSIONS = 3  # a list of such tensors is a list of images
 
 
@@ -103,14 +104,16 @@ class _Batches(Iterator[Batch]):
 
 def samples(batch: object, depth: int = _DEPTH) -> int | None:
     """How many samples a batch has: the first dimension of its first tensor, or the length of a list of images."""
-    dimensions = _dimensions(batch)
-    if dimensions is not None:
-        return int(batch.shape[0]) if dimensions else None  # type: ignore[attr-defined]
-    if depth and isinstance(batch, Mapping):
+    if not isinstance(batch, list | tuple):  # asked first: it is what batches are, and the quickest to find out
+        dimensions = _dimensions(batch)
+        if dimensions is not None:
+            return int(batch.shape[0]) if dimensions else None  # type: ignore[attr-defined]
+        if not isinstance(batch, Mapping):
+            return None
         batch = list(batch.values())
-    if not depth or not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
+    if not depth:
         return None
-    for field in batch:
+    for field in batch[:_FIELDS]:
         if isinstance(field, list) and field and all(_dimensions(each) == _IMAGE_DIMENSIONS for each in field):
             return len(field)  # images of different sizes, not stacked
         found = samples(field, depth - 1)
