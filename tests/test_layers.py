@@ -112,7 +112,7 @@ def loaded_by(statement: str) -> set[str]:
     [
         "import iofast",
         "import iofast.cli",
-        "from iofast import pack, open_reader, open_writer, PackOptions, SourceOptions, errors, transforms",
+        "from iofast import pack, open_reader, open_writer, PackOptions, SourceOptions, errors, transforms, watch",
         "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])",
     ],
 )

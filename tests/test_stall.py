@@ -296,6 +296,19 @@ def test_a_loader_that_measures_itself_is_counted_once() -> None:
     assert meter.stats.batches == 6
 
 
+def test_a_loader_that_knows_how_to_copy_itself_does_not_copy_its_meter() -> None:
+    class Loader:
+        def __iter__(self) -> Iterator[int]:
+            return iter((1, 2))
+
+        def __deepcopy__(self, memo: dict[int, object]) -> Loader:
+            return Loader()
+
+    meter = watch(Loader())
+    assert isinstance(copy.deepcopy(meter), Meter)
+    assert isinstance(copy.deepcopy(meter).loader, Loader)
+
+
 def test_copies_measure_for_themselves() -> None:
     meter = watch(DataLoader(TensorDataset(torch.arange(4))), name="train", device="cpu")
     for other in (copy.deepcopy(meter), pickle.loads(pickle.dumps(meter))):

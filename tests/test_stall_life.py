@@ -117,6 +117,24 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         """,
         "1\n",
     ),
+    "exit with a live generator that has a clock": (
+        """
+        from iofast.stall import StallClock
+        from iofast.telemetry import LoaderInfo, pages
+        clock = StallClock(LoaderInfo("own"))
+        def batches():
+            timing = clock.begin()
+            try:
+                timing.waiting()
+                timing.got(1)
+                yield 1
+            finally:
+                timing.left()
+        alive = batches()
+        print(next(alive), len(pages()))
+        """,
+        "1 1\n",
+    ),
     "no page at all": (
         """
         import os, iofast

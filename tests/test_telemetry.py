@@ -145,7 +145,7 @@ def test_what_is_written_is_read(
     stages = Stages()
     stages.read.add(added[0], work_ns=added[1], wait_ns=added[2], nbytes=added[3])
     stages.transfer.add(added[3], nbytes=added[2])
-    report = decode(encode(encode_loader(info, 9), Figures(*values), stages), Header(1, -1, 0, 1, 1))
+    report = decode(encode(encode_loader(info, 9), Figures(*values), stages), Header(1, -1, 0, 1, 1, bytes(16)))
     assert report is not None
     assert (report.serial, report.figures) == (9, Figures(*values))
     assert report.stages == stages.stats()
@@ -174,7 +174,8 @@ def test_bytes_are_where_the_format_says() -> None:
     assert struct.unpack_from("<4H", raw, 8) == (1, 256, 16, 256)
     assert struct.unpack_from("<IiII", raw, 16) == (os.getpid(), 5, 6, 0)
     assert struct.unpack_from("<QQ", raw, 32) == (os.stat("/proc/self/ns/pid").st_ino, page.start_time)
-    assert not any(raw[48:256])
+    assert raw[48:64].hex() == Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    assert not any(raw[64:256])
     (used,) = (raw[at : at + 256] for at in range(256, 4352, 256) if any(raw[at + 8 : at + 256]))
     assert struct.unpack_from("<QI", used) == (2, zlib.crc32(used[12:]))
     assert struct.unpack_from("<BBhIHHI", used, 12) == (1, 1, 9, page.loaders[0].serial, 0x0102, 0x0304, 0x05060708)
@@ -239,6 +240,27 @@ def test_the_seventeenth_loader_goes_unreported_until_another_goes() -> None:
     slots[16].write(FIGURES)
     slots[16].write(FIGURES)
     assert sorted(int(each.info.name) for each in only_page().loaders) == [n for n in range(SLOTS + 1) if n != 3]
+
+
+def test_threads_that_write_a_loader_for_the_first_time_take_one_slot() -> None:
+    for _ in range(50):
+        slot, barrier = Slot(LoaderInfo("a")), threading.Barrier(4)
+
+        def write(slot: Slot = slot, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            slot.write(FIGURES)
+
+        threads = [threading.Thread(target=write) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(only_page().loaders) == 1
+        slot.close()
+    others = [Slot(LoaderInfo(str(number))) for number in range(SLOTS)]
+    for other in others:
+        other.write(FIGURES)
+    assert len(only_page().loaders) == SLOTS, "a place was lost"
 
 
 def test_a_figure_without_room_disturbs_nobody() -> None:

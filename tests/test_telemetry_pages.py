@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from iofast import telemetry
 from iofast.telemetry import Figures, LoaderInfo, Page, Slot
-from iofast.telemetry.folder import pid_namespace, start_time
+from iofast.telemetry.folder import place, start_time
 from iofast.telemetry.layout import (
     HEADER_SIZE,
     SEQUENCE,
@@ -49,10 +50,10 @@ def page_of(slot: Slot) -> Path:
     return page.path
 
 
-def header(**changes: int) -> bytes:
+def header(**changes: Any) -> bytes:
     started = start_time(os.getpid())
     assert started is not None
-    return encode_header(Header(os.getpid(), 0, 1, pid_namespace(), started)._replace(**changes))
+    return encode_header(Header(os.getpid(), 0, 1, started, *place())._replace(**changes))
 
 
 # --- folders in which no page is written
@@ -88,10 +89,16 @@ def test_no_page_in_a_folder_that_is_not_private(spoil: object, slot: Slot, tmp_
     assert not list(tmp_path.rglob("*.page"))
 
 
-@pytest.mark.parametrize("runtime", ["", "relative", "/nonexistent/run"])
+@pytest.mark.parametrize("runtime", ["", "relative", "/nonexistent/run", "another user's"])
 def test_without_a_runtime_folder_it_is_the_users_own_temporary_one(
     runtime: str, slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if runtime == "another user's":
+        if os.geteuid():
+            pytest.skip("only root can give a folder away")
+        (tmp_path / "run").mkdir()
+        os.chown(tmp_path / "run", 12345, -1)
+        runtime = str(tmp_path / "run")
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert page_of(slot).parent == tmp_path / f"iofast-{os.geteuid()}"
@@ -131,48 +138,51 @@ def test_a_full_disk_a_missing_proc_and_no_descriptors(slot: Slot, monkeypatch: 
 
 
 def test_stale_pages_go_and_what_cannot_be_judged_stays(slot: Slot, tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert ended.stdin is not None
-    started = start_time(ended.pid)
-    assert started is not None
-    path = page_of(slot)
-    own = path.read_bytes()
-    pid, here = ended.pid, pid_namespace()
-    pages = {
-        "running": (f"{pid}-{started}.page", header(pid=pid, start_time=started)),
-        "reused pid": (f"{pid}-{started - 1}.page", header(pid=pid, start_time=started - 1)),
-        "another namespace": (
-            f"{pid}-{started - 2}.page",
-            header(pid=pid, start_time=started - 2, pid_namespace=here + 1),
-        ),
-        "name of another": (f"{pid}-{started - 3}.page", header(pid=pid, start_time=started - 1)),
-        "no page": (f"{pid}-{started - 4}.page", b"x" * HEADER_SIZE),
-        "another version": (f"{pid}-{started - 5}.page", own[:8] + b"\2" + own[9:HEADER_SIZE]),
-        "short": (f"{pid}-{started - 6}.page", b""),
-        "strange name": ("notes.txt", header(pid=pid, start_time=started - 1)),
-    }
-    for what, (name, first) in pages.items():
-        (path.parent / name).write_bytes(first if what == "short" else first.ljust(SIZE, b"\0"))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ended:
+        assert ended.stdin is not None
+        started = start_time(ended.pid)
+        assert started is not None
+        path = page_of(slot)
+        own = path.read_bytes()
+        pid, here = ended.pid, place()
+        pages = {
+            "running": (f"{pid}-{started}.page", header(pid=pid, start_time=started)),
+            "reused pid": (f"{pid}-{started - 1}.page", header(pid=pid, start_time=started - 1)),
+            "another namespace": (
+                f"{pid}-{started - 2}.page",
+                header(pid=pid, start_time=started - 2, pid_namespace=here.pid_namespace + 1),
+            ),
+            "another machine": (
+                f"{pid}-{started - 7}.page",
+                header(pid=pid, start_time=started - 7, boot=b"another machine."),
+            ),
+            "name of another": (f"{pid}-{started - 3}.page", header(pid=pid, start_time=started - 1)),
+            "no page": (f"{pid}-{started - 4}.page", b"x" * HEADER_SIZE),
+            "another version": (f"{pid}-{started - 5}.page", own[:8] + b"\2" + own[9:HEADER_SIZE]),
+            "short": (f"{pid}-{started - 6}.page", b""),
+            "strange name": ("notes.txt", header(pid=pid, start_time=started - 1)),
+        }
+        for what, (name, first) in pages.items():
+            (path.parent / name).write_bytes(first if what == "short" else first.ljust(SIZE, b"\0"))
 
-    def left() -> set[str]:
-        return {what for what, (name, _) in pages.items() if (path.parent / name).exists()}
+        def left() -> set[str]:
+            return {what for what, (name, _) in pages.items() if (path.parent / name).exists()}
 
-    assert [page.pid for page in telemetry.pages()] == sorted([os.getpid(), pid])
-    assert left() == set(pages) - {"reused pid"}
-    ended.stdin.close()
-    while start_time(pid) is not None:  # a zombie counts as dead
-        time.sleep(0.01)
-    assert [page.pid for page in telemetry.pages()] == [os.getpid()]
-    assert left() == set(pages) - {"reused pid", "running"}
-    ended.wait()
+        assert [page.pid for page in telemetry.pages()] == sorted([os.getpid(), pid])
+        assert left() == set(pages) - {"reused pid"}
+        ended.stdin.close()
+        while start_time(pid) is not None:  # a zombie counts as dead
+            time.sleep(0.01)
+        assert [page.pid for page in telemetry.pages()] == [os.getpid()]
+        assert left() == set(pages) - {"reused pid", "running"}
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"pid": 0}, {"pid": 4_000_000}, {"start_time": 1}, {"pid_namespace": 1}, {"rank": -2}],
+    [{"pid": 0}, {"pid": 4_000_000}, {"start_time": 1}, {"pid_namespace": 1}, {"boot": bytes(16)}, {"rank": -2}],
     ids=str,
 )
-def test_a_header_that_is_not_this_processs(changes: dict[str, int], slot: Slot) -> None:
+def test_a_header_that_is_not_this_processs(changes: dict[str, Any], slot: Slot) -> None:
     path = page_of(slot)
     assert telemetry.read_page(path) is not None
     path.write_bytes(header(**changes).ljust(SIZE, b"\0"))

@@ -65,8 +65,8 @@ class Meter(Iterable[Batch], Generic[Batch]):
         return bool(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not yet there: while it is being unpickled or copied
-            raise AttributeError(name)
+        if name == "loader" or name.startswith("__"):  # while it is being unpickled, and what copy asks of an object
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.loader, name)
 
     def __repr__(self) -> str:

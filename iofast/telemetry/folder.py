@@ -13,7 +13,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 NAME: Final = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,20})\.page")  # <pid>-<start time>.page
 _START_TIME = 22  # its field in /proc/<pid>/stat, counting from 1
@@ -25,8 +25,9 @@ def folders() -> list[Path]:
     """Where pages may lie: the first one is where this process writes its own."""
     found = []
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    if runtime.is_absolute() and runtime.is_dir():  # a variable that came along into a container names nothing there
-        found.append(runtime / "iofast")
+    with contextlib.suppress(OSError):  # a variable that came along into a container names nothing there,
+        if runtime.is_absolute() and runtime.stat().st_uid == os.geteuid():  # and under sudo another user's
+            found.append(runtime / "iofast")
     with contextlib.suppress(OSError):  # a container may have no temporary folder that can be written to
         found.append(Path(tempfile.gettempdir()) / f"iofast-{os.geteuid()}")
     return found
@@ -64,6 +65,22 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in _DEAD else int(fields[_START_TIME - 3])
 
 
-def pid_namespace() -> int:
-    """Inode of this process's pid namespace: only inside of it does a pid mean the same process. Raises OSError."""
-    return (_PROC / "self" / "ns" / "pid").stat().st_ino
+class Place(NamedTuple):
+    """Where a pid means the same process: one run of one machine's kernel, and there one pid namespace.
+
+    The namespace alone does not do: that of the whole machine has the same inode on every machine, and a temporary
+    folder may be shared by a cluster.
+    """
+
+    pid_namespace: int
+    boot: bytes
+
+
+def place() -> Place:
+    """This process's. Raises OSError."""
+    namespace = (_PROC / "self" / "ns" / "pid").stat().st_ino
+    text = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text()
+    try:
+        return Place(namespace, bytes.fromhex(text.strip().replace("-", "")))
+    except ValueError:
+        raise OSError(f"the kernel's boot id must be hexadecimal, found {text[:40]!r}") from None

@@ -21,7 +21,7 @@ HEADER_SIZE: Final = 256
 SIZE: Final = HEADER_SIZE + SLOTS * SLOT_SIZE
 RANK_AT: Final = 20
 
-HEADER = Struct("<8sHHHHIiI4xQQ")  # magic, version, three sizes, pid, rank, world size, namespace, start time
+HEADER = Struct("<8sHHHHIiI4xQQ16s")  # magic, version, three sizes, pid, rank, world size, namespace, start, boot
 RANK = Struct("<iI")  # rank and world size, inside of the header
 SEQUENCE = Struct("<Q")
 _CHECK = Struct("<I")
@@ -92,25 +92,31 @@ class Header(NamedTuple):
     pid: int
     rank: int
     world_size: int
-    pid_namespace: int
     start_time: int
+    pid_namespace: int
+    boot: bytes
+
+    @property
+    def place(self) -> tuple[int, bytes]:
+        """Where the pid means this process: namespace and boot id."""
+        return self.pid_namespace, self.boot
 
 
 def encode_header(header: Header) -> bytes:
     """`HEADER_SIZE` bytes."""
-    pid, rank, world_size, namespace, start_time = header
-    packed = HEADER.pack(MAGIC, VERSION, HEADER_SIZE, SLOTS, SLOT_SIZE, pid, rank, world_size, namespace, start_time)
-    return packed.ljust(HEADER_SIZE, b"\0")
+    pid, rank, world_size, started, namespace, boot = header
+    sizes = VERSION, HEADER_SIZE, SLOTS, SLOT_SIZE
+    return HEADER.pack(MAGIC, *sizes, pid, rank, world_size, namespace, started, boot).ljust(HEADER_SIZE, b"\0")
 
 
 def decode_header(raw: bytes) -> Header | None:
     """None where this is not the beginning of a page of this version."""
     if len(raw) < HEADER.size:
         return None
-    magic, *sizes, pid, rank, world_size, namespace, start_time = HEADER.unpack_from(raw)
+    magic, *sizes, pid, rank, world_size, namespace, started, boot = HEADER.unpack_from(raw)
     if magic != MAGIC or sizes != [VERSION, HEADER_SIZE, SLOTS, SLOT_SIZE]:
         return None
-    return Header(pid, rank, world_size, namespace, start_time) if pid and rank >= -1 else None
+    return Header(pid, rank, world_size, started, namespace, boot) if pid and rank >= -1 else None
 
 
 def encode_loader(info: LoaderInfo, serial: int) -> bytes:

@@ -19,7 +19,7 @@ from collections import deque
 from pathlib import Path
 
 from iofast.telemetry.counters import Stages
-from iofast.telemetry.folder import folders, opened, pid_namespace, start_time
+from iofast.telemetry.folder import folders, opened, place, start_time
 from iofast.telemetry.layout import (
     HEADER_SIZE,
     RANK,
@@ -83,7 +83,7 @@ def _make() -> _Page:
     if started is None:
         raise OSError("/proc does not know this process")
     rank = os.environ.get("RANK", "")  # torchrun's; a loader that knows better corrects it
-    header = Header(pid, int(rank) if re.fullmatch("[0-9]{1,8}", rank) else -1, 0, pid_namespace(), started)
+    header = Header(pid, int(rank) if re.fullmatch("[0-9]{1,8}", rank) else -1, 0, started, *place())
     folder, name = next(iter(folders()), None), f"{pid}-{started}.page"
     if folder is None:
         raise OSError("there is no folder for it")
@@ -117,6 +117,7 @@ class Slot:
         self.info = info
         self._page: _Page | None = None
         self._at = 0
+        self._places: dict[_Page, int] = {}  # which of two threads has found the place: setdefault is one step
         self._closed = False
 
     @property
@@ -154,7 +155,11 @@ class Slot:
             number = page.free.popleft()
         except IndexError:
             return None
-        self._at, self._page = HEADER_SIZE + number * SLOT_SIZE, page
+        mine = self._places.setdefault(page, number)
+        if mine != number:
+            page.free.append(number)
+        self._at = HEADER_SIZE + mine * SLOT_SIZE
+        self._page = page  # last: from here on other threads use both
         if self.info.rank is not None:
             RANK.pack_into(page.map, RANK_AT, self.info.rank, self.info.world_size)
         return page.map

@@ -1,4 +1,4 @@
-"""Reading telemetry pages: of processes that live, in this pid namespace, and of nothing else.
+"""Reading telemetry pages: of processes that live on this machine, in this pid namespace, and of nothing else.
 
 What lies in the folder may be anything: half a page, another version, a directory, a pipe. Files are read, never
 mapped, so that one which is cut meanwhile cannot kill the reader.
@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from iofast.telemetry.folder import NAME, folders, opened, pid_namespace, start_time
+from iofast.telemetry.folder import NAME, Place, folders, opened, place, start_time
 from iofast.telemetry.layout import (
     HEADER_SIZE,
     SEQUENCE,
@@ -51,8 +51,8 @@ class Page:
 def read_page(path: Path | str) -> Page | None:
     """The page at `path`; None where there is none, of another version, or of a process that is not running here."""
     try:
-        namespace = pid_namespace()
-        return _read(Path(path), os.open(path, _FLAGS), namespace)
+        here = place()
+        return _read(Path(path), os.open(path, _FLAGS), here)
     except OSError:
         return None
 
@@ -63,21 +63,21 @@ def pages() -> list[Page]:
     for folder in folders():
         with contextlib.suppress(OSError), opened(folder) as descriptor:
             remove_stale(descriptor)
-            namespace = pid_namespace()
+            here = place()
             for name in _names(descriptor):
                 with contextlib.suppress(OSError):
-                    page = _read(folder / name, os.open(name, _FLAGS, dir_fd=descriptor), namespace)
+                    page = _read(folder / name, os.open(name, _FLAGS, dir_fd=descriptor), here)
                     if page is not None:
                         found[page.pid] = page
     return [found[pid] for pid in sorted(found)]
 
 
 def remove_stale(folder: int) -> None:
-    """Remove the pages in `folder` (a descriptor) that dead processes of this pid namespace have left. Raises OSError.
+    """Remove the pages in `folder` (a descriptor) that dead processes have left. Raises OSError.
 
-    A page of another namespace stays: whether its process lives cannot be seen from here.
+    A page of another machine or pid namespace stays: whether its process lives cannot be seen from here.
     """
-    namespace = pid_namespace()
+    here = place()
     for name in _names(folder):
         pid, started = map(int, name.removesuffix(".page").split("-"))
         with contextlib.suppress(OSError):
@@ -88,11 +88,7 @@ def remove_stale(folder: int) -> None:
                 header = _header(descriptor)
             finally:
                 os.close(descriptor)
-            if header is not None and (header.pid, header.start_time, header.pid_namespace) == (
-                pid,
-                started,
-                namespace,
-            ):
+            if header is not None and (header.pid, header.start_time, header.place) == (pid, started, here):
                 os.unlink(name, dir_fd=folder)
 
 
@@ -113,11 +109,11 @@ def _header(descriptor: int) -> Header | None:
     return decode_header(os.pread(descriptor, HEADER_SIZE, 0))
 
 
-def _read(path: Path, descriptor: int, namespace: int) -> Page | None:
+def _read(path: Path, descriptor: int, here: Place) -> Page | None:
     """Closes `descriptor`. Raises OSError."""
     try:
         header = _header(descriptor)
-        if header is None or header.pid_namespace != namespace or start_time(header.pid) != header.start_time:
+        if header is None or header.place != here or start_time(header.pid) != header.start_time:
             return None
         loaders, unreadable, end = [], 0, time.monotonic() + _PATIENCE_S
         for number in range(SLOTS):
