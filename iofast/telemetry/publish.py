@@ -47,7 +47,6 @@ class _Page:
     def __init__(self, mapped: mmap.mmap, path: Path) -> None:
         self.map: mmap.mmap | None = mapped
         self.path = path
-        self.pid = os.getpid()
         self.free = deque(range(SLOTS))  # popleft and append are one step each: no lock
 
 
@@ -180,9 +179,8 @@ def close_page() -> None:
     page, _process.page, _process.impossible = _process.page, None, False
     if page is not None:
         page.map = None  # not closed: a thread may be writing to it
-        if page.pid == os.getpid():
-            with contextlib.suppress(OSError):
-                page.path.unlink()
+        with contextlib.suppress(OSError):
+            page.path.unlink()
 
 
 @atexit.register
