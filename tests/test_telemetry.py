@@ -265,6 +265,36 @@ def test_two_threads_that_write_a_loader_for_the_first_time_take_one_slot() -> N
     assert len(page.free) == SLOTS - 1, "a place was lost"
 
 
+def test_two_threads_that_need_the_first_page_make_one() -> None:
+    from iofast.telemetry import publish
+
+    process = publish._process
+    lock, other = process.making, Slot(LoaderInfo("other thread's"))
+
+    class Late:
+        def acquire(self, blocking: bool) -> bool:
+            process.making = lock
+            other.write(FIGURES)  # after the first look, before the lock
+            return lock.acquire(blocking=blocking)
+
+    process.making = Late()  # type: ignore[assignment]
+    slot = Slot(LoaderInfo("this thread's"))
+    slot.write(FIGURES)
+    assert len(only_page().loaders) == 2
+
+
+def test_what_goes_wrong_is_logged_once_and_not_warned_of(
+    runtime: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (runtime / "iofast").mkdir(mode=0o755)
+    with caplog.at_level("DEBUG"):
+        for name in "abc":
+            Slot(LoaderInfo(name)).write(FIGURES)
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+    assert "0755" in caplog.text
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_figure_without_room_disturbs_nobody() -> None:
     slot = Slot(LoaderInfo("a"))
     slot.write(FIGURES)

@@ -67,7 +67,7 @@ def _own_page() -> _Page | None:
     # not waited for: who makes the page may be the very frame that a signal handler or finalizer has interrupted
     if process.page is None and not process.impossible and process.making.acquire(blocking=False):
         try:
-            process.page = _make()
+            process.page = process.page or _make()  # another thread's, made between the two looks at it
         except (OSError, ValueError, struct.error) as error:
             process.impossible = True
             _LOG.debug("no telemetry page: %s", error)
@@ -130,13 +130,11 @@ class Slot:
 
     def write(self, figures: Figures, stages: Stages | None = None) -> None:
         """Tell what the loader has done by now. Raises nothing."""
-        try:
+        with contextlib.suppress(OSError, ValueError, struct.error):  # such as a figure that has no room
             page = self._page
             mapped = self._taken() if page is None or page.map is None else page.map
             if mapped is not None:
                 _store(mapped, self._at, encode(self._loader, figures, stages))
-        except (OSError, ValueError, struct.error) as error:  # the page was closed meanwhile, or a figure has no room
-            _LOG.debug("telemetry not written: %s", error)
 
     def close(self) -> None:
         """Give the place back. May be called from a finalizer, and more than once."""
