@@ -174,6 +174,12 @@ static PyObject *counters(PyObject *self, PyObject *args) {
   return result;
 }
 
+/* (status, bytes), or (status, None) where it failed. */
+static PyObject *status_and_bytes(iof_status status, const uint8_t *bytes, size_t length) {
+  if (status) return Py_BuildValue("(iO)", (int)status, Py_None);
+  return Py_BuildValue("(iy#)", (int)status, bytes, (Py_ssize_t)length);
+}
+
 PyDoc_STRVAR(transcode_doc,
              "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator, kind)\n"
              "-> (status, bytes or None); box is the eight numbers of a row of `boxes`");
@@ -199,11 +205,7 @@ static PyObject *transcode(PyObject *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     status = iof_transcode(h->context, data.buf, (size_t)data.len, &r, &encoded, &length);
     Py_END_ALLOW_THREADS
-    if (status) {
-      result = Py_BuildValue("(iO)", (int)status, Py_None);
-    } else {
-      result = Py_BuildValue("(iy#)", 0, encoded, (Py_ssize_t)length);
-    }
+    result = status_and_bytes(status, encoded, length);
     leave(h);
   }
   PyBuffer_Release(&data);
@@ -230,11 +232,7 @@ static PyObject *rewrite(PyObject *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     status = iof_rewrite(h->context, data.buf, (size_t)data.len, &how, &encoded, &length);
     Py_END_ALLOW_THREADS
-    if (status) {
-      result = Py_BuildValue("(iO)", (int)status, Py_None);
-    } else {
-      result = Py_BuildValue("(iy#)", 0, encoded, (Py_ssize_t)length);
-    }
+    result = status_and_bytes(status, encoded, length);
     leave(h);
   }
   PyBuffer_Release(&data);
