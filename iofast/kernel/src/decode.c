@@ -101,8 +101,6 @@ static int box_fits(const iof_box *b, int width, int height, int out_width, int 
          out_width <= b->virtual_w - b->x && out_height <= b->virtual_h - b->y;
 }
 
-static int scaled(int size, int denominator) { return (size + denominator - 1) / denominator; }
-
 /* The largest DCT reduction after which the region still has as many pixels as are wanted of it. */
 static int fast_denominator(const iof_box *b) {
   int denominator = 8;
@@ -113,7 +111,7 @@ static int fast_denominator(const iof_box *b) {
 
 /* Scaled down, the last sample may reach beyond the picture's edge; from the far end the picture begins inside of it. */
 static iof_span span_of(int from, int to, int size, int denominator, int mirror) {
-  double scale = 1.0 / denominator, inside = mirror ? scaled(size, denominator) - size * scale : 0;
+  double scale = 1.0 / denominator, inside = mirror ? iof_divided_up(size, denominator) - size * scale : 0;
   iof_span span = {.from = from * scale + inside, .to = to * scale + inside};
   span.low = (int)floor(span.from);
   span.high = (int)ceil(span.to);
@@ -139,8 +137,8 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
   iof_status status = iof_axis_make(x, &across, context->options.filter, &r->weights);
   if (!status) status = iof_axis_make(y, &down, context->options.filter, &r->weights);
   if (!status) {
-    if (o.mirror_x) iof_axis_mirror(x, scaled(width, v->denominator));
-    if (o.mirror_y) iof_axis_mirror(y, scaled(height, v->denominator));
+    if (o.mirror_x) iof_axis_mirror(x, iof_divided_up(width, v->denominator));
+    if (o.mirror_y) iof_axis_mirror(y, iof_divided_up(height, v->denominator));
     rect[0] = r->x.low, rect[1] = r->y.low, rect[2] = r->x.high, rect[3] = r->y.high;
   }
   return status;
