@@ -22,7 +22,8 @@ class Located(NamedTuple):
     """Where the payloads of one field lie, and what the index says of their records: columns of N rows each.
 
     `crc` is None where the index has no checksums (a plain folder). `width` and `height` are upright, 0 = unknown.
-    `kind` tells raw pixels: 1 + the field's place in `record.RAW_FIELDS`, 0 = any other payload.
+    `kind` tells raw pixels: 1 + the field's place in `record.RAW_FIELDS`, 0 = any other payload. `strips` is (N, 16):
+    the CRC32C of each strip of raw pixels (`iofast.strips`), zeros for any other payload; None where none is raw.
     """
 
     indices: NDArray[np.int64]  # the dense indices that were asked for
@@ -36,12 +37,14 @@ class Located(NamedTuple):
     length: NDArray[np.uint64]
     kind: NDArray[np.uint8]
     crc: NDArray[np.uint32] | None
+    strips: NDArray[np.uint32] | None
 
 
 class Payloads(NamedTuple):
     """The `source` of `kernel.decode_batch` for some rows: open descriptors, or addresses where fd is -1.
 
-    `raw` is (N, 3): kind, upright width and height of payloads that are raw pixels; None where there are none.
+    `raw` is (N, 3): kind, upright width and height of payloads that are raw pixels; None where there are none. `strips`
+    as in `Located`: with it and `crcs`, of raw pixels only the strips in the way are read, and each is checked.
     """
 
     fds: NDArray[np.int32]
@@ -50,6 +53,7 @@ class Payloads(NamedTuple):
     crcs: NDArray[np.uint32] | None
     orientations: NDArray[np.uint8]
     raw: NDArray[np.int32] | None
+    strips: NDArray[np.uint32] | None
 
 
 class Reader(ABC):

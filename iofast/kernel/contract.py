@@ -24,6 +24,7 @@ Source = tuple[
     "NDArray[np.uint32] | None",  # CRC32C of each payload; None = not checked
     NDArray[np.uint8],  # EXIF orientation, 1-8, to be applied
     "NDArray[np.int32] | None",  # (N, 3): `Kind`, upright width and height; None = all are encoded images
+    "NDArray[np.uint32] | None",  # (N, 16): CRC32C of each strip of raw pixels; None = they are checked as a whole
 ]
 
 

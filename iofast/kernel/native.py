@@ -31,12 +31,13 @@ from iofast.kernel.contract import (
     mcus_per_row,
 )
 from iofast.kernel.twin import Buffer
+from iofast.strips import STRIPS
 
 crc32c = _native.crc32c
 
 _SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 _INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them
-_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
+_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32, np.uint32)
 _KINDS = {
     "jpeg": (Kind.ENCODED, "jpg"),
     "keep": (Kind.ENCODED, "jpg"),
@@ -106,7 +107,9 @@ def decode_batch(
     if boxes.ndim != 2 or boxes.shape[1] != 8:
         raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
     if source[5] is not None and source[5].shape[1:] != (3,):
-        raise OptionError(f"raw, the last of source, must have the shape ({len(out)}, 3), found {source[5].shape}")
+        raise OptionError(f"raw must have the shape ({len(out)}, 3), found {source[5].shape}")
+    if source[6] is not None and source[6].shape[1:] != (STRIPS,):
+        raise OptionError(f"strips must have the shape ({len(out)}, {STRIPS}), found {source[6].shape}")
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
     _native.decode_batch(context.handle, *source, boxes, flips, out, status, start, stop)
@@ -144,6 +147,7 @@ def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
         np.array([payload.size], np.uint64),
         None,
         np.array([orientation], np.uint8),
+        None,
         None,
     )
     out = np.empty((1, height, width, 3), np.uint8)

@@ -37,6 +37,8 @@ from iofast.kernel.contract import (
     TranscodeRecipe,
     mcus_per_row,
 )
+from iofast.record import RAW_FIELDS
+from iofast.strips import STRIPS, spans, strip_bounds
 
 Buffer = bytes | bytearray | memoryview
 
@@ -79,7 +81,10 @@ def decode_batch(
     `boxes` is (N, 8): the region x0, y0, x1, y1 in upright source pixels, the virtual width and height it is resampled
     to, and x, y of the window of the virtual image that is wanted, which has the size of `out`. `flips` is (N,): 1
     mirrors left to right. `out` is uint8 (N, height, width, 3) of any strides. Each row's `Status` goes to `status`,
-    and a row that failed is filled with zeros. Raises `OptionError` if the arrays do not fit together.
+    and a row that failed is filled with zeros. Where `source` has checksums, every byte that is used is checked: an
+    encoded image as a whole, and raw pixels without `strips` too; with them only the strips that hold rows of the
+    region are read and checked, so damage in the others is not noticed. Raises `OptionError` if the arrays do not fit
+    together.
     """
     if context.closed:
         raise OptionError("decode_batch was called with a context that is closed")
@@ -130,7 +135,9 @@ def _check_shapes(
     if boxes.shape != (len(out), 8):
         raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
     if source[5] is not None and source[5].shape != (len(out), 3):
-        raise OptionError(f"raw, the last of source, must have the shape ({len(out)}, 3), found {source[5].shape}")
+        raise OptionError(f"raw must have the shape ({len(out)}, 3), found {source[5].shape}")
+    if source[6] is not None and source[6].shape != (len(out), STRIPS):
+        raise OptionError(f"strips must have the shape ({len(out)}, {STRIPS}), found {source[6].shape}")
     columns = [column for column in (*source[:5], flips, status) if column is not None]
     if any(column.shape != (len(out),) for column in columns):
         shapes = ", ".join(str(column.shape) for column in columns)
@@ -138,13 +145,34 @@ def _check_shapes(
 
 
 def _payload(source: Source, row: int, max_bytes: int) -> bytes:
-    fd, offset, length = (int(column[row]) for column in source[:3])
+    length = int(source[2][row])
     if length > max_bytes:
         raise pillow.StatusError(Status.LIMIT)
-    data = ctypes.string_at(offset, length) if fd == -1 else _read(fd, offset, length)
+    data = _bytes(source, row, 0, length)
     if source[3] is not None and crc32c(data) != source[3][row]:
         raise pillow.StatusError(Status.CHECKSUM)
     return data
+
+
+def _strips(source: Source, row: int, kind: int, stored: tuple[int, int], rows: tuple[int, int]) -> bytes:
+    """A raw payload of which only the strips that hold these rows are read, each of them checked; else zeros."""
+    field, data, bounds = RAW_FIELDS[kind - 1], bytearray(int(source[2][row])), strip_bounds(stored[1])
+    first, end = raw.pairs_to_read(kind, stored[1], *rows)
+    for start, stop in spans(field, *stored, first, end):
+        data[start:stop] = _bytes(source, row, start, stop - start)
+    assert source[6] is not None
+    for above, below, expected in zip(bounds, bounds[1:], source[6][row].tolist(), strict=False):
+        if first <= above < below <= end:
+            own = b"".join(data[start:stop] for start, stop in spans(field, *stored, above, below))
+            if crc32c(own) != expected:
+                raise pillow.StatusError(Status.CHECKSUM)
+    return bytes(data)
+
+
+def _bytes(source: Source, row: int, start: int, length: int) -> bytes:
+    """Some bytes of a payload."""
+    fd, offset = int(source[0][row]), int(source[1][row]) + start
+    return ctypes.string_at(offset, length) if fd == -1 else _read(fd, offset, length)
 
 
 def _read(fd: int, offset: int, length: int) -> bytes:
@@ -194,7 +222,11 @@ def _raw_window(
         raise pillow.StatusError(Status.TRUNCATED if length < raw.length(kind, width, height) else Status.CORRUPT)
     _check_box(box, size, (width, height))
     stored = (height, width) if 5 <= orientation <= 8 else (width, height)
-    pixels = Image.fromarray(raw.unpack(_payload(source, row, options.max_bytes), kind, *stored))
+    if source[3] is None or source[6] is None:
+        data = _payload(source, row, options.max_bytes)
+    else:
+        data = _strips(source, row, kind, stored, raw.stored_rows(box, (width, height), orientation))
+    pixels = Image.fromarray(raw.unpack(data, kind, *stored))
     return _rgb(pillow.resample(pillow.turn(pixels, orientation), box, size, options.filter))
 
 

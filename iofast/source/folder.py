@@ -83,6 +83,7 @@ class FolderReader(Reader):
             length=index.size[rows],
             crc=None,
             kind=np.zeros(len(rows), np.uint8),
+            strips=None,
         )
 
     @contextlib.contextmanager
@@ -110,7 +111,7 @@ class FolderReader(Reader):
                     lengths[row] = len(buffers[-1]) or 1
                     if len(buffers[-1]):
                         fds[row], offsets[row] = -1, buffers[-1].ctypes.data
-            yield Payloads(fds, offsets, lengths, None, located.orientation[start:stop], None)
+            yield Payloads(fds, offsets, lengths, None, located.orientation[start:stop], None, None)
         finally:
             for descriptor in held:
                 os.close(descriptor)

@@ -75,22 +75,25 @@ static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const
   return status;
 }
 
-/* The payload, or only `runs` of it where there are any; a checksum has to see all. */
+/* Some runs of a payload, or where they lie in memory. */
 static iof_status fetch(iof_context *context, const iof_source *source, int64_t i, const iof_run *runs, int count,
                         const uint8_t **data) {
   iof_status status = IOF_OK;
-  uint64_t length = source->lengths[i];
-  iof_run whole = {0, (size_t)length};
-  if (length > context->options.max_bytes) {
+  if (source->lengths[i] > context->options.max_bytes) {
     status = IOF_LIMIT;
   } else if (source->fds[i] == -1) { /* only -1: another negative number is a descriptor that pread refuses */
     *data = (const uint8_t *)(uintptr_t)source->offsets[i];
   } else {
-    if (source->crcs || !runs) runs = &whole, count = 1;
     status = read_runs(context, source->fds[i], source->offsets[i], runs, count, data);
   }
   iof_clock_lap(&context->counters, IOF_READING);
-  if (!status && source->crcs && iof_crc32c(0, *data, (size_t)length) != source->crcs[i]) status = IOF_CHECKSUM;
+  return status;
+}
+
+static iof_status fetch_whole(iof_context *context, const iof_source *source, int64_t i, const uint8_t **data) {
+  size_t length = (size_t)source->lengths[i];
+  iof_status status = fetch(context, source, i, &(iof_run){0, length}, 1, data);
+  if (!status && source->crcs && iof_crc32c(0, *data, length) != source->crcs[i]) status = IOF_CHECKSUM;
   iof_clock_lap(&context->counters, IOF_CHECKING);
   return status;
 }
@@ -205,9 +208,34 @@ static void zero_row(const iof_output *out, uint8_t *to) {
 static iof_status decode_row(iof_context *context, const iof_source *source, int64_t i, const view *v, iof_target target) {
   const uint8_t *data = NULL;
   int width, height;
-  iof_status status = fetch(context, source, i, NULL, 0, &data);
+  iof_status status = fetch_whole(context, source, i, &data);
   if (!status) status = open_view(context, data, (size_t)source->lengths[i], v, &width, &height);
   if (!status) status = decode_view(context, v, width, height, target);
+  return status;
+}
+
+/* The rows [*from, *to) of a stored image, `height` high, that hold the box. */
+static void stored_rows(const view *v, int height, int *from, int *to) {
+  iof_orientation o = iof_orientation_of(v->exif);
+  int low = o.turned ? v->box->x0 : v->box->y0, high = o.turned ? v->box->x1 : v->box->y1;
+  int mirror = o.turned ? o.mirror_x : o.mirror_y;
+  *from = mirror ? height - high : low;
+  *to = mirror ? height - low : high;
+}
+
+/* As much as is needed of raw pixels, whose axes are made. Strips are those of the box, whatever filter and window see of it:
+the twin has to find the same damage. */
+static iof_status fetch_raw(iof_context *context, const iof_source *source, int64_t i, const iof_raw *raw, const view *v,
+                            const uint8_t **data) {
+  const uint32_t *crcs = source->crcs && source->strips ? source->strips + IOF_STRIPS * i : NULL;
+  int from = context->resampler.y.low, to = context->resampler.y.high;
+  if (source->crcs && !crcs) return fetch_whole(context, source, i, data);
+  if (crcs) stored_rows(v, raw->height, &from, &to);
+  iof_rows rows = (crcs ? iof_raw_strips : iof_raw_rows)(raw, from, to);
+  iof_run runs[3];
+  iof_status status = fetch(context, source, i, runs, iof_raw_runs(raw, &rows, runs), data);
+  if (!status && crcs && !iof_raw_intact(raw, *data, &rows, crcs)) status = IOF_CHECKSUM;
+  iof_clock_lap(&context->counters, IOF_CHECKING);
   return status;
 }
 
@@ -217,7 +245,6 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   const uint8_t *data = NULL;
   int32_t rect[4];
   iof_pixels pixels;
-  iof_run runs[3];
   iof_raw raw = source->raw[i];
   view full_size = *v;
   iof_counters *counters = &context->counters;
@@ -228,7 +255,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
   iof_clock_lap(counters, IOF_AXES);
   if (iof_orientation_of(v->exif).turned) raw.width = source->raw[i].height, raw.height = source->raw[i].width;
-  if (!status) status = fetch(context, source, i, runs, iof_raw_runs(&raw, rect, runs), &data);
+  if (!status) status = fetch_raw(context, source, i, &raw, v, &data);
   if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, iof_takes_rows(&context->resampler), &pixels);
   iof_clock_lap(counters, IOF_COLOUR);
   if (!status) status = resample_view(context, v, &pixels, target);

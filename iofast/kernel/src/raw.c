@@ -32,19 +32,49 @@ iof_status iof_raw_check(const iof_raw *raw, uint64_t length, uint64_t max_pixel
   return status;
 }
 
-/* The rows of chroma that rows [y0, y1) of the image see: their own, and the neighbour that is interpolated with. */
-static void chroma_rows(const iof_raw *raw, int y0, int y1, int *first, int *end) {
-  int height = halved(raw->height);
-  *first = y0 ? (y0 - 1) / 2 : 0;
-  *end = y1 / 2 + 1 < height ? y1 / 2 + 1 : height;
+iof_rows iof_raw_rows(const iof_raw *raw, int y0, int y1) {
+  iof_rows rows = {y0, y1, y0 / 2, halved(y1)};
+  if (raw->kind == IOF_YUV420) { /* chroma is interpolated with the next row on either side */
+    rows.c0 = y0 ? (y0 - 1) / 2 : 0;
+    rows.c1 = y1 / 2 + 1 < halved(raw->height) ? y1 / 2 + 1 : halved(raw->height);
+  }
+  return rows;
 }
 
-int iof_raw_runs(const iof_raw *raw, const int32_t rect[4], iof_run runs[3]) {
+/* The pair of rows that strip `strip` begins with. */
+static int strip_begin(const iof_raw *raw, int strip) { return (int)((int64_t)halved(raw->height) * strip / IOF_STRIPS); }
+
+static iof_rows pairs(const iof_raw *raw, int first, int end) {
+  return (iof_rows){2 * first, end == halved(raw->height) ? raw->height : 2 * end, first, end};
+}
+
+iof_rows iof_raw_strips(const iof_raw *raw, int y0, int y1) {
+  iof_rows rows = iof_raw_rows(raw, y0, y1);
+  int first = 0, end = IOF_STRIPS;
+  while (strip_begin(raw, first + 1) <= rows.c0) first++;
+  while (strip_begin(raw, end - 1) >= rows.c1) end--;
+  return pairs(raw, strip_begin(raw, first), strip_begin(raw, end));
+}
+
+int iof_raw_intact(const iof_raw *raw, const uint8_t *data, const iof_rows *rows, const uint32_t *crcs) {
+  int intact = 1;
+  for (int strip = 0; strip < IOF_STRIPS && intact; strip++) {
+    int first = strip_begin(raw, strip), end = strip_begin(raw, strip + 1);
+    if (first == end || first < rows->c0 || end > rows->c1) continue;
+    iof_rows own = pairs(raw, first, end);
+    iof_run runs[3];
+    uint32_t crc = 0;
+    int count = iof_raw_runs(raw, &own, runs);
+    for (int i = 0; i < count; i++) crc = iof_crc32c(crc, data + runs[i].offset, runs[i].length);
+    intact = crc == crcs[strip];
+  }
+  return intact;
+}
+
+int iof_raw_runs(const iof_raw *raw, const iof_rows *rows, iof_run runs[3]) {
   size_t row = (size_t)raw->width * (raw->kind == IOF_RGB ? 3 : 1), chroma = (size_t)halved(raw->width);
-  int first, end;
-  chroma_rows(raw, rect[1], rect[3], &first, &end);
-  runs[0] = (iof_run){row * (size_t)rect[1], row * (size_t)(rect[3] - rect[1])};
-  runs[1] = (iof_run){pixels_of(raw) + chroma * (size_t)first, chroma * (size_t)(end - first)};
+  runs[0] = (iof_run){row * (size_t)rows->y0, row * (size_t)(rows->y1 - rows->y0)};
+  runs[1] = (iof_run){pixels_of(raw) + chroma * (size_t)rows->c0, chroma * (size_t)(rows->c1 - rows->c0)};
   runs[2] = (iof_run){runs[1].offset + chroma_of(raw), runs[1].length};
   return raw->kind == IOF_RGB ? 1 : 3;
 }
@@ -130,17 +160,16 @@ static void widen_rows(const iof_unpacker *u, const iof_pixels *pixels) {
 /* The planes of the rows from `y` on where they lie, or in `copies`, where they have room behind them. */
 static iof_status find_planes(const iof_unpacker *u, int y, iof_buffer *copies, iof_samples planes[3]) {
   const iof_raw *raw = &u->raw;
-  const int32_t rect[4] = {u->rect[0], y, u->rect[2], u->rect[3]};
+  iof_rows rows = iof_raw_rows(raw, y, u->rect[3]);
   iof_run runs[3];
-  iof_raw_runs(raw, rect, runs);
+  iof_raw_runs(raw, &rows, runs);
   uint8_t *room = copies ? iof_reserve(copies, runs[0].length + 2 * runs[1].length + 3 * ROOM) : NULL;
   if (copies && !room) return IOF_MEMORY;
   for (int p = 0; p < 3; p++) {
-    int width = p ? halved(raw->width) : raw->width, height = p ? halved(raw->height) : raw->height, first, end;
-    chroma_rows(raw, y, rect[3], &first, &end);
+    int width = p ? halved(raw->width) : raw->width, height = p ? halved(raw->height) : raw->height;
     uint8_t *from = (uint8_t *)(uintptr_t)(u->data + runs[p].offset); /* only read */
     if (room) from = memcpy(room, from, runs[p].length), room += runs[p].length + ROOM;
-    planes[p] = (iof_samples){from, (size_t)width, 0, p ? first : y, width, height};
+    planes[p] = (iof_samples){from, (size_t)width, 0, p ? rows.c0 : rows.y0, width, height};
   }
   return IOF_OK;
 }
