@@ -83,7 +83,7 @@ class Reader(ABC):
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload of one field of one record, without a copy where the container allows it.
 
-        Checked against its CRC32C where the index has one. Raises like `locate`.
+        Checked as a whole against its CRC32C where the index has one. Raises like `locate`.
         """
 
     @abstractmethod

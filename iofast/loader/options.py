@@ -34,7 +34,8 @@ class LoaderOptions:
     memory_format   torch.channels_last (default) or torch.contiguous_format
     prefetch        batches made ahead of the consumer
     pixels          "exact" (within 1 level of Pillow) or "fast" (DCT scaling in training transforms)
-    check           "crc": damaged bytes raise where the container has checksums; None: they are not looked for
+    check           "crc": every byte that is used is checked, and damage raises, where the container has checksums
+                    (of raw pixels only the strips that a crop needs are used); None: damage is not looked for
     rank            this process's number and how many there are; found from torch.distributed when left out
     world_size
     """
