@@ -19,11 +19,12 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Located, Payloads, Reader
+from iofast.containers.base import Failures, Located, Payloads, Reader
 from iofast.containers.index import ABSENT, IndexView, Rows, Stamp
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import MANIFEST_KEY, LmdbWriter, index_key
 from iofast.containers.manifest import Manifest
+from iofast.containers.values import damaged, read_values
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.record import IMAGE_FIELDS, RAW_FIELDS, Record, format_key
 
@@ -97,9 +98,19 @@ class LmdbReader(Reader):
         payload = self._open().view(int(located.offset[0]), int(located.length[0]))
         assert located.crc is not None
         if google_crc32c.value(bytes(payload)) != located.crc[0]:
-            name, offset = "image" if field is None else field, int(located.offset[0])
-            raise ContainerError(f"{self.name(index)}: {name} at offset {offset} is damaged: its CRC32C differs")
+            raise damaged(self.name(index), field, int(located.offset[0]))
         return payload
+
+    def values(
+        self,
+        indices: NDArray[np.int64],
+        field: str | None = None,
+        *,
+        check: bool = True,
+        failed: Failures | None = None,
+    ) -> list[bytes | None]:
+        """Payloads of one field, by `pread`; see `Reader.values`."""
+        return read_values(self, self.locate(indices, field), field, check, failed)
 
     def record(self, index: int) -> Record:
         """One record whole, every payload checked."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +23,22 @@ Source = tuple[
     NDArray[np.int32],  # fds: open descriptors; -1 = the offset is an address the caller keeps alive
     NDArray[np.uint64],  # offsets
     NDArray[np.uint64],  # lengths
-    "NDArray[np.uint32] | None",  # CRC32C of each payload; None = not checked
+    "NDArray[np.uint32] | NDArray[np.int64] | None",  # CRC32C of each payload; None, or -1 in int64 = not checked
     NDArray[np.uint8],  # EXIF orientation, 1-8, to be applied
     "NDArray[np.int32] | None",  # (N, 3): `Kind`, upright width and height; None = all are encoded images
 ]
+
+
+def by_check(source: Source, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
+    """Rows [start, stop) of a source whose checksums are int64, as runs: checksums in uint32, or none at all."""
+    crcs = source[3]
+    if crcs is None or crcs.shape != source[1].shape:
+        raise OptionError(f"crcs must have the shape {source[1].shape}, found {None if crcs is None else crcs.shape}")
+    checked, plain = crcs >= 0, crcs.astype(np.uint32)
+    turns = np.flatnonzero(checked[start + 1 : stop] != checked[start : stop - 1]) + start + 1
+    for first, last in pairwise([start, *turns.tolist(), stop]):
+        if last > first:
+            yield (*source[:3], plain if checked[first] else None, *source[4:]), first, last
 
 
 class Kind(IntEnum):

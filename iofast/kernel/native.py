@@ -28,6 +28,7 @@ from iofast.kernel.contract import (
     Status,
     Transcoded,
     TranscodeRecipe,
+    by_check,
     mcus_per_row,
 )
 from iofast.kernel.twin import Buffer
@@ -99,6 +100,10 @@ def decode_batch(
     stop: int,
 ) -> None:
     """Rows [start, stop) of a batch, without the GIL. Arguments, results and errors are `twin.decode_batch`'s."""
+    if source[3] is not None and source[3].dtype == np.int64 and 0 <= start <= stop <= len(source[3]):
+        for part, first, last in by_check(source, start, stop):
+            decode_batch(context, part, boxes, flips, out, status, first, last)
+        return
     columns = (*source, boxes, flips, out, status)
     for column, dtype in zip(columns, (*_DTYPES, np.int32, np.uint8, np.uint8, np.int32), strict=True):
         if column is not None and column.dtype != dtype:

@@ -142,7 +142,7 @@ def _payload(source: Source, row: int, max_bytes: int) -> bytes:
     if length > max_bytes:
         raise pillow.StatusError(Status.LIMIT)
     data = ctypes.string_at(offset, length) if fd == -1 else _read(fd, offset, length)
-    if source[3] is not None and crc32c(data) != source[3][row]:
+    if source[3] is not None and source[3][row] >= 0 and crc32c(data) != source[3][row]:
         raise pillow.StatusError(Status.CHECKSUM)
     return data
 
