@@ -166,7 +166,7 @@ def test_values(place: Path, joined: JoinedReader) -> None:
     assert joined.values(MIXED) == [joined.view(index) for index in MIXED.tolist()]
     assert joined.values(np.array([], np.int64), "txt") == []
     for reader in (joined, *joined.parts):
-        with pytest.raises(KeyError, match="no .*field"):
+        with pytest.raises(KeyError, match=r"no .*field"):
             reader.values(MIXED[:1], "seg.png")
         with pytest.raises(IndexError):
             reader.values(np.array([18]), "cls")

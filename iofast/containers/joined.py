@@ -132,7 +132,7 @@ class JoinedReader(Reader):
         if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"indices {indices.min()} to {indices.max()} of {len(self)} records")
         numbers = np.searchsorted(self._ends, indices, side="right")
-        found = np.unique(numbers).tolist() or [0]
+        found = np.flatnonzero(np.bincount(numbers)).tolist() or [0]
         if len(found) == 1:
             return [_Group(found[0], slice(None), indices - self._starts[found[0]])]
         groups = [(number, np.flatnonzero(numbers == number)) for number in found]

@@ -30,10 +30,16 @@ Source = tuple[
 
 
 def by_check(source: Source, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
-    """Rows [start, stop) of a source whose checksums are int64, as runs: checksums in uint32, or none at all."""
+    """Rows [start, stop) of a source as runs of rows that are all checked or all not.
+
+    Checksums in int64 become uint32, or None; a source with others is given as it is.
+    """
     crcs = source[3]
-    if crcs is None or crcs.shape != source[1].shape:
-        raise OptionError(f"crcs must have the shape {source[1].shape}, found {None if crcs is None else crcs.shape}")
+    if crcs is None or crcs.dtype != np.int64:
+        yield source, start, stop
+        return
+    if crcs.shape != source[1].shape or stop > len(crcs):
+        raise OptionError(f"crcs must have the shape {source[1].shape} and rows to {stop}, found {crcs.shape}")
     checked, plain = crcs >= 0, crcs.astype(np.uint32)
     turns = np.flatnonzero(checked[start + 1 : stop] != checked[start : stop - 1]) + start + 1
     for first, last in pairwise([start, *turns.tolist(), stop]):

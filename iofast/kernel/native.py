@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,25 +101,60 @@ def decode_batch(
     stop: int,
 ) -> None:
     """Rows [start, stop) of a batch, without the GIL. Arguments, results and errors are `twin.decode_batch`'s."""
-    if source[3] is not None and source[3].dtype == np.int64 and 0 <= start <= stop <= len(source[3]):
+    if not 0 <= start <= stop <= len(out):
+        raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
+    if source[3] is not None and source[3].dtype == np.int64:
         for part, first, last in by_check(source, start, stop):
             decode_batch(context, part, boxes, flips, out, status, first, last)
         return
-    columns = (*source, boxes, flips, out, status)
-    for column, dtype in zip(columns, (*_DTYPES, np.int32, np.uint8, np.uint8, np.int32), strict=True):
-        if column is not None and column.dtype != dtype:
-            raise OptionError(f"decode_batch wants an array of {np.dtype(dtype)}, found {column.dtype}")
-    if boxes.ndim != 2 or boxes.shape[1] != 8:
-        raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
-    if source[5] is not None and source[5].shape[1:] != (3,):
-        raise OptionError(f"raw, the last of source, must have the shape ({len(out)}, 3), found {source[5].shape}")
-    if not 0 <= start <= stop <= len(out):
-        raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
+    _check(source, boxes, flips, status, out)
     _native.decode_batch(context.handle, *source, boxes, flips, out, status, start, stop)
     left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED)
     if len(left):
         twin.decode_rows(context.options, source, boxes, flips, out, status, (left + start).tolist())
         context.left += int((status[left + start] == Status.OK).sum())
+
+
+def decode_each(
+    context: Context,
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    outs: Sequence[NDArray[np.uint8]],
+    status: NDArray[np.int32],
+) -> None:
+    """A batch whose images differ in size, without the GIL. Arguments, results and errors are `twin.decode_each`'s.
+
+    A call for each image costs 2.3 us more than one for all: 2 % of a training crop.
+    """
+    twin.check_each(source, boxes, flips, outs, status)
+    for part, first, last in by_check(source, 0, len(outs)):
+        _check(part, boxes, flips, status, *outs)
+        for row in range(first, last):
+            one, out = slice(row, row + 1), outs[row][None]
+            columns: Source = tuple(None if column is None else column[one] for column in part)  # type: ignore[assignment]
+            _native.decode_batch(context.handle, *columns, boxes[one], flips[one], out, status[one], 0, 1)
+            if status[row] == Status.UNSUPPORTED:
+                twin.decode_rows(context.options, columns, boxes[one], flips[one], out, status[one], (0,))
+                context.left += int(status[row] == Status.OK)
+
+
+def _check(
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    status: NDArray[np.int32],
+    *outs: NDArray[np.uint8],
+) -> None:
+    """What the C code does not check itself: it sees bytes."""
+    columns, dtypes = (*source, boxes, flips, status, *outs), (*_DTYPES, np.int32, np.uint8, np.int32)
+    for column, dtype in zip_longest(columns, dtypes, fillvalue=np.uint8):
+        if column is not None and column.dtype != dtype:
+            raise OptionError(f"decode_batch wants an array of {np.dtype(dtype)}, found {column.dtype}")
+    if boxes.ndim != 2 or boxes.shape[1] != 8:
+        raise OptionError(f"boxes must have the shape ({len(status)}, 8), found {boxes.shape}")
+    if source[5] is not None and source[5].shape[1:] != (3,):
+        raise OptionError(f"raw, the last of source, must have the shape ({len(status)}, 3), found {source[5].shape}")
 
 
 def read_header(data: Buffer) -> Header:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 
 import google_crc32c
@@ -116,6 +116,38 @@ def decode_rows(
         except Exception as error:  # a damaged image raises whatever it likes; one row must never end a batch
             out[row] = 0
             status[row] = pillow.failure(error).status
+
+
+def decode_each(
+    context: Context,
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    outs: Sequence[NDArray[np.uint8]],
+    status: NDArray[np.int32],
+) -> None:
+    """`decode_batch` of all rows, each into an array (height, width, 3) of its own size and any strides."""
+    check_each(source, boxes, flips, outs, status)
+    for row, out in enumerate(outs):
+        one = slice(row, row + 1)
+        columns: Source = tuple(None if column is None else column[one] for column in source)  # type: ignore[assignment]
+        decode_batch(context, columns, boxes[one], flips[one], out[None], status[one], 0, 1)
+
+
+def check_each(
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    outs: Sequence[NDArray[np.uint8]],
+    status: NDArray[np.int32],
+) -> None:
+    """Raise `OptionError` unless every array has a row for each of `outs`."""
+    lengths = {len(column) for column in (*source, boxes, flips, status) if column is not None}
+    if lengths - {len(outs)}:
+        raise OptionError(f"decode_each wants {len(outs)} rows, as outs has, found {sorted(lengths)}")
+    if any(out.ndim != 3 or out.shape[2] != 3 or out.dtype != np.uint8 or 0 in out.shape for out in outs):
+        shapes = ", ".join(f"{out.dtype} {out.shape}" for out in outs)
+        raise OptionError(f"each of outs must be uint8 of shape (height, width, 3), found {shapes:.200}")
 
 
 def _check_shapes(
