@@ -10,6 +10,7 @@ from kernel_images import each_backend, photo, save
 from loader_sets import photographs, write_folder, write_lmdb
 from PIL import Image
 
+from iofast import kernel as chosen
 from iofast import open_reader
 from iofast import transforms as T
 from iofast.choices import Draw
@@ -110,4 +111,4 @@ def test_no_rows() -> None:
     assert apart(np.zeros(apart_bytes(none), np.uint8), none) == []
     empty = [np.zeros(0, dtype) for dtype in (np.int32, np.uint64, np.uint64, np.int64, np.uint8)]
     boxes, status = np.zeros((0, 8), np.int32), np.zeros(0, np.int32)
-    kernel.decode_each(kernel.Context(DecodeOptions()), (*empty, None), boxes, np.zeros(0, np.uint8), [], status)
+    chosen.decode_each(chosen.Context(DecodeOptions()), (*empty, None), boxes, np.zeros(0, np.uint8), [], status)
