@@ -17,7 +17,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "record", "ops"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine"}),
     frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
-    frozenset({"opening", "packing", "dataset", "loader", "bench", "monitor", "commands"}),
+    frozenset({"opening", "packing", "fields", "selection", "dataset", "loader", "bench", "monitor", "commands"}),
     frozenset({"cli", "__main__"}),
 )
 # Sideways: an error may be raised anywhere; in layer 3 everything may open containers, the loader runs a dataset, and
@@ -27,12 +27,12 @@ SIDEWAYS = {
     "ops": {"errors"},
     "__main__": {"cli"},
     "packing": {"opening"},
-    "dataset": {"opening"},
-    "loader": {"opening", "dataset"},
+    "dataset": {"opening", "fields", "selection"},
+    "loader": {"opening", "fields", "dataset"},
     "bench": {"dataset", "loader"},
     "commands": {"opening", "packing", "dataset", "loader", "bench", "monitor"},
 }
-TORCH = {"dataset", "loader", "pixels", "gpu", "stall"}
+TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "stall"}
 TORCH_INSIDE_FUNCTIONS = {"commands"}  # doctor reports on torch, where it is installed
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
 

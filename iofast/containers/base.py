@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest
 from iofast.errors import IofastError
 from iofast.record import ImageInfo, Record, format_key, image_field
@@ -47,6 +48,13 @@ class Located(NamedTuple):
     def rows(self, rows: NDArray[np.int64] | slice) -> Located:
         """The same columns of some of the rows."""
         return Located._make(None if column is None else column[rows] for column in self)
+
+    def nowhere(self) -> Located:
+        """The same records without a payload, as those that lack a field: `file` is `ABSENT`, all else is 0."""
+        nothing = np.zeros(len(self.indices), np.uint64)
+        file, kind = np.full(len(nothing), ABSENT, np.uint32), np.zeros(len(nothing), np.uint8)
+        crc = None if self.crc is None else np.zeros(len(nothing), np.uint32)  # of no bytes
+        return self._replace(file=file, offset=nothing, length=nothing, kind=kind, crc=crc)
 
 
 class Payloads(NamedTuple):
@@ -110,10 +118,11 @@ class Reader(ABC):
         """
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
-        """What the index says of these records themselves: `locate` of the image, or where no record has an image, of
-        any field."""
+        """What the index says of these records: `locate` of the image, or where no record has one, of nothing."""
         fields = self.manifest.fields
-        return self.locate(indices, None if image_field(fields) or not fields else fields[0])
+        if image_field(fields) or not fields:
+            return self.locate(indices)
+        return self.locate(indices, fields[0]).nowhere()
 
     def keys(self, located: Located) -> list[str]:
         """The keys of the records in `located`."""

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Failures, Located, Payloads, Reader
-from iofast.containers.index import ABSENT
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.errors import OptionError
 from iofast.record import Record
@@ -147,11 +146,7 @@ class JoinedReader(Reader):
 def _locate(part: Reader, indices: NDArray[np.int64], field: str | None) -> Located:
     if field is None or field in part.manifest.fields:
         return part.locate(indices, field)
-    located = part.columns(indices)
-    nothing = np.zeros(len(indices), np.uint64)
-    file, kind = np.full(len(indices), ABSENT, np.uint32), np.zeros(len(indices), np.uint8)
-    crc = None if located.crc is None else np.zeros(len(indices), np.uint32)  # of no bytes
-    return located._replace(file=file, offset=nothing, length=nothing, kind=kind, crc=crc)
+    return part.columns(indices).nowhere()
 
 
 def _merged(pieces: Sequence[tuple[Rows, Columns]], count: int) -> Columns:
