@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError
 from iofast.fields import check_fields, decode_field
 from iofast.opening import open_reader
-from iofast.selection import Columns, Filter, of_split
+from iofast.selection import Columns, Filter, Selection, of_split
 
 _EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is resampled
 _CHUNK = 1 << 16  # records whose columns are looked up at once, where those of all are wanted
@@ -79,8 +79,7 @@ class FastDataset(Dataset[Any]):
         for name, field in (("transform", "image"), ("target_transform", "label")):
             if self.fields is not None and field not in self.fields and getattr(self, name) is not None:
                 raise OptionError(f"{name} is called with the {field}, which is not among the fields {self.fields}")
-        self._selection = of_split(self.manifest, split, ", ".join(paths))
-        self._select(indices, filter)
+        self._select(of_split(self.manifest, split, ", ".join(paths)), indices, filter)
 
     @property
     def manifest(self) -> Manifest:
@@ -167,7 +166,7 @@ class FastDataset(Dataset[Any]):
         if name == "key":
             return list(self.reader.keys(located))
         if name == "image":
-            return list(self._images(located, check, failed))
+            return self._images(located, check, failed)
         values: list[Any] = self.reader.values(located.indices, name, check=check, failed=failed)
         for row, payload in enumerate(values):
             try:
@@ -188,16 +187,12 @@ class FastDataset(Dataset[Any]):
         subset = " (a subset)" if self._selection.is_subset else ""
         return f"FastDataset({self.path!r}{split}): {len(self)} samples{subset}"
 
-    def _select(self, indices: ArrayLike | None, filter: Filter | None) -> None:
-        places = None
-        if indices is not None:
-            self._selection = self._selection.pick("indices", indices)
-            places = np.asarray(indices, np.int64)
+    def _select(self, whole: Selection, indices: ArrayLike | None, filter: Filter | None) -> None:
+        self._selection = whole if indices is None else whole.pick("indices", indices)
         if filter is not None:
             columns = self._columns()
-            if places is not None:
-                size = len(of_split(self.manifest, self.split, self.path))
-                columns = replace(columns, index=np.where(places < 0, places + size, places))
+            if indices is not None:
+                columns = replace(columns, index=whole.wrap(np.asarray(indices, np.int64)))
             self._selection = self._selection.keep(filter(columns))
 
     def _columns(self) -> Columns:
@@ -213,13 +208,20 @@ class FastDataset(Dataset[Any]):
         return Columns(index, label, width, height)
 
     def _transformed(self, name: str, indices: NDArray[np.int64], located: Located) -> list[Any]:
-        if name == "image":  # one after another: the images of a batch are large before they are transformed
-            images = self._images(located, check=True, failed=None)
-            return list(images if self.transform is None else map(self.transform, images))
+        if name == "image":
+            return self._images(located, transform=self.transform)
         values = self.values(name, indices, located)
         return list(map(self.target_transform, values)) if name == "label" and self.target_transform else values
 
-    def _images(self, located: Located, check: bool, failed: Failures | None) -> Iterator[Image.Image | None]:
+    def _images(
+        self,
+        located: Located,
+        check: bool = True,
+        failed: Failures | None = None,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> list[Any]:
+        """Each image is transformed before the next is decoded: those of a batch may be large."""
+        images: list[Any] = []
         with self.reader.payloads(located, 0, len(located.indices)) as payloads:
             source = payloads if check else payloads._replace(crcs=None)
             for row in range(len(located.indices)):
@@ -227,7 +229,9 @@ class FastDataset(Dataset[Any]):
                 if status:
                     reason = f"{self._name(located, row)}: {kernel.status_message(status)}"
                     self._fail(DecodeError(reason), row, failed)
-                yield None if status else Image.fromarray(pixels)
+                image = None if status else Image.fromarray(pixels)
+                images.append(image if transform is None else transform(image))
+        return images
 
     def _decode(self, located: Located, payloads: Payloads, row: int) -> tuple[NDArray[np.uint8], int]:
         width, height = int(located.width[row]), int(located.height[row])
