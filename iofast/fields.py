@@ -68,9 +68,9 @@ def decode_field(name: str, payload: bytes) -> Any:
 def collate(values: Sequence[Any]) -> Any:
     """The values of one field in a batch as one: a tensor with a first dimension more, or a list.
 
-    Whole numbers become int64, numbers with fractions float32, truth values bool; lists of numbers (soft labels, boxes)
-    likewise where all have the same shape; arrays and tensors of the same shape and type are stacked as they are.
-    Everything else stays a list: text, bytes, mappings, None, and what differs in shape.
+    Whole numbers become int64, numbers with a fraction (1.0 is one) float32, truth values bool; lists of numbers (soft
+    labels, boxes) likewise where all have the same shape; arrays and tensors of the same shape and type are stacked as
+    they are. Everything else stays a list: text, bytes, mappings, None, and what differs in shape.
     """
     kinds = set(map(type, values))
     if kinds and kinds <= {torch.Tensor}:

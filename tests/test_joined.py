@@ -140,6 +140,7 @@ def write_empty(path: Path, classes: tuple[str, ...] | None, split: str = "all")
         (("ant", "bee"), "all", "3 classes, the second 2 classes"),
         (("ant", "wasp", "cat"), "all", "class 1 is 'bee' and 'wasp'"),
         (None, "all", "3 classes, the second no classes"),
+        ((), "all", "3 classes, the second no classes"),
         (CLASSES, "train", "first has no splits, the second the splits train"),
     ],
 )
@@ -151,6 +152,12 @@ def test_what_does_not_fit(
         JoinedReader([open_reader(place / "a.lmdb"), open_reader(tmp_path / "d.lmdb")], ["a", "d"])
     with pytest.raises(OptionError, match="nothing to join"):
         JoinedReader([], [])
+
+
+def test_without_classes(tmp_path: Path) -> None:
+    """None and an empty list of classes are the same: what one flat folder and one container of it say."""
+    readers = [open_reader(write_empty(tmp_path / f"{name}.lmdb", own)) for name, own in (("a", None), ("b", ()))]
+    assert JoinedReader(readers, ["a", "b"]).manifest.classes is None
 
 
 def test_values(place: Path, joined: JoinedReader) -> None:

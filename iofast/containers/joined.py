@@ -211,11 +211,11 @@ def _splits_of(manifest: Manifest) -> str:
 
 
 def _check_classes(a: str, mine: tuple[str, ...] | None, b: str, yours: tuple[str, ...] | None) -> None:
-    if mine == yours:
+    if (mine or None) == (yours or None):
         return
-    counts = ["no classes" if own is None else f"{len(own)} classes" for own in (mine, yours)]
+    counts = ["no classes" if not own else f"{len(own)} classes" for own in (mine, yours)]
     found = f"the first has {counts[0]}, the second {counts[1]}"
-    if mine is not None and yours is not None:
+    if mine and yours:
         pairs = enumerate(zip(mine, yours, strict=False))
         found += "".join([f"; class {i} is {x!r} and {y!r}" for i, (x, y) in pairs if x != y][:1])
     raise OptionError(f"{a} and {b} cannot be joined: {found}")

@@ -125,18 +125,22 @@ def decode_each(
 ) -> None:
     """A batch whose images differ in size, without the GIL. Arguments, results and errors are `twin.decode_each`'s.
 
-    A call for each image costs 2.3 us more than one for all: 2 % of a training crop.
+    A call of the C code for each image, and the slices for it, take 3.5 us more than one call for all of them: 3 % of a
+    training crop of a 256-pixel photograph, 1 % of the whole of it.
     """
     twin.check_each(source, boxes, flips, outs, status)
+    handle = context.handle
     for part, first, last in by_check(source, 0, len(outs)):
         _check(part, boxes, flips, status, *outs)
         for row in range(first, last):
-            one, out = slice(row, row + 1), outs[row][None]
-            columns: Source = tuple(None if column is None else column[one] for column in part)  # type: ignore[assignment]
-            _native.decode_batch(context.handle, *columns, boxes[one], flips[one], out, status[one], 0, 1)
-            if status[row] == Status.UNSUPPORTED:
-                twin.decode_rows(context.options, columns, boxes[one], flips[one], out, status[one], (0,))
-                context.left += int(status[row] == Status.OK)
+            one = slice(row, row + 1)
+            columns = [None if column is None else column[one] for column in (*part, boxes, flips)]
+            _native.decode_batch(handle, *columns, outs[row][None], status[one], 0, 1)  # type: ignore[arg-type,call-arg]
+    for row in np.flatnonzero(status == Status.UNSUPPORTED).tolist():
+        one = slice(row, row + 1)
+        left: Source = tuple(None if column is None else column[one] for column in source)  # type: ignore[assignment]
+        twin.decode_rows(context.options, left, boxes[one], flips[one], outs[row][None], status[one], (0,))
+        context.left += int(status[row] == Status.OK)
 
 
 def _check(
