@@ -10,8 +10,7 @@ from kernel_images import each_backend, photo, save
 from loader_sets import photographs, write_folder, write_lmdb
 from PIL import Image
 
-from iofast import kernel as chosen
-from iofast import open_reader
+from iofast import kernel, open_reader
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.containers.joined import JoinedReader
@@ -105,10 +104,10 @@ def test_arrays_that_do_not_fit(reader: JoinedReader, kernel: Kernel) -> None:
             kernel.decode_each(context, payloads, boxes[:1], flips, [good, good], status)
 
 
-def test_no_rows() -> None:
+def test_no_rows(reader: JoinedReader) -> None:
     none = np.zeros((0, 2), np.int64)
     assert pad_to_largest(none) == (1, 1)
     assert apart(np.zeros(apart_bytes(none), np.uint8), none) == []
-    empty = [np.zeros(0, dtype) for dtype in (np.int32, np.uint64, np.uint64, np.int64, np.uint8)]
-    boxes, status = np.zeros((0, 8), np.int32), np.zeros(0, np.int32)
-    chosen.decode_each(chosen.Context(DecodeOptions()), (*empty, None), boxes, np.zeros(0, np.uint8), [], status)
+    boxes, flips, status = np.zeros((0, 8), np.int32), np.zeros(0, np.uint8), np.zeros(0, np.int32)
+    with reader.payloads(reader.locate(none[:, 0]), 0, 0) as payloads:
+        kernel.decode_each(kernel.Context(DecodeOptions()), payloads, boxes, flips, [], status)
