@@ -367,11 +367,10 @@ EXITS = {
 
 @pytest.fixture(params=EXITS)
 def ending(request: pytest.FixtureRequest) -> str:
-    return SCRIPT + EXITS[request.param]
+    return SCRIPT + EXITS[request.param] + "\nprint(time.monotonic())"
 
 
 def test_the_interpreter_exits(ending: str) -> None:
-    start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", ending], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert time.monotonic() - start < 8  # below the time that a thread is waited for
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.monotonic() - float(done.stdout) < 8  # below the time that a thread is waited for; one clock for all
