@@ -125,7 +125,7 @@ def _whole(name: str, least: int) -> int:
 
 
 def _slurm_task() -> bool:
-    """Whether srun started this as a task. A shell of sbatch, salloc, `srun --pty` has SLURM_NTASKS too, and is none."""
+    """Whether srun started this as a task. A shell of sbatch, salloc, srun --pty has SLURM_NTASKS too, and is none."""
     step = os.environ.get("SLURM_STEP_ID", "")
     if not (step.isascii() and step.isdigit()) or int(step) >= _SLURM_NO_TASK or "SLURM_PTY_PORT" in os.environ:
         return False
