@@ -204,10 +204,8 @@ def test_a_failed_job_is_not_kept(stage: str, no_collector: None) -> None:
 def test_a_failed_job_that_nobody_asked_for_is_not_kept(stage: str, no_collector: None) -> None:
     jobs = Alive(lambda number: Failing(number, stage, ValueError))
     made = Prefetch(jobs, 9, num_workers=2, depth=5)
-    failing = made._pending[3]
-    assert failing.done.wait(20)
+    assert eventually(lambda failing=made._pending[3]: failing.finished)
     made.close()
-    del failing
     del made
     assert jobs.count() == 0
 

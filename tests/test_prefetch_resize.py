@@ -278,40 +278,51 @@ def test_in_a_forked_child_times_and_resize_do_no_harm() -> None:
     assert list(made) == expected(50, 3)[1:]
 
 
+def undeterred(step: Callable[[], object]) -> None:
+    """Again, until a Ctrl-C does not end it."""
+    while True:
+        try:
+            step()
+            return
+        except KeyboardInterrupt:
+            pass
+
+
 def test_ctrl_c_between_any_two_lines_loses_no_number() -> None:
     """Whoever catches it and goes on finds the sequence whole, but for the result that was being handed over."""
-    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
-    stop = threading.Event()
+    sent, stop = [0], [False]
     chance = random.Random(0)
 
     def disturb() -> None:
-        while not stop.wait(chance.random() * 0.002):
+        while not stop[0]:
+            time.sleep(0.001 + chance.random() * 0.002)
+            sent[0] += 1
             os.kill(os.getpid(), signal.SIGINT)
 
     made = Prefetch(lambda number: Counted(number, 2), 3000, num_workers=3, depth=4)
     disturber = threading.Thread(target=disturb)
     results: list[int] = []
-    interrupts = 0
-    disturber.start()
+
+    def consume() -> None:
+        for result in made:
+            results.append(result // 100)
+            made.resize(1 + len(results) % 4, 1 + len(results) % 5)
+
+    def leave() -> None:  # with nothing that a Ctrl-C could leave locked
+        stop[0] = True
+        while disturber.is_alive():
+            time.sleep(0.001)
+        time.sleep(0.01)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        while True:
-            try:
-                for result in made:
-                    results.append(result // 100)
-                    made.resize(1 + len(results) % 3, 1 + len(results) % 5)
-                break
-            except KeyboardInterrupt:
-                interrupts += 1
+        disturber.start()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        undeterred(lambda: undeterred(consume))  # twice: it may come between two lines of `undeterred` too
+        undeterred(lambda: undeterred(leave))
     finally:
-        while True:
-            try:
-                stop.set()
-                disturber.join()
-                break
-            except KeyboardInterrupt:
-                pass
-        signal.signal(signal.SIGINT, interrupt)
-    assert interrupts > 20
+        signal.signal(signal.SIGINT, before)
+    assert sent[0] > 20
     assert results == sorted(set(results))
-    assert len(results) >= 3000 - interrupts
+    assert 3000 - sent[0] <= len(results) <= 3000
     assert workers() == 0

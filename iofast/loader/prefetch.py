@@ -7,6 +7,8 @@ interpreter exit) the threads end. If the implementation is inconsistent with th
 
 The threads wait on a `SimpleQueue`, whose `put` may be called from a finalizer at any point of any thread: a lock taken
 there could be held by the very frame that was interrupted. Threads that are not wanted for now wait on a second one.
+Neither does the consumer wait on anything written in Python: a Ctrl-C in `Event.wait` can leave its lock held for ever,
+and the thread that would set it stands.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import threading
 import time
 import weakref
+from _thread import start_new_thread
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -88,8 +91,9 @@ class _Promise(Generic[T, S]):
         self.job = job
         self.left = 0
         self.lock = threading.Lock()
-        self.begun = False
-        self.done = threading.Event()
+        self.begun = self.finished = False
+        self.done = threading.Lock()  # held until it is finished
+        self.done.acquire()
         self.result: T | None = None
         self.error: BaseException | None = None
 
@@ -116,18 +120,22 @@ class _Promise(Generic[T, S]):
 
     def end(self, shared: _Shared) -> None:
         self.result = self.job.finish()
-        shared.ready.append(None)
-        self.done.set()
+        self.tell(shared)
 
     def fail(self, error: BaseException, shared: _Shared) -> None:
-        if self.done.is_set():  # another slice failed before
-            return
         if isinstance(error, StopIteration):  # to the consumer it would be the end of a shorter epoch
             stopped, error = error, WorkerError("a job raised StopIteration")
             error.__cause__ = stopped
-        self.error = error
+        with self.lock:
+            if self.error is not None:  # another slice failed before
+                return
+            self.error = error
+        self.tell(shared)
+
+    def tell(self, shared: _Shared) -> None:
+        self.finished = True
         shared.ready.append(None)
-        self.done.set()
+        self.done.release()
 
 
 class Prefetch(Generic[T, S]):
@@ -180,10 +188,10 @@ class Prefetch(Generic[T, S]):
             self.close()
             raise StopIteration
         self._levels[len(self._shared.ready)] += 1
-        if not promise.done.is_set():
+        if not promise.finished:
             self._wait.start()
             try:
-                promise.done.wait()
+                promise.done.acquire()
             finally:
                 self._wait.stop()
         if promise.error is not None:
@@ -274,8 +282,27 @@ class Prefetch(Generic[T, S]):
         )
         self._clocks.append(clock)
         self._threads.append(thread)
-        thread.start()
+        _start(thread)
         self._wanted += 1
+
+
+def _start(thread: threading.Thread) -> None:
+    """`Thread.start`, called by another thread: it waits for an `Event`, and a Ctrl-C could leave the new one stuck."""
+    if threading.current_thread() is not threading.main_thread():
+        thread.start()
+        return
+    answer: SimpleQueue[RuntimeError | None] = SimpleQueue()
+
+    def start() -> None:
+        try:
+            thread.start()
+            answer.put(None)
+        except RuntimeError as error:
+            answer.put(error)
+
+    start_new_thread(start, ())
+    if (error := answer.get()) is not None:
+        raise error
 
 
 def _work(number: int, shared: _Shared, clock: Clock) -> None:
