@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getatt
     from iofast.packing import PackOptions as PackOptions
     from iofast.packing import pack as pack
     from iofast.source import SourceOptions as SourceOptions
+    from iofast.stall import watch as watch
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ _NAMES = {
     "pack": "iofast.packing",
     "FastDataset": "iofast.dataset",
     "FastLoader": "iofast.loader",
+    "watch": "iofast.stall",
     "open_reader": "iofast.opening",
     "open_writer": "iofast.opening",
     "PackOptions": "iofast.packing",
@@ -38,6 +40,7 @@ __all__ = [
     "pack",
     "FastDataset",
     "FastLoader",
+    "watch",
     "transforms",
     "open_reader",
     "open_writer",

@@ -22,8 +22,8 @@ from iofast.containers.base import Located
 from iofast.dataset import FastDataset
 from iofast.errors import DecodeError, OptionError
 from iofast.loader import FastLoader
-from iofast.loader.batches import decode_options
-from iofast.order import Order
+from iofast.loader.plan import decode_options
+from iofast.order import Population, Shuffled
 from iofast.transforms import Pipeline, Transform
 from iofast.transforms import compile as compile_transform
 
@@ -101,7 +101,7 @@ class Sample:
 
     def __init__(self, dataset: FastDataset, pipeline: Pipeline, count: int, options: BenchOptions) -> None:
         positions = np.arange(count, dtype=np.int64)
-        order = Order(len(dataset), True, options.seed)
+        order = Shuffled().bind(Population(len(dataset)), options.seed)
         self.reader = dataset.reader
         self.located: Located = self.reader.locate(dataset.resolve(order.indices(0, positions)))
         draw = Draw(options.seed, 0, positions)
@@ -115,7 +115,7 @@ class Sample:
         """Microseconds per image and stage, and the ways, of one thread: the least of a few passes, for what another
         program takes is not the stage's. The first pass, not counted, fills tables and scratch memory."""
         out = np.empty((BUFFER, *self.size, 3), np.uint8)
-        context = kernel.Context(self.options, timed=True)
+        context = kernel.Context(self.options, timed="all")
         counts = [self.all(context, out) for _ in range(1 + PASSES)]
         context.close()
         spent = {
@@ -165,8 +165,10 @@ def _loading(
         pixels=pixels,  # type: ignore[arg-type]
     )
 
+    beginning = loader.state_dict()
+
     def run() -> float:
-        loader.set_epoch(0)
+        loader.load_state_dict(beginning)
         start, images = time.perf_counter(), 0
         for number, (batch, _) in enumerate(loader, 1):
             images += len(batch)
@@ -182,7 +184,7 @@ def _decoding(sample: Sample, workers: int) -> Callable[[], float]:
     whatever else the kernel does is left out. Zero where libjpeg-turbo decoded nothing."""
     located = sample.located._replace(crc=None)
     options = kernel.DecodeOptions(filter="box", strict=False)  # the mean of all pixels: every one is decoded for it
-    contexts = [kernel.Context(options, timed=True, way="libjpeg") for _ in range(workers)]
+    contexts = [kernel.Context(options, timed="all", way="libjpeg") for _ in range(workers)]
     boxes = np.zeros((sample.count, 8), np.int32)
     boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width, located.height, 1
     flips = np.zeros(sample.count, np.uint8)

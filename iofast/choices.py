@@ -67,6 +67,13 @@ class Draw:
         return (self.uniform(name)[:, 0] * stop).astype(np.int64)  # (1 - 2^-53) * stop never rounds up to stop
 
 
+def generator(seed: int, epoch: int, position: int, attempt: int = 0) -> np.random.Generator:
+    """A generator for a user's function: its numbers depend on these four alone, whoever calls the function."""
+    key = hashlib.blake2b(f"iofast sample {seed} {epoch}".encode(), digest_size=16).digest()
+    # Philox counts its blocks in the first word, so position and attempt never come upon each other's
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little"), counter=[0, 0, position, attempt]))
+
+
 def _checked(name: str, values: NDArray[np.int64] | int, stop: int) -> NDArray[np.int64]:
     array = np.asarray(values, np.int64)
     if array.size and not 0 <= int(array.min()) <= int(array.max()) < stop:

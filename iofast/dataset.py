@@ -1,4 +1,4 @@
-"""FastDataset: a container or a plain folder as an ordinary map-style torch dataset, and what FastLoader reads from."""
+"""FastDataset: containers and plain folders as an ordinary map-style torch dataset, and what FastLoader reads from."""
 
 from __future__ import annotations
 
@@ -6,52 +6,80 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch.utils.data import Dataset
 
 from iofast import kernel
-from iofast.containers.base import Located, Payloads, Reader
-from iofast.containers.manifest import WHOLE, Manifest
+from iofast.containers.base import Failures, Located, Payloads, Reader
+from iofast.containers.joined import JoinedReader
+from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError
+from iofast.fields import check_fields, decode_field
 from iofast.opening import open_reader
+from iofast.selection import Columns, Filter, Selection, of_split
 
 _EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is resampled
+_CHUNK = 1 << 16  # records whose columns are looked up at once, where those of all are wanted
 
-Sample = tuple[Any, Any]
+Path = str | os.PathLike[str]
 
 
-class FastDataset(Dataset[Sample]):
-    """The images and labels of a container, or of a plain image folder, with random access.
+class FastDataset(Dataset[Any]):
+    """The samples of a container, of a plain image folder, or of several of them as one, with random access.
 
     `dataset[i]` is an upright RGB PIL image and its label (an int, -1 where there is none), after `transform` and
     `target_transform`, which are callables as torchvision's datasets take them. It is picklable and works under fork
     and spawn, in torch's own DataLoader with any number of workers; `FastLoader` reads it without going through `[i]`.
 
     `split` names one of the container's splits, "all" their union. A container of several splits has to be told.
-    Raises what `open_reader` raises, and `OptionError` for a split that is not there.
+    Paths in a list are joined one after another; their classes must be the same.
+
+    `indices` are the samples to take, in that order; they may repeat, and negative ones count from the end. `filter` is
+    called once, with the `Columns` (index, label, width, height) of those samples, and returns a mask or the places of
+    the rows to keep.
+
+    `fields` says what a sample consists of, and makes it a dictionary: "image", "label", "key" (a str), "index" (its
+    place in this dataset) and names of the container's fields, decoded as `fields.decode_field` says, None where a
+    record lacks one. Only these are read. `transform` is called with the image, `target_transform` with the label.
+
+    `orientation` "ignore" gives images as they are stored, without the turn that EXIF asks for (TIFF is always turned).
+
+    Raises what `open_reader` raises, and `OptionError` for a split, field or index that is not there.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Path | Sequence[Path],
         split: str | None = None,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
+        *,
+        indices: ArrayLike | None = None,
+        filter: Filter | None = None,
+        fields: Sequence[str] | None = None,
+        orientation: Literal["apply", "ignore"] = "apply",
     ) -> None:
-        for name, value in (("transform", transform), ("target_transform", target_transform)):
+        for name, value in (("transform", transform), ("target_transform", target_transform), ("filter", filter)):
             if value is not None and not callable(value):
                 raise OptionError(f"{name} must be callable, found {value!r}; iofast.transforms go to FastLoader")
-        self.path = os.fspath(path)
-        self.reader: Reader = open_reader(path)
+        if orientation not in ("apply", "ignore"):
+            raise OptionError(f"orientation must be 'apply' or 'ignore', found {orientation!r}")
+        paths = [os.fspath(each) for each in ([path] if isinstance(path, (str, os.PathLike)) else path)]
+        self.path: str | list[str] = paths[0] if len(paths) == 1 else paths
+        self.reader: Reader = _opened(paths)
         self.transform, self.target_transform = transform, target_transform
-        self.split = split
-        self._ranges = _ranges(self.manifest, split, path)
-        self._ends = np.cumsum([stop - start for start, stop in self._ranges])
+        self.split, self.orientation = split, orientation
         self._local = threading.local()
+        self.fields = check_fields(fields, self.manifest, ", ".join(paths))
+        for name, field in (("transform", "image"), ("target_transform", "label")):
+            if self.fields is not None and field not in self.fields and getattr(self, name) is not None:
+                raise OptionError(f"{name} is called with the {field}, which is not among the fields {self.fields}")
+        self._select(of_split(self.manifest, split, ", ".join(paths)), indices, filter)
 
     @property
     def manifest(self) -> Manifest:
@@ -71,31 +99,82 @@ class FastDataset(Dataset[Sample]):
     @property
     def targets(self) -> NDArray[np.int64]:
         """The labels of all samples, int64 of shape (len,), -1 where there is none."""
-        return self.reader.locate(self.resolve(np.arange(len(self)))).label.astype(np.int64)
+        return self._columns().label
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples are of each path, in their order; one number where `indices` mixed the paths' samples."""
+        parts = self.reader.parts if isinstance(self.reader, JoinedReader) else (self.reader,)
+        return self._selection.parts([len(part) for part in parts])
+
+    @property
+    def fingerprint(self) -> str:
+        """A SHA-256 that differs where the samples, or their order, do."""
+        return self._selection.fingerprint(self.manifest.fingerprint)
+
+    def sizes(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Widths and heights of all images in pixels, int32 of shape (len,) each, 0 where unknown."""
+        columns = self._columns()
+        return columns.width, columns.height
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return len(self._selection)
 
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> Any:
         return self.__getitems__([operator.index(index)])[0]  # NumPy would round 1.5 down
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples at once: what torch's DataLoader calls for a batch. Raises `DecodeError` naming the image."""
-        located = self.reader.locate(self.resolve(np.asarray(indices, np.int64)))
-        with self.reader.payloads(located, 0, len(located.indices)) as payloads:
-            return [self._sample(located, payloads, row) for row in range(len(located.indices))]
+        asked = np.asarray(indices, np.int64)
+        located = self.locate(asked)
+        names = ("image", "label") if self.fields is None else self.fields
+        samples = zip(*(self._transformed(name, asked, located) for name in names), strict=True)
+        return list(samples) if self.fields is None else [dict(zip(names, sample, strict=True)) for sample in samples]
 
     def resolve(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The reader's dense indices of this dataset's samples `indices`; negative ones count from the end."""
-        wrapped = np.where(indices < 0, indices + len(self), indices)
-        if wrapped.size and not 0 <= int(wrapped.min()) <= int(wrapped.max()) < len(self):
-            outside = indices[(wrapped < 0) | (wrapped >= len(self))][0]
-            raise IndexError(f"index {outside} is out of range for a dataset of {len(self)} samples")
-        if len(self._ranges) == 1:
-            return wrapped + self._ranges[0][0]
-        shifts = np.array([stop for _, stop in self._ranges], np.int64) - self._ends
-        dense: NDArray[np.int64] = wrapped + shifts[np.searchsorted(self._ends, wrapped, side="right")]
-        return dense
+        return self._selection.resolve(self._selection.wrap(indices))
+
+    def locate(self, indices: NDArray[np.int64]) -> Located:
+        """What the index says of the samples `indices`; sizes and orientation as `orientation` wants them."""
+        located = self.reader.columns(self.resolve(indices))
+        if self.orientation == "apply":
+            return located
+        turned, upright = located.orientation >= 5, np.ones_like(located.orientation)
+        width = np.where(turned, located.height, located.width)
+        height = np.where(turned, located.width, located.height)
+        return located._replace(width=width, height=height, orientation=upright)
+
+    def values(
+        self,
+        name: str,
+        indices: NDArray[np.int64],
+        located: Located,
+        *,
+        check: bool = True,
+        failed: Failures | None = None,
+    ) -> list[Any]:
+        """The values of one field of the samples `indices`, which were `located`, before any transform.
+
+        Raises `DecodeError` or `ContainerError` naming record and field; with `failed` such a row gets None, and its
+        error is put there. Without `check` nothing is compared with its checksum.
+        """
+        if name == "index":
+            return list(self._selection.wrap(indices).tolist())
+        if name == "label":
+            return list(located.label.tolist())
+        if name == "key":
+            return list(self.reader.keys(located))
+        if name == "image":
+            return self._images(located, check, failed)
+        values: list[Any] = self.reader.values(located.indices, name, check=check, failed=failed)
+        for row, payload in enumerate(values):
+            try:
+                values[row] = None if payload is None else decode_field(name, payload)
+            except DecodeError as error:
+                values[row] = None
+                self._fail(DecodeError(f"{self._name(located, row)}: {error}"), row, failed)
+        return values
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_local"}
@@ -105,9 +184,56 @@ class FastDataset(Dataset[Sample]):
 
     def __repr__(self) -> str:
         split = "" if self.split is None else f", split={self.split!r}"
-        return f"FastDataset({self.path!r}{split}): {len(self)} samples"
+        subset = " (a subset)" if self._selection.is_subset else ""
+        return f"FastDataset({self.path!r}{split}): {len(self)} samples{subset}"
 
-    def _sample(self, located: Located, payloads: Payloads, row: int) -> Sample:
+    def _select(self, whole: Selection, indices: ArrayLike | None, filter: Filter | None) -> None:
+        self._selection = whole if indices is None else whole.pick("indices", indices)
+        if filter is not None:
+            columns = self._columns()
+            if indices is not None:
+                columns = replace(columns, index=whole.wrap(np.asarray(indices, np.int64)))
+            self._selection = self._selection.keep(filter(columns))
+
+    def _columns(self) -> Columns:
+        """Of all samples, looked up a part at a time: a row of the index is several times as large as what is kept."""
+        count = len(self)
+        label = np.empty(count, np.int64)
+        width, height = np.empty(count, np.int32), np.empty(count, np.int32)
+        index = np.arange(count)
+        for start in range(0, count, _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            located = self.locate(index[rows])
+            label[rows], width[rows], height[rows] = located.label, located.width, located.height
+        return Columns(index, label, width, height)
+
+    def _transformed(self, name: str, indices: NDArray[np.int64], located: Located) -> list[Any]:
+        if name == "image":
+            return self._images(located, transform=self.transform)
+        values = self.values(name, indices, located)
+        return list(map(self.target_transform, values)) if name == "label" and self.target_transform else values
+
+    def _images(
+        self,
+        located: Located,
+        check: bool = True,
+        failed: Failures | None = None,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> list[Any]:
+        """Each image is transformed before the next is decoded: those of a batch may be large."""
+        images: list[Any] = []
+        with self.reader.payloads(located, 0, len(located.indices)) as payloads:
+            source = payloads if check else payloads._replace(crcs=None)
+            for row in range(len(located.indices)):
+                pixels, status = self._decode(located, source, row)
+                if status:
+                    reason = f"{self._name(located, row)}: {kernel.status_message(status)}"
+                    self._fail(DecodeError(reason), row, failed)
+                image = None if status else Image.fromarray(pixels)
+                images.append(image if transform is None else transform(image))
+        return images
+
+    def _decode(self, located: Located, payloads: Payloads, row: int) -> tuple[NDArray[np.uint8], int]:
         width, height = int(located.width[row]), int(located.height[row])
         out = np.empty((1, max(height, 1), max(width, 1), 3), np.uint8)
         status = np.zeros(1, np.int32)
@@ -115,15 +241,15 @@ class FastDataset(Dataset[Sample]):
         source = tuple(None if column is None else column[one] for column in payloads)
         boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
         kernel.decode_batch(self._context(), source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)  # type: ignore[arg-type]
-        if status[0]:
-            raise DecodeError(f"{self.reader.name(int(located.indices[row]))}: {kernel.status_message(int(status[0]))}")
-        image: Any = Image.fromarray(out[0])
-        label: Any = int(located.label[row])
-        if self.transform is not None:
-            image = self.transform(image)
-        if self.target_transform is not None:
-            label = self.target_transform(label)
-        return image, label
+        return out[0], int(status[0])
+
+    def _fail(self, error: DecodeError, row: int, failed: Failures | None) -> None:
+        if failed is None:
+            raise error from None
+        failed[row] = error
+
+    def _name(self, located: Located, row: int) -> str:
+        return self.reader.name(int(located.indices[row]))
 
     def _context(self) -> kernel.Context:
         """This thread's kernel context."""
@@ -133,12 +259,7 @@ class FastDataset(Dataset[Sample]):
         return context
 
 
-def _ranges(manifest: Manifest, split: str | None, path: object) -> list[tuple[int, int]]:
-    names = list(manifest.splits)
-    if split is None and len(names) > 1:
-        raise OptionError(f"{path} has the splits {', '.join(names)}: say split= one of them, or split={WHOLE!r}")
-    if split is None or split == WHOLE:
-        return [(0, manifest.count)]
-    if split not in manifest.splits:
-        raise OptionError(f"{path} has no split {split!r}, only {', '.join(names)}")
-    return [(start, stop) for start, stop in manifest.splits[split] if stop > start]
+def _opened(paths: Sequence[str]) -> Reader:
+    if len(paths) == 1:
+        return open_reader(paths[0])
+    return JoinedReader([open_reader(path) for path in paths], paths)

@@ -39,5 +39,9 @@ class ErrorBudgetError(IofastError, RuntimeError):
     """More images failed than `max_errors` allows."""
 
 
+class StateError(IofastError, ValueError):
+    """A loader cannot go on from this state, or would lose its place."""
+
+
 class WorkerError(IofastError, RuntimeError):
     """A worker thread or process ended before its work was done."""

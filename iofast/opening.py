@@ -16,6 +16,7 @@ from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import Target
 from iofast.errors import ContainerError, OptionError, SourceError, UnfinishedError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, ImageInfo, check_field, image_field
+from iofast.strips import raw_length
 
 _PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
 _LATER = (".tar", ".tfrecord")
@@ -201,8 +202,7 @@ def _raw_size(image: str, fields: Mapping[str, bytes]) -> tuple[int, int]:
         width, height = operator.index(members["width"]), operator.index(members["height"])
     except (KeyError, TypeError, ValueError):
         raise ContainerError(f"field {image} needs integers width and height in field {JSON_FIELD}") from None
-    chroma = ((width + 1) // 2) * ((height + 1) // 2)
-    expected = 3 * width * height if image == "rgb" else width * height + 2 * chroma
+    expected = raw_length(image, width, height)
     if width < 1 or height < 1 or len(fields[image]) != expected:
         raise ContainerError(f"field {image} has {len(fields[image])} bytes, {width}×{height} needs {expected}")
     return width, height

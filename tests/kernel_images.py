@@ -137,6 +137,7 @@ def batch_of(payloads: Sequence[bytes], orientations: Sequence[int] | None = Non
         np.array([twin.crc32c(payload) for payload in payloads], np.uint32) if checked else None,
         np.array(orientations or [1] * len(arrays), np.uint8),
         None,
+        None,
     )
     return Batch(source, arrays)
 

@@ -21,6 +21,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from iofast import FastDataset, open_writer
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError, SourceError
+from iofast.selection import Selection
 
 IMAGES = photographs(30)
 LABELS = [i * 3 // 30 for i in range(30)]
@@ -207,13 +208,13 @@ class TestSplits:
     def test_ranges_apart_from_each_other_are_one_split(self, packed: Path) -> None:
         """What appending to a packed set leaves; here the ranges are set by hand."""
         dataset = FastDataset(packed, split="all")
-        dataset._ranges, dataset._ends = [(2, 5), (9, 10), (15, 20)], np.cumsum([3, 1, 5])
+        dataset._selection = Selection([(2, 5), (9, 10), (15, 20)])
         assert dataset.targets.tolist() == [2, 3, 4, 9, 15, 16, 17, 18, 19]
         assert [dataset[i][1] for i in (0, 3, 4, -1)] == [2, 9, 15, 19]
 
     def test_an_empty_set(self, packed: Path) -> None:
         dataset = FastDataset(packed, split="all")
-        dataset._ranges, dataset._ends = [], np.cumsum([])
+        dataset._selection = Selection([])
         assert len(dataset) == 0
         assert dataset.targets.tolist() == []
         assert dataset.__getitems__([]) == []

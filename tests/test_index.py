@@ -22,9 +22,12 @@ def manifest(count: int, fields: tuple[str, ...] = ("cls", "jpg"), classes: tupl
     return Manifest(count, fields, {"all": ((0, count),)}, "sha256:" + "0" * 64, (Shard("", count, 0),), classes)
 
 
+FIELDS = ("cls", "jpg", "rgb", "yuv")  # of `some_rows`: the first few of them
+
+
 def some_rows(count: int, groups: int = 2, seed: int = 0) -> Rows:
     rng = np.random.default_rng(seed)
-    rows = np.zeros(count, index.row_dtype(groups))
+    rows = np.zeros(count, index.row_dtype(FIELDS[:groups]))
     rows["position"] = np.cumsum(rng.integers(1, 4, count))
     rows["label"] = rng.integers(-1, 1000, count)
     rows["width"], rows["height"] = rng.integers(0, 65_536, (2, count))
@@ -32,13 +35,14 @@ def some_rows(count: int, groups: int = 2, seed: int = 0) -> Rows:
     place = rows["place"]
     place["offset"] = rng.integers(0, 1 << 62, (count, groups))
     place["length"], place["crc"] = rng.integers(0, 1 << 32, (2, count, groups))
+    rows["strips"] = rng.integers(0, 1 << 32, rows["strips"].shape)
     return rows
 
 
 def chunks(rows: Rows, stamp: Stamp = STAMP) -> list[bytes]:
-    groups = rows["place"].shape[1]
+    fields = FIELDS[: rows["place"].shape[1]]
     firsts = range(0, len(rows), index.CHUNK_ROWS)
-    return [index.encode_chunk(rows[i : i + index.CHUNK_ROWS].tobytes(), i, groups, stamp) for i in firsts]
+    return [index.encode_chunk(rows[i : i + index.CHUNK_ROWS].tobytes(), i, fields, stamp) for i in firsts]
 
 
 def view(parts: list[bytes], described: Manifest) -> IndexView:
@@ -52,8 +56,8 @@ def view(parts: list[bytes], described: Manifest) -> IndexView:
 def test_round_trip(count: int, groups: int, seed: int) -> None:
     rows = some_rows(count, groups, seed)
     (chunk,) = chunks(rows)
-    assert len(chunk) == index.chunk_size(count, groups)
-    described = manifest(count, tuple(f"f{i}" for i in range(groups)))
+    assert len(chunk) == index.chunk_size(count, FIELDS[:groups])
+    described = manifest(count, FIELDS[:groups])
     looked = np.random.default_rng(seed).integers(0, count, 50)
     assert view([chunk], described).rows(looked).tobytes() == rows[looked].tobytes()
     assert view([chunk], described).stamp() == STAMP
@@ -69,14 +73,31 @@ def test_several_chunks() -> None:
 
 
 def test_bytes_are_those_of_the_specification() -> None:
-    rows = np.zeros(1, index.row_dtype(2))
-    rows[0] = (7, -1, 500, 375, 6, 0, [(0, 1 << 40, 9, 8), (ABSENT, 0, 0, 0)])
+    rows = np.zeros(1, index.row_dtype(("cls", "jpg")))
+    rows[0] = (7, -1, 500, 375, 6, 0, [(0, 1 << 40, 9, 8), (ABSENT, 0, 0, 0)], np.zeros((0, 16)))
     (chunk,) = chunks(rows)
     row = struct.pack("<QiHHBB IQII IQII", 7, -1, 500, 375, 6, 0, 0, 1 << 40, 9, 8, ABSENT, 0, 0, 0)
     check = struct.pack("<I", google_crc32c.value(row))
     head = b"iofastIX" + struct.pack("<HHIQIHHQQQI", 1, 64, 58, 0, 1, 2, 0, 5, 99, 0, 0)
     assert chunk == head + struct.pack("<I", google_crc32c.value(head + check)) + check + row
-    assert index.row_struct(2).size == index.row_dtype(2).itemsize == 58
+    assert index.row_struct(FIELDS[:2]).size == index.row_dtype(FIELDS[:2]).itemsize == 58
+
+
+def test_strips_stand_behind_the_places() -> None:
+    """64 bytes for each raw field of the container, in the order of its fields."""
+    fields = ("rgb", "txt", "yuv")
+    row = struct.pack("<QiHHBB IQII IQII IQII 32I", 7, -1, 500, 375, 6, 0, *[0, 1, 2, 3] * 3, *range(100, 132))
+    assert index.row_struct(fields).size == index.row_dtype(fields).itemsize == 18 + 3 * 20 + 2 * 64 == len(row)
+    texts = [struct.pack("<16I", *range(first, first + 16)) for first in (100, 116)]
+    assert index.row_struct(fields).pack(7, -1, 500, 375, 6, 0, *[0, 1, 2, 3] * 3, *texts) == row
+    chunk = index.encode_chunk(row, 0, fields, STAMP)
+    assert struct.unpack_from("<I", chunk, 12) == (206,)
+    (found,) = view([chunk], manifest(1, fields)).rows(np.array([0]))
+    np.testing.assert_array_equal(found["strips"], np.arange(100, 132).reshape(2, 16))
+    with pytest.raises(ContainerError, match="index chunk 0"):
+        view([chunk], manifest(1, ("a", "b", "c"))).stamp()
+    with pytest.raises(ContainerError, match="header says"):
+        index.decode_header(chunk, ("a", "b", "c"))
 
 
 @pytest.mark.parametrize("count", [1, 256, 257, 600])
@@ -169,17 +190,17 @@ def test_headers_are_checked_before_they_are_believed(offset: int, layout: str, 
     struct.pack_into(layout, damaged, offset, value)
     struct.pack_into("<I", damaged, 60, google_crc32c.value(bytes(damaged[:60] + damaged[64:68])))  # a lying author
     with pytest.raises(ContainerError, match=message):
-        index.decode_header(bytes(damaged), 2)
+        index.decode_header(bytes(damaged), FIELDS[:2])
 
 
 def test_a_short_header_is_refused() -> None:
     (chunk,) = chunks(some_rows(300))
     for length in (0, 63, 64, 71):
         with pytest.raises(ContainerError, match=r"shorter|damaged"):
-            index.decode_header(chunk[:length], 2)
+            index.decode_header(chunk[:length], FIELDS[:2])
 
 
 def test_rows_that_are_no_chunk_are_refused() -> None:
     for rows, first in ((b"", 0), (b"x" * 57, 0), (b"x" * 58, 5), (bytes(58 * 65_537), 0)):
         with pytest.raises(ContainerError, match="no chunk"):
-            index.encode_chunk(rows, first, 2, STAMP)
+            index.encode_chunk(rows, first, FIELDS[:2], STAMP)

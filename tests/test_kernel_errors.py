@@ -142,6 +142,7 @@ def test_payloads_from_files(kernel: ModuleType, tmp_path: Path) -> None:
             np.array([crc ^ row[3] for row in rows], np.uint32),
             np.ones(len(rows), np.uint8),
             None,
+            None,
         )
         out, status = np.full((len(rows), 40, 48, 3), 99, np.uint8), np.full(len(rows), -7, np.int32)
         boxes, flips = np.array([WHOLE.box] * len(rows), np.int32), np.zeros(len(rows), np.uint8)
@@ -215,9 +216,11 @@ def test_arrays_that_do_not_fit_are_refused(kernel: ModuleType) -> None:
         (source, boxes, flips, out.astype(np.float32), status, 0, 2),
         (source, boxes, flips, out, status[:1], 0, 2),
         ((source[0][:1], *source[1:]), boxes, flips, out, status, 0, 2),
-        ((*source[:4], source[4][:1], None), boxes, flips, out, status, 0, 2),
-        ((*source[:5], np.zeros((1, 3), np.int32)), boxes, flips, out, status, 0, 2),
-        ((*source[:5], np.zeros((2, 2), np.int32)), boxes, flips, out, status, 0, 2),
+        ((*source[:4], source[4][:1], None, None), boxes, flips, out, status, 0, 2),
+        ((*source[:5], np.zeros((1, 3), np.int32), None), boxes, flips, out, status, 0, 2),
+        ((*source[:5], np.zeros((2, 2), np.int32), None), boxes, flips, out, status, 0, 2),
+        ((*source[:6], np.zeros((1, 16), np.uint32)), boxes, flips, out, status, 0, 2),
+        ((*source[:6], np.zeros((2, 17), np.uint32)), boxes, flips, out, status, 0, 2),
     ]
     for arguments in refused:
         with pytest.raises((OptionError, ValueError, TypeError)):

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from kernel_images import (
     TURNS,
-    Pixels,
     View,
     batch_of,
     each_backend,
@@ -26,68 +23,12 @@ from kernel_images import (
     upright,
 )
 from PIL import Image
+from raw_images import KINDS, SIZES, cases, payload, raw_batch, run, whole
 
 from iofast.errors import OptionError
 from iofast.kernel import raw, twin
-from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, Source, Status, TranscodeRecipe
+from iofast.kernel.contract import DecodeOptions, Kind, Status, TranscodeRecipe
 from iofast.record import RAW_FIELDS
-
-KINDS = (Kind.RGB, Kind.YUV420)
-SIZES = [(1, 1), (2, 1), (1, 2), (3, 3), (4, 5), (5, 4), (17, 13), (64, 9), (71, 53)]
-
-
-class Raw(NamedTuple):
-    """Some raw images as one batch; `alive` is what their addresses point at."""
-
-    source: Source
-    alive: object
-
-
-def payload(kind: Kind, pixels: Pixels) -> bytes:
-    return raw.pack_rgb(pixels) if kind == Kind.RGB else raw.pack_yuv(pixels)
-
-
-def raw_batch(
-    kind: int, payloads: list[bytes], sizes: list[tuple[int, int]], orientation: int = 1, checked: bool = False
-) -> Raw:
-    batch = batch_of(payloads, [orientation] * len(payloads), checked)
-    rows = np.array([(kind, width, height) for width, height in sizes], np.int32)
-    return Raw((*batch.source[:5], rows), batch.payloads)
-
-
-def run(
-    kernel: ModuleType, source: Source, views: list[View], options: DecodeOptions | None = None
-) -> tuple[list[int], Pixels]:
-    """Status and pixels of some rows, whose windows are all as large as the first."""
-    width, height = views[0].size
-    out = np.full((len(views), height, width, 3), 99, np.uint8)
-    status = np.full(len(views), -1, np.int32)
-    boxes, flips = np.array([view.box for view in views], np.int32), np.array([view.flip for view in views], np.uint8)
-    with closing(kernel.Context(options or DecodeOptions())) as context:
-        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(views))
-    return status.tolist(), out
-
-
-def whole(width: int, height: int) -> View:
-    return View((0, 0, width, height, width, height, 0, 0), (width, height))
-
-
-@st.composite
-def views(draw: st.DrawFn, width: int, height: int) -> View:
-    x0, y0 = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
-    x1, y1 = draw(st.integers(x0 + 1, width)), draw(st.integers(y0 + 1, height))
-    virtual = draw(st.integers(1, 90)), draw(st.integers(1, 90))
-    size = draw(st.integers(1, virtual[0])), draw(st.integers(1, virtual[1]))
-    corner = draw(st.integers(0, virtual[0] - size[0])), draw(st.integers(0, virtual[1] - size[1]))
-    return View((x0, y0, x1, y1, *virtual, *corner), size, draw(st.booleans()))
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[Kind, tuple[int, int], View, int, str]:
-    """Kind, upright size, view, orientation and filter."""
-    size = draw(st.one_of(st.sampled_from(SIZES), st.tuples(st.integers(1, 80), st.integers(1, 80))))
-    view, orientation = draw(views(*size)), draw(st.integers(1, 8))
-    return draw(st.sampled_from(KINDS)), size, view, orientation, draw(st.sampled_from(FILTERS))
 
 
 @each_backend
@@ -156,7 +97,7 @@ def test_kinds_stand_side_by_side(kernel: ModuleType) -> None:
     boxes, flips, status = np.array([whole(40, 30).box] * 4, np.int32), np.zeros(4, np.uint8), np.full(4, -1, np.int32)
     pixels = np.empty((4, 30, 40, 3), np.uint8)
     with closing(kernel.Context(DecodeOptions())) as context:
-        kernel.decode_batch(context, (*batch.source[:5], rows), boxes, flips, pixels, status, 0, 4)
+        kernel.decode_batch(context, (*batch.source[:5], rows, None), boxes, flips, pixels, status, 0, 4)
         ways = context.counts().ways
     assert status.tolist() == [Status.OK] * 4
     assert (ways["raw"], sum(ways.values())) == (2, 4)
@@ -220,7 +161,7 @@ def test_payloads_in_a_file(kernel: ModuleType, kind: Kind, checked: bool) -> No
     batch = raw_batch(kind, [payload(kind, photo(*size)) for size in sizes], sizes, checked=checked)
     view = [View((3, 20, 50, 47, 40, 30, 1, 2), (30, 24))] * 3
     source, fd = in_a_file(batch_of([bytes(data) for data in batch.alive], checked=checked))
-    source = (*source[:5], batch.source[5])
+    source = (*source[:5], batch.source[5], None)
     try:
         assert run(kernel, source, view)[0] == [Status.OK] * 3
         np.testing.assert_array_equal(run(kernel, source, view)[1], run(kernel, batch.source, view)[1])
@@ -240,7 +181,7 @@ def test_payloads_in_a_file(kernel: ModuleType, kind: Kind, checked: bool) -> No
 def test_only_the_rows_of_the_crop_are_read(kind: Kind) -> None:
     """Without a checksum, a file that ends behind them is whole enough."""
     source, fd = in_a_file(batch_of([payload(kind, photo(40, 30))]))
-    source = (*source[:5], np.array([(kind, 40, 30)], np.int32))
+    source = (*source[:5], np.array([(kind, 40, 30)], np.int32), None)
     view = View((0, 2, 40, 11, 40, 9, 0, 0), (40, 9))
     whole_file = run(native, source, [view])
     used = 3 * 40 * 11 if kind == Kind.RGB else 40 * 30 + 20 * 15 + 20 * 6  # of Cr, row 6 is the neighbour of row 5
@@ -262,5 +203,7 @@ def test_kinds_are_numbered_as_the_fields() -> None:
 @each_backend
 def test_the_column_of_kinds_is_checked(kernel: ModuleType) -> None:
     source, _alive = raw_batch(Kind.RGB, [bytes(12)], [(2, 2)])
-    with pytest.raises(OptionError, match="raw, the last of source, must have the shape"):
-        run(kernel, (*source[:5], np.zeros((1, 4), np.int32)), [whole(2, 2)])
+    with pytest.raises(OptionError, match="raw must have the shape"):
+        run(kernel, (*source[:5], np.zeros((1, 4), np.int32), None), [whole(2, 2)])
+    with pytest.raises(OptionError, match="strips must have the shape"):
+        run(kernel, (*source[:6], np.zeros((1, 15), np.uint32)), [whole(2, 2)])

@@ -14,10 +14,10 @@ import pytest
 
 # A folder counts as one unit; inside it, imports are its own business.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "record", "ops"}),
+    frozenset({"errors", "record", "ops", "strips"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine"}),
     frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
-    frozenset({"opening", "packing", "dataset", "loader", "bench", "monitor", "commands"}),
+    frozenset({"opening", "packing", "fields", "selection", "dataset", "loader", "bench", "monitor", "commands"}),
     frozenset({"cli", "__main__"}),
 )
 # Sideways: an error may be raised anywhere; in layer 3 everything may open containers, the loader runs a dataset, and
@@ -27,12 +27,12 @@ SIDEWAYS = {
     "ops": {"errors"},
     "__main__": {"cli"},
     "packing": {"opening"},
-    "dataset": {"opening"},
-    "loader": {"opening", "dataset"},
+    "dataset": {"opening", "fields", "selection"},
+    "loader": {"opening", "fields", "dataset"},
     "bench": {"dataset", "loader"},
     "commands": {"opening", "packing", "dataset", "loader", "bench", "monitor"},
 }
-TORCH = {"dataset", "loader", "pixels", "gpu", "stall"}
+TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "stall"}
 TORCH_INSIDE_FUNCTIONS = {"commands"}  # doctor reports on torch, where it is installed
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
 
@@ -89,7 +89,7 @@ def test_imports_go_down(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("order.py", "from iofast.choices import Draw"),  # sideways
+        ("order/orders.py", "from iofast.choices import Draw"),  # sideways
         ("kernel/twin.py", "import iofast.source.folder"),  # up
         ("packing/run.py", "from iofast import loader"),  # sideways, by another spelling
         ("packing/run.py", "def f():\n    import torch"),
@@ -112,7 +112,7 @@ def loaded_by(statement: str) -> set[str]:
     [
         "import iofast",
         "import iofast.cli",
-        "from iofast import pack, open_reader, open_writer, PackOptions, SourceOptions, errors, transforms",
+        "from iofast import pack, open_reader, open_writer, PackOptions, SourceOptions, errors, transforms, watch",
         "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])",
     ],
 )

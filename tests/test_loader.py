@@ -27,7 +27,7 @@ from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.order import Order
+from iofast.order import Population, Shuffled
 
 N = 40
 IMAGES = photographs(N)
@@ -109,7 +109,7 @@ class TestPixels:
         seen = 0
         for batch, (images, labels) in enumerate(loader):
             positions = list(range(7 * batch, min(7 * batch + 7, N)))
-            order = Order(N, True, 9).indices(epoch, np.array(positions)).tolist()
+            order = Shuffled().bind(Population(N), 9).indices(epoch, np.array(positions)).tolist()
             assert labels.tolist() == order
             assert (images.dtype, labels.dtype) == (torch.uint8, torch.int64)
             assert distance(images, by_pillow(transform, 9, epoch, positions, order)) <= 1

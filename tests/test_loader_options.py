@@ -98,8 +98,7 @@ class TestOptions:
             FastLoader(str(place / "numbered.lmdb"))  # type: ignore[arg-type]
 
     def test_an_empty_dataset(self, place: Path, numbered: FastDataset) -> None:
-        dataset = FastDataset(place / "numbered.lmdb")
-        dataset._ranges, dataset._ends = [], np.cumsum([])
+        dataset = FastDataset(place / "numbered.lmdb", indices=[])
         with pytest.raises(OptionError, match=r"nothing to load.*numbered\.lmdb.*0 samples"):
             FastLoader(dataset)
 

@@ -204,10 +204,8 @@ def test_a_failed_job_is_not_kept(stage: str, no_collector: None) -> None:
 def test_a_failed_job_that_nobody_asked_for_is_not_kept(stage: str, no_collector: None) -> None:
     jobs = Alive(lambda number: Failing(number, stage, ValueError))
     made = Prefetch(jobs, 9, num_workers=2, depth=5)
-    failing = made._pending[3]
-    assert failing.done.wait(20)
+    assert eventually(lambda failing=made._pending[3]: failing.finished)
     made.close()
-    del failing
     del made
     assert jobs.count() == 0
 
@@ -367,11 +365,10 @@ EXITS = {
 
 @pytest.fixture(params=EXITS)
 def ending(request: pytest.FixtureRequest) -> str:
-    return SCRIPT + EXITS[request.param]
+    return SCRIPT + EXITS[request.param] + "\nprint(time.monotonic())"
 
 
 def test_the_interpreter_exits(ending: str) -> None:
-    start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", ending], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert time.monotonic() - start < 8  # below the time that a thread is waited for
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.monotonic() - float(done.stdout) < 8  # below the time that a thread is waited for; one clock for all

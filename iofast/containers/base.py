@@ -14,15 +14,24 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest
-from iofast.record import ImageInfo, Record
+from iofast.errors import IofastError
+from iofast.record import ImageInfo, Record, format_key, image_field
+
+# No process has this descriptor, so reading a byte of it fails, and with it only its row.
+UNREADABLE = np.iinfo(np.int32).max
+
+Failures = dict[int, IofastError]  # row of what was asked for → what was wrong with it
 
 
 class Located(NamedTuple):
     """Where the payloads of one field lie, and what the index says of their records: columns of N rows each.
 
-    `crc` is None where the index has no checksums (a plain folder). `width` and `height` are upright, 0 = unknown.
-    `kind` tells raw pixels: 1 + the field's place in `record.RAW_FIELDS`, 0 = any other payload.
+    `crc` is None where the index has no checksums (a plain folder), int64 with -1 where some rows have none (containers
+    and folders joined). `width` and `height` are upright, 0 = unknown.
+    `kind` tells raw pixels: 1 + the field's place in `record.RAW_FIELDS`, 0 = any other payload. `strips` is (N, 16):
+    the CRC32C of each strip of raw pixels (`iofast.strips`), zeros for any other payload; None where none is raw.
     """
 
     indices: NDArray[np.int64]  # the dense indices that were asked for
@@ -35,21 +44,35 @@ class Located(NamedTuple):
     offset: NDArray[np.uint64]
     length: NDArray[np.uint64]
     kind: NDArray[np.uint8]
-    crc: NDArray[np.uint32] | None
+    crc: NDArray[np.uint32] | NDArray[np.int64] | None
+    strips: NDArray[np.uint32] | None
+
+    def rows(self, rows: NDArray[np.int64] | slice) -> Located:
+        """The same columns of some of the rows."""
+        return Located._make(None if column is None else column[rows] for column in self)
+
+    def nowhere(self) -> Located:
+        """The same records without a payload, as those that lack a field: `file` is `ABSENT`, all else is 0."""
+        nothing = np.zeros(len(self.indices), np.uint64)
+        file, kind = np.full(len(nothing), ABSENT, np.uint32), np.zeros(len(nothing), np.uint8)
+        crc = None if self.crc is None else np.zeros(len(nothing), np.uint32)  # of no bytes
+        return self._replace(file=file, offset=nothing, length=nothing, kind=kind, crc=crc)
 
 
 class Payloads(NamedTuple):
     """The `source` of `kernel.decode_batch` for some rows: open descriptors, or addresses where fd is -1.
 
-    `raw` is (N, 3): kind, upright width and height of payloads that are raw pixels; None where there are none.
+    `raw` is (N, 3): kind, upright width and height of payloads that are raw pixels; None where there are none. `strips`
+    as in `Located`: with it and `crcs`, of raw pixels only the strips in the way are read, and each is checked.
     """
 
     fds: NDArray[np.int32]
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
-    crcs: NDArray[np.uint32] | None
+    crcs: NDArray[np.uint32] | NDArray[np.int64] | None  # as `Located.crc`
     orientations: NDArray[np.uint8]
     raw: NDArray[np.int32] | None
+    strips: NDArray[np.uint32] | None
 
 
 class Reader(ABC):
@@ -79,8 +102,35 @@ class Reader(ABC):
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload of one field of one record, without a copy where the container allows it.
 
-        Checked against its CRC32C where the index has one. Raises like `locate`.
+        Checked as a whole against its CRC32C where the index has one. Raises like `locate`.
         """
+
+    @abstractmethod
+    def values(
+        self,
+        indices: NDArray[np.int64],
+        field: str | None = None,
+        *,
+        check: bool = True,
+        failed: Failures | None = None,
+    ) -> list[bytes | None]:
+        """The payloads of one field (default: the image) of many records, None where a record does not have it.
+
+        Read in the order of the file, and nothing else of the records is. Checked against the CRC32C where the index
+        has one, unless `check` is False. Raises like `locate`, and `ContainerError` (a folder: `SourceError`) for a
+        payload that is damaged or cannot be read; with `failed` such a row gets None and its error is put there.
+        """
+
+    def columns(self, indices: NDArray[np.int64]) -> Located:
+        """What the index says of these records: `locate` of the image, or where no record has one, of nothing."""
+        fields = self.manifest.fields
+        if image_field(fields) or not fields:
+            return self.locate(indices)
+        return self.locate(indices, fields[0]).nowhere()
+
+    def keys(self, located: Located) -> list[str]:
+        """The keys of the records in `located`."""
+        return [format_key(position, self.manifest.key_width) for position in located.position.tolist()]
 
     @abstractmethod
     def record(self, index: int) -> Record:

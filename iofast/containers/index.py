@@ -7,7 +7,7 @@ hands out one of them: opening costs the same for a thousand records as for a hu
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
+from iofast.record import RAW_FIELDS
+from iofast.strips import STRIPS
 
 CHUNK_ROWS = 65_536
 BLOCK_ROWS = 256  # one checksum each: 20 KB for three fields, checked in 3 µs when one of its rows is first used
@@ -47,20 +49,29 @@ class ChunkHeader(NamedTuple):
     stamp: Stamp
 
 
-def row_dtype(groups: int) -> np.dtype[Any]:
-    """The type of a row with `groups` places; `place` is an array of (file, offset, length, crc)."""
+def raw_fields(fields: Sequence[str]) -> list[str]:
+    """Those of a container's fields that are raw pixels, and so have checksums of strips in each row."""
+    return [name for name in fields if name in RAW_FIELDS]
+
+
+def row_dtype(fields: Sequence[str]) -> np.dtype[Any]:
+    """The type of a row of a container with these fields.
+
+    `place` has (file, offset, length, crc) for each field, `strips` 16 checksums for each raw one.
+    """
     head = [("position", "<u8"), ("label", "<i4"), ("width", "<u2"), ("height", "<u2"), ("orientation", "u1")]
-    return np.dtype([*head, ("flags", "u1"), ("place", _PLACE, (groups,))])
+    strips = ("strips", "<u4", (len(raw_fields(fields)), STRIPS))
+    return np.dtype([*head, ("flags", "u1"), ("place", _PLACE, (len(fields),)), strips])
 
 
-def row_struct(groups: int) -> struct.Struct:
-    """The same row for `struct`: six numbers, then four for each place."""
-    return struct.Struct("<QiHHBB" + "IQII" * groups)
+def row_struct(fields: Sequence[str]) -> struct.Struct:
+    """The same row for `struct`: six numbers, then four for each place, then bytes for each raw field (b"" = zeros)."""
+    return struct.Struct("<QiHHBB" + "IQII" * len(fields) + f"{4 * STRIPS}s" * len(raw_fields(fields)))
 
 
-def chunk_size(rows: int, groups: int) -> int:
+def chunk_size(rows: int, fields: Sequence[str]) -> int:
     """The bytes of a chunk of so many rows."""
-    return HEADER_SIZE + 4 * _blocks(rows) + rows * row_dtype(groups).itemsize
+    return HEADER_SIZE + 4 * _blocks(rows) + rows * row_dtype(fields).itemsize
 
 
 def chunk_count(records: int) -> int:
@@ -68,22 +79,22 @@ def chunk_count(records: int) -> int:
     return -(-records // CHUNK_ROWS)
 
 
-def encode_chunk(rows: bytes, first: int, groups: int, stamp: Stamp) -> bytes:
+def encode_chunk(rows: bytes, first: int, fields: Sequence[str], stamp: Stamp) -> bytes:
     """A chunk around the bytes of its rows; `first` is the dense index of the first one."""
-    row_size = row_dtype(groups).itemsize
+    row_size = row_dtype(fields).itemsize
     count, rest = divmod(len(rows), row_size)
     if rest or not 1 <= count <= CHUNK_ROWS or first % CHUNK_ROWS:
         raise ContainerError(f"{len(rows)} bytes from row {first} are no chunk of rows of {row_size} bytes")
     step = BLOCK_ROWS * row_size
     checks = b"".join(_U32.pack(google_crc32c.value(rows[at : at + step])) for at in range(0, len(rows), step))
-    head = _HEADER.pack(MAGIC, VERSION, HEADER_SIZE, row_size, first, count, groups, 0, *stamp, 0, 0)
+    head = _HEADER.pack(MAGIC, VERSION, HEADER_SIZE, row_size, first, count, len(fields), 0, *stamp, 0, 0)
     return head + _U32.pack(google_crc32c.value(head + checks)) + checks + rows
 
 
-def decode_header(data: bytes, groups: int) -> ChunkHeader:
+def decode_header(data: bytes, fields: Sequence[str]) -> ChunkHeader:
     """The header at the start of `data`, which must reach to the end of the block checks.
 
-    Raises `ContainerError` unless it is whole, of this version, and its rows have `groups` places.
+    Raises `ContainerError` unless it is whole, of this version, and its rows are those of these fields.
     """
     if len(data) < HEADER_SIZE:
         raise ContainerError(f"an index chunk of {len(data)} bytes is shorter than its header of {HEADER_SIZE}")
@@ -92,7 +103,7 @@ def decode_header(data: bytes, groups: int) -> ChunkHeader:
         found = f"{magic!r} version {version}"
         raise ContainerError(f"an index chunk must begin with {MAGIC!r} version {VERSION}, found {found}")
     fixed = (size, row_size, own, flags, strings, zero)
-    expected = (HEADER_SIZE, row_dtype(groups).itemsize, groups, 0, 0, 0)
+    expected = (HEADER_SIZE, row_dtype(fields).itemsize, len(fields), 0, 0, 0)
     if fixed != expected or not 1 <= rows <= CHUNK_ROWS:
         raise ContainerError(f"an index chunk's header says {(*fixed, rows)}, expected {(*expected, 'up to 65536')}")
     end = HEADER_SIZE + 4 * _blocks(rows)
@@ -113,7 +124,7 @@ class IndexView:
         self, data: NDArray[np.uint8], manifest: Manifest, find: Callable[[int], tuple[int, int]], where: str
     ) -> None:
         self._data, self._find, self._where, self._manifest = data, find, where, manifest
-        self._dtype = row_dtype(len(manifest.fields))
+        self._dtype = row_dtype(manifest.fields)
         self._span = np.arange(self._dtype.itemsize, dtype=np.int64)
         self._starts = np.full(chunk_count(manifest.count), -1, np.int64)  # of the first row of each chunk
         self._checked = np.zeros(chunk_count(manifest.count) * (CHUNK_ROWS // BLOCK_ROWS), np.bool_)
@@ -149,12 +160,12 @@ class IndexView:
     def _open(self, chunk: int) -> Stamp:
         offset, length = self._find(chunk)
         own = min(CHUNK_ROWS, self._manifest.count - chunk * CHUNK_ROWS)
-        groups = len(self._manifest.fields)
         try:
-            if length != chunk_size(own, groups):
-                raise ContainerError(f"it has {length} bytes, expected {chunk_size(own, groups)}")
+            expected = chunk_size(own, self._manifest.fields)
+            if length != expected:
+                raise ContainerError(f"it has {length} bytes, expected {expected}")
             head = self._data[offset : offset + HEADER_SIZE + 4 * _blocks(own)].tobytes()
-            header = decode_header(head, groups)
+            header = decode_header(head, self._manifest.fields)
             if (header.first, header.rows) != (chunk * CHUNK_ROWS, own):
                 raise ContainerError(f"it begins at row {header.first} and has {header.rows}, expected {own}")
             if chunk and header.stamp != self.stamp():

@@ -19,13 +19,15 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Located, Payloads, Reader
-from iofast.containers.index import ABSENT, IndexView, Rows, Stamp
+from iofast.containers.base import Failures, Located, Payloads, Reader
+from iofast.containers.index import ABSENT, IndexView, Rows, Stamp, raw_fields
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import MANIFEST_KEY, LmdbWriter, index_key
 from iofast.containers.manifest import Manifest
+from iofast.containers.values import damaged, read_values
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.record import IMAGE_FIELDS, RAW_FIELDS, Record, format_key
+from iofast.strips import STRIPS
 
 __all__ = ["LmdbReader", "LmdbWriter"]
 
@@ -74,6 +76,7 @@ class LmdbReader(Reader):
             length=length,
             crc=place["crc"].astype(np.uint32),
             kind=_kinds(self.manifest.fields)[number],
+            strips=_strips(self.manifest.fields, rows, number),
         )
 
     @contextlib.contextmanager
@@ -84,10 +87,11 @@ class LmdbReader(Reader):
         crcs = None if located.crc is None else located.crc[rows]
         offsets, lengths = located.offset[rows], located.length[rows]
         fds = np.full(len(offsets), opened.fd, np.int32)
-        raw = None
+        raw = strips = None
         if located.kind[rows].any():
             raw = np.stack((located.kind[rows], located.width[rows], located.height[rows]), 1, dtype=np.int32)
-        yield Payloads(fds, offsets, lengths, crcs, located.orientation[rows], raw)
+            strips = None if located.strips is None else located.strips[rows]
+        yield Payloads(fds, offsets, lengths, crcs, located.orientation[rows], raw, strips)
 
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload in the file's map, without a copy, its CRC32C checked; see `Reader.view`."""
@@ -97,9 +101,19 @@ class LmdbReader(Reader):
         payload = self._open().view(int(located.offset[0]), int(located.length[0]))
         assert located.crc is not None
         if google_crc32c.value(bytes(payload)) != located.crc[0]:
-            name, offset = "image" if field is None else field, int(located.offset[0])
-            raise ContainerError(f"{self.name(index)}: {name} at offset {offset} is damaged: its CRC32C differs")
+            raise damaged(self.name(index), field, int(located.offset[0]))
         return payload
+
+    def values(
+        self,
+        indices: NDArray[np.int64],
+        field: str | None = None,
+        *,
+        check: bool = True,
+        failed: Failures | None = None,
+    ) -> list[bytes | None]:
+        """Payloads of one field, by `pread`; see `Reader.values`."""
+        return read_values(self, self.locate(indices, field), field, check, failed)
 
     def record(self, index: int) -> Record:
         """One record whole, every payload checked."""
@@ -223,6 +237,17 @@ def _look_up(tree: Tree, keys: list[bytes | None], offset: NDArray[np.uint64], l
 def _kinds(fields: tuple[str, ...]) -> NDArray[np.uint8]:
     """The `Located.kind` of each field."""
     return np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)
+
+
+def _strips(fields: tuple[str, ...], rows: Rows, number: NDArray[np.intp]) -> NDArray[np.uint32] | None:
+    """The `Located.strips` of the places `number` of the rows."""
+    strips: NDArray[np.uint32] | None = None
+    for place, name in enumerate(raw_fields(fields)):
+        own = number == fields.index(name)
+        if own.any():
+            strips = np.zeros((len(rows), STRIPS), np.uint32) if strips is None else strips
+            strips[own] = rows["strips"][own, place]
+    return strips
 
 
 def _numbers(fields: tuple[str, ...], field: str | None, rows: Rows, path: str) -> NDArray[np.intp]:

@@ -15,7 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 import lmdb
 
 from iofast.containers.base import Description, Writer
-from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, chunk_size, encode_chunk, row_struct
+from iofast.containers.index import (
+    ABSENT,
+    CHUNK_ROWS,
+    Stamp,
+    chunk_count,
+    chunk_size,
+    encode_chunk,
+    raw_fields,
+    row_struct,
+)
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.spool import Spool, Stored
@@ -153,9 +162,9 @@ class LmdbWriter(Writer):
 
     def _reserve(self, manifest_length: int) -> None:
         """Zeros of the exact size under every reserved key, in transactions of their own."""
-        count, groups = self._spool.count, len(self._spool.fields)
+        count, fields = self._spool.count, self._spool.fields
         for chunk in range(chunk_count(count)):
-            size = chunk_size(min(CHUNK_ROWS, count - chunk * CHUNK_ROWS), groups)
+            size = chunk_size(min(CHUNK_ROWS, count - chunk * CHUNK_ROWS), fields)
             self._put([(index_key(chunk), bytes(size))])
         self._put([(MANIFEST_KEY, bytes(manifest_length))])
         self._commit()
@@ -191,17 +200,19 @@ class LmdbWriter(Writer):
 
     def _fill_index(self, fd: int, tree: Tree, draft: Manifest, forget: Callable[[], None]) -> None:
         stored, places = _every(_ROWS_MAPPED, forget, self._spool.rows()), tree.walk()
-        pack = row_struct(len(draft.fields)).pack
+        pack, raw = row_struct(draft.fields).pack, raw_fields(draft.fields)
         names = {name: number for number, name in enumerate(draft.fields)}
         stamp = Stamp(tree.meta.txnid, tree.meta.last_page)
         for chunk in range(chunk_count(draft.count)):
             rows = itertools.islice(stored, CHUNK_ROWS)
-            body = b"".join([pack(*self._row(row, names, places)) for row in rows])
-            data = encode_chunk(body, chunk * CHUNK_ROWS, len(names), stamp)
+            body = b"".join(
+                [pack(*self._row(row, names, places), *(row.strips.get(name, b"") for name in raw)) for row in rows]
+            )
+            data = encode_chunk(body, chunk * CHUNK_ROWS, draft.fields, stamp)
             _write_over(fd, data, tree.find(index_key(chunk)), len(data))
 
     def _row(self, row: Stored, names: Mapping[str, int], places: Iterator[_Place]) -> list[int]:
-        """The numbers of one index row; takes the record's entries off `places`, which stand in the same order."""
+        """An index row but for its strips; takes the record's entries off `places`, which stand in its order."""
         info = row.info
         numbers = [row.position, info.label, info.width, info.height, info.orientation, 0]
         numbers += [ABSENT, 0, 0, 0] * len(names)

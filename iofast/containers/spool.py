@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import struct
 import tempfile
@@ -19,10 +20,12 @@ import google_crc32c
 from iofast.containers.base import Description
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard, check_split_name
 from iofast.errors import ContainerError
-from iofast.record import KEY_WIDTH, LABEL_FIELD, MAX_PAYLOAD, ImageInfo, check_field, format_key
+from iofast.record import KEY_WIDTH, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, ImageInfo, check_field, format_key
+from iofast.strips import STRIPS, raw_length, spans, strip_bounds
 
 _ROW = struct.Struct("<QiHHBH")
 _FIELD = struct.Struct("<HII")
+_STRIPS = struct.Struct(f"<{STRIPS}I")
 
 
 class Stored(NamedTuple):
@@ -31,6 +34,7 @@ class Stored(NamedTuple):
     position: int
     info: ImageInfo
     fields: list[tuple[str, int, int]]  # name, length, CRC32C; sorted by name
+    strips: dict[str, bytes]  # of raw fields: the CRC32C of each strip, as the index has them
 
 
 class Spool:
@@ -62,15 +66,16 @@ class Spool:
         if split not in self._splits:
             self._splits[split] = self.count
         self._split, self._last, self._top = split, position, max(self._top, info.label)
-        entries, identity = [], []
+        entries, strips, identity = [], [], []
         for name in sorted(fields):
             length, crc = len(fields[name]), google_crc32c.value(fields[name])
             entries.append(_FIELD.pack(self._slots.setdefault(name, len(self._slots)), length, crc))
+            strips += [strip_checks(name, fields[name], info)] if name in RAW_FIELDS else []
             text = b"%c%s%c%s" % (len(key), key.encode(), len(name), name.encode())
             identity.append(text + struct.pack("<II", length, crc))
         self._hash.update(b"".join(identity))
         row = _ROW.pack(position, info.label, info.width, info.height, info.orientation, len(entries))
-        self._file.write(row + b"".join(entries))
+        self._file.write(row + b"".join(entries + strips))
         self.count += 1
         return key
 
@@ -82,7 +87,8 @@ class Spool:
             position, label, width, height, orientation, number = _ROW.unpack(self._file.read(_ROW.size))
             entries = _FIELD.iter_unpack(self._file.read(_FIELD.size * number))
             fields = [(names[slot], length, crc) for slot, length, crc in entries]
-            yield Stored(position, ImageInfo(label, width, height, orientation), fields)
+            strips = {name: self._file.read(_STRIPS.size) for name, _, _ in fields if name in RAW_FIELDS}
+            yield Stored(position, ImageInfo(label, width, height, orientation), fields, strips)
 
     def manifest(self, description: Description, shards: tuple[Shard, ...]) -> Manifest:
         """The manifest of what was written. Raises `ContainerError` if there are fewer classes than labels."""
@@ -133,6 +139,15 @@ class Spool:
             raise ContainerError(f"split {split} was left and may not be entered again")
         if self._splits and WHOLE in (split, self._split):
             raise ContainerError(f"{WHOLE!r} means the union and cannot stand beside other splits")
+
+
+def strip_checks(field: str, payload: bytes, info: ImageInfo) -> bytes:
+    """The CRC32C of each strip of raw pixels; zeros for a payload of another length than the record's size says."""
+    width, height = (info.height, info.width) if info.orientation >= 5 else (info.width, info.height)
+    if len(payload) != raw_length(field, width, height):
+        return bytes(_STRIPS.size)
+    strips = (spans(field, width, height, *pairs) for pairs in itertools.pairwise(strip_bounds(height)))
+    return _STRIPS.pack(*(google_crc32c.value(b"".join(payload[a:b] for a, b in parts)) for parts in strips))
 
 
 def _check_info(fields: Mapping[str, bytes], info: ImageInfo) -> None:

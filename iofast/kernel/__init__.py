@@ -29,6 +29,7 @@ from iofast.kernel.contract import (
 __all__ = [
     "Context",
     "decode_batch",
+    "decode_each",
     "decode",
     "read_header",
     "transcode",
@@ -58,7 +59,7 @@ _missing: str | None = None  # why the native kernel is not in use
 
 if _wanted != "python":
     try:
-        from iofast.kernel.native import Context, crc32c, decode, decode_batch, read_header, transcode
+        from iofast.kernel.native import Context, crc32c, decode, decode_batch, decode_each, read_header, transcode
     except ImportError as error:
         if _wanted == "native":
             raise
@@ -77,6 +78,7 @@ else:
         crc32c,
         decode,
         decode_batch,
+        decode_each,
         read_header,
         transcode,
     )

@@ -13,6 +13,7 @@ def decode_batch(
     crcs: Buffer | None,
     orientations: Buffer,
     raw: Buffer | None,
+    strips: Buffer | None,
     boxes: Buffer,
     flips: Buffer,
     out: Buffer,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +23,29 @@ Source = tuple[
     NDArray[np.int32],  # fds: open descriptors; -1 = the offset is an address the caller keeps alive
     NDArray[np.uint64],  # offsets
     NDArray[np.uint64],  # lengths
-    "NDArray[np.uint32] | None",  # CRC32C of each payload; None = not checked
+    "NDArray[np.uint32] | NDArray[np.int64] | None",  # CRC32C of each payload; None, or -1 in int64 = not checked
     NDArray[np.uint8],  # EXIF orientation, 1-8, to be applied
     "NDArray[np.int32] | None",  # (N, 3): `Kind`, upright width and height; None = all are encoded images
+    "NDArray[np.uint32] | None",  # (N, 16): CRC32C of each strip of raw pixels; None = they are checked as a whole
 ]
+
+
+def by_check(source: Source, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
+    """Rows [start, stop) of a source as runs of rows that are all checked or all not.
+
+    Checksums in int64 become uint32, or None; a source with others is given as it is.
+    """
+    crcs = source[3]
+    if crcs is None or crcs.dtype != np.int64:
+        yield source, start, stop
+        return
+    if crcs.shape != source[1].shape or stop > len(crcs):
+        raise OptionError(f"crcs must have the shape {source[1].shape} and rows to {stop}, found {crcs.shape}")
+    checked, plain = crcs >= 0, crcs.astype(np.uint32)
+    turns = np.flatnonzero(checked[start + 1 : stop] != checked[start : stop - 1]) + start + 1
+    for first, last in pairwise([start, *turns.tolist(), stop]):
+        if last > first:
+            yield (*source[:3], plain if checked[first] else None, *source[4:]), first, last
 
 
 class Kind(IntEnum):
@@ -88,6 +109,7 @@ class DecodeOptions:
 
 # the native kernel's numbering; the last is the twin's
 WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "pillow")
+Timed = Literal["read", "all"]  # which stages a context reads the clock for
 STAGES = ("read", "check", "scan", "splice", "entropy", "transform", "colour", "libjpeg", "axes", "resample")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 
 import google_crc32c
@@ -33,10 +33,13 @@ from iofast.kernel.contract import (
     Kind,
     Source,
     Status,
+    Timed,
     Transcoded,
     TranscodeRecipe,
     mcus_per_row,
 )
+from iofast.record import RAW_FIELDS
+from iofast.strips import STRIPS, spans, strip_bounds
 
 Buffer = bytes | bytearray | memoryview
 
@@ -49,7 +52,7 @@ _SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
 class Context:
     """What one thread decodes with. The twin keeps nothing between calls; the native kernel keeps its scratch here."""
 
-    def __init__(self, options: DecodeOptions, *, timed: bool = False, way: str | None = None) -> None:
+    def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, way: str | None = None) -> None:
         self.options = options
         self.timed, self.way = timed, way  # of no effect: the twin reads no clock and knows one way
         self.closed = False
@@ -79,7 +82,10 @@ def decode_batch(
     `boxes` is (N, 8): the region x0, y0, x1, y1 in upright source pixels, the virtual width and height it is resampled
     to, and x, y of the window of the virtual image that is wanted, which has the size of `out`. `flips` is (N,): 1
     mirrors left to right. `out` is uint8 (N, height, width, 3) of any strides. Each row's `Status` goes to `status`,
-    and a row that failed is filled with zeros. Raises `OptionError` if the arrays do not fit together.
+    and a row that failed is filled with zeros. Where `source` has checksums, every byte that is used is checked: an
+    encoded image as a whole, and raw pixels without `strips` too; with them only the strips that hold rows of the
+    region are read and checked, so damage in the others is not noticed. Raises `OptionError` if the arrays do not fit
+    together.
     """
     if context.closed:
         raise OptionError("decode_batch was called with a context that is closed")
@@ -118,6 +124,38 @@ def decode_rows(
             status[row] = pillow.failure(error).status
 
 
+def decode_each(
+    context: Context,
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    outs: Sequence[NDArray[np.uint8]],
+    status: NDArray[np.int32],
+) -> None:
+    """`decode_batch` of all rows, each into an array (height, width, 3) of its own size and any strides."""
+    check_each(source, boxes, flips, outs, status)
+    for row, out in enumerate(outs):
+        one = slice(row, row + 1)
+        columns: Source = tuple(None if column is None else column[one] for column in source)  # type: ignore[assignment]
+        decode_batch(context, columns, boxes[one], flips[one], out[None], status[one], 0, 1)
+
+
+def check_each(
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    outs: Sequence[NDArray[np.uint8]],
+    status: NDArray[np.int32],
+) -> None:
+    """Raise `OptionError` unless every array has a row for each of `outs`."""
+    lengths = {len(column) for column in (*source, boxes, flips, status) if column is not None}
+    if lengths - {len(outs)}:
+        raise OptionError(f"decode_each wants {len(outs)} rows, as outs has, found {sorted(lengths)}")
+    if any(out.ndim != 3 or out.shape[2] != 3 or out.dtype != np.uint8 or 0 in out.shape for out in outs):
+        shapes = ", ".join(f"{out.dtype} {out.shape}" for out in outs)
+        raise OptionError(f"each of outs must be uint8 of shape (height, width, 3), found {shapes:.200}")
+
+
 def _check_shapes(
     source: Source,
     boxes: NDArray[np.int32],
@@ -130,7 +168,9 @@ def _check_shapes(
     if boxes.shape != (len(out), 8):
         raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
     if source[5] is not None and source[5].shape != (len(out), 3):
-        raise OptionError(f"raw, the last of source, must have the shape ({len(out)}, 3), found {source[5].shape}")
+        raise OptionError(f"raw must have the shape ({len(out)}, 3), found {source[5].shape}")
+    if source[6] is not None and source[6].shape != (len(out), STRIPS):
+        raise OptionError(f"strips must have the shape ({len(out)}, {STRIPS}), found {source[6].shape}")
     columns = [column for column in (*source[:5], flips, status) if column is not None]
     if any(column.shape != (len(out),) for column in columns):
         shapes = ", ".join(str(column.shape) for column in columns)
@@ -138,13 +178,34 @@ def _check_shapes(
 
 
 def _payload(source: Source, row: int, max_bytes: int) -> bytes:
-    fd, offset, length = (int(column[row]) for column in source[:3])
+    length = int(source[2][row])
     if length > max_bytes:
         raise pillow.StatusError(Status.LIMIT)
-    data = ctypes.string_at(offset, length) if fd == -1 else _read(fd, offset, length)
-    if source[3] is not None and crc32c(data) != source[3][row]:
+    data = _bytes(source, row, 0, length)
+    if source[3] is not None and source[3][row] >= 0 and crc32c(data) != source[3][row]:
         raise pillow.StatusError(Status.CHECKSUM)
     return data
+
+
+def _strips(source: Source, row: int, kind: int, stored: tuple[int, int], rows: tuple[int, int]) -> bytes:
+    """A raw payload of which only the strips that hold these rows are read, each of them checked; else zeros."""
+    field, data, bounds = RAW_FIELDS[kind - 1], bytearray(int(source[2][row])), strip_bounds(stored[1])
+    first, end = raw.pairs_to_read(kind, stored[1], *rows)
+    for start, stop in spans(field, *stored, first, end):
+        data[start:stop] = _bytes(source, row, start, stop - start)
+    assert source[6] is not None
+    for above, below, expected in zip(bounds, bounds[1:], source[6][row].tolist(), strict=False):
+        if first <= above < below <= end:
+            own = b"".join(data[start:stop] for start, stop in spans(field, *stored, above, below))
+            if crc32c(own) != expected:
+                raise pillow.StatusError(Status.CHECKSUM)
+    return bytes(data)
+
+
+def _bytes(source: Source, row: int, start: int, length: int) -> bytes:
+    """Some bytes of a payload."""
+    fd, offset = int(source[0][row]), int(source[1][row]) + start
+    return ctypes.string_at(offset, length) if fd == -1 else _read(fd, offset, length)
 
 
 def _read(fd: int, offset: int, length: int) -> bytes:
@@ -194,7 +255,11 @@ def _raw_window(
         raise pillow.StatusError(Status.TRUNCATED if length < raw.length(kind, width, height) else Status.CORRUPT)
     _check_box(box, size, (width, height))
     stored = (height, width) if 5 <= orientation <= 8 else (width, height)
-    pixels = Image.fromarray(raw.unpack(_payload(source, row, options.max_bytes), kind, *stored))
+    if source[3] is None or source[3][row] < 0 or source[6] is None:
+        data = _payload(source, row, options.max_bytes)
+    else:
+        data = _strips(source, row, kind, stored, raw.stored_rows(box, (width, height), orientation))
+    pixels = Image.fromarray(raw.unpack(data, kind, *stored))
     return _rgb(pillow.resample(pillow.turn(pixels, orientation), box, size, options.filter))
 
 

@@ -1,49 +1,54 @@
 """FastLoader: batches of decoded, augmented images, made ahead of the training step by threads.
 
 order and choices say what a batch is, the reader where its bytes lie, the kernel makes pixels of them without the GIL
-(batches.py), and `prefetch` keeps a few batches ahead. Nothing about a batch depends on how many threads made it.
+(samples.py), and `prefetch` keeps a few batches ahead. Nothing about a batch depends on how many threads made it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
-from iofast import pixels
+from iofast import kernel, pixels
 from iofast.dataset import FastDataset
-from iofast.errors import OptionError
-from iofast.loader.batches import SLICE, BatchJob, Contexts, Plan
+from iofast.errors import OptionError, StateError
+from iofast.loader.assemble import Batch
+from iofast.loader.auto import Auto, Setting, State, first
+from iofast.loader.batches import BatchJob, Made, Slice
+from iofast.loader.canvas import padded
+from iofast.loader.failures import Failure, Ledger, OnError
+from iofast.loader.mapping import SampleFunction
+from iofast.loader.options import AnyOrder
 from iofast.loader.options import LoaderOptions as LoaderOptions
+from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Prefetch
-from iofast.machine import cores
+from iofast.loader.state import Progress
+from iofast.loader.stats import LoaderStats
+from iofast.loader.tally import Contexts
+from iofast.machine import cores_of_rank
+from iofast.stall import StallClock
 from iofast.transforms import Pipeline, Transform
 
-Batch = tuple[torch.Tensor, torch.Tensor]
 
-
-class LoaderStats(NamedTuple):
-    """`images`: decoded so far. `ways`: how many of them in which way; `kernel.Counts` says what the names mean."""
-
-    images: int
-    ways: dict[str, int]
-
-
-class FastLoader(Iterable[Batch]):
+class FastLoader(Iterable[Any]):
     """Iterate over `(images, labels)` batches of a FastDataset; each `iter()` is the next epoch.
 
-    `images` is (N, 3, H, W) of `dtype`, `labels` int64 of shape (N,), -1 where there is none; both on `device`. With
-    several ranks every rank gets equally many batches; where the last one had to be filled up, `last_valid` (bool,
-    (N,)) says which of its samples are real.
+    `images` is (N, 3, H, W) of `dtype`, `labels` int64 of shape (N,), -1 where there is none; both on `device`. A
+    dataset with `fields` gives dictionaries instead, with a mask `valid`. With several ranks every rank gets equally
+    many batches; where the last one had to be filled up, `last_valid` (bool, (N,)) says which of its samples are real.
 
         loader = FastLoader(FastDataset("out.lmdb"), batch_size=256, shuffle=True, transform=T.train(224),
                             dtype=torch.float32)
         for images, labels in loader: ...
 
+    `state_dict()` says in a few hundred bytes where the newest iterator is; after `load_state_dict` the next `iter()`
+    goes on there, with any number of workers, and of ranks that make the same global batch.
+
     Raises `OptionError` at construction for options that cannot be carried out, and while iterating `DecodeError`
-    naming the image that cannot be decoded.
+    naming the sample that cannot be made, or `ErrorBudgetError` where there are too many of them.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class FastLoader(Iterable[Batch]):
         batch_size: int = 1,
         shuffle: bool = False,
         *,
+        order: AnyOrder | None = None,
         seed: int = 0,
         drop_last: bool = False,
         num_workers: int | Literal["auto"] = "auto",
@@ -59,9 +65,17 @@ class FastLoader(Iterable[Batch]):
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.uint8,
         memory_format: torch.memory_format = torch.channels_last,
-        prefetch: int = 3,
+        prefetch: int | Literal["auto"] = "auto",
         pixels: Literal["exact", "fast"] = "exact",
         check: Literal["crc"] | None = "crc",
+        truncated: Literal["strict", "accept"] = "strict",
+        on_error: OnError = "raise",
+        max_errors: int | None = None,
+        ragged: Literal["raise", "list", "pad"] = "raise",
+        collate: Mapping[str, Callable[[list[Any]], Any]] | None = None,
+        map_sample: SampleFunction | None = None,
+        map_processes: int = 0,
+        map_batch: Callable[[Any], Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -70,7 +84,10 @@ class FastLoader(Iterable[Batch]):
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None
         self._plan = Plan(dataset, self.options)
-        self._epoch = 0
+        self._ledger = Ledger(self.options.on_error, self.options.max_errors)
+        self._auto: State | None = None  # of the last epoch
+        self._progress: Progress | None = None  # of the newest iterator
+        self._start: tuple[int, int] | None = (0, 0)  # (epoch, batch) of the next one, where it was said
 
     def __len__(self) -> int:
         """Batches per epoch and rank."""
@@ -78,52 +95,165 @@ class FastLoader(Iterable[Batch]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next `iter()` begins."""
-        return self._epoch
+        """The epoch that the next `iter()` begins, or goes on with."""
+        return self._next()[0]
+
+    @property
+    def clock(self) -> StallClock:
+        """How long the consumer waits; `watch(loader)` reads it."""
+        return self._plan.clock
 
     @property
     def stats(self) -> LoaderStats:
-        """What this loader's threads have done so far, over all epochs."""
-        ways = self._plan.tally.ways()
-        return LoaderStats(images=sum(ways.values()), ways=ways)
+        """What this loader has done so far, over all epochs."""
+        plan, (ways, times) = self._plan, self._plan.tally.sum()
+        setting = self._setting()
+        return LoaderStats(
+            images=sum(ways.values()),
+            ways={way: ways[way] for way in kernel.WAYS},
+            errors=self._ledger.errors,
+            stages=plan.stages.stats(),
+            meter=plan.clock.stats,
+            num_workers=setting.num_workers,
+            depth=setting.depth,
+            cpu_share=times.cpu_share(cores_of_rank()),
+        )
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The last samples (up to 1000) that could not be made, with name and reason, of the batches returned."""
+        return list(self._ledger.recent)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next `iter()` begin `epoch`. Without it each `iter()` begins the one after the last."""
+        """Let the next `iter()` begin `epoch`; with the epoch that a state or an iterator is in, go on in it.
+
+        Not needed: without it each `iter()` begins the epoch after the last.
+        """
         if epoch < 0:
             raise OptionError(f"epoch must be 0 or more, found {epoch}")
-        self._epoch = epoch
+        here = self._here()
+        self._start = here if here[0] == epoch else (epoch, 0)
 
-    def __iter__(self) -> Iterator[Batch]:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        return self._batches(epoch)
+    def state_dict(self) -> dict[str, Any]:
+        """Where the newest iterator is: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
+        return self._plan.identity().state(*self._here())
 
-    def _batches(self, epoch: int) -> Iterator[Batch]:
-        plan, options = self._plan, self.options
-        workers = cores() if options.num_workers == "auto" else options.num_workers
-        slices = len(self) * -(-options.batch_size // SLICE)  # of the epoch: more threads would have nothing to do
-        contexts = Contexts(plan.decode)
-        counted = plan.tally.begin(contexts)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next `iter()` go on where `state` was taken. Raises `StateError` naming what differs."""
+        self._start = self._plan.identity().place(state, len(self))
+
+    def peek(self) -> Batch:
+        """The batch that would come next, without taking it: nothing of the loader's place or counts changes."""
+        epoch, batch = self._here()
+        made = self._prefetch(Contexts(self._plan.decode), epoch, batch, batch + 1)
         try:
-            made = Prefetch(
-                lambda batch: BatchJob(plan, contexts, epoch, batch),
-                len(self),
-                num_workers=min(workers, slices),
-                depth=options.prefetch,
-            )
-            try:
-                for images, labels, valid in made:
-                    self.last_valid = valid
-                    yield self._deliver(images, labels)
-            finally:
-                made.close()
+            return self._deliver(next(made).batch)
         finally:
+            made.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        progress = self._progress
+        if self._start is None and self._plan.world_size > 1 and progress is not None and progress.unfinished:
+            raise StateError(
+                f"this iter() would abandon epoch {progress.epoch} after {progress.batch} of {progress.count} batches, "
+                f"and the other ranks may not: say on every rank what comes next, set_epoch({progress.epoch + 1}), or "
+                f"set_epoch({progress.epoch}) to go on in this one; peek() looks at a batch and takes none"
+            )
+        epoch, batch = self._next()
+        self._start, self._progress = None, Progress(epoch, batch, len(self))
+        return self._batches(self._progress)
+
+    def _here(self) -> tuple[int, int]:
+        """(epoch, batch) to go on at."""
+        if self._start is not None:
+            return self._start
+        assert self._progress is not None
+        return self._progress.next
+
+    def _next(self) -> tuple[int, int]:
+        """(epoch, batch) of the next `iter()`: an epoch that was left is not gone on with, unless it was said."""
+        if self._start is not None:
+            return self._start
+        assert self._progress is not None
+        return self._progress.epoch + 1, 0
+
+    def _batches(self, progress: Progress) -> Iterator[Batch]:
+        plan, errors = self._plan, 0
+        clock = plan.clock.begin(progress.epoch)
+        clock.waiting()
+        contexts = Contexts(plan.decode)
+        made = self._prefetch(contexts, progress.epoch, progress.batch, progress.count)
+        counted = plan.tally.begin(contexts, made)
+        auto = Auto(made, plan.limits, self._auto) if self.options.num_workers == "auto" else None
+        clock.began()
+        try:
+            while True:
+                clock.waiting()
+                plan.stages.queue.observe(made.ready, made.depth)
+                result = next(made, None)
+                if result is None:
+                    return
+                clock.arrived()
+                batch, valid, failures = result
+                del result  # whoever takes the batch is to be the only one that holds it
+                errors = self._ledger.add(failures, errors)
+                self.last_valid = torch.from_numpy(valid)
+                batch = self._deliver(batch)
+                progress.batch += 1
+                clock.got(len(valid))
+                yield batch
+                del batch  # or it would live until the next one is there
+                if auto is not None:
+                    auto.watch()
+                    self._auto = auto.state
+        finally:
+            made.close()
+            clock.left()
             plan.tally.end(counted)
 
-    def _deliver(self, images: torch.Tensor, labels: torch.Tensor) -> Batch:
-        device = self._plan.device
-        if device.type == "cpu":
-            return images, labels
-        images = images.to(device, non_blocking=True)
-        ops, options = self._plan.pipeline.ops, self.options
-        images = pixels.apply(images, ops, dtype=options.dtype, memory_format=options.memory_format)
-        return images, labels.to(device, non_blocking=True)
+    def _setting(self) -> Setting:
+        limits = self._plan.limits
+        if self.options.num_workers != "auto":
+            return Setting(limits.max_workers, limits.max_depth)
+        return (self._auto or first(limits)).setting
+
+    def _prefetch(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Prefetch[Made, Slice]:
+        plan, setting = self._plan, self._setting()
+        slices = (stop - start) * plan.limits.slices  # more threads would have nothing to do
+        return Prefetch(
+            lambda batch: BatchJob(plan, contexts, epoch, batch),
+            stop,
+            num_workers=max(1, min(setting.num_workers, slices)),
+            depth=setting.depth,
+            start=start,
+        )
+
+    def _deliver(self, batch: Batch) -> Batch:
+        plan = self._plan
+        if plan.device.type != "cpu":
+            batch = _moved(plan, batch)
+            if self.options.map_batch is not None:
+                made: Batch = self.options.map_batch(batch)
+                return made
+        return batch
+
+
+def _moved(plan: Plan, batch: Batch) -> Batch:
+    """The batch on the plan's device, pixel operations done there."""
+    if isinstance(batch, dict):
+        return {name: _to_device(plan, value, name == "image") for name, value in batch.items()}
+    return _to_device(plan, batch[0], True), _to_device(plan, batch[1], False)
+
+
+def _to_device(plan: Plan, value: Any, images: bool) -> Any:
+    if isinstance(value, list) and images:
+        there = [_to_device(plan, each.unsqueeze(0), True)[0] for each in value]
+        return padded(there, plan.options.memory_format) if plan.options.ragged == "pad" else there
+    if not isinstance(value, torch.Tensor):
+        return value
+    plan.stages.transfer.add(1, nbytes=value.nbytes)
+    moved = value.to(plan.device, non_blocking=True)
+    if images and moved.dtype == torch.uint8:
+        ops, options = plan.pipeline.ops, plan.options
+        return pixels.apply(moved, ops, dtype=options.dtype, memory_format=options.memory_format)
+    return moved

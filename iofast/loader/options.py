@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import torch
 
 from iofast import pixels
 from iofast.errors import OptionError
-from iofast.order import MAX_SAMPLES, MAX_SEED
+from iofast.loader.failures import OnError
+from iofast.loader.mapping import SampleFunction
+from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.transforms import Pipeline, Transform
 from iofast.transforms import compile as compile_transform
 
+AnyOrder = Mode | Iterable[int]  # one of iofast.order's, or a torch Sampler
+
 MAX_WORKERS = 256
 MAX_PREFETCH = 64
+
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "pixels": ("exact", "fast"),
+    "check": ("crc", None),
+    "truncated": ("strict", "accept"),
+    "on_error": ("raise", "replace", "drop"),
+    "ragged": ("raise", "list", "pad"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +37,37 @@ class LoaderOptions:
 
     batch_size      samples per batch and rank
     shuffle         a new permutation each epoch, a function of (seed, epoch)
+    order           any other order: one of iofast.order's (Blocks, Weighted, Balanced, Repeated, Mixed, Buckets), or a
+                    torch Sampler
     seed            of the order and of every random choice, 0 to 2^64-1
     drop_last       leave out the last batch of an epoch where it is short
-    num_workers     decoding threads; "auto" = the cores this process may use
+    num_workers     decoding threads; "auto" = the fewest that keep the consumer from waiting, at most one for each core
+                    that this rank may use
     transform       a list from iofast.transforms; without one all images must be of one size
     device          where batches go; copied from page-locked memory where it is a GPU
     dtype           uint8 as decoded, or a float type: normalised, or scaled to [0, 1] without Normalize
     memory_format   torch.channels_last (default) or torch.contiguous_format
-    prefetch        batches made ahead of the consumer
+    prefetch        batches made ahead of the consumer; "auto" = the fewest that keep it from waiting, or 3 where
+                    num_workers is a number
     pixels          "exact" (within 1 level of Pillow) or "fast" (DCT scaling in training transforms)
-    check           "crc": damaged bytes raise where the container has checksums; None: they are not looked for
+    check           "crc": every byte that is used is checked, and damage is an error, where the container has checksums
+                    (of raw pixels only the strips that a crop needs are used); None: damage is not looked for
+    truncated       "strict": a JPEG that ends early or is damaged is an error; "accept": what can be decoded of it
+    on_error        a sample that cannot be made: "raise", "replace" it by another, drawn from (seed, epoch, position,
+                    attempt), or "drop" it, which leaves the batch shorter. A batch in which all fail always raises
+    max_errors      so many samples of an epoch may fail before ErrorBudgetError; None = any number
+    ragged          images of different sizes: "raise", a "list" of (3, h, w) tensors, "pad" with zeros to the largest
+    collate         field name -> function from the list of a batch's values to what the batch has there
+    map_sample      function (sample dictionary, numpy Generator) -> dictionary, called for each sample after decoding
+    map_processes   so many processes to call it in; 0 = the threads that decode
+    map_batch       function of the finished batch, called in a decoding thread; with a GPU in the consumer's
     rank            this process's number and how many there are; found from torch.distributed when left out
     world_size
     """
 
     batch_size: int = 1
     shuffle: bool = False
+    order: AnyOrder | None = None
     seed: int = 0
     drop_last: bool = False
     num_workers: int | Literal["auto"] = "auto"
@@ -48,22 +75,34 @@ class LoaderOptions:
     device: str | torch.device = "cpu"
     dtype: torch.dtype = torch.uint8
     memory_format: torch.memory_format = torch.channels_last
-    prefetch: int = 3
+    prefetch: int | Literal["auto"] = "auto"
     pixels: Literal["exact", "fast"] = "exact"
     check: Literal["crc"] | None = "crc"
+    truncated: Literal["strict", "accept"] = "strict"
+    on_error: OnError = "raise"
+    max_errors: int | None = None
+    ragged: Literal["raise", "list", "pad"] = "raise"
+    collate: Mapping[str, Callable[[list[Any]], Any]] | None = None
+    map_sample: SampleFunction | None = None
+    map_processes: int = 0
+    map_batch: Callable[[Any], Any] | None = None
     rank: int | None = None
     world_size: int | None = None
 
     def __post_init__(self) -> None:
         _check_whole("batch_size", self.batch_size, 1, MAX_SAMPLES)
         _check_whole("seed", self.seed, 0, MAX_SEED)
-        _check_whole("prefetch", self.prefetch, 1, MAX_PREFETCH)
+        if self.prefetch != "auto":
+            _check_whole("prefetch (or 'auto')", self.prefetch, 1, MAX_PREFETCH)
         if self.num_workers != "auto":
             _check_whole("num_workers (or 'auto')", self.num_workers, 1, MAX_WORKERS)
-        if self.pixels not in ("exact", "fast"):
-            raise OptionError(f"pixels must be 'exact' or 'fast', found {self.pixels!r}")
-        if self.check not in ("crc", None):
-            raise OptionError(f"check must be 'crc' or None, found {self.check!r}")
+        for name, allowed in _CHOICES.items():
+            _check_choice(name, getattr(self, name), allowed)
+        _check_whole("map_processes", self.map_processes, 0, MAX_WORKERS)
+        if self.max_errors is not None:
+            _check_whole("max_errors", self.max_errors, 0, MAX_SAMPLES)
+        self._check_order()
+        self._check_functions()
         if self.memory_format not in (torch.channels_last, torch.contiguous_format):
             raise OptionError(f"memory_format must be channels_last or contiguous_format, found {self.memory_format}")
         if (self.rank is None) != (self.world_size is None):
@@ -76,6 +115,37 @@ class LoaderOptions:
             object.__setattr__(self, "transform", pipeline)  # what was given may be an iterator, now at its end
         pixels.check_dtype(pipeline.ops, self.dtype)
         object.__setattr__(self, "device", _checked_device(self.device))
+
+    @property
+    def mode(self) -> Mode:
+        """What `shuffle` or `order` says."""
+        if isinstance(self.order, Mode):
+            return self.order
+        return Shuffled() if self.shuffle else Sequential()
+
+    def _check_order(self) -> None:
+        if self.order is None:
+            return
+        if self.shuffle:
+            raise OptionError(f"shuffle=True and order={self.order!r} cannot both say what comes when: leave one out")
+        if not isinstance(self.order, Mode):
+            object.__setattr__(self, "order", Sampled(self.order))
+
+    def _check_functions(self) -> None:
+        for name in ("map_sample", "map_batch"):
+            if (value := getattr(self, name)) is not None and not callable(value):
+                raise OptionError(f"{name} must be callable, found {value!r}")
+        for name, value in (self.collate or {}).items():
+            if not callable(value):
+                raise OptionError(f"collate[{name!r}] must be callable, found {value!r}")
+        if self.map_processes and self.map_sample is None:
+            raise OptionError(f"map_processes={self.map_processes} has nothing to run without map_sample")
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
+    if value not in allowed:
+        *most, last = map(repr, allowed)
+        raise OptionError(f"{name} must be {', '.join(most)} or {last}, found {value!r}")
 
 
 def _check_whole(name: str, value: object, low: int, high: int) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.containers.base import Located, Payloads, Reader
+from iofast.containers.base import UNREADABLE, Failures, Located, Payloads, Reader
+from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
 from iofast.kernel.contract import MAX_BYTES
@@ -25,8 +26,6 @@ IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever i
 # Held by one reader at one moment, over all threads; further files are read into memory, which costs 35 us for a file
 # of 110 KiB where opening costs 4, mostly for fresh memory.
 MAX_DESCRIPTORS = 64
-# No process has this descriptor, so reading a byte of it fails, and with it only its row.
-UNREADABLE = np.iinfo(np.int32).max
 
 _FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif"}
 
@@ -83,6 +82,7 @@ class FolderReader(Reader):
             length=index.size[rows],
             crc=None,
             kind=np.zeros(len(rows), np.uint8),
+            strips=None,
         )
 
     @contextlib.contextmanager
@@ -93,7 +93,8 @@ class FolderReader(Reader):
         """
         source = self._open().source
         base = os.fsencode(source.root)
-        paths = [os.path.join(base, source.paths[row]) for row in located.file[start:stop].tolist()]
+        files = located.file[start:stop].tolist()
+        paths = [os.path.join(base, source.paths[row]) if row != ABSENT else b"" for row in files]
         fds = np.full(len(paths), UNREADABLE, np.int32)
         offsets, lengths = np.zeros(len(paths), np.uint64), np.zeros(len(paths), np.uint64)
         held: list[int] = []
@@ -110,7 +111,7 @@ class FolderReader(Reader):
                     lengths[row] = len(buffers[-1]) or 1
                     if len(buffers[-1]):
                         fds[row], offsets[row] = -1, buffers[-1].ctypes.data
-            yield Payloads(fds, offsets, lengths, None, located.orientation[start:stop], None)
+            yield Payloads(fds, offsets, lengths, None, located.orientation[start:stop], None, None)
         finally:
             for descriptor in held:
                 os.close(descriptor)
@@ -124,6 +125,29 @@ class FolderReader(Reader):
         if field not in fields:
             raise KeyError(f"{self.name(index)} has no field {field!r}")
         return memoryview(fields[field])
+
+    def values(
+        self,
+        indices: NDArray[np.int64],
+        field: str | None = None,
+        *,
+        check: bool = True,  # noqa: ARG002  there are no checksums
+        failed: Failures | None = None,
+    ) -> list[bytes | None]:
+        """Image files, or another field; see `Reader.values`. Raises `SourceError` for a file that cannot be read."""
+        if field is not None and field not in self.manifest.fields:
+            raise KeyError(f"{self.root} has no field {field!r}, only {', '.join(self.manifest.fields)}")
+        values: list[bytes | None] = []
+        for row, index in enumerate(self.locate(indices).indices.tolist()):
+            try:
+                image = field in (None, IMAGE_FIELD)
+                values.append(self._read(index) if image else self._fields(index).get(str(field)))
+            except SourceError as error:
+                if failed is None:
+                    raise
+                failed[row] = error
+                values.append(None)
+        return values
 
     def record(self, index: int) -> Record:
         """The record that packing without any change would make of this file."""

@@ -1,6 +1,7 @@
 """The user's vocabulary, in torchvision's names and parameters: a list of these is a transform."""
 
 from iofast.ops import Normalize as Normalize
+from iofast.transforms.buckets import ResizeToBucket as ResizeToBucket
 from iofast.transforms.geometry import CenterCrop as CenterCrop
 from iofast.transforms.geometry import RandomCrop as RandomCrop
 from iofast.transforms.geometry import RandomHorizontalFlip as RandomHorizontalFlip
@@ -20,6 +21,7 @@ __all__ = [
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
+    "ResizeToBucket",
     "Transform",
     "compile",
     "evaluate",

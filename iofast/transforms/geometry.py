@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import index
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple, Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class Resize:
         height, width = pair("Resize", self.size)
         whole = isinstance(self.size, Sequence) and len(self.size) == 2
         object.__setattr__(self, "size", (height, width) if whole else height)
-        _check_filter(self)
+        check_filter(self)
         if self.max_size is None:
             return
         if not isinstance(self.size, int):
@@ -131,7 +131,7 @@ class RandomResizedCrop:
         object.__setattr__(self, "ratio", _span("ratio", self.ratio))
         if self.ratio[0] == 0:
             raise OptionError(f"RandomResizedCrop: ratio must be above 0, found {self.ratio}")
-        _check_filter(self)
+        check_filter(self)
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
         """Lanes 0 and 1 of "crop" place the box (top, left); 2 + 2i and 3 + 2i are area and ratio of attempt i."""
@@ -179,9 +179,6 @@ class RandomHorizontalFlip:
         return (draw.uniform("flip")[:, 0] < self.p).astype(np.uint8)
 
 
-Crop = CenterCrop | RandomCrop | RandomResizedCrop
-
-
 def pair(name: str, size: int | Sequence[int]) -> tuple[int, int]:
     """(height, width) of a `size` given as one int, as [int] or as (height, width); each 1 to 32,767."""
     try:
@@ -207,7 +204,15 @@ def _span(name: str, values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def _check_filter(transform: Resize | RandomResizedCrop) -> None:
+class _Resampling(Protocol):
+    @property
+    def interpolation(self) -> str: ...
+
+    @property
+    def antialias(self) -> bool | None: ...
+
+
+def check_filter(transform: _Resampling) -> None:
     """Turn torchvision's InterpolationMode into its string; refuse what the kernel does not do."""
     given, name = transform.interpolation, type(transform).__name__
     filter = getattr(given, "value", given)

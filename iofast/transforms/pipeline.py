@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.ops import Normalize, Op
+from iofast.transforms.buckets import ResizeToBucket
 from iofast.transforms.geometry import (
     CenterCrop,
-    Crop,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -22,13 +22,16 @@ from iofast.transforms.geometry import (
     pair,
 )
 
+Crop = CenterCrop | RandomCrop | RandomResizedCrop | ResizeToBucket
 Transform = Resize | Crop | RandomHorizontalFlip | Op
 
 _ALLOWED = (
-    "a transform is RandomResizedCrop, or Resize and then CenterCrop or RandomCrop (each may be left out), "
-    "then RandomHorizontalFlip, then pixel operations (Normalize)"
+    "a transform is ResizeToBucket or RandomResizedCrop, or Resize and then CenterCrop or RandomCrop (each may be left "
+    "out), then RandomHorizontalFlip, then pixel operations (Normalize)"
 )
-_STAGE = {Resize: 0, CenterCrop: 1, RandomCrop: 1, RandomResizedCrop: 1, RandomHorizontalFlip: 2, Normalize: 3}
+_CROPS = dict.fromkeys((CenterCrop, RandomCrop, RandomResizedCrop, ResizeToBucket), 1)
+_STAGE: dict[type, int] = {Resize: 0, **_CROPS, RandomHorizontalFlip: 2, Normalize: 3}
+_DRAWN = (RandomCrop, RandomResizedCrop)
 _PIXELS = 3  # the one stage that may hold several transforms
 
 
@@ -44,6 +47,8 @@ class Pipeline:
     @property
     def size(self) -> tuple[int, int] | None:
         """(height, width) of every output; None where it depends on the image: then columns 5 and 4 of its box."""
+        if isinstance(self.crop, ResizeToBucket):
+            return None
         if self.crop is not None:
             return pair("crop", self.crop.size)
         if self.resize is not None and not isinstance(self.resize.size, int):
@@ -53,14 +58,15 @@ class Pipeline:
     @property
     def filter(self) -> str:
         """The kernel's resampling filter."""
-        if isinstance(self.crop, RandomResizedCrop):
+        if isinstance(self.crop, RandomResizedCrop | ResizeToBucket):
             return self.crop.interpolation
         return "bilinear" if self.resize is None else self.resize.interpolation
 
     @property
     def evaluation(self) -> bool:
         """Whether nothing is random: then decoding stays exact, also with `pixels="fast"`."""
-        return self.flip is None and not isinstance(self.crop, RandomCrop | RandomResizedCrop)
+        drawn = self.crop.random if isinstance(self.crop, ResizeToBucket) else isinstance(self.crop, _DRAWN)
+        return self.flip is None and not drawn
 
     def plan(self, draw: Draw, widths: ArrayLike, heights: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Boxes (int32, (N, 8)) and flips (uint8, (N,), 1 = mirror) for N images of upright `widths` x `heights`.
@@ -84,6 +90,8 @@ class Pipeline:
     ) -> tuple[NDArray[np.float64] | int, ...]:
         if self.crop is not None and self.resize is None:
             x, y, w, h = self.crop.boxes(draw, widths, heights)
+            if isinstance(self.crop, ResizeToBucket):
+                return x, y, x + w, y + h, *self.crop.outputs(widths, heights)
             out_height, out_width = pair("crop", self.crop.size)
             return x, y, x + w, y + h, out_width, out_height
         if self.resize is None:
@@ -125,7 +133,7 @@ def _checked(pipeline: Pipeline) -> Pipeline:
     resize, crop = pipeline.resize, pipeline.crop
     if resize is None or crop is None:
         return pipeline
-    if isinstance(crop, RandomResizedCrop):
+    if isinstance(crop, RandomResizedCrop | ResizeToBucket):
         raise OptionError(f"{_ALLOWED}; found {crop!r} after {resize!r}")
     height, width = pair("Resize", resize.size)
     high, wide = pair("crop", crop.size)

@@ -49,6 +49,7 @@ def _failures(backend: ModuleType, payloads: list[np.ndarray]) -> str:
         None,
         np.ones(rows, np.uint8),
         None,
+        None,
     )
     boxes = np.tile(np.array([0, 0, 128, 96, 64, 64, 0, 0], np.int32), (rows, 1))
     flips, out, status = np.zeros(rows, np.uint8), np.empty((rows, 64, 64, 3), np.uint8), np.zeros(rows, np.int32)

@@ -152,7 +152,8 @@ class Anywhere:
         rng, context = self.rng, self.contexts[self.rng.integers(len(self.contexts))]
         payload = np.frombuffer(data, np.uint8)
         address, size = np.array([payload.ctypes.data], np.uint64), np.array([payload.size], np.uint64)
-        source = (np.array([-1], np.int32), address, size, None, np.array([rng.integers(1, 9)], np.uint8), None)
+        orientation = np.array([rng.integers(1, 9)], np.uint8)
+        source = (np.array([-1], np.int32), address, size, None, orientation, None, None)
         (x0, x1), (y0, y1) = np.sort(rng.integers(0, 62, 2)), np.sort(rng.integers(0, 62, 2))
         box = np.array([[x0, y0, x1 + 1, y1 + 1, *rng.integers(24, 60, 2), 0, 0]], np.int32)
         box[0, 6:] = rng.integers(0, box[0, 4:6] - (20, 24) + 1)

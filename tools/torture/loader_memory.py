@@ -46,12 +46,9 @@ def run() -> list[str]:
         folder = Path(name)
         packed, plain, broken = _make(folder)
         rows = [
-            *(_watched(f"epochs, {kind}", _epochs(FastDataset(path))) for kind, path in (packed, plain)),
-            *(
-                _watched(f"abandoned iterators, {kind}", _abandoned(FastDataset(path)))
-                for kind, path in (packed, plain)
-            ),
-            *(_watched(f"failed decodes, {kind}", _failed(FastDataset(path))) for kind, path in broken),
+            *(watched(f"epochs, {kind}", _epochs(FastDataset(path))) for kind, path in (packed, plain)),
+            *(watched(f"abandoned iterators, {kind}", _abandoned(FastDataset(path))) for kind, path in (packed, plain)),
+            *(watched(f"failed decodes, {kind}", _failed(FastDataset(path))) for kind, path in broken),
         ]
     return ["| what | times | resident MiB | grew by KiB | threads | descriptors |", "|---|--:|--:|--:|--:|--:|", *rows]
 
@@ -114,7 +111,7 @@ def _expect_failure(function: Callable[[], object]) -> None:
     raise Failed("an image that was cut off was decoded")
 
 
-def _watched(name: str, steps: Iterator[int]) -> str:
+def watched(name: str, steps: Iterator[int]) -> str:
     """Do all the steps; a row of the table, or `Failed` where something stayed."""
     process = psutil.Process(os.getpid())
     total = 0

@@ -15,8 +15,7 @@ iof_status iof_colour_start(iof_colouring *c, const iof_block_loops *loops, cons
   size_t width = ((size_t)(rect->x1 - rect->x0) + 3 * ROOM) & ~(size_t)(ROOM - 1);
   uint8_t *memory = iof_reserve(rows, 2 * width + sizeof(int16_t) * width);
   if (!memory) return IOF_MEMORY;
-  *c = (iof_colouring){.loops = loops, .count = picture->count, .h = picture->h, .v = picture->v, .rect = *rect};
-  for (int p = 0; p < picture->count; p++) c->planes[p] = picture->planes[p];
+  *c = (iof_colouring){.loops = loops, .picture = *picture, .rect = *rect};
   c->chroma[0] = memory;
   c->chroma[1] = memory + width;
   c->sums = (int16_t *)(void *)(memory + 2 * width);
@@ -26,10 +25,11 @@ iof_status iof_colour_start(iof_colouring *c, const iof_block_loops *loops, cons
 
 /* Chroma `which` of row `y` from the first column on: where it lies in the plane, or upsampled. */
 static const uint8_t *chroma_row(const iof_colouring *c, int which, int y) {
-  const iof_samples *plane = &c->planes[1 + which];
-  if (c->count == 1) return c->chroma[which];
-  if (c->h == 1) return sample_row(plane, c->rect.x0, y);
-  int tall = c->v == 2, row = y >> (c->v - 1), other = tall ? row + (y & 1 ? 1 : -1) : row;
+  const iof_picture *p = &c->picture;
+  const iof_samples *plane = &p->planes[1 + which];
+  if (p->count == 1) return c->chroma[which];
+  if (p->h == 1) return sample_row(plane, c->rect.x0, y);
+  int tall = p->v == 2, row = y >> (p->v - 1), other = tall ? row + (y & 1 ? 1 : -1) : row;
   if (other < 0) other = 0;
   if (other >= plane->height) other = plane->height - 1;
   int first = c->rect.x0 >> 1, last = (c->rect.x1 + 1) >> 1; /* one past the end */
@@ -44,10 +44,10 @@ static const uint8_t *chroma_row(const iof_colouring *c, int which, int y) {
 
 void iof_colour_row(const iof_colouring *c, int y, uint8_t *rgbx) {
   const uint8_t *cb = chroma_row(c, 0, y), *cr = chroma_row(c, 1, y);
-  c->loops->colour(sample_row(&c->planes[0], c->rect.x0, y), cb, cr, c->rect.x1 - c->rect.x0, rgbx);
+  c->loops->colour(sample_row(&c->picture.planes[0], c->rect.x0, y), cb, cr, c->rect.x1 - c->rect.x0, rgbx);
 }
 
 void iof_colour_planes(const iof_colouring *c, int y, uint8_t *to, size_t plane) {
   const uint8_t *cb = chroma_row(c, 0, y), *cr = chroma_row(c, 1, y);
-  c->loops->planes(sample_row(&c->planes[0], c->rect.x0, y), cb, cr, c->rect.x1 - c->rect.x0, IOF_ROW_FLIP, to, plane);
+  c->loops->planes(sample_row(&c->picture.planes[0], c->rect.x0, y), cb, cr, c->rect.x1 - c->rect.x0, IOF_ROW_FLIP, to, plane);
 }

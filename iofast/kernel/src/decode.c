@@ -63,34 +63,42 @@ static iof_status read_bytes(int fd, uint64_t offset, size_t length, uint8_t *to
   return status;
 }
 
+#define GAP 8192 /* bytes that a read may take along: a further pread costs 1 us, as long as it takes to copy them */
+
 /* Read `count` runs of a payload to where they would be in the whole of it; what lies between them stays unknown. */
 static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const iof_run *runs, int count,
                             const uint8_t **data) {
   size_t end = runs[count - 1].offset + runs[count - 1].length;
   uint8_t *to = iof_reserve(&context->payload, end + 64);
   iof_status status = !to ? IOF_MEMORY : offset > UINT64_MAX - end ? IOF_SHORT : IOF_OK;
-  for (int i = 0; i < count && !status; i++)
-    status = read_bytes(fd, offset + runs[i].offset, runs[i].length, to + runs[i].offset);
+  for (int i = 0, next; i < count && !status; i = next) {
+    uint64_t from = runs[i].offset, upto = from + runs[i].length;
+    for (next = i + 1; next < count && runs[next].offset <= upto + GAP; next++) upto = runs[next].offset + runs[next].length;
+    status = read_bytes(fd, offset + from, (size_t)(upto - from), to + from);
+  }
   *data = to;
   return status;
 }
 
-/* The payload, or only `runs` of it where there are any; a checksum has to see all. */
+/* Some runs of a payload, or where they lie in memory. */
 static iof_status fetch(iof_context *context, const iof_source *source, int64_t i, const iof_run *runs, int count,
                         const uint8_t **data) {
   iof_status status = IOF_OK;
-  uint64_t length = source->lengths[i];
-  iof_run whole = {0, (size_t)length};
-  if (length > context->options.max_bytes) {
+  if (source->lengths[i] > context->options.max_bytes) {
     status = IOF_LIMIT;
   } else if (source->fds[i] == -1) { /* only -1: another negative number is a descriptor that pread refuses */
     *data = (const uint8_t *)(uintptr_t)source->offsets[i];
   } else {
-    if (source->crcs || !runs) runs = &whole, count = 1;
     status = read_runs(context, source->fds[i], source->offsets[i], runs, count, data);
   }
   iof_clock_lap(&context->counters, IOF_READING);
-  if (!status && source->crcs && iof_crc32c(0, *data, (size_t)length) != source->crcs[i]) status = IOF_CHECKSUM;
+  return status;
+}
+
+static iof_status fetch_whole(iof_context *context, const iof_source *source, int64_t i, const uint8_t **data) {
+  size_t length = (size_t)source->lengths[i];
+  iof_status status = fetch(context, source, i, &(iof_run){0, length}, 1, data);
+  if (!status && source->crcs && iof_crc32c(0, *data, length) != source->crcs[i]) status = IOF_CHECKSUM;
   iof_clock_lap(&context->counters, IOF_CHECKING);
   return status;
 }
@@ -100,8 +108,6 @@ static int box_fits(const iof_box *b, int width, int height, int out_width, int 
          b->virtual_w >= 1 && b->virtual_h >= 1 && b->x >= 0 && b->y >= 0 && out_width >= 1 && out_height >= 1 &&
          out_width <= b->virtual_w - b->x && out_height <= b->virtual_h - b->y;
 }
-
-static int scaled(int size, int denominator) { return (size + denominator - 1) / denominator; }
 
 /* The largest DCT reduction after which the region still has as many pixels as are wanted of it. */
 static int fast_denominator(const iof_box *b) {
@@ -113,7 +119,7 @@ static int fast_denominator(const iof_box *b) {
 
 /* Scaled down, the last sample may reach beyond the picture's edge; from the far end the picture begins inside of it. */
 static iof_span span_of(int from, int to, int size, int denominator, int mirror) {
-  double scale = 1.0 / denominator, inside = mirror ? scaled(size, denominator) - size * scale : 0;
+  double scale = 1.0 / denominator, inside = mirror ? iof_divided_up(size, denominator) - size * scale : 0;
   iof_span span = {.from = from * scale + inside, .to = to * scale + inside};
   span.low = (int)floor(span.from);
   span.high = (int)ceil(span.to);
@@ -139,8 +145,8 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
   iof_status status = iof_axis_make(x, &across, context->options.filter, &r->weights);
   if (!status) status = iof_axis_make(y, &down, context->options.filter, &r->weights);
   if (!status) {
-    if (o.mirror_x) iof_axis_mirror(x, scaled(width, v->denominator));
-    if (o.mirror_y) iof_axis_mirror(y, scaled(height, v->denominator));
+    if (o.mirror_x) iof_axis_mirror(x, iof_divided_up(width, v->denominator));
+    if (o.mirror_y) iof_axis_mirror(y, iof_divided_up(height, v->denominator));
     rect[0] = r->x.low, rect[1] = r->y.low, rect[2] = r->x.high, rect[3] = r->y.high;
   }
   return status;
@@ -207,9 +213,34 @@ static void zero_row(const iof_output *out, uint8_t *to) {
 static iof_status decode_row(iof_context *context, const iof_source *source, int64_t i, const view *v, iof_target target) {
   const uint8_t *data = NULL;
   int width, height;
-  iof_status status = fetch(context, source, i, NULL, 0, &data);
+  iof_status status = fetch_whole(context, source, i, &data);
   if (!status) status = open_view(context, data, (size_t)source->lengths[i], v, &width, &height);
   if (!status) status = decode_view(context, v, width, height, target);
+  return status;
+}
+
+/* The rows [*from, *to) of a stored image, `height` high, that hold the box. */
+static void stored_rows(const view *v, int height, int *from, int *to) {
+  iof_orientation o = iof_orientation_of(v->exif);
+  int low = o.turned ? v->box->x0 : v->box->y0, high = o.turned ? v->box->x1 : v->box->y1;
+  int mirror = o.turned ? o.mirror_x : o.mirror_y;
+  *from = mirror ? height - high : low;
+  *to = mirror ? height - low : high;
+}
+
+/* As much as is needed of raw pixels, whose axes are made. Strips are those of the box, whatever filter and window see of it:
+the twin has to find the same damage. */
+static iof_status fetch_raw(iof_context *context, const iof_source *source, int64_t i, const iof_raw *raw, const view *v,
+                            const uint8_t **data) {
+  const uint32_t *crcs = source->crcs && source->strips ? source->strips + IOF_STRIPS * i : NULL;
+  int from = context->resampler.y.low, to = context->resampler.y.high;
+  if (source->crcs && !crcs) return fetch_whole(context, source, i, data);
+  if (crcs) stored_rows(v, raw->height, &from, &to);
+  iof_rows rows = (crcs ? iof_raw_strips : iof_raw_rows)(raw, from, to);
+  iof_run runs[3];
+  iof_status status = fetch(context, source, i, runs, iof_raw_runs(raw, &rows, runs), data);
+  if (!status && crcs && !iof_raw_intact(raw, *data, &rows, crcs)) status = IOF_CHECKSUM;
+  iof_clock_lap(&context->counters, IOF_CHECKING);
   return status;
 }
 
@@ -219,7 +250,6 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   const uint8_t *data = NULL;
   int32_t rect[4];
   iof_pixels pixels;
-  iof_run runs[3];
   iof_raw raw = source->raw[i];
   view full_size = *v;
   iof_counters *counters = &context->counters;
@@ -230,7 +260,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
   iof_clock_lap(counters, IOF_AXES);
   if (iof_orientation_of(v->exif).turned) raw.width = source->raw[i].height, raw.height = source->raw[i].width;
-  if (!status) status = fetch(context, source, i, runs, iof_raw_runs(&raw, rect, runs), &data);
+  if (!status) status = fetch_raw(context, source, i, &raw, v, &data);
   if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, iof_takes_rows(&context->resampler), &pixels);
   iof_clock_lap(counters, IOF_COLOUR);
   if (!status) status = resample_view(context, v, &pixels, target);

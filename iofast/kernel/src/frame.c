@@ -4,16 +4,14 @@
 
 #include "region.h"
 
-const uint8_t iof_zigzag[64 + 16] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33,
-                                     40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36,
-                                     29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
-                                     47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
+/* Coefficient k of a scan is this one of a block, row by row. */
+static const uint8_t ZIGZAG[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
+                                   41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
+                                   30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
 #define MAX_SIDE 65500 /* libjpeg's JPEG_MAX_DIMENSION */
 
 static size_t u16be(const uint8_t *p) { return (size_t)p[0] << 8 | p[1]; }
-
-static int divided_up(int size, int by) { return (size + by - 1) / by; }
 
 /* What has been seen of the markers; libjpeg takes the colours from it. */
 typedef struct {
@@ -28,7 +26,7 @@ static iof_status read_quant(const uint8_t *p, size_t n, iof_frame *frame, seen 
     if (p[0] > 3 || n < 65) { /* tables of 16 bits have no place in a baseline file */
       status = IOF_UNSUPPORTED;
     } else {
-      for (int k = 0; k < 64; k++) frame->quant[p[0]][iof_zigzag[k]] = p[1 + k];
+      for (int k = 0; k < 64; k++) frame->quant[p[0]][ZIGZAG[k]] = p[1 + k];
       s->quant |= 1u << p[0];
       p += 65, n -= 65;
     }
@@ -97,11 +95,11 @@ static iof_status finish(iof_frame *frame, const seen *s) {
     return IOF_UNSUPPORTED;
   }
   int h = c[0].h, v = c[0].v;
-  frame->across = divided_up(frame->width, 8 * h);
-  frame->down = divided_up(frame->height, 8 * v);
+  frame->across = iof_divided_up(frame->width, 8 * h);
+  frame->down = iof_divided_up(frame->height, 8 * v);
   for (int i = 0; i < frame->components; i++) {
-    c[i].width = divided_up(frame->width * c[i].h, h);
-    c[i].height = divided_up(frame->height * c[i].v, v);
+    c[i].width = iof_divided_up(frame->width * c[i].h, h);
+    c[i].height = iof_divided_up(frame->height * c[i].v, v);
     if (!frame->code[0][c[i].dc].body || !frame->code[1][c[i].ac].body || !(s->quant >> c[i].quant & 1))
       return IOF_UNSUPPORTED;
   }

@@ -13,6 +13,8 @@ typedef struct {
 /* At least `size` bytes, 64-aligned, old contents lost; NULL where memory is short. */
 void *iof_reserve(iof_buffer *buffer, size_t size);
 
+static inline int iof_divided_up(int size, int by) { return (size + by - 1) / by; }
+
 /* The time since the last lap goes to `stage`. */
 void iof_clock_start(iof_counters *counters);
 void iof_clock_lap(iof_counters *counters, iof_stage stage);

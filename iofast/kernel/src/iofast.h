@@ -61,7 +61,8 @@ typedef enum {
   IOF_STAGES
 } iof_stage;
 
-/* Of all images that a context has decoded. `timed` = 0: no clock is read and `nanoseconds` stays zero. */
+/* Of all images that a context has decoded. `timed` = 0: no clock is read and `nanoseconds` stays zero; 1: only
+   reading is timed, by two looks at the clock per image; 2: every stage. */
 typedef struct {
   int timed;
   uint64_t lap; /* when the last stage ended */
@@ -89,6 +90,8 @@ typedef struct {
   int32_t width, height;
 } iof_raw;
 
+#define IOF_STRIPS 16 /* parts of a raw payload that have a checksum each: docs/format.md 3.1 */
+
 /* Payload i: `lengths[i]` bytes at `offsets[i]` of `fds[i]`; where the descriptor is -1, at that address. */
 typedef struct {
   const int32_t *fds;
@@ -97,6 +100,8 @@ typedef struct {
   const uint32_t *crcs; /* CRC32C, or NULL: not checked */
   const uint8_t *orientations; /* EXIF 1-8; anything else counts as 1 */
   const iof_raw *raw; /* or NULL: all are encoded images */
+  const uint32_t *strips; /* CRC32C of IOF_STRIPS strips of each raw payload: where `crcs` is there, only the strips that hold
+  the region's rows are read and checked. NULL: raw payloads are checked as a whole, as encoded images are */
 } iof_source;
 
 /* One row of `boxes`: the region is resampled to virtual_w x virtual_h, of which the window at (x, y) is wanted. */

@@ -69,7 +69,7 @@ static PyObject *new_context(PyObject *self, PyObject *args) {
 }
 
 /* The arrays of decode_batch in the order of its arguments, with what each must be. */
-enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, RAW, BOXES, FLIPS, OUT, STATUS, ARRAYS };
+enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, RAW, STRIPS, BOXES, FLIPS, OUT, STATUS, ARRAYS };
 
 static const struct {
   const char *name;
@@ -82,6 +82,7 @@ static const struct {
     [CRCS] = {"crcs", sizeof(uint32_t), PyBUF_SIMPLE},
     [ORIENTATIONS] = {"orientations", sizeof(uint8_t), PyBUF_SIMPLE},
     [RAW] = {"raw", sizeof(iof_raw), PyBUF_SIMPLE},
+    [STRIPS] = {"strips", IOF_STRIPS * sizeof(uint32_t), PyBUF_SIMPLE},
     [BOXES] = {"boxes", sizeof(iof_box), PyBUF_SIMPLE},
     [FLIPS] = {"flips", sizeof(uint8_t), PyBUF_SIMPLE},
     [OUT] = {"out", 0, PyBUF_STRIDED | PyBUF_WRITABLE},
@@ -91,7 +92,7 @@ static const struct {
 /* 0, or -1 with an exception set; buffers that were taken have a non-NULL `obj`. */
 static int take_buffers(PyObject **objects, Py_buffer *buffers, long long start, long long stop) {
   for (int i = 0; i < ARRAYS; i++) {
-    if ((i == CRCS || i == RAW) && objects[i] == Py_None) continue;
+    if ((i == CRCS || i == RAW || i == STRIPS) && objects[i] == Py_None) continue;
     if (PyObject_GetBuffer(objects[i], &buffers[i], ARRAY[i].flags)) return -1;
     if (ARRAY[i].row_bytes && buffers[i].len / ARRAY[i].row_bytes < stop) {
       PyErr_Format(PyExc_ValueError, "%s must have at least %lld rows of %zd bytes, found %zd bytes", ARRAY[i].name, stop,
@@ -109,7 +110,8 @@ static int take_buffers(PyObject **objects, Py_buffer *buffers, long long start,
 }
 
 PyDoc_STRVAR(decode_batch_doc,
-             "decode_batch(context, fds, offsets, lengths, crcs, orientations, raw, boxes, flips, out, status, start, stop)");
+             "decode_batch(context, fds, offsets, lengths, crcs, orientations, raw, strips, boxes, flips, out, status, start,\n"
+             "stop)");
 
 static PyObject *decode_batch(PyObject *self, PyObject *args) {
   PyObject *capsule, *objects[ARRAYS], *result = NULL;
@@ -117,11 +119,12 @@ static PyObject *decode_batch(PyObject *self, PyObject *args) {
   long long start, stop;
   handle *h = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOLL", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
-                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &start, &stop))
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOLL", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
+                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &objects[10], &start, &stop))
     return NULL;
   if (!take_buffers(objects, b, start, stop) && (h = enter(capsule))) {
-    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[RAW].buf};
+    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[RAW].buf,
+                         b[STRIPS].buf};
     const Py_ssize_t *strides = b[OUT].strides;
     iof_output out = {b[OUT].buf, strides[0], strides[1], strides[2], strides[3], (int32_t)b[OUT].shape[2],
                       (int32_t)b[OUT].shape[1]};
@@ -137,8 +140,8 @@ static PyObject *decode_batch(PyObject *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(counters_doc,
-             "counters(context, timed) -> (images by way, nanoseconds by stage) so far; timed: 1 to read the clock from now "
-             "on, 0 not to, -1 as it is");
+             "counters(context, timed) -> (images by way, nanoseconds by stage) so far; timed: 2 to read the clock from now "
+             "on, 1 only round reading, 0 not to, -1 as it is");
 
 static PyObject *tuple_of(const uint64_t *values, Py_ssize_t n) {
   PyObject *tuple = PyTuple_New(n);
@@ -174,6 +177,12 @@ static PyObject *counters(PyObject *self, PyObject *args) {
   return result;
 }
 
+/* (status, bytes), or (status, None) where it failed. */
+static PyObject *status_and_bytes(iof_status status, const uint8_t *bytes, size_t length) {
+  if (status) return Py_BuildValue("(iO)", (int)status, Py_None);
+  return Py_BuildValue("(iy#)", (int)status, bytes, (Py_ssize_t)length);
+}
+
 PyDoc_STRVAR(transcode_doc,
              "transcode(context, data, box, width, height, orientation, quality, h_samp, v_samp, restart, denominator, kind)\n"
              "-> (status, bytes or None); box is the eight numbers of a row of `boxes`");
@@ -199,11 +208,7 @@ static PyObject *transcode(PyObject *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     status = iof_transcode(h->context, data.buf, (size_t)data.len, &r, &encoded, &length);
     Py_END_ALLOW_THREADS
-    if (status) {
-      result = Py_BuildValue("(iO)", (int)status, Py_None);
-    } else {
-      result = Py_BuildValue("(iy#)", 0, encoded, (Py_ssize_t)length);
-    }
+    result = status_and_bytes(status, encoded, length);
     leave(h);
   }
   PyBuffer_Release(&data);
@@ -230,11 +235,7 @@ static PyObject *rewrite(PyObject *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     status = iof_rewrite(h->context, data.buf, (size_t)data.len, &how, &encoded, &length);
     Py_END_ALLOW_THREADS
-    if (status) {
-      result = Py_BuildValue("(iO)", (int)status, Py_None);
-    } else {
-      result = Py_BuildValue("(iy#)", 0, encoded, (Py_ssize_t)length);
-    }
+    result = status_and_bytes(status, encoded, length);
     leave(h);
   }
   PyBuffer_Release(&data);

@@ -27,8 +27,6 @@ static iof_status make_axis(iof_axis *axis, const axis_plan *p, int filter, iof_
   return status;
 }
 
-static int divided_up(int size, int by) { return (size + by - 1) / by; }
-
 /* Repeat the last column and row into the rest of the last blocks, as libjpeg does with rows of pixels. */
 static void pad(const iof_plane *plane, size_t width, size_t height) {
   size_t own_width = (size_t)plane->width, own_height = (size_t)plane->height;
@@ -60,7 +58,8 @@ iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_reci
                                 iof_buffer *memory, iof_encoded *encoded) {
   int raw = recipe->kind == IOF_YUV420, count = iof_jpeg_planar(jpeg), made = raw ? 3 : count;
   int luma_h = made == 3 ? recipe->h_samp : 1, luma_v = made == 3 ? recipe->v_samp : 1;
-  size_t width = (size_t)divided_up(recipe->width, 8 * luma_h) * 8, height = (size_t)divided_up(recipe->height, 8 * luma_v) * 8;
+  size_t width = (size_t)iof_divided_up(recipe->width, 8 * luma_h) * 8;
+  size_t height = (size_t)iof_divided_up(recipe->height, 8 * luma_v) * 8;
   size_t luma = width * (size_t)luma_h * height * (size_t)luma_v, chroma = made == 3 ? width * height : 0;
   iof_plane from[3], to[3];
   iof_status status = iof_jpeg_planes(jpeg, recipe->denominator, options->strict, from);
@@ -68,7 +67,7 @@ iof_status iof_transcode_planes(iof_jpeg *jpeg, iof_resampler *r, const iof_reci
   if (!status && !samples) status = IOF_MEMORY;
   for (int p = 0; p < made && !status; p++) {
     int h = p ? luma_h : 1, v = p ? luma_v : 1; /* how much coarser this plane of the result is than its pixels */
-    to[p] = (iof_plane){samples, 0, divided_up(recipe->width, h), divided_up(recipe->height, v), 0, 0};
+    to[p] = (iof_plane){samples, 0, iof_divided_up(recipe->width, h), iof_divided_up(recipe->height, v), 0, 0};
     size_t own_width = raw ? (size_t)to[p].width : width * (size_t)(p ? 1 : luma_h);
     size_t own_height = raw ? (size_t)to[p].height : height * (size_t)(p ? 1 : luma_v);
     to[p].stride = own_width;

@@ -32,19 +32,49 @@ iof_status iof_raw_check(const iof_raw *raw, uint64_t length, uint64_t max_pixel
   return status;
 }
 
-/* The rows of chroma that rows [y0, y1) of the image see: their own, and the neighbour that is interpolated with. */
-static void chroma_rows(const iof_raw *raw, int y0, int y1, int *first, int *end) {
-  int height = halved(raw->height);
-  *first = y0 ? (y0 - 1) / 2 : 0;
-  *end = y1 / 2 + 1 < height ? y1 / 2 + 1 : height;
+iof_rows iof_raw_rows(const iof_raw *raw, int y0, int y1) {
+  iof_rows rows = {y0, y1, y0 / 2, halved(y1)};
+  if (raw->kind == IOF_YUV420) { /* chroma is interpolated with the next row on either side */
+    rows.c0 = y0 ? (y0 - 1) / 2 : 0;
+    rows.c1 = y1 / 2 + 1 < halved(raw->height) ? y1 / 2 + 1 : halved(raw->height);
+  }
+  return rows;
 }
 
-int iof_raw_runs(const iof_raw *raw, const int32_t rect[4], iof_run runs[3]) {
+/* The pair of rows that strip `strip` begins with. */
+static int strip_begin(const iof_raw *raw, int strip) { return (int)((int64_t)halved(raw->height) * strip / IOF_STRIPS); }
+
+static iof_rows pairs(const iof_raw *raw, int first, int end) {
+  return (iof_rows){2 * first, end == halved(raw->height) ? raw->height : 2 * end, first, end};
+}
+
+iof_rows iof_raw_strips(const iof_raw *raw, int y0, int y1) {
+  iof_rows rows = iof_raw_rows(raw, y0, y1);
+  int first = 0, end = IOF_STRIPS;
+  while (strip_begin(raw, first + 1) <= rows.c0) first++;
+  while (strip_begin(raw, end - 1) >= rows.c1) end--;
+  return pairs(raw, strip_begin(raw, first), strip_begin(raw, end));
+}
+
+int iof_raw_intact(const iof_raw *raw, const uint8_t *data, const iof_rows *rows, const uint32_t *crcs) {
+  int intact = 1;
+  for (int strip = 0; strip < IOF_STRIPS && intact; strip++) {
+    int first = strip_begin(raw, strip), end = strip_begin(raw, strip + 1);
+    if (first == end || first < rows->c0 || end > rows->c1) continue;
+    iof_rows own = pairs(raw, first, end);
+    iof_run runs[3];
+    uint32_t crc = 0;
+    int count = iof_raw_runs(raw, &own, runs);
+    for (int i = 0; i < count; i++) crc = iof_crc32c(crc, data + runs[i].offset, runs[i].length);
+    intact = crc == crcs[strip];
+  }
+  return intact;
+}
+
+int iof_raw_runs(const iof_raw *raw, const iof_rows *rows, iof_run runs[3]) {
   size_t row = (size_t)raw->width * (raw->kind == IOF_RGB ? 3 : 1), chroma = (size_t)halved(raw->width);
-  int first, end;
-  chroma_rows(raw, rect[1], rect[3], &first, &end);
-  runs[0] = (iof_run){row * (size_t)rect[1], row * (size_t)(rect[3] - rect[1])};
-  runs[1] = (iof_run){pixels_of(raw) + chroma * (size_t)first, chroma * (size_t)(end - first)};
+  runs[0] = (iof_run){row * (size_t)rows->y0, row * (size_t)(rows->y1 - rows->y0)};
+  runs[1] = (iof_run){pixels_of(raw) + chroma * (size_t)rows->c0, chroma * (size_t)(rows->c1 - rows->c0)};
   runs[2] = (iof_run){runs[1].offset + chroma_of(raw), runs[1].length};
   return raw->kind == IOF_RGB ? 1 : 3;
 }
@@ -110,40 +140,45 @@ __attribute__((target("avx2"))) static void widen_avx2(const uint8_t *rgb, size_
 #define part_avx2(rgb, n, end, planes, plane) ((void)(end), part_scalar(rgb, n, planes, plane))
 #endif
 
-static void widen_rows(const iof_raw *raw, const uint8_t *data, const int32_t rect[4], int simd, const iof_pixels *pixels) {
-  const uint8_t *end = data + iof_raw_length(raw);
-  for (int y = rect[1]; y < rect[3]; y++) {
-    const uint8_t *rgb = data + 3 * ((size_t)y * (size_t)raw->width + (size_t)rect[0]);
-    uint8_t *rgbx = pixels->pixels + (size_t)(y - rect[1]) * pixels->stride;
-    if (simd) {
-      widen_avx2(rgb, (size_t)pixels->width, end, rgbx);
+/* The first wanted pixel of row `y` of RGB. */
+static const uint8_t *rgb_row(const iof_unpacker *u, int y) {
+  return u->data + 3 * ((size_t)y * (size_t)u->raw.width + (size_t)u->rect[0]);
+}
+
+static void widen_rows(const iof_unpacker *u, const iof_pixels *pixels) {
+  for (int y = u->rect[1]; y < u->rect[3]; y++) {
+    const uint8_t *rgb = rgb_row(u, y);
+    uint8_t *rgbx = pixels->pixels + (size_t)(y - u->rect[1]) * pixels->stride;
+    if (u->loops != &iof_block_loops_scalar) {
+      widen_avx2(rgb, (size_t)pixels->width, u->data + iof_raw_length(&u->raw), rgbx);
     } else {
       widen_scalar(rgb, (size_t)pixels->width, rgbx);
     }
   }
 }
 
-/* The planes of rows [rect[1], rect[3]) where they lie, or in `copies`, where they have room behind them. */
-static iof_status find_planes(const iof_raw *raw, const uint8_t *data, const int32_t rect[4], iof_buffer *copies,
-                              iof_samples planes[3]) {
+/* The planes of the rows from `y` on where they lie, or in `copies`, where they have room behind them. */
+static iof_status find_planes(const iof_unpacker *u, int y, iof_buffer *copies, iof_samples planes[3]) {
+  const iof_raw *raw = &u->raw;
+  iof_rows rows = iof_raw_rows(raw, y, u->rect[3]);
   iof_run runs[3];
-  iof_raw_runs(raw, rect, runs);
+  iof_raw_runs(raw, &rows, runs);
   uint8_t *room = copies ? iof_reserve(copies, runs[0].length + 2 * runs[1].length + 3 * ROOM) : NULL;
   if (copies && !room) return IOF_MEMORY;
   for (int p = 0; p < 3; p++) {
-    int width = p ? halved(raw->width) : raw->width, height = p ? halved(raw->height) : raw->height, first, end;
-    chroma_rows(raw, rect[1], rect[3], &first, &end);
-    uint8_t *from = (uint8_t *)(uintptr_t)(data + runs[p].offset); /* only read */
+    int width = p ? halved(raw->width) : raw->width, height = p ? halved(raw->height) : raw->height;
+    uint8_t *from = (uint8_t *)(uintptr_t)(u->data + runs[p].offset); /* only read */
     if (room) from = memcpy(room, from, runs[p].length), room += runs[p].length + ROOM;
-    planes[p] = (iof_samples){from, (size_t)width, 0, p ? first : rect[1], width, height};
+    planes[p] = (iof_samples){from, (size_t)width, 0, p ? rows.c0 : rows.y0, width, height};
   }
   return IOF_OK;
 }
 
-static void convert_narrow(const iof_unpacker *u, const iof_raw *raw, const uint8_t *data, const int32_t rect[4],
-                           const iof_pixels *pixels) {
+static void convert_narrow(const iof_unpacker *u, const iof_pixels *pixels) {
   uint8_t rows[3][ROOM] = {{0}};
-  const uint8_t *luma = data, *cb = data + pixels_of(raw), *cr = cb + chroma_of(raw);
+  const iof_raw *raw = &u->raw;
+  const int32_t *rect = u->rect;
+  const uint8_t *luma = u->data, *cb = luma + pixels_of(raw), *cr = cb + chroma_of(raw);
   for (int y = rect[1]; y < rect[3]; y++) {
     for (int x = rect[0]; x < rect[2]; x++) {
       size_t own = (size_t)y * (size_t)raw->width + (size_t)x, shared = (size_t)(y / 2) * (size_t)halved(raw->width) + (size_t)(x / 2);
@@ -158,17 +193,16 @@ static void convert_narrow(const iof_unpacker *u, const iof_raw *raw, const uint
 /* Make ready to convert: rows before the tail from where they lie, the others from copies. */
 static iof_status start_colouring(iof_unpacker *u) {
   const int32_t *r = u->rect;
-  iof_samples planes[3];
-  iof_picture picture = {planes, 3, 2, 2};
+  iof_picture picture = {.count = 3, .h = 2, .v = 2};
   iof_rect all = {r[0], r[1], r[2], r[3]};
-  int32_t behind[4] = {r[0], r[1] > u->tail ? r[1] : u->tail, r[2], r[3]};
+  int behind = r[1] > u->tail ? r[1] : u->tail;
   iof_status status = IOF_OK;
   if (r[1] < u->tail) {
-    status = find_planes(&u->raw, u->data, r, NULL, planes);
+    status = find_planes(u, r[1], NULL, picture.planes);
     if (!status) status = iof_colour_start(&u->upper, u->loops, &picture, &all, &u->rows);
   }
-  if (!status && behind[1] < behind[3]) {
-    status = find_planes(&u->raw, u->data, behind, &u->copies, planes);
+  if (!status && behind < r[3]) {
+    status = find_planes(u, behind, &u->copies, picture.planes);
     if (!status) status = iof_colour_start(&u->lower, u->loops, &picture, &all, &u->tail_rows);
   }
   return status;
@@ -190,7 +224,7 @@ static void make_yuv_row(void *source, int y, uint8_t *planes, size_t plane) {
 
 static void make_rgb_row(void *source, int y, uint8_t *planes, size_t plane) {
   const iof_unpacker *u = source;
-  const uint8_t *rgb = u->data + 3 * ((size_t)y * (size_t)u->raw.width + (size_t)u->rect[0]);
+  const uint8_t *rgb = rgb_row(u, y);
   size_t n = (size_t)(u->rect[2] - u->rect[0]);
   iof_clock_lap(u->counters, IOF_RESAMPLING);
   if (u->loops != &iof_block_loops_scalar) {
@@ -201,17 +235,16 @@ static void make_rgb_row(void *source, int y, uint8_t *planes, size_t plane) {
   iof_clock_lap(u->counters, IOF_COLOUR);
 }
 
-static iof_status make_all(iof_unpacker *u, iof_pixels *pixels) {
-  int narrow = u->raw.width <= NARROW;
+static iof_status make_all(iof_unpacker *u, int smooth, iof_pixels *pixels) {
   pixels->stride = (4 * (size_t)pixels->width + ROOM - 1) / ROOM * ROOM;
   pixels->pixels = iof_reserve(&u->pixels, pixels->stride * (size_t)pixels->height + ROOM);
   if (!pixels->pixels) return IOF_MEMORY;
   if (u->raw.kind == IOF_RGB) {
-    widen_rows(&u->raw, u->data, u->rect, u->loops != &iof_block_loops_scalar, pixels);
-  } else if (narrow) {
-    convert_narrow(u, &u->raw, u->data, u->rect, pixels);
-  } else {
+    widen_rows(u, pixels);
+  } else if (smooth) {
     colour_all(u, pixels);
+  } else {
+    convert_narrow(u, pixels);
   }
   return IOF_OK;
 }
@@ -228,7 +261,7 @@ iof_status iof_raw_region(iof_unpacker *u, const iof_raw *raw, const uint8_t *da
     pixels->row = smooth ? make_yuv_row : make_rgb_row;
     pixels->source = u;
   } else if (!status) {
-    status = make_all(u, pixels);
+    status = make_all(u, smooth, pixels);
   }
   return status;
 }

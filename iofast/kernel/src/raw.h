@@ -13,12 +13,22 @@ stored image: where that lies on its side, width and height have changed places.
 iof_status iof_raw_check(const iof_raw *raw, uint64_t length, uint64_t max_pixels);
 size_t iof_raw_length(const iof_raw *raw);
 
-/* The bytes that hold rows [rect[1], rect[3]), in one run or three: their number. */
+/* Rows [y0, y1) of the image, and the rows of chroma [c0, c1) that they see; of RGB, which has none, the pairs of rows. */
+typedef struct {
+  int y0, y1, c0, c1;
+} iof_rows;
+iof_rows iof_raw_rows(const iof_raw *raw, int y0, int y1);
+iof_rows iof_raw_strips(const iof_raw *raw, int y0, int y1); /* all rows of the strips that hold these */
+
+/* The bytes of `rows`, in one run or three: their number. */
 typedef struct {
   uint64_t offset; /* in the payload */
   size_t length;
 } iof_run;
-int iof_raw_runs(const iof_raw *raw, const int32_t rect[4], iof_run runs[3]);
+int iof_raw_runs(const iof_raw *raw, const iof_rows *rows, iof_run runs[3]);
+
+/* Whether every strip in `rows` of the payload `data` has its checksum of the IOF_STRIPS at `crcs`. */
+int iof_raw_intact(const iof_raw *raw, const uint8_t *data, const iof_rows *rows, const uint32_t *crcs);
 
 /* `rect` of the payload `data`, of which only those runs need be there; not a byte behind it is read. With `by_rows` the
 pixels come as rows that are still to be made, from `data` and from memory of the unpacker. */

@@ -1,7 +1,6 @@
 /* A region of a JPEG: which way it is decoded, and our own way from the first segment to the last pixel. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "region.h"
 
@@ -24,23 +23,6 @@ struct iof_region {
   iof_colouring colouring;
   iof_buffer coefs, samples, rows, pixels;
 };
-
-void iof_clock_start(iof_counters *counters) {
-  struct timespec now;
-  if (counters->timed) {
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    counters->lap = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-  }
-}
-
-void iof_clock_lap(iof_counters *counters, iof_stage stage) {
-  uint64_t before = counters->lap;
-  if (counters->timed) {
-    iof_clock_start(counters);
-    uint64_t *sum = &counters->nanoseconds[stage]; /* read while it is written: see iof_count */
-    __atomic_store_n(sum, *sum + counters->lap - before, __ATOMIC_RELAXED);
-  }
-}
 
 /* Without vector loops of ours libjpeg-turbo, which has its own on most machines, does better. */
 static iof_way preferred(const iof_block_loops *loops, const char *forced) {
@@ -114,7 +96,7 @@ typedef struct {
   int x0, y0, x1, y1;
   int fours[3]; /* groups of four blocks in a row of blocks */
   size_t coefs; /* of an MCU row */
-  iof_samples planes[3];
+  iof_picture picture;
 } mcu_region;
 
 /* The MCUs that hold pixels [*from, *to) of one axis. Chroma that is interpolated is seen from the next pixel, too: one
@@ -128,6 +110,7 @@ static void cover(int *from, int *to, int samples, int mcus) {
 
 static mcu_region plan(const iof_frame *f, const int32_t rect[4]) {
   mcu_region m = {.x0 = rect[0], .y0 = rect[1], .x1 = rect[2], .y1 = rect[3]};
+  m.picture = (iof_picture){.count = f->components, .h = f->component[0].h, .v = f->component[0].v};
   cover(&m.x0, &m.x1, f->component[0].h, f->across);
   cover(&m.y0, &m.y1, f->component[0].v, f->down);
   return m;
@@ -142,7 +125,7 @@ static iof_status lay_out(iof_region *r, mcu_region *m, iof_mcu_row rows[2]) {
     const iof_component *component = &f->component[c];
     m->fours[c] = ((m->x1 - m->x0) * component->h + 3) / 4;
     size_t stride = (size_t)m->fours[c] * 32 + SLACK;
-    m->planes[c] = (iof_samples){NULL, stride, 8 * component->h * m->x0, 8 * component->v * m->y0, component->width,
+    m->picture.planes[c] = (iof_samples){NULL, stride, 8 * component->h * m->x0, 8 * component->v * m->y0, component->width,
                                  component->height};
     m->coefs += (size_t)component->v * (size_t)m->fours[c] * IOF_FOUR;
     samples += stride * (size_t)(8 * component->v) * (size_t)(m->y1 - m->y0);
@@ -160,8 +143,8 @@ static iof_status lay_out(iof_region *r, mcu_region *m, iof_mcu_row rows[2]) {
     }
   }
   for (int c = 0; c < f->components; c++) {
-    m->planes[c].samples = sample;
-    sample += m->planes[c].stride * (size_t)(8 * f->component[c].v) * (size_t)(m->y1 - m->y0);
+    m->picture.planes[c].samples = sample;
+    sample += m->picture.planes[c].stride * (size_t)(8 * f->component[c].v) * (size_t)(m->y1 - m->y0);
   }
   return IOF_OK;
 }
@@ -224,7 +207,7 @@ static int transform_row(const iof_region *r, const mcu_region *m, const iof_mcu
   int whole = 1;
   for (int c = 0; c < r->frame.components; c++) {
     const iof_component *component = &r->frame.component[c];
-    const iof_samples *plane = &m->planes[c];
+    const iof_samples *plane = &m->picture.planes[c];
     for (int v = 0; v < component->v; v++) {
       size_t line = 8 * ((size_t)(y - m->y0) * (size_t)component->v + (size_t)v);
       whole &= r->loops->idct(row->rows[c][v], r->frame.quant[component->quant], m->fours[c],
@@ -267,11 +250,10 @@ static iof_status decode_ours(iof_region *r, const int32_t rect[4], int by_rows,
   const iof_frame *f = &r->frame;
   mcu_region m = plan(f, rect);
   iof_mcu_row rows[2];
-  iof_picture picture = {m.planes, f->components, f->component[0].h, f->component[0].v};
   iof_rect wanted = {rect[0], rect[1], rect[2], rect[3]};
   iof_status status = lay_out(r, &m, rows);
   if (!status) status = decode_samples(r, &m, rows);
-  if (!status) status = iof_colour_start(&r->colouring, r->loops, &picture, &wanted, &r->rows);
+  if (!status) status = iof_colour_start(&r->colouring, r->loops, &m.picture, &wanted, &r->rows);
   *pixels = (iof_pixels){.x = rect[0], .y = rect[1], .width = rect[2] - rect[0], .height = rect[3] - rect[1]};
   if (!status && by_rows) {
     pixels->row = make_row;

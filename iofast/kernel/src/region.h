@@ -3,7 +3,7 @@
 
     iof_frame_read      the markers before the scan
     iof_segments_find   the scan: where its restart segments begin, stuffing removed
-    iof_blocks_decode   Huffman codes to coefficients
+    iof_decode_mcus     Huffman codes to coefficients
     idct                coefficients to samples
     iof_colour_row      samples to pixels, a row at a time: fancy upsampling, colour conversion
 
@@ -144,7 +144,7 @@ typedef struct {
 
 /* One plane (gray) or three; h and v are luma samples for one of chroma. */
 typedef struct {
-  const iof_samples *planes;
+  iof_samples planes[3];
   int count, h, v;
 } iof_picture;
 
@@ -152,8 +152,7 @@ typedef struct {
 goes on there. */
 typedef struct {
   const iof_block_loops *loops;
-  iof_samples planes[3];
-  int count, h, v;
+  iof_picture picture;
   iof_rect rect;
   uint8_t *chroma[2]; /* scratch: upsampled rows, or grey */
   int16_t *sums;
@@ -164,7 +163,6 @@ iof_status iof_colour_start(iof_colouring *colouring, const iof_block_loops *loo
                             const iof_rect *rect, iof_buffer *rows);
 void iof_colour_row(const iof_colouring *colouring, int y, uint8_t *rgbx);
 void iof_colour_planes(const iof_colouring *colouring, int y, uint8_t *to, size_t plane); /* as iof_pixels' `row` gives them */
-
 
 /* A JPEG of whole segments: its pixel (0, 0) is (x, y) of the image it comes from. */
 typedef struct {
@@ -189,7 +187,4 @@ int iof_region_scales(const iof_region *region); /* whether DCT scaling saves an
 /* With `by_rows` the pixels may come as rows that are still to be made, from memory of the region. */
 iof_status iof_region_decode(iof_region *region, const int32_t rect[4], int denominator, int strict, int by_rows,
                              iof_pixels *pixels);
-
-extern const uint8_t iof_zigzag[64 + 16]; /* coefficient k of a scan is this one of a block, row by row */
-
 #endif

@@ -1,0 +1,221 @@
+"""Several containers and folders read as one: their records one after another."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.base import Failures, Located, Payloads, Reader
+from iofast.containers.manifest import WHOLE, Manifest, Shard
+from iofast.errors import OptionError
+from iofast.record import Record
+
+Columns = TypeVar("Columns", Located, Payloads)
+Rows = NDArray[np.int64] | slice
+
+_CHECKSUMS = ("crc", "crcs")
+
+
+class _Group(NamedTuple):
+    """The rows of a request that one part answers, and what they are to it."""
+
+    part: int
+    rows: Rows
+    own: NDArray[np.int64]  # dense indices of the part
+
+
+class JoinedReader(Reader):
+    """The records of several readers, called parts, as those of one: dense indices go on from part to part.
+
+    Classes have to be the same in all parts, or missing in all. Fields are the union; a record of a part without a
+    field does not have it. Splits of one name become one. A key is the part's number, a slash and the record's own.
+    `names` are for messages. Raises `OptionError` where classes or splits do not fit together, naming the difference.
+    """
+
+    def __init__(self, parts: Sequence[Reader], names: Sequence[str]) -> None:
+        self.parts = tuple(parts)
+        self.manifest = _join([part.manifest for part in parts], names)
+        self._ends = np.cumsum([len(part) for part in parts])
+        self._starts = self._ends - [len(part) for part in parts]
+
+    def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
+        """Where the payloads lie; see `Reader.locate`. `file` is the part's own number."""
+        self._check(field)
+        return self._gather(indices, lambda part, own: _locate(part, own, field))
+
+    def columns(self, indices: NDArray[np.int64]) -> Located:
+        """See `Reader.columns`."""
+        return self._gather(indices, lambda part, own: part.columns(own))
+
+    @contextlib.contextmanager
+    def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
+        """What each part gives for its rows; see `Reader.payloads`."""
+        asked = located.rows(slice(start, stop))
+        with contextlib.ExitStack() as stack:
+            pieces = []
+            for part, rows, own in self._groups(asked.indices):
+                columns = asked.rows(rows)._replace(indices=own)
+                pieces.append((rows, stack.enter_context(self.parts[part].payloads(columns, 0, len(own)))))
+            yield _merged(pieces, len(asked.indices))
+
+    def values(
+        self,
+        indices: NDArray[np.int64],
+        field: str | None = None,
+        *,
+        check: bool = True,
+        failed: Failures | None = None,
+    ) -> list[bytes | None]:
+        """Payloads of one field; see `Reader.values`."""
+        self._check(field)
+        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        values = np.full(len(indices), None, object)
+        for part, rows, own in self._groups(indices):
+            if field is None or field in self.parts[part].manifest.fields:
+                here: Failures | None = None if failed is None else {}
+                values[rows] = self.parts[part].values(own, field, check=check, failed=here)
+                if failed is not None and here:
+                    failed.update((int(np.arange(len(indices))[rows][row]), error) for row, error in here.items())
+        listed: list[bytes | None] = values.tolist()
+        return listed
+
+    def view(self, index: int, field: str | None = None) -> memoryview:
+        """The payload of one field of one record; see `Reader.view`."""
+        self._check(field)
+        part, own = self._place(index)
+        if field is not None and field not in self.parts[part].manifest.fields:
+            raise KeyError(f"{self.name(index)} has no field {field!r}")
+        return self.parts[part].view(own, field)
+
+    def keys(self, located: Located) -> list[str]:
+        """Keys, each behind the number of its part: `1/00000042`."""
+        keys = np.empty(len(located.indices), object)
+        for part, rows, own in self._groups(located.indices):
+            columns = located.rows(rows)._replace(indices=own)
+            keys[rows] = [f"{part}/{key}" for key in self.parts[part].keys(columns)]
+        listed: list[str] = keys.tolist()
+        return listed
+
+    def record(self, index: int) -> Record:
+        """One record whole, under its key in this reader."""
+        part, own = self._place(index)
+        record = self.parts[part].record(own)
+        return Record(f"{part}/{record.key}", record.fields)
+
+    def name(self, index: int) -> str:
+        """What the record is called in its part."""
+        part, own = self._place(index)
+        return self.parts[part].name(own)
+
+    def close(self) -> None:
+        """Close every part."""
+        for part in self.parts:
+            part.close()
+
+    def _check(self, field: str | None) -> None:
+        if field is not None and field not in self.manifest.fields:
+            raise KeyError(f"no part has a field {field!r}, only {', '.join(self.manifest.fields)}")
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The part of one record, and its index there."""
+        ((part, _, own),) = self._groups(np.array([index], np.int64))
+        return part, int(own[0])
+
+    def _groups(self, indices: NDArray[np.int64]) -> list[_Group]:
+        """`indices` by part; the first part answers where there are none."""
+        if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
+            raise IndexError(f"indices {indices.min()} to {indices.max()} of {len(self)} records")
+        numbers = np.searchsorted(self._ends, indices, side="right")
+        found = np.flatnonzero(np.bincount(numbers)).tolist() or [0]
+        if len(found) == 1:
+            return [_Group(found[0], slice(None), indices - self._starts[found[0]])]
+        groups = [(number, np.flatnonzero(numbers == number)) for number in found]
+        return [_Group(number, rows, indices[rows] - self._starts[number]) for number, rows in groups]
+
+    def _gather(self, indices: NDArray[np.int64], ask: Callable[[Reader, NDArray[np.int64]], Located]) -> Located:
+        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        pieces = [(rows, ask(self.parts[part], own)) for part, rows, own in self._groups(indices)]
+        return _merged(pieces, len(indices))._replace(indices=indices)
+
+
+def _locate(part: Reader, indices: NDArray[np.int64], field: str | None) -> Located:
+    if field is None or field in part.manifest.fields:
+        return part.locate(indices, field)
+    return part.columns(indices).nowhere()
+
+
+def _merged(pieces: Sequence[tuple[Rows, Columns]], count: int) -> Columns:
+    """Columns of `count` rows out of those of the parts."""
+    first = pieces[0][1]
+    if len(pieces) == 1:
+        return first
+    rows = [own for own, _ in pieces]
+    columns = zip(*(piece for _, piece in pieces), strict=True)
+    merged = [_column(name, own, rows, count) for name, own in zip(first._fields, columns, strict=True)]
+    return type(first)._make(merged)
+
+
+def _column(name: str, pieces: Sequence[NDArray[Any] | None], rows: Sequence[Rows], count: int) -> NDArray[Any] | None:
+    """Rows without a value: -1 for a checksum, else 0. None where no part has values."""
+    there = [piece for piece in pieces if piece is not None]
+    if not there:
+        return None
+    some = name in _CHECKSUMS and (len(there) < len(pieces) or any(piece.dtype == np.int64 for piece in there))
+    dtype = np.dtype(np.int64) if some else there[0].dtype
+    column = np.full((count, *there[0].shape[1:]), -1 if some else 0, dtype)
+    for own, piece in zip(rows, pieces, strict=True):
+        if piece is not None:
+            column[own] = piece
+    return column
+
+
+def _join(manifests: Sequence[Manifest], names: Sequence[str]) -> Manifest:
+    """What the parts say of themselves, as one."""
+    if not manifests:
+        raise OptionError("there is nothing to join: no path was given")
+    for manifest, name in zip(manifests, names, strict=True):
+        _check_classes(names[0], manifests[0].classes, name, manifest.classes)
+        if (WHOLE in manifest.splits) != (WHOLE in manifests[0].splits):
+            these, those = (_splits_of(each) for each in (manifests[0], manifest))
+            raise OptionError(f"{names[0]} and {name} cannot be joined: the first has {these}, the second {those}")
+    splits: dict[str, tuple[tuple[int, int], ...]] = {}
+    start = 0
+    for manifest in manifests:
+        for split, ranges in manifest.splits.items():
+            moved = tuple((first + start, last + start) for first, last in ranges if last > first)
+            splits[split] = splits.get(split, ()) + moved
+        start += manifest.count
+    digest = hashlib.sha256(" ".join(manifest.fingerprint for manifest in manifests).encode())
+    return Manifest(
+        count=start,
+        fields=tuple(sorted({field for manifest in manifests for field in manifest.fields})),
+        splits={split: ranges for split, ranges in splits.items() if ranges} or {WHOLE: ((0, 0),)},
+        fingerprint=f"sha256:{digest.hexdigest()}",
+        shards=tuple(
+            Shard(str(number), manifest.count, sum(shard.size for shard in manifest.shards))
+            for number, manifest in enumerate(manifests)
+        ),
+        classes=manifests[0].classes,
+        class_order=manifests[0].class_order,
+        key_width=max(manifest.key_width for manifest in manifests),
+    )
+
+
+def _splits_of(manifest: Manifest) -> str:
+    return "no splits" if WHOLE in manifest.splits else f"the splits {', '.join(manifest.splits)}"
+
+
+def _check_classes(a: str, mine: tuple[str, ...] | None, b: str, yours: tuple[str, ...] | None) -> None:
+    if (mine or None) == (yours or None):
+        return
+    counts = ["no classes" if not own else f"{len(own)} classes" for own in (mine, yours)]
+    found = f"the first has {counts[0]}, the second {counts[1]}"
+    if mine and yours:
+        pairs = enumerate(zip(mine, yours, strict=False))
+        found += "".join([f"; class {i} is {x!r} and {y!r}" for i, (x, y) in pairs if x != y][:1])
+    raise OptionError(f"{a} and {b} cannot be joined: {found}")

@@ -1,0 +1,57 @@
+"""Payloads of one field of many records, for containers whose payloads lie in files: `Reader.values`."""
+
+from __future__ import annotations
+
+import os
+
+import google_crc32c
+import numpy as np
+
+from iofast.containers.base import Failures, Located, Reader
+from iofast.containers.index import ABSENT
+from iofast.errors import ContainerError
+
+
+def read_values(
+    reader: Reader, located: Located, field: str | None, check: bool, failed: Failures | None
+) -> list[bytes | None]:
+    """What `Reader.values` gives, of records that were located: one `pread` each, by file and offset."""
+    values: list[bytes | None] = [None] * len(located.indices)
+    rows = np.flatnonzero(located.file != ABSENT)
+    rows = rows[np.lexsort((located.offset[rows], located.file[rows]))]
+    with reader.payloads(located, 0, len(values)) as places:
+        fds, offsets, lengths = (column.tolist() for column in places[:3])
+        crcs = places.crcs.tolist() if check and places.crcs is not None else None
+        for row in rows.tolist():
+            try:
+                data = _read(fds[row], offsets[row], lengths[row])
+                if crcs is not None and google_crc32c.value(data) != crcs[row]:
+                    raise ContainerError("is damaged: its CRC32C differs")
+                values[row] = data
+            except (ContainerError, OSError) as error:
+                found = _at(reader.name(int(located.indices[row])), field, offsets[row], error)
+                if failed is None:
+                    raise found from None
+                failed[row] = found
+    return values
+
+
+def damaged(name: str, field: str | None, offset: int) -> ContainerError:
+    """The error for a payload that its checksum contradicts."""
+    return _at(name, field, offset, ContainerError("is damaged: its CRC32C differs"))
+
+
+def _at(name: str, field: str | None, offset: int, error: ContainerError | OSError) -> ContainerError:
+    what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+    return ContainerError(f"{name}: {'image' if field is None else field} at offset {offset} {what}")
+
+
+def _read(fd: int, offset: int, length: int) -> bytes:
+    """All the bytes; a read may give fewer than asked for (2 GiB at most, or a signal came)."""
+    data = os.pread(fd, length, offset)
+    while len(data) < length:
+        more = os.pread(fd, length - len(data), offset + len(data))
+        if not more:
+            raise ContainerError(f"ends after {len(data)} of {length} bytes: the file was cut off")
+        data += more
+    return data

@@ -1,0 +1,135 @@
+"""From samples to the batch that a consumer gets: pixel operations, labels, fields, collated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast import pixels
+from iofast.errors import OptionError
+from iofast.loader.canvas import Images, empty, padded
+from iofast.loader.plan import Plan
+from iofast.loader.samples import Samples
+
+Pair = tuple[Any, Any]
+Batch = Pair | dict[str, Any]  # (images, labels), or by field
+
+
+def assemble(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, valid: NDArray[np.bool_]) -> Batch:
+    """The batch of `rows` (None = all) of `samples`; `valid` (bool) says which of them are no filling."""
+    columns = _mapped(plan, samples, rows) if plan.mapper else _columns(plan, samples, rows)
+    sizes = None
+    if "image" in columns:
+        columns["image"], sizes = _finished(plan, columns["image"])
+    if plan.dataset.fields is None:
+        return _pair(plan, columns)
+    if sizes is not None:
+        columns["size"] = sizes
+    return columns | {"valid": torch.from_numpy(valid)}
+
+
+def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dict[str, Any]:
+    chosen: Any = slice(None) if rows is None else rows
+    made: dict[str, Any] = {}
+    for name in plan.fields:
+        if name == "image":
+            assert samples.canvas is not None
+            images = samples.canvas.images()
+            made[name] = images if rows is None else _chosen(images, rows)
+        elif name == "label":
+            made[name] = torch.from_numpy(samples.located.label[chosen].astype(np.int64))
+        elif name == "index":
+            made[name] = torch.from_numpy(samples.indices[chosen])
+        elif name == "key":
+            made[name] = plan.dataset.reader.keys(samples.located.rows(chosen))
+        else:
+            values = samples.values[name]
+            made[name] = plan.collate(name, values if rows is None else [values[row] for row in rows.tolist()])
+    return made
+
+
+def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dict[str, Any]:
+    """Columns of what the user's function made: images stay where they are if it left them there."""
+    numbers = range(len(samples)) if rows is None else rows.tolist()
+    made = [sample for row in numbers if (sample := samples.mapped[row]) is not None]
+    names = list(made[0])
+    for sample in made:
+        if sample.keys() != made[0].keys():
+            raise OptionError(f"map_sample returned {sorted(sample)} for one sample and {sorted(names)} for another")
+    columns = {name: [sample[name] for sample in made] for name in names}
+    return {
+        name: _images(plan, samples, values, rows) if name == "image" else plan.collate(name, values)
+        for name, values in columns.items()
+    }
+
+
+def _images(plan: Plan, samples: Samples, images: list[Any], rows: NDArray[np.intp] | None) -> Any:
+    own = None if samples.canvas is None else samples.canvas.images()
+    if isinstance(own, torch.Tensor) and rows is None and _in_place(own, images):
+        return own
+    if not all(isinstance(image, torch.Tensor) for image in images):
+        return plan.collate("image", images)
+    if len({(image.shape, image.dtype) for image in images}) > 1:
+        return images
+    stacked = torch.stack(images)
+    return stacked.contiguous(memory_format=plan.options.memory_format) if stacked.ndim == 4 else stacked
+
+
+def _in_place(own: torch.Tensor, images: list[Any]) -> bool:
+    return all(
+        isinstance(image, torch.Tensor)
+        and image.data_ptr() == own[row].data_ptr()
+        and image.dtype == own.dtype
+        and image.stride() == own[row].stride()
+        and image.shape == own[row].shape
+        for row, image in enumerate(images)
+    )
+
+
+def _chosen(images: Images, rows: NDArray[np.intp]) -> Images:
+    if isinstance(images, torch.Tensor):
+        return images[torch.from_numpy(rows)]
+    return [images[row] for row in rows.tolist()]
+
+
+def _finished(plan: Plan, images: Any) -> tuple[Any, torch.Tensor | None]:
+    """Pixel operations, where they are done on the CPU, and padding; the sizes (height, width) of what was padded."""
+    if isinstance(images, torch.Tensor):
+        return _applied(plan, images, own_memory=True), None
+    if not all(isinstance(image, torch.Tensor) for image in images):
+        return images, None
+    images = [_applied(plan, image.unsqueeze(0), own_memory=False)[0] for image in images]
+    if plan.options.ragged != "pad":
+        return images, None
+    sizes = torch.tensor([image.shape[1:] for image in images])
+    if plan.device.type != "cpu":  # padded there, for the padding is zero after the pixel operations
+        return images, sizes
+    return padded(images, plan.options.memory_format), sizes
+
+
+def _applied(plan: Plan, images: torch.Tensor, *, own_memory: bool) -> torch.Tensor:
+    options, ops = plan.options, plan.pipeline.ops
+    if options.dtype == torch.uint8 or plan.device.type != "cpu":
+        return images
+    if images.dtype != torch.uint8:
+        raise OptionError(
+            f"map_sample returned images of {images.dtype}: with dtype={options.dtype} or pixel operations they must "
+            "stay uint8; leave both out, or do the conversion in map_batch"
+        )
+    out = None
+    if own_memory:
+        out = empty(plan.float_memory, tuple(images.shape), options.dtype, options.memory_format)
+    return pixels.apply(images, ops, dtype=options.dtype, memory_format=options.memory_format, out=out)
+
+
+def _pair(plan: Plan, columns: dict[str, Any]) -> Pair:
+    try:
+        images, labels = columns["image"], columns["label"]
+    except KeyError as error:
+        raise OptionError(f"map_sample must return image and label, found {sorted(columns)}") from error
+    if plan.device.type == "cuda" and isinstance(labels, torch.Tensor):
+        labels = labels.pin_memory()
+    return images, labels

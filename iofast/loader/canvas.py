@@ -1,0 +1,114 @@
+"""Where the pixels of some samples go: one block of memory, or images of different sizes each in its own."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.containers.base import Payloads
+from iofast.errors import OptionError
+from iofast.loader.buffers import BatchMemory
+from iofast.loader.sizes import apart, apart_bytes, output_sizes
+
+Images = torch.Tensor | list[torch.Tensor]
+
+
+class Canvas(Protocol):
+    """The pixels of N samples in the making; slices of rows may be decoded by several threads."""
+
+    def decode(
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
+    ) -> NDArray[np.int32]:
+        """Make the rows from `start` on, as many as `source` has; the status of each."""
+
+    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
+        """Replace `rows` by the rows `of` another canvas of the same kind."""
+
+    def images(self) -> Images:
+        """uint8 (N, 3, H, W), or one (3, H, W) for each."""
+
+
+class Uniform:
+    """All images of one size, (N, 3, H, W), stored as `memory_format` says."""
+
+    def __init__(
+        self, rows: int, size: tuple[int, int], memory: BatchMemory, memory_format: torch.memory_format
+    ) -> None:
+        self.size = size
+        self._images = empty(memory, (rows, 3, *size), torch.uint8, memory_format)
+        self._out = self._images.permute(0, 2, 3, 1).numpy()
+
+    def decode(
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
+    ) -> NDArray[np.int32]:
+        status = np.zeros(len(boxes), np.int32)
+        out = self._out[start : start + len(boxes)]
+        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(boxes))
+        return status
+
+    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
+        assert isinstance(other, Uniform)
+        self._out[rows] = other._out[of]
+
+    def images(self) -> torch.Tensor:
+        return self._images
+
+
+class Ragged:
+    """Every image in a size of its own, which its box says (columns 5 and 4); stored channels-last."""
+
+    def __init__(self, boxes: NDArray[np.int32], memory: BatchMemory) -> None:
+        sizes = output_sizes(boxes)
+        self._images = apart(memory.take((apart_bytes(sizes),)).numpy(), sizes)
+
+    def decode(
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
+    ) -> NDArray[np.int32]:
+        status = np.zeros(len(boxes), np.int32)
+        kernel.decode_each(context, source, boxes, flips, self._images[start : start + len(boxes)], status)
+        return status
+
+    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
+        assert isinstance(other, Ragged)
+        for row, source in zip(rows.tolist(), of.tolist(), strict=True):
+            self._images[row] = other._images[source]
+
+    def images(self) -> list[torch.Tensor]:
+        return [torch.from_numpy(image).permute(2, 0, 1) for image in self._images]
+
+
+def size_of(boxes: NDArray[np.int32]) -> tuple[int, int]:
+    """(height, width) of images that must all have one size, or `OptionError`."""
+    known = boxes[:, 4] > 0  # the others' headers could not be read: the kernel will say what is wrong
+    sizes = np.unique(boxes[known, 5:3:-1], axis=0)
+    if len(sizes) > 1:
+        (h0, w0), (h1, w1) = sizes[0], sizes[-1]
+        raise OptionError(
+            f"the images of a batch differ in size ({w0}x{h0} and {w1}x{h1}): give the loader a transform with a fixed "
+            "size, such as T.RandomResizedCrop(224), or ragged='list' or 'pad'"
+        )
+    height, width = sizes[0].tolist() if len(sizes) else (1, 1)
+    return height, width
+
+
+def empty(
+    memory: BatchMemory, shape: tuple[int, ...], dtype: torch.dtype, memory_format: torch.memory_format
+) -> torch.Tensor:
+    """Of shape (N, 3, H, W), stored as `memory_format` says."""
+    if memory_format == torch.contiguous_format:
+        return memory.take(shape, dtype)
+    rows, channels, height, width = shape
+    return memory.take((rows, height, width, channels), dtype).permute(0, 3, 1, 2)
+
+
+def padded(images: list[torch.Tensor], memory_format: torch.memory_format) -> torch.Tensor:
+    """(N, 3, H, W) of the largest height and width, images at the upper left, zeros elsewhere."""
+    height, width = max(image.shape[1] for image in images), max(image.shape[2] for image in images)
+    batch = images[0].new_zeros((len(images), 3, height, width)).contiguous(memory_format=memory_format)
+    for row, image in enumerate(images):
+        batch[row, :, : image.shape[1], : image.shape[2]] = image
+    return batch

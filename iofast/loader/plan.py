@@ -1,0 +1,123 @@
+"""What all batches of a loader have in common: data, order, transform, memory, and who of how many this process is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from iofast import kernel
+from iofast.dataset import FastDataset
+from iofast.errors import OptionError
+from iofast.fields import PSEUDO_FIELDS, collate
+from iofast.loader.auto import Limits, most_depth
+from iofast.loader.buffers import BatchMemory
+from iofast.loader.mapping import Mapper
+from iofast.loader.options import LoaderOptions
+from iofast.loader.state import Identity
+from iofast.loader.tally import Tally
+from iofast.machine import cores_of_rank, free_memory, launcher_rank, local_ranks
+from iofast.order import Order, Population, Schedule
+from iofast.stall import StallClock
+from iofast.telemetry import LoaderInfo, Stages
+from iofast.transforms import Pipeline
+from iofast.transforms import compile as compile_transform
+
+SLICE = 32  # rows a thread takes at once: 10 ms of work, and half of the descriptors a folder reader may hold
+AUTO_DEPTH = 8  # batches ahead at most where that is found while running: more only hide a loader that is too slow
+FIXED_DEPTH = 3  # where the number of workers was given
+
+PAIR = ("image", "label")  # what a batch consists of without `fields`
+
+
+class Plan:
+    """What all batches of a loader have in common."""
+
+    def __init__(self, dataset: FastDataset, options: LoaderOptions) -> None:
+        _check_dataset(dataset)
+        self.dataset, self.options = dataset, options
+        self.rank, self.world_size = rank_of(options)
+        self.order, self.schedule = self._ordered()
+        self.pipeline = compile_transform(options.transform)
+        self.decode = decode_options(self.pipeline, options.pixels, strict=options.truncated == "strict")
+        self.fields = PAIR if dataset.fields is None else dataset.fields
+        self.stored = tuple(name for name in self.fields if name not in PSEUDO_FIELDS)  # those that are read
+        self.with_images = "image" in self.fields
+        self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
+        self.device = torch.device(options.device)
+        self.limits = self._limits()
+        spare = self.limits.max_depth + 2
+        self.memory = BatchMemory(pinned=self.device.type == "cuda", spare=spare)
+        self.float_memory = BatchMemory(pinned=False, spare=spare)  # apart: blocks of two sizes push each other out
+        self.stages = Stages()
+        self.clock = StallClock(self._described(), device=str(self.device), stages=self.stages)
+        self.tally = Tally()
+
+    def _limits(self) -> Limits:
+        options, size = self.options, self.pipeline.size or (512, 512)
+        wanted = {"auto": AUTO_DEPTH if options.num_workers == "auto" else FIXED_DEPTH}.get(options.prefetch)  # type: ignore[arg-type]
+        batch_bytes = 3 * size[0] * size[1] * options.batch_size * options.dtype.itemsize
+        depth = options.prefetch if wanted is None else most_depth(batch_bytes, wanted, free_memory() // local_ranks())
+        workers = cores_of_rank() if options.num_workers == "auto" else options.num_workers
+        return Limits(workers, int(depth), -(-options.batch_size // SLICE))
+
+    def _described(self) -> LoaderInfo:
+        options = self.options
+        return LoaderInfo(
+            name="FastLoader",
+            kind="FastLoader",
+            num_workers=self.limits.max_workers,
+            prefetch=self.limits.max_depth,
+            batch_size=options.batch_size,
+            device=str(self.device),
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+
+    def identity(self) -> Identity:
+        """What a state of this loader speaks of."""
+        options = self.options
+        global_batch = options.batch_size * self.world_size
+        checksum = (lambda _: None) if self.order.sharded else self.order.checksum  # else each rank has its own
+        return Identity(options.seed, global_batch, self.order.describe(), self.dataset.fingerprint, checksum)
+
+    def collate(self, name: str, values: list[Any]) -> Any:
+        """The values of one field of a batch: by the user's function for it, or as `fields.collate` does."""
+        function = (self.options.collate or {}).get(name)
+        return collate(values) if function is None else function(values)
+
+    def _ordered(self) -> tuple[Order, Schedule]:
+        options, dataset = self.options, self.dataset
+        mode = options.mode
+        about = Population(len(dataset), lambda: dataset.targets, dataset.sizes, dataset.parts)
+        order = mode.bind(about, options.seed, options.batch_size * self.world_size)
+        ranks = (0, 1) if order.sharded else (self.rank, self.world_size)
+        return order, Schedule(order.length, options.batch_size, *ranks, options.drop_last)
+
+
+def _check_dataset(dataset: FastDataset) -> None:
+    if not isinstance(dataset, FastDataset):
+        raise OptionError(f"FastLoader reads a FastDataset, found {type(dataset).__name__}")
+    if not len(dataset):
+        raise OptionError(f"there is nothing to load: {dataset!r}")
+    if dataset.transform is not None or dataset.target_transform is not None:
+        raise OptionError(
+            "the dataset has a transform of its own, which FastLoader would not call: "
+            "give FastLoader the transform, or use torch's DataLoader"
+        )
+
+
+def decode_options(pipeline: Pipeline, pixels: str, *, strict: bool = True) -> kernel.DecodeOptions:
+    """How the kernel decodes for `pipeline`: `pixels="fast"` never changes what an evaluation sees."""
+    fast = pixels == "fast" and not pipeline.evaluation
+    return kernel.DecodeOptions(filter=pipeline.filter, fast=fast, strict=strict)
+
+
+def rank_of(options: LoaderOptions) -> tuple[int, int]:
+    """Rank and world size: as given, of torch.distributed where it runs, of the launcher's environment, or (0, 1)."""
+    if options.rank is not None and options.world_size is not None:
+        return options.rank, options.world_size
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return launcher_rank() or (0, 1)

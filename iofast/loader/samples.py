@@ -1,0 +1,137 @@
+"""Some samples of an epoch in the making: where they lie, their pixels, their fields, and what a user's function made.
+
+Nothing here raises for a sample that cannot be made: it is noted, and whoever asked decides (failures.py).
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.choices import Draw
+from iofast.containers.base import Located
+from iofast.errors import IofastError
+from iofast.loader.buffers import BatchMemory
+from iofast.loader.canvas import Canvas, Ragged, Uniform, size_of
+from iofast.loader.failures import Failure
+from iofast.loader.mapping import Mapper, Sample
+from iofast.loader.plan import Plan
+
+
+class Samples:
+    """The samples at `positions` (int64, (N,)) of an epoch, or those drawn `instead` of them the `attempt`-th time."""
+
+    def __init__(
+        self, plan: Plan, epoch: int, positions: NDArray[np.int64], attempt: int = 0, instead: Samples | None = None
+    ) -> None:
+        self._plan, self._epoch, self._attempt = plan, epoch, attempt
+        self.positions = positions
+        order = plan.order
+        self.indices = order.replacement(epoch, positions, attempt) if attempt else order.indices(epoch, positions)
+        self.located: Located = plan.dataset.locate(self.indices)
+        self.reasons: dict[int, str] = {}  # of rows that could not be made
+        self.values: dict[str, list[Any]] = {name: [None] * len(positions) for name in plan.stored}
+        self.mapped: list[Sample | None] = [None] * len(positions)
+        draw = Draw(plan.options.seed, epoch, positions, attempt)
+        self.boxes, self._flips = plan.pipeline.plan(draw, self.located.width, self.located.height)
+        self.canvas = self._canvas(instead) if plan.with_images else None
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def make(self, context: kernel.Context, start: int, stop: int) -> None:
+        """Rows [start, stop): several threads may do parts of it at the same time."""
+        if self.canvas is not None:
+            self._decode(self.canvas, context, start, stop)
+        for name in self.values:
+            self._read(name, start, stop)
+        if self._plan.mapper is not None:
+            self._map(self._plan.mapper, start, stop)
+
+    def failures(self) -> list[Failure]:
+        """The rows that could not be made, in order."""
+        return [self._failure(row, self.reasons[row]) for row in sorted(self.reasons)]
+
+    def take(self, rows: NDArray[np.intp], other: Samples, of: NDArray[np.intp]) -> None:
+        """Put the samples `of` another in the place of `rows`; their positions stay."""
+        for own, theirs in zip(
+            (self.indices, self.boxes, *self.located), (other.indices, other.boxes, *other.located), strict=True
+        ):
+            if own is not None and theirs is not None:
+                own[rows] = theirs[of]
+        if self.canvas is not None and other.canvas is not None:
+            self.canvas.take(rows, other.canvas, of)
+        for row, source in zip(rows.tolist(), of.tolist(), strict=True):
+            self.mapped[row] = other.mapped[source]
+            self.reasons.pop(row, None)
+            for name, values in self.values.items():
+                values[row] = other.values[name][source]
+
+    def sample(self, row: int, images: Any) -> Sample:
+        """One sample as a dictionary; `images` are those of all rows."""
+        plan = self._plan
+        made: Sample = {name: values[row] for name, values in self.values.items()}
+        for name in plan.fields:
+            if name == "image":
+                made[name] = images[row]
+            elif name == "label":
+                made[name] = int(self.located.label[row])
+            elif name == "index":
+                made[name] = int(self.indices[row])
+            elif name == "key":
+                made[name] = plan.dataset.reader.keys(self.located.rows(slice(row, row + 1)))[0]
+        return made
+
+    def _canvas(self, instead: Samples | None) -> Canvas:
+        plan, rows = self._plan, len(self)
+        memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
+        if plan.pipeline.size is None and plan.options.ragged != "raise":
+            return Ragged(self.boxes, memory)
+        if instead is None:
+            return Uniform(rows, plan.pipeline.size or size_of(self.boxes), memory, plan.options.memory_format)
+        assert isinstance(instead.canvas, Uniform)
+        height, width = size = instead.canvas.size
+        if plan.pipeline.size is None:
+            for row in np.flatnonzero((self.boxes[:, 4] != width) | (self.boxes[:, 5] != height)).tolist():
+                self.reasons[row] = "its size differs from that of the batch"
+        return Uniform(rows, size, memory, plan.options.memory_format)
+
+    def _decode(self, canvas: Canvas, context: kernel.Context, start: int, stop: int) -> None:
+        stages, begun, read = self._plan.stages, monotonic_ns(), -context.counts().nanoseconds["read"]
+        with self._plan.dataset.reader.payloads(self.located, start, stop) as payloads:
+            read += monotonic_ns() - begun  # opening files
+            source = payloads if self._plan.options.check else payloads._replace(crcs=None)
+            status = canvas.decode(context, source, self.boxes[start:stop], self._flips[start:stop], start)
+        failed = np.flatnonzero(status).tolist()
+        for row in failed:
+            self.reasons[start + row] = kernel.status_message(int(status[row]))
+        read += context.counts().nanoseconds["read"]
+        stages.read.add(stop - start, work_ns=read, nbytes=int(self.located.length[start:stop].sum()))
+        stages.decode.add(stop - start, work_ns=monotonic_ns() - begun - read, failed=len(failed))
+
+    def _read(self, name: str, start: int, stop: int) -> None:
+        """A field of some rows."""
+        rows, failed = slice(start, stop), dict[int, IofastError]()
+        check = self._plan.options.check is not None
+        located, dataset = self.located.rows(rows), self._plan.dataset
+        self.values[name][rows] = dataset.values(name, self.indices[rows], located, check=check, failed=failed)
+        for row, error in failed.items():
+            self.reasons.setdefault(start + row, str(error))
+
+    def _map(self, mapper: Mapper, start: int, stop: int) -> None:
+        """The user's function, for each sample that is whole. What it raises is the consumer's: a fault of the program,
+        not of the data."""
+        plan, images = self._plan, None if self.canvas is None else self.canvas.images()
+        rows = [row for row in range(start, stop) if row not in self.reasons]
+        samples = [self.sample(row, images) for row in rows]
+        seeds = [(plan.options.seed, self._epoch, int(self.positions[row]), self._attempt) for row in rows]
+        for row, made in zip(rows, mapper.map(samples, seeds), strict=True):
+            self.mapped[row] = made
+
+    def _failure(self, row: int, reason: str) -> Failure:
+        name = self._plan.dataset.reader.name(int(self.located.indices[row]))
+        return Failure(self._epoch, int(self.positions[row]), self._attempt, name, reason)

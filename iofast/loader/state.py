@@ -1,0 +1,92 @@
+"""Where a loader is, as a small dictionary: exact resume at any batch, at any number of ranks and workers.
+
+A state says which global batch comes next. It holds nothing of what was made ahead: a batch that no consumer saw was
+not returned. Every rank's state is the same, so any one of them serves all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from iofast.errors import StateError
+
+VERSION = 1
+_WHOLE = ("version", "epoch", "batch", "seed", "B")
+
+
+@dataclass(slots=True)
+class Progress:
+    """One iterator's place: `batch` counts the global batches of `epoch` that it has returned, of `count` in all."""
+
+    epoch: int
+    batch: int
+    count: int
+
+    @property
+    def next(self) -> tuple[int, int]:
+        """(epoch, batch) to go on at; a finished epoch is the beginning of the one after."""
+        return (self.epoch + 1, 0) if self.batch >= self.count else (self.epoch, self.batch)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether batches were returned, and others are still to come."""
+        return 0 < self.batch < self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a state must agree with: `seed`, `B` (batch_size times world_size), `order` (its mode and all its options)
+    and the `fingerprint` of what is read. `checksum(epoch)` is that of an epoch whose order the options do not tell.
+    """
+
+    seed: int
+    B: int
+    order: Mapping[str, Any]
+    fingerprint: str
+    checksum: Callable[[int], str | None]
+
+    def state(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state of a loader that goes on at global batch `batch` of `epoch`."""
+        return {
+            "version": VERSION,
+            "epoch": epoch,
+            "batch": batch,
+            "seed": self.seed,
+            "B": self.B,
+            "order": {**self.order, **({} if (found := self.checksum(epoch)) is None else {"checksum": found})},
+            "fingerprint": self.fingerprint,
+        }
+
+    def place(self, state: Mapping[str, Any], count: int) -> tuple[int, int]:
+        """(epoch, batch) of a state of this loader, which has `count` batches an epoch.
+
+        Raises `StateError` that names what differs, or what a state lacks.
+        """
+        epoch = state.get("epoch", 0) if isinstance(state, Mapping) else 0
+        own = self.state(epoch if isinstance(epoch, int) and epoch >= 0 else 0, 0)
+        if not isinstance(state, Mapping) or (lacking := [name for name in own if name not in state]):
+            found = f"without {', '.join(lacking)}" if isinstance(state, Mapping) else type(state).__name__
+            raise StateError(f"a loader's state has {', '.join(own)}; found one {found}")
+        for name in _WHOLE:
+            if not isinstance(state[name], int) or isinstance(state[name], bool) or state[name] < 0:
+                raise StateError(f"{name} of a loader's state must be a whole number, found {state[name]!r}")
+        for name in ("version", "fingerprint", "seed", "order", "B"):
+            if state[name] != own[name]:
+                raise StateError(_difference(name, state[name], own[name]))
+        epoch, batch = state["epoch"], state["batch"]
+        if batch > count:
+            raise StateError(f"the state is at batch {batch} of epoch {epoch}, and this loader's epochs have {count}")
+        return (epoch + 1, 0) if batch == count else (epoch, batch)
+
+
+def _difference(name: str, theirs: object, own: object) -> str:
+    what = {
+        "version": "another version of the state",
+        "fingerprint": "other data",
+        "seed": "another seed",
+        "order": "another order",
+        "B": "another global batch (batch_size times world_size)",
+    }[name]
+    return f"the state is of {what}: it has {name} {theirs!r}, this loader {own!r}"

@@ -1,0 +1,38 @@
+"""What a loader has done so far, frozen: `FastLoader.stats`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iofast.stall import MeterStats
+from iofast.telemetry import StageStats
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """Since the loader was made, over all epochs.
+
+    images       decoded, whether their batch was returned or not
+    ways         how many of them in which way; `kernel.Counts` says what the names mean
+    errors       samples of the batches returned that could not be made, each attempt counted
+    stages       read, decode, queue (batches, and the consumer waiting for them) and transfer to a GPU: items, bytes,
+                 seconds of work and of waiting, how full the queue was on average
+    meter        the training loop's side: steps, and how long it waited; what `watch` measures
+    num_workers  threads at work now, and how many batches they may be ahead
+    depth
+    cpu_share    share of this rank's cores that the threads computed on, 0 to 1
+    """
+
+    images: int
+    ways: Mapping[str, int]
+    errors: int
+    stages: Mapping[str, StageStats]
+    meter: MeterStats
+    num_workers: int
+    depth: int
+    cpu_share: float
+
+    def __str__(self) -> str:
+        share = f"{self.images:,} images, {self.errors:,} errors, {self.num_workers} workers {self.depth} batches ahead"
+        return f"{share}, {self.cpu_share:.0%} of the cores; {self.meter}"

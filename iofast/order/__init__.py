@@ -1,0 +1,50 @@
+"""Which sample comes when. A mode says how; bound to a dataset and a seed it is an order that answers for any position.
+
+    from iofast.order import Balanced, Blocks, Mixed, Population, Repeated, Schedule, Shuffled
+
+    order = Shuffled().bind(Population(1_281_167), seed=0)
+    order.indices(epoch=3, positions=np.arange(256))     # int64: the samples at these positions of the epoch
+    order.describe()                                     # for a resume: {"mode": "shuffled", "count": 1281167, ...}
+
+    Blocks(block=64, window=64)        # for disks that seek and shards that are far away
+    Balanced()                         # every class equally often
+    Weighted(weights)                  # with replacement
+    Repeated(3)                        # each sample three times in a row, augmented anew; Repeated(3, Blocks()) too
+    Mixed([0.8, 0.2])                  # two datasets opened as one
+    Buckets([(224, 224), (192, 256)])  # batches of like aspect ratio
+    Sampled(sampler)                   # a torch sampler
+
+The sample at position p of epoch e is a pure function of (seed, e, p): nothing is shuffled in memory and nothing
+depends on what was asked before, so any rank, worker or resumed run computes any part of any epoch by itself. Start-up
+and memory do not grow with the dataset, except where an order needs a weight, a label or a size of each sample.
+
+A `Schedule` says which positions make up which batch, on which rank; it knows nothing of orders.
+"""
+
+from iofast.order.base import Mode, Order, Population
+from iofast.order.blocks import Blocks
+from iofast.order.buckets import Buckets, nearest
+from iofast.order.cycles import Balanced, Mixed
+from iofast.order.orders import Repeated, Sequential, Shuffled, Weighted
+from iofast.order.permutation import MAX_SAMPLES, MAX_SEED
+from iofast.order.sampled import Sampled
+from iofast.order.schedule import Schedule
+
+__all__ = [
+    "Sequential",
+    "Shuffled",
+    "Blocks",
+    "Weighted",
+    "Balanced",
+    "Repeated",
+    "Mixed",
+    "Buckets",
+    "Sampled",
+    "Mode",
+    "Population",
+    "Order",
+    "Schedule",
+    "nearest",
+    "MAX_SAMPLES",
+    "MAX_SEED",
+]

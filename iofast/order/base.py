@@ -1,0 +1,182 @@
+"""What all orders have in common: the mode a user writes, what it is bound to, and the order that comes of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index
+from typing import NamedTuple, SupportsIndex
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.errors import OptionError
+from iofast.order.permutation import MAX_SAMPLES, MAX_SEED, key_word, uniform
+
+MAX_ATTEMPTS = 1 << 8  # replacements of one sample, as choices.py counts them
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Population:
+    """The samples that an order chooses from: indices 0 … count-1 of a dataset.
+
+    `labels()` gives int64 of shape (count,), -1 where there is none; `sizes()` gives upright widths and heights, int32
+    of shape (count,) each. They are called, once, by the orders that need them. `parts` are the sample counts of the
+    datasets that were joined into this one, in order.
+    """
+
+    count: int
+    labels: Callable[[], NDArray[np.int64]] | None = None
+    sizes: Callable[[], tuple[NDArray[np.int32], NDArray[np.int32]]] | None = None
+    parts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_whole("count (samples)", self.count, 1, MAX_SAMPLES)
+        if not self.parts:
+            object.__setattr__(self, "parts", (self.count,))
+        if sum(self.parts) != self.count or min(self.parts) < 0:
+            raise OptionError(f"parts must add up to the count {self.count}, found {self.parts}")
+
+
+class Given(NamedTuple):
+    """What a mode is bound to."""
+
+    population: Population
+    seed: int
+    global_batch: int
+
+
+class Part(NamedTuple):
+    """Positions of an epoch that are asked for: int64 of shape (N,), N > 0, from `least` to `most`."""
+
+    epoch: int
+    positions: Indices
+    least: int
+    most: int
+
+
+class Order(ABC):
+    """Which sample is at which position of which epoch: `Mode.bind` makes it.
+
+    Everything is a function of (seed, epoch, position): any rank, thread or resumed run asks for any part of any epoch.
+    `count` is how many samples there are, `length` how many positions an epoch has.
+    """
+
+    mode: str  # the name in `describe`
+
+    def __init__(self, count: int, length: int, seed: int) -> None:
+        check_whole("length (positions per epoch)", length, 1, MAX_SAMPLES)
+        self.count, self.length, self.seed = count, length, seed
+
+    def indices(self, epoch: int, positions: Indices) -> Indices:
+        """The indices (int64, in `positions`' shape, each 0 … count-1) of the samples at `positions` of `epoch`.
+
+        Raises `OptionError` for an epoch below 0 and for positions that are not 0 … length-1.
+        """
+        positions = np.asarray(positions, np.int64)
+        part = self._part(epoch, positions)
+        return positions.copy() if part is None else self._indices(part).reshape(positions.shape)
+
+    def replacement(self, epoch: int, positions: Indices, attempts: Indices | int) -> Indices:
+        """The indices (int64) of the samples in place of those at `positions` (any shape) that could not be decoded.
+
+        `attempts` (one, or one per position, 1 … 255) counts the replacements of a sample. What stands at a random
+        position of the epoch is taken; orders that group samples take another sample of the same group.
+        """
+        positions = np.asarray(positions, np.int64)
+        part = self._part(epoch, positions)
+        if part is None:
+            return positions.copy()
+        counts = np.broadcast_to(np.asarray(attempts, np.int64), positions.shape).ravel()
+        if not 1 <= int(counts.min()) <= int(counts.max()) < MAX_ATTEMPTS:
+            raise OptionError(f"attempts must be 1 to {MAX_ATTEMPTS - 1}, found {counts.min()} to {counts.max()}")
+        return self._replacement(part, counts).reshape(positions.shape)
+
+    def describe(self) -> dict[str, object]:
+        """The mode and all its options, for JSON. Equal descriptions and seeds mean equal orders."""
+        return {"mode": self.mode, "count": self.count, "length": self.length, **self._options()}
+
+    @property
+    def sharded(self) -> bool:
+        """Whether every rank has an order of its own already, so that its positions are not to be dealt to ranks."""
+        return False
+
+    def window(self, epoch: int, position: int) -> range | None:  # noqa: ARG002 (only block-local orders have one)
+        """The positions whose samples are read together with that at `position`: a few runs of neighbours.
+
+        Readahead sorts the `indices` of the window and reads the runs. None where an order has no windows.
+        """
+        return None
+
+    def checksum(self, epoch: int) -> str | None:  # noqa: ARG002 (only samplers need it)
+        """CRC32C of the epoch's indices where `describe` cannot tell whether they come again, else None.
+
+        Eight hexadecimal digits, for the state: a resume that finds others has a sampler that does not repeat itself.
+        """
+        return None
+
+    def __repr__(self) -> str:
+        return f"<order {self.describe()}, seed {self.seed}>"
+
+    @abstractmethod
+    def _indices(self, part: Part) -> Indices:
+        """`indices` for positions that have been checked."""
+
+    def _options(self) -> dict[str, object]:
+        return {}
+
+    def _replacement(self, part: Part, attempts: Indices) -> Indices:
+        return self.indices(part.epoch, self._drawn(part, attempts, self.length))
+
+    def _drawn(self, part: Part, attempts: Indices, stops: Indices | int) -> Indices:
+        """A whole number in [0, stop) for each position and attempt."""
+        key = key_word(f"iofast order {self.seed} {part.epoch} replacement")
+        drawn = uniform(key, part.positions + attempts * MAX_SAMPLES) * stops
+        return drawn.astype(np.int64)  # (1 - 2^-53) * stop never rounds up to stop
+
+    def _part(self, epoch: int, positions: Indices) -> Part | None:
+        """What is asked for, checked; None for nothing."""
+        least, most = (int(positions.min()), int(positions.max())) if positions.size else (0, 0)
+        self._check(epoch, least, most)
+        return Part(epoch, positions.ravel(), least, most) if positions.size else None
+
+    def _check(self, epoch: int, least: int, most: int) -> None:
+        if epoch < 0:
+            raise OptionError(f"epoch must be 0 or more, found {epoch}")
+        if not 0 <= least <= most < self.length:
+            raise OptionError(f"positions must be 0 to {self.length - 1}, found {least} to {most}")
+
+
+class Mode(ABC):
+    """How samples are ordered, as a user writes it; checks itself. `bind` makes the `Order` of a dataset."""
+
+    def bind(self, population: Population, seed: int = 0, global_batch: int = 1) -> Order:
+        """The order of `population` under `seed` (0 … 2^64-1).
+
+        `global_batch` is the number of consecutive positions that all ranks together take as a batch; only `Buckets`
+        depends on it. Raises `OptionError` where the mode does not fit the population.
+        """
+        check_whole("seed", seed, 0, MAX_SEED)
+        check_whole("global_batch", global_batch, 1, MAX_SAMPLES)
+        return self._order(Given(population, int(seed), int(global_batch)))
+
+    @abstractmethod
+    def _order(self, given: Given) -> Order:
+        """`bind` for what has been checked."""
+
+
+def check_whole(name: str, value: object, low: int, high: int) -> int:
+    """`value` as an int; raises `OptionError` unless it is a whole number from `low` to `high`."""
+    if not isinstance(value, SupportsIndex) or not low <= index(value) <= high:
+        raise OptionError(f"{name} must be a whole number from {low} to {high}, found {value!r}")
+    return index(value)
+
+
+def checksum(values: NDArray[np.generic]) -> str:
+    """CRC32C of an array's little-endian bytes, as eight hexadecimal digits."""
+    stored = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    return f"{google_crc32c.value(stored.tobytes()):08x}"

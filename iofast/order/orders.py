@@ -1,0 +1,158 @@
+"""Orders of single samples: sequential, shuffled, repeated, weighted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from iofast.errors import OptionError
+from iofast.order.base import Given, Indices, Mode, Order, Part, check_whole, checksum
+from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, uniform
+
+
+@dataclass(frozen=True)
+class Sequential(Mode):
+    """Samples 0 … count-1 in every epoch."""
+
+    def _order(self, given: Given) -> Order:
+        return _Sequential(given.population.count, given.population.count, given.seed)
+
+
+class _Sequential(Order):
+    mode = "sequential"
+
+    def _indices(self, part: Part) -> Indices:
+        return part.positions.copy()
+
+
+@dataclass(frozen=True)
+class Shuffled(Mode):
+    """Another permutation of all samples in each epoch; memory and start-up are those of ten samples for 10^10."""
+
+    def _order(self, given: Given) -> Order:
+        return _Shuffled(given.population.count, given.population.count, given.seed)
+
+
+class _Shuffled(Order):
+    mode = "shuffled"
+
+    def _indices(self, part: Part) -> Indices:
+        return permuted(self.count, f"iofast order {self.seed} {part.epoch}", part.positions, (part.least, part.most))
+
+
+@dataclass(frozen=True)
+class Repeated(Mode):
+    """Repeated augmentation (Hoffer et al. 2019; DeiT): each sample comes `times` in a row, augmented anew each time.
+
+    Position p holds what the order `order` (default: `Shuffled()`) has at p // times. An epoch stays as long as that
+    order's, so **an epoch sees only one in `times` of its positions**; which ones come differs from epoch to epoch.
+    With a batch size that `times` divides, a batch holds all views of its samples.
+    """
+
+    times: int
+    order: Mode | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "times", check_whole("times", self.times, 1, MAX_SAMPLES))
+        if not isinstance(self.order, Mode | None):
+            raise OptionError(f"Repeated repeats an order such as Shuffled(), found {self.order!r}")
+
+    def _order(self, given: Given) -> Order:
+        return _Repeated(self.times, (self.order or Shuffled()).bind(*given))
+
+
+class _Repeated(Order):
+    mode = "repeated"
+
+    def __init__(self, times: int, inner: Order) -> None:
+        super().__init__(inner.count, inner.length, inner.seed)
+        self.times, self.inner = times, inner
+
+    @property
+    def sharded(self) -> bool:
+        return self.inner.sharded
+
+    def window(self, epoch: int, position: int) -> range | None:
+        inner = self.inner.window(epoch, position // self.times)
+        return inner and range(inner.start * self.times, min(inner.stop * self.times, self.length))
+
+    def checksum(self, epoch: int) -> str | None:
+        return self.inner.checksum(epoch)
+
+    def _indices(self, part: Part) -> Indices:
+        return self.inner.indices(part.epoch, part.positions // self.times)
+
+    def _replacement(self, part: Part, attempts: Indices) -> Indices:
+        one = part.positions // self.times  # for all views of the sample
+        return self.inner.replacement(part.epoch, one, attempts)
+
+    def _options(self) -> dict[str, object]:
+        return {"times": self.times, "order": self.inner.describe()}
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted(Mode):
+    """Samples drawn with replacement, with probability proportional to `weights` (one per sample, 0 or more).
+
+    `length` is the number of positions per epoch; as many as there are samples where it is left out. Takes 8 bytes per
+    sample.
+    """
+
+    weights: Sequence[float] | NDArray[np.floating]
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", checked_weights(self.weights))
+        object.__setattr__(self, "length", checked_length(self.length))
+
+    def _order(self, given: Given) -> Order:
+        count = given.population.count
+        if len(self.weights) != count:
+            raise OptionError(f"weights must be one per sample, {count}, found {len(self.weights)}")
+        return _Weighted(np.asarray(self.weights), self.length or count, given.seed)
+
+
+class _Weighted(Order):
+    mode = "weighted"
+
+    def __init__(self, weights: NDArray[np.float64], length: int, seed: int) -> None:
+        super().__init__(len(weights), length, seed)
+        self._sums = np.cumsum(weights)
+        self._checksum = checksum(weights)
+
+    def _indices(self, part: Part) -> Indices:
+        # The uniform number is not the cipher's: draws are with replacement, so nothing need be one to one, and a
+        # counter through SplitMix64 is a tenth of the work.
+        drawn = uniform(key_word(f"iofast order {self.seed} {part.epoch} weighted"), part.positions)
+        drawn *= self._sums[-1]  # and stays below it: (1 - 2^-53) * x never rounds up to x
+        indices: Indices = np.searchsorted(self._sums, drawn, side="right")  # right of equal sums: never a weight of 0
+        return indices
+
+    def _options(self) -> dict[str, object]:
+        return {"weights": {"count": self.count, "crc32c": self._checksum}}
+
+
+def checked_weights(weights: ArrayLike) -> NDArray[np.float64]:
+    """A read-only float64 copy; raises `OptionError` unless it is a row of finite numbers >= 0 that are not all 0."""
+    try:
+        array = np.array(weights, np.float64)
+    except (TypeError, ValueError):
+        raise OptionError(f"weights must be numbers, found {weights!r:.80}") from None
+    if array.ndim != 1 or not array.size:
+        raise OptionError(f"weights must be a row of at least one number, found shape {array.shape}")
+    if wrong := np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[:1].tolist():
+        raise OptionError(f"weights must be finite and 0 or more, found {array[wrong[0]]} at {wrong[0]}")
+    with np.errstate(over="ignore"):
+        total = float(array.sum())
+    if not 0 < total < np.inf:
+        raise OptionError(f"weights must have a finite sum above 0, found {total}")
+    array.flags.writeable = False
+    return array
+
+
+def checked_length(length: object) -> int | None:
+    """`length` as an option: None, or positions per epoch."""
+    return None if length is None else check_whole("length (positions per epoch)", length, 1, MAX_SAMPLES)

@@ -1,0 +1,60 @@
+"""Which positions of an epoch make up which batch, on which rank. It knows nothing of what is at a position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.errors import OptionError
+from iofast.order.base import check_whole
+from iofast.order.permutation import MAX_SAMPLES
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Which positions of an epoch rank `rank` of `world_size` returns in batch k, for `n` positions per epoch.
+
+    `batch_size` is per rank. Global batch k is positions [k·B, (k+1)·B) with B = batch_size · world_size, rank r takes
+    its r-th slice. All ranks return equally many batches of equal length. Without `drop_last`, the last global batch
+    has m = n mod B real positions and is filled with positions 0, 1, … to the next multiple of `world_size`.
+    """
+
+    n: int
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("n (samples)", self.n, 1, MAX_SAMPLES)
+        check_whole("batch_size", self.batch_size, 1, 1 << 32)
+        check_whole("world_size", self.world_size, 1, 1 << 32)
+        check_whole("rank", self.rank, 0, self.world_size - 1)
+        if self.drop_last and self.n < self.global_batch:
+            raise OptionError(
+                f"drop_last=True leaves no batch: {self.n} samples are fewer than batch_size {self.batch_size} "
+                f"x world_size {self.world_size} = {self.global_batch}"
+            )
+
+    @property
+    def global_batch(self) -> int:
+        """B: positions in a full batch of all ranks together."""
+        return self.batch_size * self.world_size
+
+    @property
+    def count(self) -> int:
+        """Batches per epoch, the same on every rank."""
+        return self.n // self.global_batch if self.drop_last else -(-self.n // self.global_batch)
+
+    def positions(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The positions (int64) of this rank's part of batch `batch`, and whether each is valid (False: filled in)."""
+        if not 0 <= batch < self.count:
+            raise OptionError(f"batch must be 0 to {self.count - 1}, found {batch}")
+        start = batch * self.global_batch
+        rows = min(self.batch_size, -(-(self.n - start) // self.world_size))
+        first = start + self.rank * rows
+        positions = np.arange(first, first + rows, dtype=np.int64)
+        # position n + j of the filling is position j; with fewer samples than ranks it begins again at 0
+        return positions % self.n, positions < self.n

@@ -1,0 +1,274 @@
+"""StallClock: how long the consumer of a loader waits for its batches, by the host's clock and by the device's.
+
+A loader that has one calls, for each pass over its data, `clock.begin()` and then for each batch `waiting()` when its
+consumer asks, `got(images)` when it hands the batch over, and `left()` at the end. The clock keeps running sums and a
+bounded window for the median, tells the telemetry page at most fifty times a second, and takes no lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from types import TracebackType
+from typing import Any, Final, Self
+
+from iofast.errors import OptionError
+from iofast.stall.device import RECENT, DeviceTimes, Marks
+from iofast.stall.stats import MeterStats, Phase, Stall
+from iofast.telemetry import Cells, Figures, LoaderInfo, Slot, Stages
+
+PUBLISH_NS: Final = 20_000_000  # a page is looked at by people and monitors; writing it at every batch would be waste
+MAX_PHASES: Final = 64
+OTHER: Final = "other"  # phases beyond these: a name made anew for each step must not fill the memory
+
+_EPOCHS, _BATCHES, _STEPS, _IMAGES, _UNKNOWN, _STEP_NS, _WAIT_NS, _START_NS = range(8)
+
+
+class StallClock:
+    """The times of one loader. Any number of passes may go on at the same time, in any threads.
+
+    `device`: "cpu" measures host waits; a CUDA device (as torch writes it) its stall; None looks at the beginning of
+    each pass whether this process uses CUDA. `stages` are the loader's counters, if it has any: the clock counts the
+    stage `queue`. `now` is the clock, in nanoseconds, and `cuda` torch.cuda: tests have their own.
+    """
+
+    def __init__(
+        self,
+        info: LoaderInfo,
+        *,
+        device: str | None = None,
+        stages: Stages | None = None,
+        now: Callable[[], int] = time.monotonic_ns,
+        cuda: Any = None,
+    ) -> None:
+        self.stages = stages
+        self.slot = Slot(info)
+        self.now = now
+        self.sums = Cells(8)
+        self.recent: deque[int] = deque(maxlen=RECENT)
+        self.device = device
+        self._cuda = cuda
+        self._times: DeviceTimes | None = None
+        self._phases: dict[str, Cells] = {}
+        self._passes = itertools.count()
+        self._publish_at = 0
+        weakref.finalize(self, self.slot.close).atexit = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _anew, (self.info, self.device, self.stages)  # a copy, in this process or another, measures for itself
+
+    @property
+    def info(self) -> LoaderInfo:
+        """What the telemetry page says the loader is; may be replaced at any time."""
+        return self.slot.info
+
+    @info.setter
+    def info(self, info: LoaderInfo) -> None:
+        self.slot.info = info
+
+    def begin(self, epoch: int | None = None) -> Pass:
+        """One pass over the loader; `epoch` is the number that telemetry tells, by default passes are counted."""
+        number = next(self._passes)
+        if self._times is None:
+            self._times = self._device_times()
+            if self._times is not None:
+                self.info = replace(self.info, device=self._times.name)
+        return Pass(self, number if epoch is None else epoch, self._times)
+
+    def step(self, name: str) -> PhaseTimer:
+        """A context manager: what happens in it is the phase `name` of the step."""
+        if name not in self._phases:
+            if len(self._phases) >= MAX_PHASES:
+                name = OTHER
+            self._phases.setdefault(name, Cells(3))
+        return PhaseTimer(name, self._phases[name], self._times, self.now)
+
+    def publish(self, epoch: int, batch: int, now: int) -> None:
+        """Tell the telemetry page, if this is an epoch's first batch or the last time is long enough ago."""
+        if now < self._publish_at and batch > 1:
+            return
+        self._publish_at = now + PUBLISH_NS
+        _, _, steps, images, _, step_ns, wait_ns, start_ns = self.sums.sums()
+        times = self._times
+        on_device = (0, 0) if times is None else (times.stall_ns, times.step_ns)
+        figures = Figures(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
+        self.slot.write(figures, self.stages)
+
+    def flush(self, epoch: int, batch: int) -> None:
+        """Tell the telemetry page now."""
+        self._publish_at = 0
+        self.publish(epoch, batch, self.now())
+
+    @property
+    def stats(self) -> MeterStats:
+        """What was measured so far."""
+        times = self._times
+        if times is not None:
+            times.collect()
+        epochs, batches, steps, images, unknown, step_ns, wait_ns, start_ns = self.sums.sums()
+        measured = times is not None and times.steps > 0
+        recent, count, total = self.recent, steps, step_ns
+        stall = Stall(0.0, 1.0)
+        transfer = None
+        host_wait = wait_ns / step_ns if step_ns else None
+        if times is not None and measured:
+            recent, count, total = times.recent, times.steps, times.step_ns
+            exposed = times.stall_ns / max(1, total)
+            stall = Stall(exposed, exposed)
+            transfer = times.transfer_ns / max(1, total) if times.transfers else None
+        elif host_wait is not None:  # exact where the host does the work; beside a device it is no more than a bound
+            stall = Stall(host_wait if times is None else 0.0, host_wait)
+        mean = total / count / 1e9 if count else None
+        return MeterStats(
+            device="cpu" if times is None else times.name,
+            epochs=epochs,
+            batches=batches,
+            steps=steps,
+            images=None if unknown else images,
+            step_median_s=median(list(recent)) / 1e9 if count else None,
+            step_mean_s=mean,
+            host_wait=host_wait,
+            stall=stall,
+            transfer=transfer,
+            epoch_start_s=start_ns / epochs / 1e9 if epochs else None,
+            phases=self._phase_stats(batches, mean),
+        )
+
+    def _phase_stats(self, batches: int, step_s: float | None) -> dict[str, Phase]:
+        found = {}
+        for name, cells in list(self._phases.items()):
+            entered, timed, total = cells.sums()
+            if self._times is not None and name in self._times.phases:
+                on_device, device_ns = self._times.phases[name]
+                timed, total = timed + on_device, total + device_ns
+            if timed:  # not every one that was entered: the device has yet to pass it, or had no event left for it
+                seconds = total / timed * entered / max(1, batches) / 1e9
+                found[name] = Phase(seconds, seconds / step_s if step_s else None)
+        return found
+
+    def _device_times(self) -> DeviceTimes | None:
+        if self.device is not None and not self.device.startswith("cuda"):
+            return None
+        cuda = self._cuda
+        if cuda is None:
+            torch = sys.modules.get("torch")  # a process that uses CUDA has imported it
+            if torch is None or (self.device is None and not torch.cuda.is_initialized()):
+                return None
+            cuda = torch.cuda
+        index = self.device.partition(":")[2] if self.device is not None else ""
+        return DeviceTimes(f"cuda:{index or cuda.current_device()}", cuda)
+
+
+def _anew(info: LoaderInfo, device: str | None, stages: Stages | None) -> StallClock:
+    return StallClock(info, device=device, stages=stages)
+
+
+class Pass:
+    """One pass over a loader, for the thread that consumes it."""
+
+    __slots__ = ("_batch", "_before_ns", "_clock", "_epoch", "_last", "_marks", "_since")
+
+    def __init__(self, clock: StallClock, epoch: int, times: DeviceTimes | None) -> None:
+        self._clock, self._epoch, self._batch = clock, epoch, 0
+        self._marks = None if times is None else Marks(times)
+        self._since = 0
+        self._before_ns = 0  # what iter() took
+        self._last: int | None = None
+
+    def waiting(self) -> None:
+        """The consumer asks for a batch."""
+        if self._marks is not None:
+            self._marks.waiting()
+        self._since = self._clock.now()
+
+    def began(self) -> None:
+        """After `waiting()`: it was iter() that took this time, and it belongs to the start of the epoch."""
+        self._before_ns = self._clock.now() - self._since
+
+    def arrived(self) -> None:
+        """The batch is there; what follows is the wait for its copy to the device."""
+        if self._marks is not None:
+            self._marks.arrived()
+
+    def got(self, images: int | None = None) -> None:
+        """The batch is handed over: `images` samples, None where nobody knows."""
+        clock = self._clock
+        now = clock.now()
+        wait, row = now - self._since, clock.sums.mine()
+        row[_BATCHES] += 1
+        if images is None:
+            row[_UNKNOWN] += 1
+        else:
+            row[_IMAGES] += images
+        if not self._batch:
+            row[_EPOCHS] += 1
+            row[_START_NS] += wait + self._before_ns
+        elif self._last is not None:  # else the consumer went on after an error
+            step = now - self._last
+            row[_STEPS] += 1
+            row[_STEP_NS] += step
+            row[_WAIT_NS] += wait
+            clock.recent.append(step)
+        self._last = now
+        self._batch += 1
+        if clock.stages is not None:
+            clock.stages.queue.add(wait_ns=wait)
+        if self._marks is not None:
+            self._marks.got()
+        clock.publish(self._epoch, self._batch, now)
+
+    def left(self) -> None:
+        """The pass has ended: at its end, by an error, or because the consumer left. May be called in a finalizer."""
+        if self._marks is not None:
+            self._marks.left()
+        if self._batch:
+            self._clock.flush(self._epoch, self._batch)
+        self._last = None
+
+
+class PhaseTimer:
+    """Times what happens in it; several may be open, also of one name."""
+
+    __slots__ = ("_cells", "_name", "_now", "_start", "_times")
+
+    def __init__(self, name: str, cells: Cells, times: DeviceTimes | None, now: Callable[[], int]) -> None:
+        self._name, self._cells, self._times, self._now = name, cells, times, now
+        self._start: Any = None
+
+    def __enter__(self) -> Self:
+        self._start = self._now() if self._times is None else self._times.mark()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        row, start = self._cells.mine(), self._start
+        row[0] += 1
+        if self._times is None:
+            row[1] += 1
+            row[2] += self._now() - start
+        elif start is not None and (end := self._times.mark()) is not None:
+            self._times.phase(self._name, start, end)
+        else:
+            self._times.forget(start)
+
+
+def cuda_device(device: object) -> str | None:
+    """`device` (a string or torch.device) as the clock takes it. Raises OptionError for a CUDA device not here."""
+    if device is None or not str(device).startswith("cuda"):
+        return None if device is None else str(device)
+    import torch
+
+    try:
+        checked = torch.device(str(device))
+    except RuntimeError:
+        raise OptionError(f"device must be one that torch knows, such as 'cpu' or 'cuda', found {device!r}") from None
+    if not 0 <= (checked.index or 0) < torch.cuda.device_count():
+        raise OptionError(f"device {device} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
+    return str(checked)

@@ -1,0 +1,38 @@
+"""What loaders are doing: counters for this process, and a page of them that other processes can read.
+
+counters.py   counters that threads add to, and what they say as StageStats
+layout.py     the bytes of a page (docs/format.md, section 12)
+folder.py     the private folder of pages, and which process a page belongs to
+publish.py    this process's page: a Slot per loader
+reading.py    reading the pages of this user
+"""
+
+from iofast.telemetry.counters import STAGES as STAGES
+from iofast.telemetry.counters import Cells as Cells
+from iofast.telemetry.counters import StageCounter as StageCounter
+from iofast.telemetry.counters import Stages as Stages
+from iofast.telemetry.counters import StageStats as StageStats
+from iofast.telemetry.layout import Figures as Figures
+from iofast.telemetry.layout import LoaderInfo as LoaderInfo
+from iofast.telemetry.layout import LoaderReport as LoaderReport
+from iofast.telemetry.publish import Slot as Slot
+from iofast.telemetry.publish import close_page as close_page
+from iofast.telemetry.reading import Page as Page
+from iofast.telemetry.reading import pages as pages
+from iofast.telemetry.reading import read_page as read_page
+
+__all__ = [
+    "STAGES",
+    "Cells",
+    "StageCounter",
+    "Stages",
+    "StageStats",
+    "LoaderInfo",
+    "Figures",
+    "LoaderReport",
+    "Slot",
+    "close_page",
+    "Page",
+    "pages",
+    "read_page",
+]

@@ -1,0 +1,147 @@
+"""Reading telemetry pages: of processes that live on this machine, in this pid namespace, and of nothing else.
+
+What lies in the folder may be anything: half a page, another version, a directory, a pipe. Files are read, never
+mapped, so that one which is cut meanwhile cannot kill the reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from iofast.telemetry.folder import NAME, Place, folders, opened, place, start_time
+from iofast.telemetry.layout import (
+    HEADER_SIZE,
+    SEQUENCE,
+    SIZE,
+    SLOT_SIZE,
+    SLOTS,
+    Header,
+    LoaderReport,
+    decode,
+    decode_header,
+)
+
+_PATIENCE_S = 0.05  # for a whole page: a writing thread that has lost the GIL gets it back within 5 ms
+_MOST_PAGES = 1024  # looked at in one folder
+
+
+@dataclass(frozen=True)
+class Page:
+    """A live process, and its loaders that have handed over a batch.
+
+    `rank` is None where nobody said. `unreadable` slots were being written for longer than a reader waits, or hold what
+    no loader of this version writes.
+    """
+
+    path: Path
+    pid: int
+    start_time: int
+    rank: int | None
+    world_size: int
+    loaders: tuple[LoaderReport, ...]
+    unreadable: int = 0
+
+
+def read_page(path: Path | str) -> Page | None:
+    """The page at `path`; None where there is none, of another version, or of a process that is not running here."""
+    try:
+        here = place()
+        return _read(Path(path), os.open(path, _FLAGS), here)
+    except OSError:
+        return None
+
+
+def pages() -> list[Page]:
+    """All pages of this user's processes, by pid. What dead processes have left is removed."""
+    found = {}
+    for folder in folders():
+        with contextlib.suppress(OSError), opened(folder) as descriptor:
+            remove_stale(descriptor)
+            here = place()
+            for name in _names(descriptor):
+                with contextlib.suppress(OSError):
+                    page = _read(folder / name, os.open(name, _FLAGS, dir_fd=descriptor), here)
+                    if page is not None:
+                        found[page.pid] = page
+    return [found[pid] for pid in sorted(found)]
+
+
+def remove_stale(folder: int) -> None:
+    """Remove the pages in `folder` (a descriptor) that dead processes have left. Raises OSError.
+
+    A page of another machine or pid namespace stays: whether its process lives cannot be seen from here.
+    """
+    here = place()
+    for name in _names(folder):
+        pid, started = map(int, name.removesuffix(".page").split("-"))
+        with contextlib.suppress(OSError):
+            if start_time(pid) == started:
+                continue
+            descriptor = os.open(name, _FLAGS, dir_fd=folder)
+            try:
+                header = _header(descriptor)
+            finally:
+                os.close(descriptor)
+            if header is not None and (header.pid, header.start_time, header.place) == (pid, started, here):
+                os.unlink(name, dir_fd=folder)
+
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # NONBLOCK: a pipe without a writer
+
+
+def _names(folder: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        names = (entry.name for entry in entries if NAME.fullmatch(entry.name))
+        return sorted(itertools.islice(names, _MOST_PAGES))
+
+
+def _header(descriptor: int) -> Header | None:
+    """Of a regular file of this user (or of anyone, for root) with the size of a page. Raises OSError."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_size != SIZE or os.geteuid() not in (0, found.st_uid):
+        return None
+    return decode_header(os.pread(descriptor, HEADER_SIZE, 0))
+
+
+def _read(path: Path, descriptor: int, here: Place) -> Page | None:
+    """Closes `descriptor`. Raises OSError."""
+    try:
+        header = _header(descriptor)
+        if header is None or header.place != here or start_time(header.pid) != header.start_time:
+            return None
+        loaders, unreadable, end = [], 0, time.monotonic() + _PATIENCE_S
+        for number in range(SLOTS):
+            try:
+                report = _slot(descriptor, HEADER_SIZE + number * SLOT_SIZE, header, end)
+            except ValueError:
+                unreadable += 1
+            else:
+                loaders += [report] if report is not None else []
+    finally:
+        os.close(descriptor)
+    loaders.sort(key=lambda loader: loader.serial)
+    rank = None if header.rank < 0 else header.rank
+    return Page(path, header.pid, header.start_time, rank, header.world_size, tuple(loaders), unreadable)
+
+
+def _slot(descriptor: int, at: int, header: Header, end: float) -> LoaderReport | None:
+    """A slot's loader; None where nobody uses it. Raises ValueError where there is no whole one until `end`."""
+    while True:
+        raw = os.pread(descriptor, SLOT_SIZE, at)
+        if len(raw) != SLOT_SIZE:
+            raise ValueError("the page was cut")
+        (sequence,) = SEQUENCE.unpack_from(raw)
+        try:
+            if sequence % 2 or os.pread(descriptor, SEQUENCE.size, at) != raw[: SEQUENCE.size]:
+                raise ValueError("the slot is being written")
+            return decode(raw[SEQUENCE.size :], header)
+        except ValueError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(100e-6)

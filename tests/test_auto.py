@@ -1,0 +1,181 @@
+"""The least threads and depth that keep a consumer from waiting, found in virtual time, and kept."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from simulated_loader import Cost, Simulation, around
+
+from iofast.loader.auto import Auto, Limits, Setting, State, Window, adapt, first, most_depth
+from iofast.loader.prefetch import Job, Prefetch
+from iofast.loader.times import Times
+
+STEP = 0.1
+
+
+def simulated(load: float, limits: Limits, windows: int = 600, *, spread: float = 0.1, seed: int = 0) -> Simulation:
+    """A consumer whose speed takes `load` threads."""
+    return Simulation(around(load * STEP, spread), around(STEP, spread / 3), limits, seed).run(windows)
+
+
+@pytest.mark.parametrize("slices", [1, 8])
+@pytest.mark.parametrize(("load", "threads"), [(0.05, 1), (0.5, 1), (0.9, 1), (1.3, 2), (2.5, 3), (3.2, 4), (5.2, 6)])
+def test_it_finds_the_threads_that_the_load_needs(load: float, threads: int, slices: int) -> None:
+    for seed in range(3):
+        done = simulated(load, Limits(16, 8, slices), 400, seed=seed)
+        assert done.history[0].num_workers == 16  # the first epoch is the coldest
+        assert done.state.setting.num_workers == threads
+        assert done.state.setting.depth <= 1 + -(-threads // slices) + 1
+        assert done.wait_share(200) < 0.01
+        assert done.wait / done.now < 0.01  # not in the search either
+        assert done.changes <= 10
+
+
+@pytest.mark.parametrize("load", [22, 30, 400])
+def test_a_consumer_faster_than_all_threads_keeps_them_all(load: float) -> None:
+    done = simulated(load, Limits(16, 8, 8))
+    assert set(done.history) == {first(done.limits).setting}  # more depth would be memory for nothing
+
+
+@pytest.mark.parametrize("load", [0.3, 0.95, 1.0, 3.0])
+def test_one_core(load: float) -> None:
+    done = simulated(load, Limits(1, 8, 8))
+    assert {setting.num_workers for setting in done.history} == {1}
+
+
+def test_it_is_at_the_threads_of_a_faster_consumer_within_three_windows() -> None:
+    done = Simulation(around(0.25), lambda _, number: STEP if number < 16 * 300 else STEP / 4, Limits(16, 8, 8))
+    done.run(300)
+    assert done.state.setting == Setting(3, 2)
+    done.run(3)
+    assert done.state.setting.num_workers >= 10
+    done.run(300)
+    assert done.state.setting.num_workers in (11, 12)
+    assert done.wait_share(290) < 0.01
+
+
+def test_a_slower_consumer_frees_its_threads() -> None:
+    done = Simulation(around(0.5), lambda _, number: STEP if number < 16 * 300 else 5 * STEP, Limits(16, 8, 8))
+    assert done.run(300).state.setting.num_workers == 6
+    assert done.run(300).state.setting.num_workers == 2
+
+
+CASES: dict[str, tuple[Cost, Cost, Limits, int]] = {  # and how many changes are few
+    "quiet": (around(0.25), around(STEP), Limits(16, 8, 2), 10),
+    "at the edge": (around(0.295, 0.3), around(STEP, 0.1), Limits(16, 8, 2), 40),
+    "noisy": (around(0.25, 0.6), around(STEP, 0.3), Limits(16, 64, 2), 80),
+    "noisy, whole batches": (around(0.25, 0.6), around(STEP, 0.3), Limits(16, 64, 1), 80),
+    "one core at the edge": (around(0.099, 0.3), around(STEP, 0.1), Limits(1, 8, 2), 60),
+    "validation": (around(0.25), lambda _, number: STEP if number % 500 else 30.0, Limits(16, 8, 2), 10),
+}
+
+
+@pytest.mark.parametrize("windows", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", CASES)
+def test_it_does_not_flap(case: str, windows: int) -> None:
+    cost, step, limits, few = CASES[case]
+    done = Simulation(cost, step, limits).run(windows)
+    assert done.changes <= few
+    assert done.wait_share(windows // 2) < 0.01
+    assert max(setting.num_workers for setting in done.history[1000:]) <= max(1, limits.max_workers // 2)
+
+
+def test_a_disk_that_stalls_now_and_then() -> None:
+    """Each stall is answered, and forgotten again."""
+    done = Simulation(lambda _, number: 0.25 if number % 3001 else 3.0, around(STEP), Limits(16, 8, 8)).run(5000)
+    at_rest = sum(setting.num_workers == 3 for setting in done.history)
+    assert at_rest > 3500
+    assert done.wait_share(5000) < 0.01
+
+
+def test_bursts_take_depth_and_not_threads() -> None:
+    """Eight slow batches in a row, of sixty: 2.1 threads on average, and room to make up for it."""
+    done = Simulation(lambda _, number: 0.4 if number % 60 < 8 else 0.17, around(STEP), Limits(3, 32, 8)).run(2000)
+    assert done.state.setting.depth > 2
+    assert done.wait_share(1000) < 0.02
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_limits_hold_whatever_is_seen(seed: int) -> None:
+    chance = random.Random(seed)
+    limits = Limits(chance.choice([1, 2, 7, 256]), chance.choice([1, 2, 5, 64]), chance.choice([1, 3, 100]))
+    state = first(limits)
+    for _ in range(2000):
+        window = Window(
+            wait=chance.choice([0.0, 0.01, 0.05, 0.5, 1.0]) if chance.random() < 0.2 else 0.0,
+            empty=chance.randrange(3),
+            least=chance.randrange(70),
+            load=chance.choice([0.0, 0.5, 3.0, 1e9, float("inf")]),
+        )
+        state = adapt(state, window, limits)
+        assert 1 <= state.setting.num_workers <= limits.max_workers
+        assert min(2, limits.max_depth) <= state.setting.depth <= limits.max_depth
+
+
+def test_a_window_is_the_difference_of_two_snapshots() -> None:
+    before = Times(1.0, 10, 12, 0.5, 4.0, 1.0, 3.0, (2, 8))
+    after = Times(3.0, 30, 36, 0.7, 10.0, 2.0, 8.0, (3, 8, 19))
+    window = Window.of(after - before)
+    assert (window.wait, window.empty, window.least) == (pytest.approx(0.1), 1, 0)
+    assert window.load == pytest.approx((6 / 24) / (1.8 / 20))
+    assert before + (after - before) == Times(3.0, 30, 36, pytest.approx(0.7), 10.0, 2.0, 8.0, (3, 8, 19))
+    assert Window.of(Times()) == Window(0.0, 0, 0, float("inf"))
+    assert Window.of(Times(1.0, 4, 4, 0.0, 1.0, levels=(0, 0, 4))).least == 2
+
+
+def test_one_short_wait_is_noise_and_a_long_one_is_not() -> None:
+    limits = Limits(8, 8, 8)
+    state = State(Setting(2, 2))
+    assert adapt(state, Window(0.05, 1, 0, 1.5), limits).setting == Setting(2, 2)
+    assert adapt(state, Window(0.05, 2, 0, 1.5), limits).setting == Setting(2, 4)  # threads have room: depth
+    assert adapt(state, Window(0.20, 1, 0, 1.5), limits).setting == Setting(2, 4)
+    assert adapt(state, Window(0.05, 2, 0, 4.5), limits).setting == Setting(5, 2)
+    assert adapt(state, Window(1.0, 16, 0, float("inf")), limits).setting == Setting(8, 2)
+
+
+def test_depth_is_bounded_by_memory() -> None:
+    assert most_depth(100 << 20, 8, 64 << 30) == 8
+    assert most_depth(1 << 30, 8, 16 << 30) == 2
+    assert most_depth(1 << 40, 8, 1 << 30) == 1
+    assert most_depth(0, 8, 1 << 30) == 8
+
+
+class Sleeping(Job[int, int]):
+    """Two slices that take a while and no processor."""
+
+    def prepare(self) -> list[int]:
+        return [0, 1]
+
+    def run(self, number: int, part: int) -> None:
+        time.sleep(0.001)
+
+    def finish(self) -> int:
+        return 1
+
+
+def test_it_drives_a_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real thing: threads that are not needed are parked, wanted again they are back. State outlives an epoch."""
+    monkeypatch.setattr("iofast.loader.auto.WINDOW_S", 0.0)
+    monkeypatch.setattr("iofast.loader.auto.PATIENCE", 2)
+    limits, state = Limits(8, 6, 2), State(Setting(8, 6), patience=2)
+    step = 0.006
+
+    def epoch(count: int, state: State) -> tuple[Auto, set[int]]:
+        made = Prefetch(lambda _: Sleeping(), count, num_workers=state.setting.num_workers, depth=state.setting.depth)
+        auto, seen = Auto(made, limits, state), set()
+        for _ in made:
+            auto.watch()
+            seen.add(made.num_workers)
+            assert (made.num_workers, made.depth) == (auto.state.setting.num_workers, auto.state.setting.depth)
+            time.sleep(step)
+        return auto, seen
+
+    auto, seen = epoch(400, state)
+    assert min(seen) <= 2
+    assert auto.state.setting.num_workers <= 2
+    step = 0.0  # as fast as can be
+    auto, seen = epoch(600, auto.state)
+    assert min(seen) <= 2
+    assert auto.state.setting.num_workers >= 4

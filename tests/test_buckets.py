@@ -1,0 +1,89 @@
+"""ResizeToBucket: which size an image gets, and which part of it."""
+
+from __future__ import annotations
+
+import pickle
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_images import photo, save
+from loader_sets import write_lmdb
+from PIL import Image
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.choices import Draw
+from iofast.errors import OptionError
+from iofast.transforms.buckets import nearest
+
+SIZES = ((32, 32), (24, 42), (42, 24))  # height, width
+SIDES = st.integers(1, 65_500)
+
+
+@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=8), st.booleans())
+def test_boxes(images: list[tuple[int, int]], random: bool) -> None:
+    widths, heights = np.array(images).T
+    pipeline = T.compile([T.ResizeToBucket(SIZES, random=random)])
+    boxes, flips = pipeline.plan(Draw(5, 1, np.arange(len(images))), widths, heights)
+    assert (pipeline.size, pipeline.evaluation, flips.any()) == (None, not random, False)
+    for (width, height), (x0, y0, x1, y1, wide, high, x, y) in zip(images, boxes.tolist(), strict=True):
+        distance = [abs(np.log(width / height) - np.log(w / h)) for h, w in SIZES]
+        assert distance[SIZES.index((high, wide))] <= min(distance) + 1e-12
+        assert 0 <= x0 < x1 <= width
+        assert 0 <= y0 < y1 <= height
+        assert (x, y) == (0, 0)
+        assert x1 - x0 == width or y1 - y0 == height  # as large as there is room
+        # to the nearest pixel the aspect ratio of the size, at least 1
+        assert x1 - x0 == width or abs((x1 - x0) - height * wide / high) <= max(0.5, 1 - height * wide / high)
+        assert y1 - y0 == height or abs((y1 - y0) - width * high / wide) <= max(0.5, 1 - width * high / wide)
+        if not random:
+            assert abs(x0 - (width - x1)) <= 1
+            assert abs(y0 - (height - y1)) <= 1
+
+
+def test_any_place_is_equally_likely() -> None:
+    draw = Draw(0, 0, np.arange(4000))
+    boxes, _ = T.compile([T.ResizeToBucket([(8, 8)], random=True)]).plan(draw, np.full(4000, 12), np.full(4000, 8))
+    assert np.unique(boxes[:, 0]).tolist() == [0, 1, 2, 3, 4]
+    assert np.bincount(boxes[:, 0]).min() > 700
+    assert not boxes[:, 1].any()
+
+
+def test_halfway_and_unknown() -> None:
+    """Halfway between two the narrower is taken; what is unknown counts as square."""
+    widths, heights = np.array([200, 141, 142, 0]), np.array([100, 100, 100, 5])
+    assert nearest([(2, 4), (4, 4)], widths, heights).tolist() == [0, 1, 0, 1]
+    assert nearest([(1, 4), (4, 4)], np.array([2]), np.array([1])).tolist() == [1]
+
+
+def test_pixels_through_the_loader(tmp_path: Path) -> None:
+    images = [save(Image.fromarray(photo(w, h, w)), "PNG") for w, h in ((90, 50), (100, 64), (200, 100))]
+    dataset = FastDataset(write_lmdb(tmp_path / "a.lmdb", images, "png"))
+    ((batch, _),) = FastLoader(dataset, 3, transform=[T.ResizeToBucket(SIZES)])
+    assert batch.shape == (3, 3, 24, 42)
+    for data, found in zip(images, batch, strict=True):
+        image = Image.open(BytesIO(data))
+        w, h = image.size
+        kept_w, kept_h = min(w, round(h * 42 / 24)), min(h, round(w * 24 / 42))
+        x, y = round((w - kept_w) / 2), round((h - kept_h) / 2)
+        expected = image.crop((x, y, x + kept_w, y + kept_h)).resize((42, 24), Image.Resampling.BILINEAR)
+        assert np.abs(found.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected, int)).max() <= 1
+
+
+def test_options() -> None:
+    transform = T.ResizeToBucket([[32, 32], (16, 64)], "bicubic")  # type: ignore[list-item]
+    assert transform.sizes == ((32, 32), (16, 64))
+    assert T.compile([transform, T.RandomHorizontalFlip(), T.Normalize.imagenet()]).filter == "bicubic"
+    assert pickle.loads(pickle.dumps(transform)) == transform
+    for sizes in ([], 32, "32", [(0, 3)], [(32, 32), (64, 64)], [(1, 2, 3)]):
+        with pytest.raises(OptionError, match="ResizeToBucket"):
+            T.ResizeToBucket(sizes)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="interpolation"):
+        T.ResizeToBucket(SIZES, "hamming")
+    for wrong in ([T.Resize(32), transform], [transform, T.CenterCrop(3)]):
+        with pytest.raises(OptionError, match="a transform is"):
+            T.compile(wrong)

@@ -1,0 +1,165 @@
+"""One broken image does not end a run: it is named, counted, replaced or left out."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kernel_images import jpeg, native, photo
+from loader_sets import photographs, with_broken, write_folder
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.errors import DecodeError, ErrorBudgetError, OptionError
+
+CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+N, BATCH, BROKEN = 40, 8, (3, 4, 17, 30)
+IMAGES = photographs(N)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    return FastDataset(with_broken(tmp_path_factory.mktemp("errors") / "broken.lmdb", IMAGES, BROKEN))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    return FastDataset(with_broken(tmp_path_factory.mktemp("errors") / "whole.lmdb", IMAGES, []))
+
+
+def make(dataset: FastDataset, **options: Any) -> FastLoader:
+    given = {"batch_size": BATCH, "shuffle": True, "seed": 3, "transform": CROP, "num_workers": 2} | options
+    return FastLoader(dataset, **given)
+
+
+class TestDrop:
+    def test_the_others_are_those_of_a_run_without_failures(self, broken: FastDataset, whole: FastDataset) -> None:
+        for (images, labels), (all_images, all_labels) in zip(make(broken, on_error="drop"), make(whole), strict=True):
+            rows = [row for row, label in enumerate(all_labels.tolist()) if label not in BROKEN]
+            assert labels.tolist() == all_labels[rows].tolist()
+            assert torch.equal(images, all_images[rows])
+
+    def test_the_mask_is_as_long_as_the_batch(self, broken: FastDataset) -> None:
+        loader = make(broken, on_error="drop", shuffle=False, rank=0, world_size=3, batch_size=3)
+        for images, _ in loader:
+            assert loader.last_valid is not None
+            assert len(loader.last_valid) == len(images)
+
+    def test_float_batches_too(self, broken: FastDataset) -> None:
+        loader = make(broken, on_error="drop", transform=T.train(24), dtype=torch.float32)
+        assert sum(len(images) for images, _ in loader) == N - len(BROKEN)
+
+
+class TestReplace:
+    def test_positions_do_not_shift(self, broken: FastDataset, whole: FastDataset) -> None:
+        replaced = 0
+        for (images, labels), (all_images, all_labels) in zip(
+            make(broken, on_error="replace"), make(whole), strict=True
+        ):
+            assert images.shape == all_images.shape
+            for row, label in enumerate(all_labels.tolist()):
+                if label in BROKEN:
+                    replaced += 1
+                    assert int(labels[row]) not in BROKEN
+                else:
+                    assert int(labels[row]) == label
+                    assert torch.equal(images[row], all_images[row])
+        assert replaced == len(BROKEN)
+
+    def test_replacements_are_drawn_and_not_random(self, broken: FastDataset) -> None:
+        def run(**options: Any) -> list[tuple[list[int], bytes]]:
+            return [(y.tolist(), x.numpy().tobytes()) for x, y in make(broken, on_error="replace", **options)]
+
+        assert run() == run(num_workers=1, prefetch=1)
+        assert run() != run(seed=4)
+
+    def test_on_several_ranks(self, broken: FastDataset) -> None:
+        alone = [labels.tolist() for _, labels in make(broken, on_error="replace")]
+        ranks = [make(broken, on_error="replace", batch_size=4, rank=rank, world_size=2) for rank in (0, 1)]
+        together = [[label for _, labels in own for label in labels.tolist()] for own in zip(*ranks, strict=True)]
+        assert together == alone
+
+    def test_a_replacement_may_fail_as_well(self, tmp_path: Path) -> None:
+        mostly = FastDataset(with_broken(tmp_path / "mostly.lmdb", IMAGES, range(10, N)))
+        loader = make(mostly, on_error="replace", shuffle=False, batch_size=N)
+        (_, labels), *_ = loader
+        assert set(labels.tolist()) <= set(range(10))
+        assert loader.stats.errors == len(loader.failures) > N
+        assert {failure.attempt for failure in loader.failures} > {0, 1, 2}
+
+    def test_a_single_image_is_replaced_as_well(self, broken: FastDataset) -> None:
+        loader = make(broken, on_error="replace", batch_size=1, shuffle=False)
+        assert [int(label) for _, label in loader][3] not in BROKEN
+
+
+class TestAlways:
+    @pytest.mark.parametrize("action", ["replace", "drop"])
+    def test_a_batch_of_failures_raises(self, tmp_path: Path, action: Any) -> None:
+        dataset = FastDataset(with_broken(tmp_path / "rotten.lmdb", IMAGES, range(8, 16)))
+        loader = make(dataset, on_error=action, shuffle=False)
+        with pytest.raises(DecodeError, match=r"rotten.lmdb: 00000008: .* \(every sample of this batch failed\)"):
+            list(loader)
+
+    @pytest.mark.parametrize("action", ["replace", "drop"])
+    def test_each_is_counted_once_and_named(
+        self, broken: FastDataset, action: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        loader = make(broken, on_error=action, shuffle=False)
+        with caplog.at_level(logging.WARNING, "iofast"):
+            for _ in loader:
+                pass
+        first = [failure for failure in loader.failures if failure.attempt == 0]
+        assert [failure.position for failure in first] == list(BROKEN)
+        assert all(f"{failure.position:08d}" in failure.name and failure.reason for failure in first)
+        assert loader.stats.errors == len(loader.failures) == len(caplog.records)
+        assert "broken.lmdb: 00000003: " in caplog.text
+
+    def test_what_nobody_saw_is_not_counted(self, broken: FastDataset) -> None:
+        loader = make(broken, on_error="drop", shuffle=False, prefetch=5)
+        next(iter(loader))
+        assert [failure.position for failure in loader.failures] == [3, 4]
+
+    def test_the_budget(self, broken: FastDataset) -> None:
+        assert len(list(make(broken, on_error="drop", max_errors=4, shuffle=False))) == 5
+        loader = make(broken, on_error="drop", max_errors=3, shuffle=False)
+        with pytest.raises(ErrorBudgetError, match=r"4 samples of epoch 0 .* max_errors allows 3; .*00000030"):
+            list(loader)
+        assert loader.state_dict()["batch"] == 3
+
+    def test_the_budget_is_per_epoch(self, broken: FastDataset) -> None:
+        loader = make(broken, on_error="drop", max_errors=4)
+        for _ in range(3):
+            list(loader)
+        assert loader.stats.errors == 12
+
+    def test_a_file_that_is_gone(self, tmp_path: Path) -> None:
+        dataset = FastDataset(write_folder(tmp_path / "folder", IMAGES))
+        victim = dataset.reader.name(5)
+        Path(victim).unlink()
+        loader = make(dataset, on_error="drop", shuffle=False)
+        assert sum(len(labels) for _, labels in loader) == N - 1
+        assert loader.failures[0].name == victim
+
+    def test_bad_options(self, whole: FastDataset) -> None:
+        with pytest.raises(OptionError, match="on_error must be 'raise', 'replace' or 'drop', found 'ignore'"):
+            make(whole, on_error="ignore")
+        with pytest.raises(OptionError, match=r"max_errors must be a whole number .* found -1"):
+            make(whole, max_errors=-1)
+
+
+class TestTruncated:
+    def test_strict_or_accepted(self, tmp_path: Path) -> None:
+        """A packed file that ended early before it was packed: its checksum is that of the truncated bytes."""
+        data = jpeg(photo(256, 256, 1))
+        dataset = FastDataset(with_broken(tmp_path / "cut.lmdb", [data] * 3, [1]))
+        whole = [T.Resize((256, 256))]
+        with pytest.raises(DecodeError, match="truncated"):
+            list(make(dataset, batch_size=3, transform=whole))
+        (images, _), *_ = make(dataset, batch_size=3, shuffle=False, transform=whole, truncated="accept")
+        assert not torch.equal(images[0], images[1])
+        assert torch.equal(images[0], images[2])
+        if native:
+            assert torch.equal(images[0, :, :8], images[1, :, :8])  # what came before the cut

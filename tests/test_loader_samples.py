@@ -1,0 +1,266 @@
+"""Batches of anything: fields, user functions, images of different sizes, subsets and joined datasets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_images import jpeg, photo
+from loader_sets import photographs, with_broken, write_lmdb, write_numbered
+
+from iofast import FastDataset, FastLoader, open_reader, open_writer, order
+from iofast import transforms as T
+from iofast.errors import DecodeError, OptionError, WorkerError
+
+N = 12
+CROP = [T.RandomResizedCrop(24)]
+Sample = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs with boxes, soft labels, a caption and a number of their own."""
+    target = tmp_path_factory.mktemp("samples") / "set.lmdb"
+    with open_writer(target) as writer:
+        for number, image in enumerate(photographs(N)):
+            boxes = [[number, 0, 10, 10 + n] for n in range(number % 3)]
+            writer.write(
+                {
+                    "jpg": image,
+                    "cls": number,
+                    "boxes.json": boxes,
+                    "soft.json": [number / N, 1 - number / N],
+                    "targets.json": {"age": number, "name": f"n{number}"},
+                    "txt": f"photograph {number}",
+                }
+            )
+    return target
+
+
+def make(dataset: FastDataset, **options: Any) -> FastLoader:
+    given = {"batch_size": 5, "transform": CROP, "num_workers": 2} | options
+    return FastLoader(dataset, **given)
+
+
+class TestFields:
+    def test_a_batch_is_a_dictionary(self, path: Path) -> None:
+        fields = ["image", "label", "key", "index", "boxes.json", "soft.json", "targets.json", "txt"]
+        batches = list(make(FastDataset(path, fields=fields)))
+        plain = list(make(FastDataset(path)))
+        for batch, (images, labels) in zip(batches, plain, strict=True):
+            assert list(batch) == [*fields, "valid"]
+            assert torch.equal(batch["image"], images)
+            assert batch["label"].tolist() == batch["index"].tolist() == labels.tolist()
+            assert batch["key"] == [f"{number:08d}" for number in labels.tolist()]
+            assert batch["txt"] == [f"photograph {number}" for number in labels.tolist()]
+            assert [len(boxes) for boxes in batch["boxes.json"]] == [number % 3 for number in labels.tolist()]
+            assert batch["soft.json"].dtype == torch.float32
+            assert batch["soft.json"].shape == (len(labels), 2)
+            assert [each["age"] for each in batch["targets.json"]] == labels.tolist()
+            assert batch["valid"].all()
+
+    def test_without_images_nothing_is_decoded(self, path: Path) -> None:
+        loader = make(FastDataset(path, fields=["txt", "label"]), shuffle=True)
+        assert sorted(label for batch in loader for label in batch["label"].tolist()) == list(range(N))
+        assert loader.stats.images == 0
+
+    def test_nothing_else_is_read(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        read: list[tuple[int, int]] = []
+        pread = os.pread
+
+        def traced(descriptor: int, length: int, offset: int) -> bytes:
+            read.append((offset, length))
+            return pread(descriptor, length, offset)
+
+        monkeypatch.setattr(os, "pread", traced)
+        dataset = FastDataset(path, fields=["txt"])
+        assert sum(len(batch["txt"]) for batch in make(dataset, num_workers=1)) == N
+        with open_reader(path) as reader:
+            places = reader.locate(np.arange(N), "txt")
+        assert sorted(read) == sorted(zip(places.offset.tolist(), places.length.tolist(), strict=True))
+
+    def test_a_collate_for_a_field(self, path: Path) -> None:
+        def stacked(values: list[Any]) -> torch.Tensor:
+            rows = [[row, *box] for row, boxes in enumerate(values) for box in boxes]
+            return torch.tensor(rows).reshape(-1, 5)
+
+        dataset = FastDataset(path, fields=["label", "boxes.json"])
+        for batch in make(dataset, collate={"boxes.json": stacked}):
+            labels = batch["label"]
+            assert batch["boxes.json"].shape == (sum(number % 3 for number in labels.tolist()), 5)
+            assert (labels[batch["boxes.json"][:, 0]] == batch["boxes.json"][:, 1]).all()
+
+    def test_a_broken_field_is_a_failure_of_its_sample(self, tmp_path: Path) -> None:
+        with open_writer(tmp_path / "broken.lmdb") as writer:
+            for number in range(6):
+                writer.write({"cls": number, "x.json": b"{" if number == 2 else b"1"})
+        dataset = FastDataset(tmp_path / "broken.lmdb", fields=["label", "x.json"])
+        with pytest.raises(DecodeError, match=r"broken.lmdb: 00000002: .*x\.json"):
+            list(make(dataset))
+        loader = make(dataset, on_error="drop")
+        assert [batch["label"].tolist() for batch in loader] == [[0, 1, 3, 4], [5]]
+        assert loader.stats.errors == 1
+
+
+def darker(sample: Sample, rng: np.random.Generator) -> Sample:
+    return sample | {"image": sample["image"] // 2, "noise": float(rng.random())}
+
+
+def in_place(sample: Sample, rng: np.random.Generator) -> Sample:
+    sample["image"] += int(rng.integers(1, 5))
+    return sample
+
+
+def killed(sample: Sample, rng: np.random.Generator) -> Sample:
+    del rng
+    if sample["label"] == 7:
+        os._exit(1)
+    return sample
+
+
+class TestFunctions:
+    def test_per_sample(self, path: Path) -> None:
+        dataset = FastDataset(path, fields=["image", "label"])
+        plain = list(make(dataset, shuffle=True))
+        batches = list(make(dataset, shuffle=True, map_sample=darker))
+        for before, after in zip(plain, batches, strict=True):
+            assert torch.equal(after["image"], before["image"] // 2)
+            assert after["image"].is_contiguous(memory_format=torch.channels_last)
+        noise = torch.cat([batch["noise"] for batch in batches])
+        assert len(set(noise.tolist())) == N
+        again = torch.cat([batch["noise"] for batch in make(dataset, shuffle=True, map_sample=darker, num_workers=1)])
+        assert torch.equal(noise, again)
+
+    def test_in_processes_it_is_the_same(self, path: Path) -> None:
+        dataset = FastDataset(path, fields=["image", "label"])
+        threads = list(make(dataset, map_sample=darker))
+        processes = list(make(dataset, map_sample=darker, map_processes=2))
+        for one, other in zip(threads, processes, strict=True):
+            assert torch.equal(one["image"], other["image"])
+            assert torch.equal(one["noise"], other["noise"])
+
+    def test_a_process_that_dies(self, path: Path) -> None:
+        with pytest.raises(WorkerError, match="map_sample was killed or crashed"):
+            list(make(FastDataset(path), map_sample=killed, map_processes=1))
+
+    def test_images_changed_in_place_are_not_copied(self, path: Path) -> None:
+        loader = make(FastDataset(path), map_sample=in_place, dtype=torch.float32)
+        (images, _), *_ = loader
+        assert images.dtype == torch.float32
+        assert images.max() <= 1
+
+    def test_per_batch(self, path: Path) -> None:
+        def mixed(batch: Any) -> Any:
+            images, labels = batch
+            return images.float().mean((1, 2, 3)), labels
+
+        for means, labels in make(FastDataset(path), map_batch=mixed):
+            assert means.shape == labels.shape
+
+    @pytest.mark.parametrize(
+        ("function", "error", "message"),
+        [
+            (lambda sample, rng: None, OptionError, "map_sample must return a dictionary, found NoneType"),
+            (lambda sample, rng: {}, OptionError, "map_sample must return image and label"),
+            (lambda sample, rng: sample | {"x" * sample["label"]: 0}, OptionError, "for one sample and"),
+            (lambda sample, rng: 1 // 0, ZeroDivisionError, "by zero"),
+        ],
+    )
+    def test_faults_of_the_function(self, path: Path, function: Any, error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            list(make(FastDataset(path), map_sample=function, on_error="drop"))
+
+    def test_float_images_and_pixel_operations_do_not_go_together(self, path: Path) -> None:
+        def floats(sample: Sample, rng: np.random.Generator) -> Sample:
+            del rng
+            return sample | {"image": sample["image"].float()}
+
+        with pytest.raises(OptionError, match=r"returned images of torch\.float32.*must stay uint8"):
+            list(make(FastDataset(path), map_sample=floats, transform=T.train(24), dtype=torch.float32))
+        (images, _), *_ = make(FastDataset(path), map_sample=floats)
+        assert images.dtype == torch.float32
+
+
+class TestSizes:
+    def test_a_list(self, path: Path) -> None:
+        dataset = FastDataset(path)
+        for images, labels in make(dataset, transform=[T.Resize(24)], ragged="list"):
+            assert isinstance(images, list)
+            for image, label in zip(images, labels.tolist(), strict=True):
+                width, height = dataset[label][0].size
+                assert image.shape[0] == 3
+                assert min(image.shape[1:]) == 24
+                assert (image.shape[1] > image.shape[2]) == (height > width)
+
+    def test_whole_images(self, path: Path) -> None:
+        dataset = FastDataset(path)
+        for images, labels in make(dataset, transform=None, ragged="list"):
+            for image, label in zip(images, labels.tolist(), strict=True):
+                assert np.array_equal(image.permute(1, 2, 0).numpy(), np.asarray(dataset[label][0]))
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+    def test_padded(self, path: Path, dtype: torch.dtype) -> None:
+        dataset = FastDataset(path, fields=["image", "label"])
+        transform = [T.Resize(24)] + ([T.Normalize.imagenet()] if dtype == torch.float32 else [])
+        listed = list(make(dataset, transform=transform, dtype=dtype, ragged="list"))
+        for batch, alone in zip(make(dataset, transform=transform, dtype=dtype, ragged="pad"), listed, strict=True):
+            images, sizes = batch["image"], batch["size"]
+            assert images.shape[2:] == tuple(sizes.max(0).values.tolist())
+            for image, (height, width), own in zip(images, sizes.tolist(), alone["image"], strict=True):
+                assert torch.equal(image[:, :height, :width], own)
+                assert not image[:, height:].any()
+                assert not image[:, :, width:].any()
+
+    def test_buckets(self, path: Path) -> None:
+        sizes = [(24, 24), (20, 28), (28, 20)]
+        loader = make(FastDataset(path), transform=[T.ResizeToBucket(sizes)], order=order.Buckets(sizes), batch_size=2)
+        seen = {(images.shape[2], images.shape[3]) for images, _ in loader}
+        assert seen <= set(sizes)
+        assert len(seen) > 1
+
+    def test_replaced_among_images_of_different_sizes(self, tmp_path: Path) -> None:
+        images = [jpeg(photo(40 + number, 30, number)) for number in range(8)]
+        dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", images, [1, 6]))
+        for found, labels in make(dataset, transform=None, ragged="list", on_error="replace"):
+            for image, label in zip(found, labels.tolist(), strict=True):
+                assert image.shape == (3, 30, 40 + label)
+
+
+class TestSubsets:
+    def test_indices_and_filter(self, path: Path) -> None:
+        few = FastDataset(path, indices=[3, 3, 9, -1])
+        assert [labels.tolist() for _, labels in make(few)] == [[3, 3, 9, 11]]
+        odd = FastDataset(path, filter=lambda columns: columns.label % 2 == 1)
+        assert sorted(label for _, labels in make(odd, shuffle=True) for label in labels.tolist()) == [
+            1,
+            3,
+            5,
+            7,
+            9,
+            11,
+        ]
+
+    def test_joined_datasets_mixed_by_weight(self, path: Path, tmp_path: Path) -> None:
+        other = write_numbered(tmp_path / "other.lmdb", photographs(30))
+        both = FastDataset([path, other], fields=["image", "index"])
+        loader = make(both, order=order.Mixed([0.75, 0.25], length=1024), batch_size=128)
+        first = sum(int((batch["index"] < N).sum()) for batch in loader)
+        assert first == 768
+
+    def test_orientation_as_stored(self, tmp_path: Path) -> None:
+        stored = write_lmdb(tmp_path / "turned.lmdb", photographs(32))
+        upright, as_is = FastDataset(stored), FastDataset(stored, orientation="ignore")
+        turned = 0
+        for number in range(32):
+            (image,), (other,) = (
+                next(iter(make(FastDataset(stored, indices=[number], orientation=way), transform=None)))[0]
+                for way in ("apply", "ignore")
+            )
+            assert image.shape[1:] == upright[number][0].size[::-1]
+            assert other.shape[1:] == as_is[number][0].size[::-1]
+            turned += image.shape != other.shape
+        assert turned > 2

@@ -1,0 +1,244 @@
+"""Exact resume: a state of a few hundred bytes says where a loader goes on, whoever reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kernel_images import jpeg, photo
+from loader_sets import photographs, with_broken, workers, write_numbered
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.errors import DecodeError, OptionError, StateError
+from tools.torture import determinism
+
+CROP = [T.RandomResizedCrop(24)]
+N, BATCH = 20, 6  # four batches, the last of two
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    return FastDataset(write_numbered(tmp_path_factory.mktemp("state") / "set.lmdb", photographs(N)))
+
+
+def make(dataset: FastDataset, **options: Any) -> FastLoader:
+    given = {"batch_size": BATCH, "shuffle": True, "seed": 3, "transform": CROP, "num_workers": 2} | options
+    return FastLoader(dataset, **given)
+
+
+def taken(loader: FastLoader, batches: int | None = None) -> list[list[int]]:
+    """The labels of an epoch's batches, or of the first few of them."""
+    found: list[list[int]] = []
+    if batches == 0:
+        return found
+    for _, labels in loader:
+        found.append(labels.tolist())
+        if len(found) == batches:
+            break
+    return found
+
+
+class TestResume:
+    @pytest.mark.parametrize("after", [0, 1, 2, 3, 4])
+    def test_anywhere(self, dataset: FastDataset, after: int) -> None:
+        whole = make(dataset)
+        epochs = [taken(whole) for _ in range(3)]
+        first = make(dataset)
+        assert taken(first, after) == epochs[0][:after]
+        state = json.loads(json.dumps(first.state_dict()))
+        again = make(dataset, num_workers=1, prefetch=1)
+        again.load_state_dict(state)
+        assert again.epoch == (0 if after < 4 else 1)
+        if after < 4:
+            assert taken(again) == epochs[0][after:]
+        assert taken(again) == epochs[1]
+        assert taken(again) == epochs[2]
+
+    def test_a_sample_of_the_grid(self, tmp_path: Path) -> None:
+        """Orders, ranks, workers and resume points; the whole grid is `make torture PART=determinism`."""
+        dataset = determinism.datasets(tmp_path)["joined"]
+        places = iter(["middle", "first", "last", "start", "next", "middle", "first", "last", "middle"])
+        for number, (mode, ordering) in enumerate(determinism.modes().items()):
+            whole = list(determinism.batches([determinism.loader(dataset, ordering, 1, 0, 1)]))
+            returned = determinism.point(next(places), len(whole) // determinism.EPOCHS)
+            ranks, before = [(2, 1), (3, 2), (8, 3)][number % 3]
+            state = determinism.state_after(dataset, ordering, before, returned)
+            assert determinism.resumed(dataset, ordering, state, ranks, 1 + number % 2) == whole[returned:], mode
+
+    def test_pixels_too(self, dataset: FastDataset) -> None:
+        whole = [images for images, _ in make(dataset)]
+        first = make(dataset)
+        taken(first, 2)
+        again = make(dataset)
+        again.load_state_dict(first.state_dict())
+        rest = [images for images, _ in again]
+        assert len(rest) == 2
+        assert all(torch.equal(a, b) for a, b in zip(rest, whole[2:], strict=True))
+
+    def test_what_was_made_ahead_is_not_counted(self, dataset: FastDataset) -> None:
+        loader = make(dataset, prefetch=4)
+        next(iter(loader))
+        assert loader.state_dict()["batch"] == 1
+
+    def test_resume_far_into_a_large_epoch_costs_nothing(self, dataset: FastDataset) -> None:
+        """Nothing of the batches before is made: the loader decodes only what comes."""
+        loader = make(dataset, batch_size=1, prefetch=1, num_workers=1)
+        loader.load_state_dict(loader.state_dict() | {"epoch": 10**9, "batch": 18})
+        assert len(taken(loader)) == 2
+        assert loader.stats.images == 2
+
+    def test_a_batch_that_failed_was_not_returned(self, tmp_path: Path) -> None:
+        broken = FastDataset(with_broken(tmp_path / "broken.lmdb", [jpeg(photo(60, 40, n)) for n in range(6)], [3]))
+        loader = make(broken, batch_size=2, shuffle=False)
+        iterator = iter(loader)
+        assert next(iterator)[1].tolist() == [0, 1]
+        with pytest.raises(DecodeError, match="truncated"):
+            next(iterator)
+        again = make(broken, batch_size=2, shuffle=False, on_error="drop")
+        again.load_state_dict(loader.state_dict())
+        assert taken(again) == [[2], [4, 5]]
+
+
+class TestState:
+    def test_small_and_fit_for_json(self, dataset: FastDataset) -> None:
+        state = make(dataset).state_dict()
+        assert json.loads(json.dumps(state)) == state
+        assert set(state) == {"version", "epoch", "batch", "seed", "B", "order", "fingerprint"}
+        assert len(json.dumps(state)) < 500
+
+    def test_the_newest_iterator_is_meant(self, dataset: FastDataset) -> None:
+        loader = make(dataset)
+        one = iter(loader)
+        next(one)
+        other = iter(loader)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
+        next(one)
+        next(other)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 1)
+
+    def test_a_finished_epoch_is_the_next_ones_beginning(self, dataset: FastDataset) -> None:
+        loader = make(dataset)
+        taken(loader)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"seed": 4}, "another seed: it has seed 3, this loader 4"),
+            ({"batch_size": 7}, r"another global batch .*: it has B 6, this loader 7"),
+            ({"shuffle": False}, "another order: .*shuffled.*sequential"),
+        ],
+    )
+    def test_another_loaders_state(self, dataset: FastDataset, change: dict[str, Any], message: str) -> None:
+        with pytest.raises(StateError, match=message):
+            make(dataset, **change).load_state_dict(make(dataset).state_dict())
+
+    def test_another_dataset(self, dataset: FastDataset, tmp_path: Path) -> None:
+        other = FastDataset(write_numbered(tmp_path / "other.lmdb", photographs(N)[::-1]))
+        with pytest.raises(StateError, match="other data: it has fingerprint"):
+            make(other).load_state_dict(make(dataset).state_dict())
+
+    def test_another_part_of_the_dataset(self, dataset: FastDataset) -> None:
+        part = FastDataset(dataset.path, indices=range(1, N))
+        with pytest.raises(StateError, match="other data"):
+            make(part).load_state_dict(make(dataset).state_dict())
+
+    @pytest.mark.parametrize(
+        ("state", "message"),
+        [
+            ({}, "without version, epoch"),
+            ([1], "found one list"),
+            ({"batch": 5}, "batch 5 of epoch 0, and this loader's epochs have 4"),
+            ({"batch": -1}, "batch of a loader's state must be a whole number, found -1"),
+            ({"epoch": "1"}, "epoch of a loader's state must be a whole number, found '1'"),
+            ({"version": 2}, "another version of the state: it has version 2, this loader 1"),
+        ],
+    )
+    def test_no_state_at_all(self, dataset: FastDataset, state: Any, message: str) -> None:
+        loader = make(dataset)
+        given = loader.state_dict() | state if state and isinstance(state, dict) else state
+        with pytest.raises(StateError, match=message):
+            loader.load_state_dict(given)
+
+
+class TestSetEpoch:
+    def test_the_epoch_of_a_loaded_state_keeps_its_place(self, dataset: FastDataset) -> None:
+        whole = make(dataset)
+        first, second = taken(whole), taken(whole)
+        loader = make(dataset)
+        loader.load_state_dict(loader.state_dict() | {"batch": 3})
+        loader.set_epoch(0)
+        assert taken(loader) == first[3:]
+        loader.set_epoch(1)
+        assert taken(loader) == second
+
+    def test_any_other_epoch_begins_at_its_start(self, dataset: FastDataset) -> None:
+        loader = make(dataset)
+        loader.load_state_dict(loader.state_dict() | {"batch": 3})
+        loader.set_epoch(2)
+        assert len(taken(loader)) == 4
+        assert loader.epoch == 3
+        with pytest.raises(OptionError, match="epoch must be 0 or more, found -1"):
+            loader.set_epoch(-1)
+
+    def test_an_epoch_that_was_left_goes_on_only_on_request(self, dataset: FastDataset) -> None:
+        loader = make(dataset)
+        first = taken(loader, 1)
+        assert len(taken(loader)) == 4  # the next epoch
+        loader = make(dataset)
+        assert taken(loader, 1) == first
+        loader.set_epoch(0)
+        assert len(taken(loader)) == 3
+
+
+class TestRanks:
+    def test_an_epoch_is_not_abandoned_by_one_rank_alone(self, dataset: FastDataset) -> None:
+        loader = make(dataset, batch_size=3, rank=1, world_size=2)
+        taken(loader, 1)
+        with pytest.raises(StateError, match=r"would abandon epoch 0 after 1 of 4 batches.*set_epoch\(1\)"):
+            iter(loader)
+        loader.set_epoch(1)
+        assert len(taken(loader)) == 4
+        assert len(taken(loader)) == 4
+
+    def test_peek_changes_nothing(self, dataset: FastDataset) -> None:
+        loader = make(dataset, batch_size=3, rank=0, world_size=2)
+        images, labels = loader.peek()
+        assert loader.state_dict()["batch"] == 0
+        iterator = iter(loader)
+        first_images, first_labels = next(iterator)
+        assert torch.equal(images, first_images)
+        assert torch.equal(labels, first_labels)
+        second = loader.peek()[1]
+        assert loader.state_dict()["batch"] == 1
+        assert torch.equal(next(iterator)[1], second)
+        del iterator
+        assert workers() == 0
+
+    @pytest.mark.parametrize("names", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
+    def test_of_the_launcher(
+        self, dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
+    ) -> None:
+        if names[0].startswith("SLURM"):
+            monkeypatch.setenv("SLURM_STEP_ID", "0")
+        monkeypatch.setenv(names[0], "1")
+        monkeypatch.setenv(names[1], "2")
+        found = make(dataset, batch_size=3, shuffle=False)
+        given = make(dataset, batch_size=3, shuffle=False, rank=1, world_size=2)
+        assert taken(found) == taken(given)
+
+    def test_a_sharded_sampler_is_not_sharded_again(self, dataset: FastDataset) -> None:
+        sampler: Callable[[int], Any] = lambda rank: torch.utils.data.DistributedSampler(  # noqa: E731
+            range(N), num_replicas=2, rank=rank, shuffle=True, seed=5
+        )
+        ranks = [
+            make(dataset, batch_size=3, shuffle=False, order=sampler(rank), rank=rank, world_size=2) for rank in (0, 1)
+        ]
+        labels = [[label for batch in taken(loader) for label in batch] for loader in ranks]
+        assert sorted(labels[0] + labels[1]) == list(range(N))
+        assert labels[0] == list(sampler(0))

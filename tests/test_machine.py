@@ -1,0 +1,202 @@
+"""Which rank this is and which cores are its own, from what launchers leave in the environment and the system shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from iofast import machine
+from iofast.errors import OptionError
+
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM", "OMPI", "PMI", "MPI_LOCAL")
+BATCH_SCRIPT, INTERACTIVE = str(0xFFFFFFFB), str(0xFFFFFFFA)
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a laptop, wherever the tests run."""
+    for name in list(os.environ):
+        if name.startswith(LAUNCHERS):
+            monkeypatch.delenv(name)
+
+
+def put(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    for word in text.split():
+        name, _, value = word.partition("=")
+        monkeypatch.setenv(name, value)
+
+
+SRUN = "SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4"
+RANKS = {
+    "": None,
+    "RANK=2 WORLD_SIZE=8": (2, 8),
+    "RANK=0 WORLD_SIZE=1": (0, 1),
+    "RANK= WORLD_SIZE=": None,
+    "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2": (1, 2),
+    "PMI_RANK=5 PMI_SIZE=6": (5, 6),
+    SRUN: (3, 4),
+    "SLURM_STEP_ID=12 SLURM_PROCID=0 SLURM_NTASKS=2": (0, 2),
+    "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=16 SLURM_STEP_NUM_TASKS=2": (0, 2),  # srun -n 2 in a job of 16
+    "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1": None,
+    # shells that have a job's variables and are no task of it
+    "SLURM_JOB_ID=7 SLURM_NTASKS=4": None,
+    "SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_PROCID=0": None,
+    f"SLURM_STEP_ID={BATCH_SCRIPT} SLURM_NTASKS=4 SLURM_PROCID=0": None,
+    f"SLURM_STEP_ID={INTERACTIVE} SLURM_NTASKS=4 SLURM_PROCID=0": None,
+    "SLURM_STEP_ID=0 SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_PTY_PORT=40000": None,
+    # one launcher inside the other: the inner one knows
+    SRUN + " RANK=9 WORLD_SIZE=16": (9, 16),
+    SRUN + " OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2": (1, 2),
+    "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 RANK=9 WORLD_SIZE=16": (9, 16),
+}
+
+
+@pytest.mark.parametrize("text", RANKS)
+def test_the_launchers_rank(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    put(monkeypatch, text)
+    assert machine.launcher_rank() == RANKS[text]
+
+
+BAD = {
+    "RANK=0": "RANK=0 is set and WORLD_SIZE is not",
+    "WORLD_SIZE=4": "WORLD_SIZE=4 is set and RANK is not",
+    "RANK=4 WORLD_SIZE=4": "RANK must be below WORLD_SIZE=4, found RANK=4",
+    "RANK=-1 WORLD_SIZE=4": "RANK must be a whole number from 0 on, found RANK='-1'",
+    "RANK=1 WORLD_SIZE=0": "WORLD_SIZE must be a whole number from 1 on, found WORLD_SIZE='0'",
+    "RANK=one WORLD_SIZE=4": "found RANK='one'",
+    "RANK=1.0 WORLD_SIZE=4": "found RANK='1.0'",
+    "RANK=² WORLD_SIZE=4": "found RANK='²'",
+    "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=2": "OMPI_COMM_WORLD_RANK must be below",
+    "PMI_RANK=2": "PMI_RANK=2 is set and PMI_SIZE is not",
+    "SLURM_STEP_ID=0 SLURM_PROCID=0": "SLURM_PROCID=0 is set and SLURM_NTASKS is not",
+    "SLURM_STEP_ID=0 SLURM_PROCID=4 SLURM_NTASKS=4": "SLURM_PROCID must be below SLURM_NTASKS=4",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_variables_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    put(monkeypatch, text)
+    with pytest.raises(OptionError) as caught:
+        machine.launcher_rank()
+    assert BAD[text] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+LOCAL = {
+    "": 1,
+    "LOCAL_WORLD_SIZE=4 LOCAL_RANK=1": 4,
+    "LOCAL_WORLD_SIZE=4": 4,
+    "OMPI_COMM_WORLD_LOCAL_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=0": 3,
+    "MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1": 2,
+    SRUN + " SLURM_STEP_TASKS_PER_NODE=4": 4,
+    SRUN + " SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_NODEID=2": 2,
+    SRUN + " SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_NODEID=3": 1,
+    SRUN + " SLURM_TASKS_PER_NODE=8": 8,
+    SRUN + " SLURM_STEP_TASKS_PER_NODE=1 LOCAL_WORLD_SIZE=8": 8,  # srun starts one torchrun a machine
+    "SLURM_TASKS_PER_NODE=8 SLURM_NTASKS=8": 1,  # a shell
+}
+
+
+@pytest.mark.parametrize("text", LOCAL)
+def test_ranks_of_this_machine(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    put(monkeypatch, text)
+    assert machine.local_ranks() == LOCAL[text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "LOCAL_WORLD_SIZE=none",
+        "LOCAL_WORLD_SIZE=2 LOCAL_RANK=2",
+        SRUN + " SLURM_STEP_TASKS_PER_NODE=some",
+        SRUN + " SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_NODEID=2",
+    ],
+)
+def test_ranks_of_this_machine_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    put(monkeypatch, text)
+    with pytest.raises(OptionError, match="found"):
+        machine.cores_of_rank()
+
+
+class TestCores:
+    """A machine of 64 cores, as its system shows it."""
+
+    @pytest.fixture(autouse=True)
+    def big(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.patch, self.tree = monkeypatch, tmp_path
+        monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
+        monkeypatch.setattr(machine, "_PROC_CGROUP", tmp_path / "self")
+        (tmp_path / "self").write_text("0::/\n")
+        monkeypatch.setattr(os, "cpu_count", lambda: 64)
+        self.affinities(range(64), range(64))
+
+    def affinities(self, mine: range, launcher: range) -> None:
+        self.patch.setattr(os, "sched_getaffinity", lambda pid: set(mine if pid == 0 else launcher))
+
+    def cores(self, text: str = "") -> int:
+        put(self.patch, text)
+        return machine.cores_of_rank()
+
+    def test_alone(self) -> None:
+        assert self.cores() == 64
+
+    @pytest.mark.parametrize(("ranks", "each"), [(1, 64), (2, 32), (6, 10), (64, 1), (100, 1)])
+    def test_shared(self, ranks: int, each: int) -> None:
+        assert self.cores(f"LOCAL_WORLD_SIZE={ranks}") == each
+
+    def test_pinned_apart(self) -> None:
+        self.affinities(range(8, 16), range(64))
+        assert self.cores("LOCAL_WORLD_SIZE=8") == 8
+
+    def test_the_whole_job_is_pinned_and_its_ranks_are_not(self) -> None:
+        self.affinities(range(8), range(8))  # taskset -c 0-7 torchrun
+        assert self.cores("LOCAL_WORLD_SIZE=8") == 1
+
+    def test_more_than_there_is_for_all(self) -> None:
+        self.affinities(range(32), range(64))
+        assert self.cores("LOCAL_WORLD_SIZE=8") == 4
+
+    def test_a_container_with_a_set_of_cores(self) -> None:
+        self.affinities(range(16), range(64))
+        assert self.cores("LOCAL_WORLD_SIZE=4") == 16
+        (self.tree / "cpuset.cpus.effective").write_text("0-11,16-19\n")
+        assert self.cores() == 4
+
+    def test_slurm_without_binding(self) -> None:
+        self.affinities(range(16), range(64))  # the step daemon is outside of the job
+        text = f"{SRUN} SLURM_STEP_TASKS_PER_NODE=4"
+        assert self.cores(f"{text} SLURM_CPUS_ON_NODE=16") == 4
+        assert self.cores(f"{text} SLURM_CPUS_ON_NODE=64") == 16
+
+    def test_a_quota_is_for_all_together(self) -> None:
+        (self.tree / "cpu.max").write_text("650000 100000\n")
+        assert self.cores() == 7
+        assert self.cores("LOCAL_WORLD_SIZE=2") == 3
+        self.affinities(range(8), range(64))
+        assert self.cores() == 3
+        assert self.cores("LOCAL_WORLD_SIZE=8") == 1
+
+
+PRINT = "import os; from iofast.machine import cores_of_rank; print(cores_of_rank())"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be divided")
+def test_real_processes() -> None:
+    """Two ranks, without and with a core of their own, started through a shell that has their variables too."""
+    cores = sorted(os.sched_getaffinity(0))
+    environment = {**os.environ, "LOCAL_WORLD_SIZE": "2"}
+
+    def rank(pin: str) -> int:
+        command = [sys.executable, "-c", f"import os, subprocess, sys; {pin}; "
+                   f"sys.exit(subprocess.call([sys.executable, '-c', {PRINT!r}]))"]  # fmt: skip
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+        return int(done.stdout)
+
+    assert rank("pass") == max(1, machine.cores() // 2)
+    assert rank(f"os.sched_setaffinity(0, {{{cores[0]}}})") == 1
+    if len(cores) >= 4:
+        assert rank(f"os.sched_setaffinity(0, {set(cores[:2])})") == min(2, max(1, machine.cores() // 2))

@@ -1,0 +1,305 @@
+"""What holds for every mode of order, and block-local, weighted, repeated and borrowed orders."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from iofast.errors import OptionError
+from iofast.order import (
+    Balanced,
+    Blocks,
+    Buckets,
+    Mixed,
+    Mode,
+    Order,
+    Population,
+    Repeated,
+    Sampled,
+    Sequential,
+    Shuffled,
+    Weighted,
+)
+from tools.torture.permutations import surprise
+
+N, B = 6000, 48
+SIZES = [(64, 64), (48, 96), (96, 48)]
+
+
+class Backwards:
+    """A sampler without a length; another order in each epoch."""
+
+    epoch = 0
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((np.arange(self.n)[::-1] + self.epoch) % self.n)
+
+
+def labels() -> NDArray[np.int64]:
+    return np.arange(N) % 5 * 3 + (np.arange(N) > 4000)
+
+
+def sizes() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    return np.arange(N, dtype=np.int32) % 301, np.arange(N, dtype=np.int32) % 257
+
+
+POPULATION = Population(N, labels, sizes, parts=(5000, 1000))
+MODES: list[Mode] = [
+    Sequential(),
+    Shuffled(),
+    Blocks(),
+    Blocks(block=7, window=5),
+    Weighted(np.arange(N) % 11),
+    Weighted(np.ones(N), length=700),
+    Balanced(),
+    Balanced(length=5000),
+    Repeated(3),
+    Repeated(2, Blocks(block=7, window=5)),
+    Repeated(2, Buckets(SIZES)),
+    Mixed([1, 3]),
+    Mixed([1, 0], length=7000),
+    Buckets(SIZES),
+    Sampled(range(N)),
+    Sampled(Backwards(N)),
+]
+FULL = [Sequential(), Shuffled(), Blocks(), Blocks(7, 5), Blocks(1, 1), Blocks(10_000, 1), Blocks(1, 10_000)]
+
+
+def name(mode: Mode) -> str:
+    return type(mode).__name__.lower()
+
+
+@pytest.fixture(params=MODES, ids=name)
+def order(request: pytest.FixtureRequest) -> Order:
+    return request.param.bind(POPULATION, 5, B)
+
+
+class TestEveryMode:
+    @pytest.mark.parametrize("epoch", [0, 3])
+    def test_any_split_of_the_positions_gives_the_same(self, order: Order, epoch: int) -> None:
+        whole = order.indices(epoch, np.arange(order.length))
+        assert whole.dtype == np.int64
+        assert whole.min() >= 0
+        assert whole.max() < order.count == N
+        rng = np.random.default_rng(epoch)
+        for step in (1, 31, 256, 2048):
+            starts = rng.permutation(np.arange(0, order.length, step))[:40]
+            for start in starts.tolist():
+                positions = np.arange(start, min(start + step, order.length))
+                assert (order.indices(epoch, positions) == whole[positions]).all()
+        scattered = rng.integers(0, order.length, (20, 3))
+        assert (order.indices(epoch, scattered) == whole[scattered]).all()
+        assert order.indices(epoch, np.zeros((0, 2), np.int64)).shape == (0, 2)
+
+    def test_what_was_asked_before_does_not_matter(self, order: Order) -> None:
+        again = pickle.loads(pickle.dumps(order))
+        later, first = order.indices(9, np.arange(50)), order.indices(0, np.arange(50))
+        assert again.indices(0, np.arange(50)).tolist() == first.tolist()
+        assert again.indices(9, np.arange(50)).tolist() == later.tolist()
+
+    def test_describes_itself_for_json(self, order: Order) -> None:
+        told = order.describe()
+        assert json.loads(json.dumps(told)) == told
+        assert len(json.dumps(told)) < 400
+        assert (told["count"], told["length"]) == (N, order.length)
+        assert str(told["mode"]) in repr(order)
+
+    def test_replacements_are_keyed_and_in_range(self, order: Order) -> None:
+        positions = np.arange(600)
+        drawn = [order.replacement(2, positions, attempt) for attempt in (1, 2)]
+        together = order.replacement(2, np.tile(positions, 2).reshape(2, -1), np.repeat([[1], [2]], 600, axis=1))
+        assert together.tolist() == [each.tolist() for each in drawn]
+        one = [int(order.replacement(2, np.array([p]), 2)[0]) for p in (0, 300, 599)]
+        assert one == drawn[1][[0, 300, 599]].tolist()
+        assert set(together.ravel()) <= set(order.indices(2, np.arange(order.length)).tolist()) | set(range(N))
+        assert (drawn[0] == drawn[1]).mean() < 0.2
+        assert (drawn[0] == order.replacement(3, positions, 1)).mean() < 0.2
+        assert (drawn[0] == order.indices(2, positions)).mean() < 0.2
+        assert order.replacement(0, np.zeros(0, np.int64), 1).shape == (0,)
+
+    @pytest.mark.parametrize("attempts", [0, 256, -1])
+    def test_impossible_questions_are_refused(self, order: Order, attempts: int) -> None:
+        with pytest.raises(OptionError, match="attempts must be 1 to 255"):
+            order.replacement(0, np.array([0]), attempts)
+        for positions in ([-1], [0, order.length]):
+            with pytest.raises(OptionError, match=f"positions must be 0 to {order.length - 1}, found"):
+                order.indices(0, np.array(positions))
+        with pytest.raises(OptionError, match="epoch"):
+            order.indices(-1, np.array([0]))
+
+
+def test_modes_and_options_have_different_descriptions() -> None:
+    told = [json.dumps(mode.bind(POPULATION, 0, B).describe()) for mode in MODES]
+    assert len(set(told)) == len(MODES)
+    other = Population(N, lambda: labels()[::-1], lambda: sizes()[::-1], parts=(4000, 2000))
+    for mode in (Balanced(), Buckets(SIZES), Mixed([1, 3])):
+        assert mode.bind(other, 0, B).describe() != mode.bind(POPULATION, 0, B).describe()
+    assert Buckets(SIZES).bind(POPULATION, 0, 32).describe() != Buckets(SIZES).bind(POPULATION, 0, B).describe()
+
+
+def test_the_orders_never_change_between_versions() -> None:
+    """Resuming with a newer iofast must continue the same epoch: these numbers are API."""
+    found = []
+    for mode in MODES[2:14]:
+        order = mode.bind(POPULATION, 7, B)
+        some = order.indices(3, np.array([0, 1, order.length - 1]))
+        found.append([*some.tolist(), *order.replacement(3, np.array([5]), 1).tolist()])
+    assert found == GOLDEN
+
+
+@pytest.mark.parametrize("mode", FULL, ids=str)
+@given(n=st.integers(1, 9000), seed=st.integers(0, 9), epoch=st.integers(0, 1 << 40))
+def test_permuting_modes_hold_every_sample_once(mode: Mode, n: int, seed: int, epoch: int) -> None:
+    order = mode.bind(Population(n), seed)
+    assert order.length == n
+    assert (np.bincount(order.indices(epoch, np.arange(n)), minlength=n) == 1).all()
+
+
+class TestBlocks:
+    @given(n=st.integers(1, 3000), block=st.integers(1, 40), window=st.integers(1, 9), epoch=st.integers(0, 5))
+    def test_a_window_is_a_few_runs_of_neighbours(self, n: int, block: int, window: int, epoch: int) -> None:
+        order = Blocks(block, window).bind(Population(n), 1)
+        whole = order.indices(epoch, np.arange(n))
+        assert (np.bincount(whole, minlength=n) == 1).all()
+        position, covered = 0, []
+        while position < n:
+            span = order.window(epoch, position)
+            assert span is not None
+            assert span == order.window(epoch, span[-1])
+            covered += list(span)
+            samples = np.sort(whole[span.start : span.stop])
+            assert np.count_nonzero(np.diff(samples) > 1) <= window + 1  # runs; one more where the ring is closed
+            position = span.stop
+        assert covered == list(range(n))
+
+    def test_blocks_begin_elsewhere_and_lie_elsewhere_in_each_epoch(self) -> None:
+        order = Blocks(64, 4).bind(Population(10_000), 1)
+        begins = []
+        for epoch in range(20):
+            samples = np.sort(order.indices(epoch, np.arange(256)))
+            begins += samples[np.flatnonzero(np.diff(samples, prepend=-2) > 1)].tolist()
+        assert len({begin % 64 for begin in begins}) > 10
+        assert len({begin // 64 for begin in begins}) > 40
+
+    def test_samples_of_one_block_meet_as_often_as_the_docstring_says(self) -> None:
+        n, batch = 64 * 64 * 20, 256
+        order = Blocks().bind(Population(n), 3)
+        shares = []
+        for epoch in range(3):
+            whole = order.indices(epoch, np.arange(n)).reshape(-1, batch)
+            near = np.abs(whole[:, :, None] - whole[:, None, :]) < 64
+            shares.append((near.sum() - whole.size) / (whole.size * (batch - 1)))
+        # neighbours less than 64 apart: all 63 pairs of one block, and some of blocks side by side in one window
+        assert 63 / 4095 < np.mean(shares) < 2 * 63 / 4095
+
+    def test_ten_billion(self) -> None:
+        order = Blocks(256, 1024).bind(Population(10**10), 1)
+        last = order.indices(2, np.arange(10**10 - 300, 10**10))
+        assert len(set(last.tolist())) == 300
+        assert order.window(2, 10**10 - 1) == range(10**10 // 2**18 * 2**18, 10**10)
+
+
+class TestWeighted:
+    @pytest.mark.parametrize("length", [None, 100_000])
+    def test_frequencies_are_the_weights(self, length: int | None) -> None:
+        weights = np.array([0, 1, 5, 0, 0.5, 3, 0.5, 0])
+        order = Weighted(weights, length).bind(Population(8), 4)
+        assert order.length == (length or 8)
+        epochs = 100_000 // order.length
+        seen = sum(np.bincount(order.indices(e, np.arange(order.length)), minlength=8) for e in range(epochs))
+        assert not seen[weights == 0].any()
+        some = weights > 0
+        assert abs(surprise(seen[some], weights[some] / weights.sum() * epochs * order.length, 4)) < 4
+
+    def test_epochs_and_neighbours_are_independent(self) -> None:
+        order = Weighted(np.ones(16), 50_000).bind(Population(16), 4)
+        x, y = (order.indices(epoch, np.arange(50_000)) for epoch in (0, 1))
+        for pairs in (x * 16 + y, x * 16 + np.roll(x, 1)):
+            assert abs(surprise(np.bincount(pairs, minlength=256), 50_000 / 256, 255)) < 4
+
+    def test_what_is_given_is_copied(self) -> None:
+        weights = np.ones(4)
+        mode = Weighted(weights)
+        weights[:] = -1
+        assert np.asarray(mode.weights).tolist() == [1, 1, 1, 1]
+
+
+class TestRepeated:
+    def test_each_sample_comes_in_a_row(self) -> None:
+        order, inner = (mode.bind(Population(100), 2) for mode in (Repeated(3), Shuffled()))
+        assert order.length == 100
+        x = order.indices(4, np.arange(100))
+        assert x.tolist() == np.repeat(inner.indices(4, np.arange(34)), 3)[:100].tolist()
+        assert len(set(x.tolist())) == 34
+
+    def test_all_views_of_a_sample_are_replaced_alike(self) -> None:
+        order = Repeated(3).bind(Population(100), 2)
+        assert len(set(order.replacement(0, np.arange(3), 1).tolist())) == 1
+
+    def test_tells_what_the_inner_order_tells(self) -> None:
+        order = Repeated(3, Blocks(4, 5)).bind(Population(100), 2)
+        assert order.window(0, 61) == range(60, 100)
+        assert Repeated(3).bind(Population(9)).window(0, 0) is None
+        sampled = Repeated(2, Sampled(range(9))).bind(Population(9))
+        assert sampled.checksum(0) == Sampled(range(9)).bind(Population(9)).checksum(0)
+        assert Repeated(3).bind(Population(9)).checksum(0) is None
+        assert not sampled.sharded
+
+
+BAD: list[tuple[Callable[[], object], str]] = [
+    (lambda: Population(0), "count"),
+    (lambda: Population(5, parts=(2, 2)), "parts must add up"),
+    (lambda: Shuffled().bind(Population(5), -1), "seed"),
+    (lambda: Buckets(SIZES).bind(POPULATION, 0, 0), "global_batch"),
+    (lambda: Blocks(0), "block"),
+    (lambda: Blocks(2.5), "block"),  # type: ignore[arg-type]
+    (lambda: Blocks(64, -1), "window"),
+    (lambda: Blocks(1 << 30, 1 << 30), "block x window"),
+    (lambda: Repeated(0), "times"),
+    (lambda: Repeated(2, 3), "an order such as"),  # type: ignore[arg-type]
+    (lambda: Weighted([]), "shape"),
+    (lambda: Weighted([[1.0]]), "shape"),  # type: ignore[list-item]
+    (lambda: Weighted("abc"), "numbers"),  # type: ignore[arg-type]
+    (lambda: Weighted([1, -0.5]), "found -0.5 at 1"),
+    (lambda: Weighted([1, float("nan")]), "found nan at 1"),
+    (lambda: Weighted([0, 0]), "sum above 0"),
+    (lambda: Weighted([1e308, 1e308]), "finite sum"),
+    (lambda: Weighted([1, 1], 0), "length"),
+    (lambda: Weighted([1, 1]).bind(Population(3)), "one per sample, 3, found 2"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), BAD)
+def test_impossible_options_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as raised:
+        make()
+    assert "\n" not in str(raised.value)
+
+
+GOLDEN = [
+    [820, 2148, 4385, 2420],
+    [3396, 3392, 3663, 2269],
+    [5697, 1461, 3164, 2613],
+    [5698, 1461, 2445, 534],
+    [4648, 330, 5211, 5561],
+    [168, 4768, 5176, 3121],
+    [5445, 5445, 5812, 960],
+    [3396, 3396, 3580, 1201],
+    [3045, 3045, 2481, 1813],
+    [5144, 5839, 4464, 3902],
+    [1969, 1571, 4774, 3902],
+    [3045, 2756, 1758, 4532],
+]

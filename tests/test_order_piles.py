@@ -1,0 +1,302 @@
+"""Balanced classes, mixed datasets, size buckets, samplers: orders that deal from piles, or that others make."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from iofast.errors import OptionError
+from iofast.order import Balanced, Buckets, Mixed, Order, Population, Sampled, nearest
+from tools.torture.permutations import surprise, uniformity
+
+
+def labelled(labels: list[int] | NDArray[np.int64]) -> Population:
+    return Population(len(labels), labels=lambda: np.asarray(labels, np.int64))
+
+
+def through(order: Order, epochs: int) -> NDArray[np.int64]:
+    """The samples of the first epochs, one after the other."""
+    return np.concatenate([order.indices(epoch, np.arange(order.length)) for epoch in range(epochs)])
+
+
+class TestBalanced:
+    @given(
+        labels=st.lists(st.integers(0, 6), min_size=1, max_size=60),
+        length=st.none() | st.integers(1, 90),
+        seed=st.integers(0, 99),
+    )
+    def test_against_the_definition(self, labels: list[int], length: int | None, seed: int) -> None:
+        order = Balanced(length).bind(labelled(labels), seed)
+        assert order.length == (length or len(labels))
+        x = through(order, 8)
+        seen = np.array(labels)[x]
+        classes = sorted(set(labels))
+        rounds = len(x) // len(classes)
+        for number in range(rounds):
+            assert sorted(seen[number * len(classes) : (number + 1) * len(classes)].tolist()) == classes
+        for each in classes:
+            mine = np.flatnonzero(np.array(labels) == each)
+            taken = x[seen == each]
+            for start in range(0, len(taken) - len(mine) + 1, len(mine)):
+                assert sorted(taken[start : start + len(mine)].tolist()) == mine.tolist()
+
+    @pytest.mark.parametrize("classes", [3, 1000, 5000])
+    def test_orders_of_classes_and_samples_are_random(self, classes: int) -> None:
+        labels = np.arange(classes * 7) % classes
+        order = Balanced(classes * 20).bind(labelled(labels), 1)
+        x = through(order, -(-20_000 // order.length) * 4).reshape(-1, classes)
+        assert abs(uniformity(x[:, 0] % classes, classes)) < 4  # the class that comes first in a round
+        assert abs(uniformity(x[::7, -1] // classes, 7)) < 4  # which of its samples
+        assert (np.sort(x % classes, axis=1) == np.arange(classes)).all()
+
+    def test_cycles_of_a_class_are_different_permutations(self) -> None:
+        x = through(Balanced(60_000).bind(labelled([0, 0, 0]), 1), 1).reshape(-1, 3)
+        codes = np.unique(x @ [9, 3, 1], return_counts=True)[1]
+        assert len(codes) == 6
+        assert abs(surprise(codes, len(x) / 6, 5)) < 4
+
+    def test_replacements_are_of_the_same_class(self) -> None:
+        labels = np.arange(1000) ** 2 % 13
+        order = Balanced().bind(labelled(labels), 1)
+        positions = np.arange(1000)
+        replaced = order.replacement(3, positions, 2)
+        assert (labels[replaced] == labels[order.indices(3, positions)]).all()
+        assert len(set(replaced.tolist())) > 500
+
+    def test_a_class_of_one_damaged_sample_does_not_hold_up_the_others(self) -> None:
+        order = Balanced().bind(labelled([0, 1, 1, 1]), 1)
+        position = np.flatnonzero(order.indices(0, np.arange(4)) == 0)[:1]
+        drawn = [int(order.replacement(0, position, attempt)[0]) for attempt in range(1, 40)]
+        assert drawn[:4] == [0, 0, 0, 0]
+        assert set(drawn) == {0, *order.indices(0, np.arange(4)).tolist()}
+
+    def test_epochs_are_limited_where_counters_end(self) -> None:
+        order = Balanced(1 << 40).bind(labelled([0, 1]), 1)
+        order.indices((1 << 22) - 1, np.array([(1 << 40) - 1]))
+        with pytest.raises(OptionError, match="epoch must be below 4194304"):
+            order.indices(1 << 22, np.array([0]))
+
+
+class TestMixed:
+    @given(
+        parts=st.lists(st.tuples(st.integers(1, 300), st.integers(1, 9)), min_size=1, max_size=5),
+        seed=st.integers(0, 99),
+    )
+    def test_against_the_definition(self, parts: list[tuple[int, int]], seed: int) -> None:
+        sizes, weights = tuple(size for size, _ in parts), [weight for _, weight in parts]
+        mode = Mixed(weights, length=1500)
+        order = mode.bind(Population(sum(sizes), parts=sizes), seed)
+        quotas = mode.quotas()
+        assert quotas.sum() == 1024
+        assert np.abs(quotas - 1024 * np.array(weights) / sum(weights)).max() < 1
+        x = through(order, 4)
+        ends = np.cumsum(sizes)
+        part = np.searchsorted(ends, x, side="right")
+        for start in range(0, len(x) - 1023, 1024):
+            assert np.bincount(part[start : start + 1024], minlength=len(sizes)).tolist() == quotas.tolist()
+        for number, size in enumerate(sizes):
+            taken = x[part == number]
+            cycles = taken[: len(taken) // size * size].reshape(-1, size)
+            assert (np.sort(cycles, axis=1) == np.arange(ends[number] - size, ends[number])).all()
+
+    def test_both_sets_are_well_shuffled(self) -> None:
+        order = Mixed([0.7, 0.3], length=102_400).bind(Population(110_000, parts=(100_000, 10_000)), 3)
+        x = through(order, 1)
+        small = x >= 100_000
+        assert small.sum() == 100 * 307
+        runs = np.bincount(small[:-1] * 2 + small[1:], minlength=4)
+        p = 307 / 1024
+        pairs = np.array([(1 - p) ** 2, p * (1 - p), p * (1 - p), p * p]) * (len(x) - 1)
+        assert abs(surprise(runs, pairs, 2)) < 4
+        assert abs(uniformity(x[:1024][~small[:1024]], 100_000)) < 4
+        large = x[~small]
+        assert len(set(large.tolist())) == len(large)  # 71,700 of 100,000: none twice
+        assert abs(np.corrcoef(large[:-1], large[1:])[0, 1]) < 4 / math.sqrt(len(large))
+
+    def test_replacements_are_of_the_same_set(self) -> None:
+        order = Mixed([0.5, 0.5]).bind(Population(1100, parts=(1000, 100)), 3)
+        positions = np.arange(1100)
+        same = (order.replacement(0, positions, 1) < 1000) == (order.indices(0, positions) < 1000)
+        assert same.all()
+
+    def test_a_weight_of_zero_leaves_a_set_out(self) -> None:
+        order = Mixed([0, 1, 0]).bind(Population(60, parts=(10, 50, 0)), 3)
+        assert set(through(order, 3).tolist()) == set(range(10, 60))
+
+    def test_as_many_sets_as_slots(self) -> None:
+        weights = np.ones(1024)
+        weights[0], weights[1] = 0, 2
+        order = Mixed(weights.tolist()).bind(Population(2048, parts=(2,) * 1024), 3)
+        taken = np.bincount(order.indices(0, np.arange(1024)) // 2, minlength=1024)
+        assert taken.tolist() == weights.tolist()
+
+
+class TestBuckets:
+    SIZES = ((100, 100), (100, 200), (200, 100), (100, 400))
+
+    @given(
+        sizes=st.lists(st.tuples(st.integers(1, 900), st.integers(1, 900)), min_size=1, max_size=80),
+        batch=st.integers(1, 9),
+        seed=st.integers(0, 99),
+    )
+    def test_against_the_definition(self, sizes: list[tuple[int, int]], batch: int, seed: int) -> None:
+        widths, heights = np.array(sizes, np.int32).T
+        population = Population(len(sizes), sizes=lambda: (widths, heights))
+        order = Buckets(self.SIZES).bind(population, seed, batch)
+        bucket = nearest(self.SIZES, widths, heights)
+        counts = np.bincount(bucket, minlength=4)
+        assert order.length == sum(-(-count // batch) * batch for count in counts.tolist())
+        for epoch in range(3):
+            x = order.indices(epoch, np.arange(order.length)).reshape(-1, batch)
+            assert (bucket[x] == bucket[x[:, :1]]).all()
+            for number, count in enumerate(counts.tolist()):
+                seen = np.bincount(x[bucket[x] == number], minlength=len(sizes))[bucket == number]
+                assert seen.sum() == -(-count // batch) * batch
+                assert count == 0 or seen.min() == seen.sum() // count  # none is left out, none comes too often
+                assert count == 0 or seen.max() <= seen.min() + 1
+            replaced = order.replacement(epoch, np.arange(order.length), 1).reshape(-1, batch)
+            assert (bucket[replaced] == bucket[x]).all()
+
+    def test_batches_and_samples_are_shuffled(self) -> None:
+        widths = np.where(np.arange(20_000) < 5000, 100, 200).astype(np.int32)
+        population = Population(20_000, sizes=lambda: (widths, np.full(20_000, 100, np.int32)))
+        order = Buckets(self.SIZES).bind(population, 2, 10)
+        x = order.indices(0, np.arange(20_000))
+        first = x[::10] < 5000
+        pairs = np.bincount(first[:-1] * 2 + first[1:], minlength=4)
+        assert abs(surprise(pairs, np.array([9, 3, 3, 1]) / 16 * 1999, 2)) < 4
+        large = x[x >= 5000]
+        assert abs(np.corrcoef(large[:-1], large[1:])[0, 1]) < 4 / math.sqrt(len(large))
+        assert not np.array_equal(x, order.indices(1, np.arange(20_000)))
+
+    @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=20))
+    def test_nearest_is_nearest_in_log_aspect(self, images: list[tuple[int, int]]) -> None:
+        widths, heights = np.array(images, np.int32).T
+        distances = np.abs(np.log(widths / heights)[:, None] - np.log([w / h for h, w in self.SIZES]))
+        chosen = nearest(self.SIZES, widths, heights)
+        assert (distances[np.arange(len(images)), chosen] <= distances.min(1) + 1e-12).all()
+
+    def test_nearest_at_the_edges(self) -> None:
+        widths, heights = np.array([0, 141, 142, 9, 1]), np.array([0, 100, 100, 0, 10**6])
+        assert nearest(self.SIZES, widths, heights).tolist() == [0, 0, 1, 0, 2]
+        assert nearest([(3, 7)], widths, heights).tolist() == [0] * 5
+        assert nearest(self.SIZES, widths.reshape(5, 1), heights.reshape(5, 1)).shape == (5, 1)
+
+
+class Random:
+    """A sampler as torch's: a length, another order in each epoch, and what it was asked."""
+
+    num_replicas = 1
+
+    def __init__(self, n: int, repeats: bool = True) -> None:
+        self.n, self.repeats, self.runs = n, repeats, 0
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[int]:
+        self.runs += 1
+        return iter(np.random.default_rng(self.epochs[-1] if self.repeats else None).permutation(self.n))
+
+
+class TestSampled:
+    def test_runs_the_sampler_once_per_epoch(self) -> None:
+        sampler = Random(50)
+        order = Sampled(sampler).bind(Population(60), 1)
+        assert order.length == 50
+        threads = [threading.Thread(target=order.indices, args=(3, np.arange(50))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        expected = np.random.default_rng(3).permutation(50)
+        assert order.indices(3, np.arange(50)).tolist() == expected.tolist()
+        assert (sampler.runs, sampler.epochs) == (1, [3])
+        for epoch in range(10):
+            order.indices(epoch, np.arange(2))
+        assert sampler.runs == 10  # epoch 3 was still there
+
+    def test_a_sampler_that_does_not_repeat_itself_is_found_out(self) -> None:
+        steady, moody = (Sampled(Random(50, repeats)).bind(Population(50)) for repeats in (True, False))
+        assert steady.checksum(2) == pickle.loads(pickle.dumps(steady)).checksum(2) != steady.checksum(3)
+        assert moody.checksum(2) == moody.checksum(2)
+        assert moody.checksum(2) != pickle.loads(pickle.dumps(moody)).checksum(2)
+
+    def test_without_length_and_without_epochs(self) -> None:
+        order = Sampled({3: "c", 1: "a"}.keys()).bind(Population(4))
+        assert order.indices(7, np.arange(2)).tolist() == [3, 1]
+        assert order.describe() == {"mode": "sampled", "count": 4, "length": 2, "sampler": "dict_keys"}
+
+    def test_torch_samplers(self) -> None:
+        from torch.utils.data import DistributedSampler, SequentialSampler, WeightedRandomSampler
+
+        assert Sampled(SequentialSampler(range(5))).bind(Population(5)).indices(0, np.arange(5)).tolist() == [*range(5)]
+        assert Sampled(WeightedRandomSampler([1.0, 0.0], 7)).bind(Population(2)).length == 7
+        shares = [DistributedSampler(range(10), num_replicas=2, rank=rank) for rank in (0, 1)]  # type: ignore[arg-type]
+        orders = [Sampled(share).bind(Population(10)) for share in shares]
+        assert [order.sharded for order in orders] == [True, True]
+        both = [int(i) for order in orders for i in order.indices(1, np.arange(5))]
+        assert sorted(both) == list(range(10))
+        alone = DistributedSampler(range(10), num_replicas=1, rank=0)  # type: ignore[arg-type]
+        assert not Sampled(alone).bind(Population(10)).sharded
+
+    def test_what_samplers_may_not_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        sampler = Random(5)
+        order = Sampled(sampler).bind(Population(5))
+        sampler.n = 4
+        with pytest.raises(OptionError, match="must give 5 indices in every epoch, found 4 in 0"):
+            order.indices(0, np.array([0]))
+        sampler.n = 7
+        with pytest.raises(OptionError, match="must end after 5 indices, found more in epoch 1"):
+            order.indices(1, np.array([0]))
+        endless = iter(int, 1)
+        monkeypatch.setattr("iofast.order.sampled.UNSIZED", 100)
+        monkeypatch.setattr(Random, "__iter__", lambda self: endless)
+        monkeypatch.delattr(Random, "__len__")
+        with pytest.raises(OptionError, match="must end after 100"):
+            Sampled(sampler).bind(Population(5))
+
+
+BAD: list[tuple[Callable[[], object], str]] = [
+    (lambda: Balanced(0), "length"),
+    (lambda: Balanced().bind(Population(3)), "needs labels"),
+    (lambda: Balanced().bind(labelled([0, -1, 2])), "found -1 at 1"),
+    (lambda: Balanced().bind(Population(3, labels=lambda: np.zeros(2, np.int64))), r"shape \(3,\), found \(2,\)"),
+    (lambda: Mixed([1, 1]).bind(Population(3)), "one per dataset, 1, found 2"),
+    (lambda: Mixed([1, 1]).bind(Population(3, parts=(3, 0))), "weight 1.0 for dataset 1"),
+    (lambda: Mixed([10_000, 1]), "1 in 1024, found 1.0 of 10001"),
+    (lambda: Mixed([0, 0]), "sum above 0"),
+    (lambda: Buckets([]), "at least one"),
+    (lambda: Buckets([(224, 224), (112, 112)]), r"aspect ratio, found \(224, 224\) and \(112, 112\)"),
+    (lambda: Buckets([(224, 224), (224, 224)]), "aspect ratio"),
+    (lambda: Buckets([(224,)]), "pairs"),  # type: ignore[list-item]
+    (lambda: Buckets([(224, 0)]), "width"),
+    (lambda: Buckets([(1.5, 2)]), "height"),  # type: ignore[list-item]
+    (lambda: Buckets([(1, 1)]).bind(Population(3)), "needs the sizes"),
+    (lambda: Buckets([(1, 1)]).bind(Population(3, sizes=lambda: (np.ones(3, int), np.ones(2, int)))), "shape"),
+    (lambda: Sampled(5), "iterable of indices, found int"),  # type: ignore[arg-type]
+    (lambda: Sampled(iter([1])), "once per epoch"),
+    (lambda: Sampled([]).bind(Population(3)), "gives no samples"),
+    (lambda: Sampled([0, 3]).bind(Population(3)).indices(0, np.array([0])), "found 3 at position 1 of epoch 0"),
+    (lambda: Sampled([0, 1.5]).bind(Population(3)).indices(0, np.array([0])), "whole numbers"),
+    (lambda: Sampled([[0], [1]]).bind(Population(3)).indices(0, np.array([0])), "whole numbers"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), BAD)
+def test_impossible_options_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as raised:
+        make()
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,141 @@
+"""No test tells an epoch from a random permutation, and ten billion samples cost what ten cost.
+
+All seeds are fixed: a failure is a change of the code, not bad luck. `make torture PART=permutations` is the long run.
+"""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from iofast.order import Blocks, Mixed, Mode, Population, Repeated, Sequential, Shuffled, permutation
+from iofast.order.permutation import key_word, permuted_each, permuted_groups, streams
+from tools.torture import permutations as torture
+from tools.torture.permutations import epoch_of, neighbours, serial, surprise, uniformity
+
+KEYS = 2000
+
+
+@pytest.fixture
+def weak() -> Iterator[None]:
+    """Three rounds of the cipher instead of eight."""
+    caches = permutation._round_keys, permutation._block
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(permutation, "_ROUNDS", 3)
+        for cache in caches:
+            cache.cache_clear()
+        yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_small_sets_see_every_permutation_equally_often(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torture, "KEYS", 4000)
+    assert max(abs(value) for _, value in torture.whole_permutations(n)) < 4
+
+
+@pytest.mark.parametrize("n", [2, 5, 65, 1000, 4096, 4097, 1_000_000])
+@pytest.mark.parametrize("mode", [Shuffled(), Blocks(), Blocks(7, 5)], ids=str)
+def test_a_position_sees_every_sample_equally_often(n: int, mode: Mode) -> None:
+    positions = np.array([0, 1, n // 2, n - 1])
+    samples = np.array([mode.bind(Population(n), seed).indices(seed % 7, positions) for seed in range(700)])
+    assert max(abs(uniformity(column, n)) for column in samples.T) < 4
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 12, 64, 65, 70, 100, 1000, 5000, 10**6])
+def test_keyed_permutations_of_their_own_are_random(n: int) -> None:
+    """As classes of a balanced order have them: one position of each of many permutations, and pairs of positions."""
+    words = streams(key_word(f"quality {n}"), np.arange(10 * KEYS))
+    start = permuted_each(n, words, np.zeros(10 * KEYS, np.int64))
+    for place in {1, min(math.isqrt(n - 1) + 1, n - 1), n - 1}:
+        other = permuted_each(n, words, np.full(10 * KEYS, place))
+        assert abs(uniformity(other, n)) < 4
+        assert (other != start).all()
+        assert n == 2 or abs(uniformity((other - start) % n - 1, n - 1)) < 4
+
+
+@pytest.mark.parametrize("n", [1000, 4096, 4097, 10_007, 1_000_000])
+def test_neighbours_and_epochs_are_independent(n: int) -> None:
+    values = dict(test for seed in range(2) for test in torture.in_an_epoch(n, seed))
+    assert len(values) >= 12
+    assert max(map(abs, values.values())) < 4.5
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 100])
+def test_serial_correlation_of_small_sets_averages_to_chance(n: int) -> None:
+    """Of a permutation of n closed to a ring it is -1 / (n - 1) in the mean; so is that of the seeds."""
+    orders = np.array([epoch_of(n, seed, epoch) for seed in range(KEYS // 20) for epoch in range(20)], np.float64)
+    orders -= (n - 1) / 2
+    correlations = (orders * np.roll(orders, -1, axis=1)).sum(1) / (orders**2).sum(1)
+    error = correlations.std() / math.sqrt(len(correlations))
+    assert abs(correlations.mean() + 1 / (n - 1)) <= 4 * error + 1e-12
+
+
+@pytest.mark.usefixtures("weak")
+def test_these_tests_find_a_weak_cipher() -> None:
+    orders = [epoch_of(10_007, seed, 9) for seed in range(20)]
+    assert max(neighbours(x, lag) for x in orders for lag in (99, 100, 101, 102)) > 7
+    words = streams(key_word("weak"), np.arange(10 * KEYS))
+    start, other = (permuted_each(100, words, np.full(10 * KEYS, place)) for place in (0, 10))
+    assert uniformity((other - start) % 100 - 1, 99) > 10
+
+
+def test_these_tests_find_what_is_no_shuffle() -> None:
+    n = 10_000
+    x = np.arange(n)
+    assert neighbours(x, 1) > 10
+    assert serial(x, 1) > 10
+    assert uniformity(x // 2, n) > 10
+    rng = np.random.default_rng(0)
+    buffered = np.argsort(x + rng.uniform(0, 1000, n))  # a shuffle buffer
+    assert serial(buffered, 1) > 10
+    random = rng.permutation(n)
+    assert max(abs(neighbours(random, 1)), abs(serial(random, 1))) < 4
+    assert abs(uniformity(rng.integers(0, n, n), n)) < 4
+    assert abs(surprise(np.array([1000, 1000]), 1000, 1)) < 3
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 64, 65, 4096, 4097])
+def test_groups_and_single_keys_are_permutations(n: int) -> None:
+    keys, places = np.repeat(np.array([0, 7, 2**40]), n), np.tile(np.arange(n), 3)
+    for image in (
+        permuted_groups(n, key_word("groups"), keys, places),
+        permuted_each(n, streams(key_word("each"), keys), places),
+    ):
+        assert (np.sort(image.reshape(3, n), axis=1) == np.arange(n)).all()
+
+
+def test_sizes_of_single_keys_are_their_own() -> None:
+    sizes = np.array([1, 2, 3, 64, 65, 5000, 2**40])
+    words = streams(key_word("sizes"), np.arange(7))
+    together = permuted_each(sizes, words, sizes - 1)
+    assert ((together >= 0) & (together < sizes)).all()
+    alone = [int(permuted_each(sizes[i : i + 1], words[i : i + 1], sizes[i : i + 1] - 1)[0]) for i in range(7)]
+    assert together.tolist() == alone
+
+
+@pytest.mark.parametrize("mode", [Sequential(), Shuffled(), Blocks(), Repeated(3), Mixed([0.5, 0.5])], ids=str)
+def test_ten_billion_samples_take_no_more_memory_than_ten(mode: Mode) -> None:
+    def start(n: int) -> tuple[int, int]:
+        """Bytes that the order holds, and the peak with the first batches."""
+        tracemalloc.start()
+        order = mode.bind(Population(n, parts=(n // 2, n // 2) if isinstance(mode, Mixed) else ()), seed=1)
+        held = tracemalloc.get_traced_memory()[0]
+        last = np.arange(n - 256 if n > 256 else 0, n)
+        order.indices(0, np.arange(10))
+        order.indices(0, last)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return held, peak
+
+    start(10)  # what Python keeps of the first call
+    (little, _), (much, peak) = start(10), start(10**10)
+    assert (
+        abs(much - little) <= 1024
+    )  # a few longer integers and what tracemalloc itself lets in; a table would be gigabytes
+    assert peak < 640 << 10

@@ -1,0 +1,328 @@
+"""Threads and depth that change while results are made, the times of all of them, and Ctrl-C between any two lines."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loader_sets import eventually, threads, workers
+from test_prefetch import Counted, Trace, expected
+
+from iofast.errors import OptionError
+from iofast.loader.prefetch import Job, Prefetch
+from iofast.loader.times import Stopwatch, Times
+
+
+class Gate(Job[int, int]):
+    """Jobs of one slice that stand until they are let through; `at_work` says how many stand."""
+
+    def __init__(self) -> None:
+        self.lock, self.at_work, self.open = threading.Lock(), 0, threading.Event()
+
+    def prepare(self) -> list[int]:
+        return [0]
+
+    def run(self, number: int, part: int) -> None:
+        with self.lock:
+            self.at_work += 1
+        self.open.wait(20)
+        with self.lock:
+            self.at_work -= 1
+
+    def finish(self) -> int:
+        return 0
+
+
+def test_start_is_the_first_number() -> None:
+    made = Prefetch(lambda number: Counted(number, 2), 9, num_workers=2, depth=3, start=4)
+    assert list(made) == expected(9, 2)[4:]
+    assert made.times().batches == 5
+    assert list(Prefetch(Counted, 9, num_workers=2, depth=3, start=9)) == []
+    assert workers() == 0
+
+
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6), st.integers(1, 6)), max_size=8),
+    count=st.integers(0, 30),
+    parts=st.integers(0, 4),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40)
+def test_order_and_bound_while_it_changes(
+    changes: list[tuple[int, int, int]], count: int, parts: int, seed: int
+) -> None:
+    trace = Trace(0.001, seed)
+    made = Prefetch(lambda number: Counted(number, parts, trace), count, num_workers=2, depth=3)
+    results, allowed = [], 3
+    for number in range(count):
+        for _, num_workers, depth in [change for change in changes if change[0] == number]:
+            made.resize(num_workers, depth)
+            allowed = max(allowed, depth)
+            assert (made.num_workers, made.depth) == (num_workers, depth)
+        results.append(next(made))
+        with trace.lock:
+            trace.delivered += 1
+    assert results == expected(count, parts)
+    assert list(made) == []
+    assert trace.most <= allowed + 1
+    assert trace.clashes == 0
+    assert sum(made.times().levels) == count
+    assert workers() == 0
+
+
+def test_so_many_threads_work_as_are_wanted() -> None:
+    gate = Gate()
+    made = Prefetch(lambda _: gate, 1000, num_workers=1, depth=20)
+    most = 1
+    for wanted in (1, 4, 2, 6, 1, 3, 6):
+        gate.open.clear()
+        made.resize(num_workers=wanted)
+        most = max(most, wanted)
+        gate.open.set()  # those that are to park do so after what they have in hand
+        for _ in range(20):
+            next(made)
+        assert eventually(lambda: made.times().made - made.times().batches == 20)
+        gate.open.clear()
+        for _ in range(10):
+            next(made)
+        assert eventually(lambda wanted=wanted: gate.at_work == wanted)
+        time.sleep(0.02)
+        assert gate.at_work == wanted
+        assert workers() == most  # parked ones are there, new ones were started only when more were wanted than ever
+    gate.open.set()
+    made.close()
+    assert workers() == 0
+
+
+def test_depth_is_bounded_after_it_shrank() -> None:
+    trace = Trace()
+    made = Prefetch(lambda number: Counted(number, 1, trace), 100, num_workers=2, depth=6)
+    assert eventually(lambda: trace.begun == 6)
+    made.resize(depth=2)
+    for taken in range(1, 8):
+        next(made)
+        assert eventually(lambda taken=taken: trace.begun == max(6, taken + 2))
+    made.resize(depth=10)
+    assert eventually(lambda: trace.begun == 17)
+    made.close()
+
+
+def test_parked_threads_cost_nothing() -> None:
+    made = Prefetch(lambda number: Counted(number, 1), 10_000, num_workers=8, depth=2)
+    made.resize(num_workers=1)
+    for _ in range(50):
+        next(made)
+    time.sleep(0.05)
+    before = made.times()
+    for _ in range(200):
+        next(made)
+        time.sleep(0.0005)
+    spent = made.times() - before
+    assert spent.work_s + spent.idle_s == pytest.approx(spent.wall_s, rel=0.1)  # of one thread
+    made.close()
+
+
+@pytest.mark.parametrize("resize", [{"num_workers": 0}, {"depth": 0}, {"num_workers": -1}])
+def test_a_size_of_nothing(resize: dict[str, int]) -> None:
+    made = Prefetch(Counted, 9, num_workers=2, depth=3)
+    with pytest.raises(OptionError, match="must be 1 or more, found"):
+        made.resize(**resize)
+    assert list(made) == expected(9, 3)
+
+
+def test_resize_after_the_end_starts_nothing() -> None:
+    made = Prefetch(Counted, 9, num_workers=2, depth=3)
+    next(made)
+    made.close()
+    made.resize(8, 8)
+    assert workers() == 0
+    assert list(made) == []
+
+
+def test_a_machine_that_has_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_four(thread: threading.Thread) -> None:
+        if thread.name in ("iofast-4", "iofast-5"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    made = Prefetch(Counted, 60, num_workers=2, depth=3)
+    monkeypatch.setattr(threading.Thread, "start", start_four)
+    made.resize(num_workers=8)
+    assert made.num_workers == workers() == 4
+    made.resize(num_workers=1)
+    made.resize(num_workers=4)
+    assert made.num_workers == 4
+    assert list(made) == expected(60, 3)
+
+
+def end_by_close(made: Prefetch[int, int]) -> None:
+    made.close()
+
+
+def end_by_forgetting(made: Prefetch[int, int]) -> None:
+    del made
+
+
+def end_by_reaching_it(made: Prefetch[int, int]) -> None:
+    for _ in made:
+        pass
+
+
+@pytest.mark.parametrize("end", [end_by_close, end_by_forgetting, end_by_reaching_it])
+def test_parked_threads_end_too(end: Callable[[Prefetch[int, int]], None]) -> None:
+    before = threads()
+    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 60, num_workers=6, depth=3)
+    next(made)
+    made.resize(num_workers=1)
+    for _ in range(20):
+        next(made)
+    end(made)
+    del made
+    assert eventually(lambda: workers() == 0)
+    assert eventually(lambda: threads() <= before)
+
+
+def test_the_end_is_told_without_python_code() -> None:
+    """A Ctrl-C in the finalizer loses what it was to do: threads end all the same."""
+    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 1000, num_workers=3, depth=3)
+    next(made)
+    made.resize(num_workers=2)
+    made._finalizer.detach()
+    del made
+    assert eventually(lambda: workers() == 0)
+
+
+class Busy(Job[int, int]):
+    """Computes for 4 ms in each of two slices."""
+
+    def prepare(self) -> list[int]:
+        return [0, 1]
+
+    def run(self, number: int, part: int) -> None:
+        end = time.thread_time() + 0.004
+        while time.thread_time() < end:
+            pass
+
+    def finish(self) -> int:
+        return 1
+
+
+def test_times() -> None:
+    made = Prefetch(lambda _: Busy(), 12, num_workers=1, depth=2)
+    seen = []
+    for _ in made:
+        seen.append(made.times())
+        time.sleep(0.001)
+    last = made.times()
+    assert [times.batches for times in seen] == list(range(1, 13))
+    for earlier, later in zip(seen, [*seen[1:], last], strict=True):
+        difference = later - earlier
+        for name in ("wall_s", "wait_s", "work_s", "idle_s", "cpu_s", "made"):
+            assert getattr(difference, name) >= 0
+    assert 0.096 <= last.cpu_s <= last.work_s + 0.002
+    assert last.work_s + last.idle_s <= last.wall_s
+    assert 0.01 < last.wait_s < last.wall_s
+    assert sum(last.levels) == 12
+    assert last.levels[0] >= 1
+    assert last.ready < 1.5
+    assert 0 < last.cpu_share(1) <= 1
+    assert last.cpu_share(2) == pytest.approx(last.cpu_share(1) / 2)
+    time.sleep(0.02)
+    assert made.times() == last  # after the end, threads gone
+    assert Times().wait_share == Times().cpu_share(4) == Times().ready == 0
+
+
+def test_times_of_threads_that_wait() -> None:
+    """Read while nothing happens: what goes on counts."""
+    made = Prefetch(Counted, 9, num_workers=2, depth=3)
+    assert eventually(lambda: made.times().made == 3)
+    before = made.times()
+    time.sleep(0.05)
+    between = made.times() - before
+    assert between.idle_s > 0.08
+    assert between.work_s < 0.02
+    assert made.times().levels == (0,) * 5
+    next(made)
+    assert made.times().levels == (0, 0, 0, 1, 0)
+    made.close()
+
+
+def test_a_stopwatch_that_was_not_started() -> None:
+    watch = Stopwatch()
+    watch.stop()
+    assert watch.read() == 0
+
+
+def test_in_a_forked_child_times_and_resize_do_no_harm() -> None:
+    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 50, num_workers=2, depth=3)
+    next(made)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            made.resize(8, 8)
+            made.times()
+            code = 0 if workers() == 0 else 2  # none was started, and the parent's are not here
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert list(made) == expected(50, 3)[1:]
+
+
+def undeterred(step: Callable[[], object]) -> None:
+    """Again, until a Ctrl-C does not end it."""
+    while True:
+        try:
+            step()
+            return
+        except KeyboardInterrupt:
+            pass
+
+
+def test_ctrl_c_between_any_two_lines_loses_no_number() -> None:
+    """Whoever catches it and goes on finds the sequence whole, but for the result that was being handed over."""
+    sent, stop = [0], [False]
+    chance = random.Random(0)
+
+    def disturb() -> None:
+        while not stop[0]:
+            time.sleep(0.001 + chance.random() * 0.002)
+            sent[0] += 1
+            os.kill(os.getpid(), signal.SIGINT)
+
+    made = Prefetch(lambda number: Counted(number, 2), 3000, num_workers=3, depth=4)
+    disturber = threading.Thread(target=disturb)
+    results: list[int] = []
+
+    def consume() -> None:
+        for result in made:
+            results.append(result // 100)
+            made.resize(1 + len(results) % 4, 1 + len(results) % 5)
+
+    def leave() -> None:  # with nothing that a Ctrl-C could leave locked
+        stop[0] = True
+        while disturber.is_alive():
+            time.sleep(0.001)
+        time.sleep(0.01)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        disturber.start()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        undeterred(lambda: undeterred(consume))  # twice: it may come between two lines of `undeterred` too
+        undeterred(lambda: undeterred(leave))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert sent[0] > 20
+    assert results == sorted(set(results))
+    assert 3000 - sent[0] <= len(results) <= 3000
+    assert workers() == 0

@@ -1,0 +1,207 @@
+"""Which samples a dataset has: subsets, filters, several datasets as one."""
+
+from __future__ import annotations
+
+import pickle
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from kernel_images import exif, jpeg, photo
+from loader_sets import photographs, upright, write_folder, write_lmdb, write_numbered
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from iofast import FastDataset, open_writer
+from iofast.errors import DecodeError, OptionError
+from iofast.selection import Columns, Selection
+
+IMAGES = photographs(12)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("selection")
+    write_numbered(root / "numbered.lmdb", IMAGES)
+    write_lmdb(root / "a.lmdb", IMAGES[:6])
+    write_folder(root / "b", IMAGES[6:])
+    for name, splits in (("c", ("train", "train", "val")), ("d", ("val", "train"))):
+        with open_writer(root / f"{name}.lmdb") as writer:
+            for number, split in enumerate(splits):
+                writer.write({"jpg": IMAGES[number], "cls": number + 10 * (name == "d")}, split)
+    return root
+
+
+def labels(dataset: FastDataset) -> list[int]:
+    assert [label for _, label in dataset] == dataset.targets.tolist()
+    return dataset.targets.tolist()
+
+
+def test_indices(place: Path) -> None:
+    dataset = FastDataset(place / "numbered.lmdb", indices=[7, 0, 7, -1])
+    assert labels(dataset) == [7, 0, 7, 11]
+    assert dataset[-1][1] == 11
+    assert dataset[0][0].tobytes() == FastDataset(place / "numbered.lmdb")[7][0].tobytes()
+    assert "4 samples (a subset)" in repr(dataset)
+    assert labels(pickle.loads(pickle.dumps(dataset))) == [7, 0, 7, 11]
+    with pytest.raises(IndexError, match="index 4 is out of range for a dataset of 4"):
+        dataset[4]
+    for few in (range(2, 5), np.array([2, 3, 4], np.uint8), torch.tensor([2, 3, 4])):
+        assert labels(FastDataset(place / "numbered.lmdb", indices=few)) == [2, 3, 4]
+    assert len(FastDataset(place / "numbered.lmdb", indices=[])) == 0
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([0, 12], "indices: index 12 is out of range for a dataset of 12"),
+        ([-13], "indices: index -13 "),
+        ([0.5], "whole numbers in one dimension, found float64"),
+        ([True, False], "found bool"),
+        ([[1, 2]], r"found int64 \(1, 2\)"),
+        (3, "one dimension"),
+    ],
+)
+def test_indices_are_checked(place: Path, indices: object, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        FastDataset(place / "numbered.lmdb", indices=indices)  # type: ignore[arg-type]
+
+
+def test_filter(place: Path) -> None:
+    seen: list[Columns] = []
+
+    def even(columns: Columns) -> np.ndarray:
+        seen.append(columns)
+        return columns.label % 2 == 0
+
+    path = place / "numbered.lmdb"
+    assert labels(FastDataset(path, filter=even)) == [0, 2, 4, 6, 8, 10]
+    assert seen[0].index.tolist() == seen[0].label.tolist() == list(range(12))
+    assert [(w, h) for w, h in zip(seen[0].width, seen[0].height, strict=True)] == [upright(d).size for d in IMAGES]
+    assert labels(FastDataset(path, indices=[4, 3, -2, 4], filter=even)) == [4, 10, 4]
+    assert seen[1].index.tolist() == [4, 3, 10, 4]
+    assert labels(FastDataset(path, filter=lambda columns: np.argsort(-columns.label)[:2])) == [11, 10]
+    assert labels(FastDataset(path, indices=[9, 8, 7], filter=lambda columns: [2, 0])) == [7, 9]
+    assert len(FastDataset(path, filter=lambda columns: columns.width > 10_000)) == 0
+
+
+def test_a_filter_that_answers_nonsense(place: Path) -> None:
+    path = place / "numbered.lmdb"
+    with pytest.raises(OptionError, match=r"filter must return a mask of shape \(12,\), found \(3,\)"):
+        FastDataset(path, filter=lambda columns: np.ones(3, bool))
+    with pytest.raises(OptionError, match="what filter returns: index 12 "):
+        FastDataset(path, filter=lambda columns: [12])
+    with pytest.raises(OptionError, match="what filter returns must be whole numbers"):
+        FastDataset(path, filter=lambda columns: columns.width / 2)
+    with pytest.raises(OptionError, match="filter must be callable"):
+        FastDataset(path, filter=[1])  # type: ignore[arg-type]
+
+
+def test_a_filter_that_is_a_lambda_does_not_stay(place: Path) -> None:
+    dataset = FastDataset(place / "numbered.lmdb", filter=lambda columns: columns.label > 9)
+    assert labels(pickle.loads(pickle.dumps(dataset))) == [10, 11]
+
+
+def test_several_paths(place: Path) -> None:
+    dataset = FastDataset([place / "a.lmdb", place / "b"])
+    a, b = FastDataset(place / "a.lmdb"), FastDataset(place / "b")
+    assert len(dataset) == 12
+    assert dataset.parts == (6, 6)
+    assert labels(dataset) == labels(a) + labels(b)
+    for index, data in enumerate(IMAGES):
+        assert np.abs(np.asarray(dataset[index][0], int) - np.asarray(upright(data), int)).max() <= 1
+    assert dataset.path == [str(place / "a.lmdb"), str(place / "b")]
+    assert dataset.classes == a.classes
+    assert labels(pickle.loads(pickle.dumps(dataset))) == labels(dataset)
+    assert FastDataset([place / "a.lmdb"]).path == str(place / "a.lmdb")
+    with pytest.raises(OptionError, match="nothing to join"):
+        FastDataset([])
+    with pytest.raises(OptionError, match="classes"):
+        FastDataset([place / "a.lmdb", place / "numbered.lmdb"])
+
+
+def test_a_batch_of_several_paths_in_the_torch_loader(place: Path) -> None:
+    dataset = FastDataset([place / "a.lmdb", place / "b"], transform=small)
+    images, found = next(iter(DataLoader(dataset, 12)))
+    assert found.tolist() == dataset.targets.tolist()
+    assert torch.equal(images, torch.stack([image for image, _ in dataset]))
+
+
+def small(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.resize((4, 4))))
+
+
+def test_splits_of_several_paths(place: Path) -> None:
+    paths = [place / "c.lmdb", place / "d.lmdb"]
+    train, val = FastDataset(paths, split="train"), FastDataset(paths, split="val")
+    assert (labels(train), train.parts) == ([0, 1, 11], (2, 1))
+    assert (labels(val), val.parts) == ([2, 10], (1, 1))
+    assert FastDataset(paths, split="all").parts == (3, 2)
+    with pytest.raises(OptionError, match=r"c\.lmdb, .*d\.lmdb has the splits train, val"):
+        FastDataset(paths)
+
+
+def test_parts_of_a_subset(place: Path) -> None:
+    paths = [place / "a.lmdb", place / "b"]
+    assert FastDataset(paths, indices=[5, 0, 6, 7, 6]).parts == (2, 3)
+    assert FastDataset(paths, indices=[6, 5]).parts == (2,)
+    assert FastDataset(paths, indices=[7]).parts == (0, 1)
+    assert FastDataset(paths[0], indices=[]).parts == (0,)
+    assert FastDataset(paths[0]).parts == (6,)
+
+
+def test_ranges_of_parts() -> None:
+    assert Selection([(2, 5), (9, 10), (15, 20)]).parts([4, 12, 0, 10]) == (2, 3, 0, 4)
+
+
+def test_fingerprint(place: Path) -> None:
+    paths = [place / "c.lmdb", place / "d.lmdb"]
+    made = [
+        FastDataset(paths, split="train"),
+        FastDataset(paths, split="val"),
+        FastDataset(paths[::-1], split="train"),
+        FastDataset(paths, split="train", indices=[0, 1]),
+        FastDataset(paths, split="train", indices=[1, 0]),
+        FastDataset(paths[0], split="train"),
+    ]
+    assert len({each.fingerprint for each in made}) == len(made)
+    assert FastDataset(paths, split="train").fingerprint == made[0].fingerprint
+    assert FastDataset(paths, split="train", filter=lambda c: c.index < 2).fingerprint == made[3].fingerprint
+
+
+def test_columns_are_looked_up_a_part_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iofast.dataset._CHUNK", 5)
+    dataset = FastDataset(place / "numbered.lmdb")
+    assert dataset.targets.tolist() == list(range(12))
+    widths, heights = dataset.sizes()
+    assert [*zip(widths.tolist(), heights.tolist(), strict=True)] == [upright(data).size for data in IMAGES]
+    assert (widths.dtype, heights.dtype) == (np.int32, np.int32)
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "folder"])
+def test_orientation(tmp_path: Path, kind: str) -> None:
+    """With "ignore" an image is what its file stores, and so are the sizes that a filter or a bucket sees."""
+    images = [jpeg(photo(40, 24, i), exif=exif(i)) for i in range(1, 9)]
+    path = write_lmdb(tmp_path / "a.lmdb", images) if kind == "lmdb" else write_folder(tmp_path / "a", images)
+    stored = FastDataset(path, orientation="ignore")
+    for index, data in enumerate(images):
+        plain = np.asarray(Image.open(BytesIO(data)).convert("RGB"), int)
+        assert np.abs(np.asarray(stored[index][0], int) - plain).max() <= 1
+    assert set(zip(*(side.tolist() for side in stored.sizes()), strict=True)) == {(40, 24)}
+    assert set(zip(*(side.tolist() for side in FastDataset(path).sizes()), strict=True)) == {(40, 24), (24, 40)}
+    assert len(FastDataset(path, orientation="ignore", filter=lambda c: c.height > c.width)) == 0
+    assert len(FastDataset(path, filter=lambda c: c.height > c.width)) == 4
+    with pytest.raises(OptionError, match="'apply' or 'ignore', found 'up'"):
+        FastDataset(path, orientation="up")  # type: ignore[arg-type]
+
+
+def test_a_damaged_image_of_a_subset_is_named(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "a.lmdb", IMAGES)
+    located = FastDataset(path).reader.locate(np.array([5]))
+    with path.open("r+b") as file:
+        file.seek(int(located.offset[0]) + 300)
+        file.write(b"damage")
+    with pytest.raises(DecodeError, match=r"a\.lmdb: 00000005: .*CRC32C"):
+        FastDataset(path, indices=[1, 5])[1]

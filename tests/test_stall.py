@@ -1,0 +1,354 @@
+"""watch() round loaders of all kinds, and the arithmetic of StallClock by a clock that the test sets."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stall_loaders import Time, timed
+from torch.utils.data import DataLoader, TensorDataset
+
+from iofast import telemetry
+from iofast.errors import OptionError
+from iofast.stall import Meter, Stall, StallClock, watch
+from iofast.stall.clock import MAX_PHASES, OTHER
+from iofast.stall.device import RECENT
+from iofast.stall.meter import samples
+from iofast.telemetry import LoaderInfo, Stages
+
+
+@pytest.fixture(autouse=True)
+def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    telemetry.close_page()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
+    monkeypatch.setattr("tempfile.tempdir", None)
+    yield
+    telemetry.close_page()
+
+
+# --- arithmetic
+
+
+def test_host_wait_steps_and_epoch_start() -> None:
+    time = Time()
+    meter = timed(time, [70, 10, 30, 20], start_ms=30)
+    for _ in meter:
+        time.go(60)
+    stats = meter.stats
+    assert (stats.device, stats.epochs, stats.batches, stats.steps, stats.images) == ("cpu", 1, 4, 3, 32)
+    assert stats.epoch_start_s == pytest.approx(0.100), "iter() and the first next(), and not in the steps"
+    assert stats.step_mean_s == pytest.approx(0.080)  # 70, 90 and 80
+    assert stats.step_median_s == pytest.approx(0.080)
+    assert stats.host_wait == pytest.approx(60 / 240)
+    assert stats.stall == Stall(pytest.approx(0.25), pytest.approx(0.25), "inside")
+    assert stats.transfer is None
+    assert stats.images_per_s == pytest.approx(8 / 0.080)
+    assert str(stats) == ("3 steps of 80 ms (median 80); 100 images/s; host wait 25.0%; epoch start 0.10 s")
+
+
+def test_before_the_first_step_anything_is_possible() -> None:
+    meter = watch([np.zeros(3)])
+    for seen in (0, 1):
+        stats = meter.stats
+        assert (stats.batches, stats.steps, stats.host_wait, stats.step_mean_s) == (seen, 0, None, None)
+        assert stats.stall == Stall(0.0, 1.0)
+        assert stats.images_per_s is None
+        assert str(stats) == f"{seen} batches, no step yet"
+        for _ in meter:
+            pass
+    assert asdict(meter.stats)["stall"] == {"low": 0.0, "high": 1.0, "tier": "inside"}
+
+
+def test_the_first_batch_of_each_epoch_stands_apart_and_so_does_what_lies_between_epochs() -> None:
+    time = Time()
+    meter = timed(time, [100, 10])
+    for _ in range(3):
+        for _ in meter:
+            time.go(40)
+        time.go(9_000)  # validation
+    stats = meter.stats
+    assert (stats.epochs, stats.steps, stats.batches) == (3, 3, 6)
+    assert stats.epoch_start_s == pytest.approx(0.1)
+    assert stats.step_mean_s == pytest.approx(0.05)
+    assert stats.host_wait == pytest.approx(0.2)
+
+
+def _fail_in(meter: Meter[Any]) -> None:
+    for _ in meter:
+        raise ZeroDivisionError
+
+
+def test_leaving_by_break_or_error_ends_no_step() -> None:
+    time = Time()
+    meter = timed(time, [5, 5, 5])
+    for _ in meter:
+        time.go(10)
+        break
+    time.go(1_000)
+    with pytest.raises(ZeroDivisionError):
+        _fail_in(meter)
+    time.go(1_000)
+    for _ in meter:
+        time.go(10)
+    assert (meter.stats.epochs, meter.stats.steps, meter.stats.step_mean_s) == (3, 2, pytest.approx(0.015))
+
+
+def test_an_error_of_the_loader_goes_through_and_what_follows_it_is_no_step() -> None:
+    class Failing:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def __iter__(self) -> Iterator[int]:
+            return self
+
+        def __next__(self) -> int:
+            self.count += 1
+            if self.count == 2:
+                raise OSError("the disk is gone")
+            if self.count == 5:
+                raise StopIteration
+            return self.count
+
+    meter = watch(Failing())
+    batches = iter(meter)
+    assert next(batches) == 1
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(batches)
+    assert list(batches) == [3, 4]
+    assert (meter.stats.epochs, meter.stats.batches, meter.stats.steps) == (1, 3, 1)
+
+
+def test_phases_are_seconds_per_batch() -> None:
+    time = Time()
+    meter = timed(time, [10, 10, 10, 10, 10])
+    for number, _ in enumerate(meter):
+        with meter.step("forward"):
+            time.go(30)
+            with meter.step("inner"), meter.step("inner"):
+                time.go(10)
+        if number % 2:  # the optimizer at every second batch
+            with meter.step("optimizer"):
+                time.go(25)
+        with pytest.raises(KeyError), meter.step("raises"):
+            raise KeyError
+    phases = meter.stats.phases
+    assert meter.stats.step_mean_s == pytest.approx(0.0625)  # two of four steps have the optimizer in them
+    assert phases["forward"].seconds == pytest.approx(0.040)
+    assert phases["forward"].share == pytest.approx(0.64)
+    assert phases["inner"].seconds == pytest.approx(0.020)
+    assert phases["optimizer"].seconds == pytest.approx(0.010)
+    assert phases["raises"].seconds == 0
+
+
+def test_names_made_anew_at_each_step_do_not_fill_the_memory() -> None:
+    meter = watch([1])
+    for number in range(3 * MAX_PHASES):
+        with meter.step(f"step {number}"):
+            pass
+    assert len(meter.stats.phases) <= MAX_PHASES + 1
+    for _ in meter:
+        pass
+    assert OTHER in meter.stats.phases
+
+
+def test_days_of_steps_take_the_memory_of_the_median() -> None:
+    time = Time()
+    meter = timed(time, [1] * (3 * RECENT))
+    for number, _ in enumerate(meter):
+        time.go(9 if number < RECENT else 19)
+    assert len(meter.clock.recent) == RECENT
+    assert meter.stats.step_median_s == pytest.approx(0.020)
+    assert meter.stats.steps == 3 * RECENT - 1
+
+
+# --- any loader
+
+
+def test_everything_else_is_the_loaders() -> None:
+    dataset = TensorDataset(torch.arange(10))
+    loader = DataLoader(dataset, batch_size=4)
+    meter = watch(loader)
+    assert len(meter) == 3
+    assert meter.dataset is dataset
+    assert meter.batch_size == 4
+    assert meter.loader is loader
+    assert bool(meter)
+    assert not watch([])
+    assert repr(watch([1])) == "watch([1])"
+    with pytest.raises(AttributeError, match="DataLoader"):
+        _ = meter.nothing
+    with pytest.raises(TypeError, match="has no len"):
+        len(watch(iter([1])))
+    assert bool(watch(iter([1])))
+    assert list(watch(number for number in range(3))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_dataloader(workers: int) -> None:
+    loader = DataLoader(TensorDataset(torch.arange(64).reshape(32, 2)), batch_size=5, num_workers=workers)
+    meter = watch(loader)
+    for _ in range(2):
+        assert torch.cat([rows for (rows,) in meter]).flatten().tolist() == list(range(64))
+    stats = meter.stats
+    assert (stats.epochs, stats.batches, stats.steps, stats.images) == (2, 14, 12, 64)
+    (page,) = telemetry.pages()  # and none of a worker
+    (reported,) = page.loaders
+    assert reported.info == LoaderInfo("DataLoader", "watched", workers, 2 * workers, 5, rank=page.rank)
+
+
+def test_what_cannot_be_watched() -> None:
+    with pytest.raises(OptionError, match="iterable of batches, found int"):
+        watch(3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="torch sees"):
+        watch([1], device="cuda:99")
+    with pytest.raises(OptionError, match="found 'cuda:x'"):
+        watch([1], device="cuda:x")
+    assert list(watch([1], device="cpu")) == [1]
+    assert list(watch([1], device=torch.device("cpu"))) == [1]
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (torch.zeros(5, 2), 5),
+        ((torch.zeros(5, 2), torch.zeros(7)), 5),
+        ([np.zeros((4, 3, 2, 2)), np.zeros(4)], 4),
+        ({"path": "x", "image": torch.zeros(6, 1)}, 6),
+        ((3, "text", None, {"deep": [torch.zeros(2)]}), 2),
+        (([torch.zeros(3, 9, 9), torch.zeros(3, 5, 5)], torch.zeros(2)), 2),
+        (([], torch.zeros(8)), 8),
+        (torch.tensor(1.0), None),
+        ((torch.tensor(1.0), torch.zeros(4)), 4),
+        ("text", None),
+        (b"bytes", None),
+        (None, None),
+        ([], None),
+        ([[[[[[torch.zeros(3)]]]]]], None),
+        (torch.zeros(0, 3), 0),
+    ],
+)
+def test_samples_of_a_batch(batch: object, expected: int | None) -> None:
+    assert samples(batch) == expected
+
+
+def test_a_batch_that_does_not_know_its_shape() -> None:
+    class Odd:
+        @property
+        def shape(self) -> tuple[int, ...]:
+            raise RuntimeError("sizes of nested tensors are not one number")
+
+    meter = watch([Odd(), torch.zeros(3)])
+    assert len(list(meter)) == 2
+    assert meter.stats.images is None, "not all are known"
+
+
+def test_the_meter_keeps_no_batch() -> None:
+    class Batch:
+        pass
+
+    meter = watch(Batch() for _ in range(3))
+    batches = iter(meter)
+    batch = weakref.ref(next(batches))
+    assert batch() is None
+
+
+def test_a_loader_that_measures_itself_is_counted_once() -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.stages = Stages()
+            self.clock = StallClock(LoaderInfo("Own", "FastLoader", 3), stages=self.stages)
+
+        def __iter__(self) -> Iterator[int]:
+            timing = self.clock.begin(epoch=7)
+            try:
+                for number in range(4):
+                    timing.waiting()
+                    timing.arrived()
+                    timing.got(16)
+                    yield number
+            finally:
+                timing.left()
+
+    own = Own()
+    meter = watch(watch(own, name="train"))
+    assert list(meter) == [0, 1, 2, 3]
+    assert meter.stats == own.clock.stats
+    assert (meter.stats.batches, meter.stats.steps, meter.stats.images) == (4, 3, 64)
+    assert own.stages.queue.stats().items == 4
+    ((reported,),) = (page.loaders for page in telemetry.pages())
+    assert (reported.info.name, reported.info.num_workers, reported.figures.epoch) == ("train", 3, 7)
+    assert (reported.figures.batch, reported.stages["queue"].items) == (4, 4)
+    for number in meter:
+        if number == 1:
+            break
+    gc.collect()
+    assert meter.stats.batches == 6
+
+
+def test_a_loader_that_knows_how_to_copy_itself_does_not_copy_its_meter() -> None:
+    class Loader:
+        def __iter__(self) -> Iterator[int]:
+            return iter((1, 2))
+
+        def __deepcopy__(self, memo: dict[int, object]) -> Loader:
+            return Loader()
+
+    meter = watch(Loader())
+    assert isinstance(copy.deepcopy(meter), Meter)
+    assert isinstance(copy.deepcopy(meter).loader, Loader)
+
+
+def test_copies_measure_for_themselves() -> None:
+    meter = watch(DataLoader(TensorDataset(torch.arange(4))), name="train", device="cpu")
+    for other in (copy.deepcopy(meter), pickle.loads(pickle.dumps(meter))):
+        assert len(list(other)) == 4
+        assert (other.stats.batches, meter.stats.batches) == (4, 0)
+        assert (other.clock.info, other.clock.device) == (meter.clock.info, "cpu")
+    assert len(list(copy.copy(meter))) == 4
+
+
+# --- several at once
+
+
+def test_nested_and_simultaneous_meters_are_independent() -> None:
+    time = Time()
+    outer, inner = timed(time, [10, 10, 10]), timed(time, [1, 1])
+    for _ in outer:
+        for _ in inner:
+            time.go(4)
+    assert inner.stats.step_mean_s == pytest.approx(0.005)
+    assert outer.stats.step_mean_s == pytest.approx(0.020)
+    assert outer.stats.host_wait == pytest.approx(0.5)
+
+
+def test_threads_with_one_meter_and_with_their_own() -> None:
+    shared = watch([np.zeros((2, 1))] * 500)
+    own = [watch([np.zeros((3, 1))] * 500) for _ in range(4)]
+    results = []
+
+    def run(meter: Meter[Any]) -> None:
+        for _ in shared:
+            with shared.step("s"):
+                pass
+        for _ in meter:
+            pass
+        results.append(meter.stats.images)
+
+    threads = [threading.Thread(target=run, args=(meter,)) for meter in own]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [1500] * 4
+    assert (shared.stats.epochs, shared.stats.batches, shared.stats.images) == (4, 2000, 4000)

@@ -1,0 +1,161 @@
+"""Meters in the telemetry page, across forks, and to the end of the process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_images import jpeg, photo
+from stall_loaders import MS, Time, timed
+
+import iofast
+from iofast import FastDataset, FastLoader, open_writer, telemetry
+from iofast import transforms as T
+from iofast.stall import watch
+from iofast.stall.clock import PUBLISH_NS
+
+
+@pytest.fixture(autouse=True)
+def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    telemetry.close_page()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
+    monkeypatch.setattr("tempfile.tempdir", None)
+    yield
+    telemetry.close_page()
+
+
+def test_the_page_is_told_at_the_first_batch_then_now_and_then_and_at_the_end() -> None:
+    time = Time()
+    meter = timed(time, [1] * 30)
+    told = []
+    for _ in meter:
+        ((reported,),) = (page.loaders for page in telemetry.pages())
+        told.append(reported.figures.batch)
+        time.go(PUBLISH_NS / MS / 4)
+    ((reported,),) = (page.loaders for page in telemetry.pages())
+    assert sorted(set(told)) == [1, 5, 9, 13, 17, 21, 25, 29]
+    figures = reported.figures
+    assert (figures.epoch, figures.batch, figures.steps, figures.images) == (0, 30, 29, 240)
+    assert (figures.step_ns, figures.wait_ns, figures.epoch_start_ns) == (29 * 6 * MS, 29 * MS, MS)
+    assert figures.updated_ns == time.ns
+    for _ in meter:
+        break
+    assert telemetry.pages()[0].loaders[0].figures[:2] == (1, 1)
+
+
+def test_a_fast_loader_is_counted_once_whoever_measures(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "set.lmdb") as writer:
+        for number in range(12):
+            writer.write({"jpg": jpeg(photo(60, 40, number)), "cls": number})
+    loader = FastLoader(FastDataset(tmp_path / "set.lmdb"), 5, transform=[T.RandomResizedCrop(24)], num_workers=2)
+    meter = watch(loader, name="train")
+    for _ in range(2):
+        assert [len(labels) for _, labels in meter] == [5, 5, 2]
+    assert len(meter) == 3
+    assert meter.epoch == 2
+    stats = meter.stats
+    assert (stats.epochs, stats.batches, stats.steps, stats.images) == (2, 6, 4, 24)
+    ((reported,),) = (page.loaders for page in telemetry.pages())
+    assert (reported.info.name, reported.figures.images, reported.figures.epoch) == ("train", 24, 1)
+
+
+def test_a_dropped_meter_gives_its_slot_back() -> None:
+    def run(count: int) -> None:
+        for _ in range(count):
+            meter = watch([1, 2])
+            for _ in meter:
+                break
+
+    run(200)
+    gc.collect()
+    (page,) = telemetry.pages()
+    assert page.loaders == ()
+
+
+def test_a_forked_child_goes_on_measuring_with_a_page_of_its_own() -> None:
+    meter = watch([np.zeros(2)] * 3)
+    list(meter)
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        list(meter)
+        found = {page.pid == os.getpid(): page.loaders[0].figures.images for page in telemetry.pages()}
+        telemetry.close_page()
+        os.write(write, repr((meter.stats.images, sorted(found.items()))).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read, 1000) == b"(12, [(False, 6), (True, 12)])"
+    assert meter.stats.images == 6
+    os.close(read)
+    os.close(write)
+
+
+PROGRAMS: dict[str, tuple[str, str]] = {
+    "without torch": (
+        """
+        import sys, iofast
+        meter = iofast.watch([[1], [2]])
+        for _ in meter:
+            with meter.step("s"): pass
+        print(meter.stats.batches, "torch" in sys.modules)
+        """,
+        "2 False\n",
+    ),
+    "exit with a live iterator": (
+        """
+        import iofast
+        batches = iter(iofast.watch([1, 2, 3]))
+        print(next(batches))
+        """,
+        "1\n",
+    ),
+    "exit with a live generator that has a clock": (
+        """
+        from iofast.stall import StallClock
+        from iofast.telemetry import LoaderInfo, pages
+        clock = StallClock(LoaderInfo("own"))
+        def batches():
+            timing = clock.begin()
+            try:
+                timing.waiting()
+                timing.got(1)
+                yield 1
+            finally:
+                timing.left()
+        alive = batches()
+        print(next(alive), len(pages()))
+        """,
+        "1 1\n",
+    ),
+    "no page at all": (
+        """
+        import os, iofast
+        from iofast import telemetry
+        os.environ["XDG_RUNTIME_DIR"] = "/proc/self"
+        print(list(iofast.watch([1, 2, 3])), telemetry.pages())
+        """,
+        "[1, 2, 3] []\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_in_a_process_of_its_own(program: tuple[str, str]) -> None:
+    text, printed = program
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(text)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == (printed, "")
+
+
+def test_watch_is_public() -> None:
+    assert iofast.watch is watch
+    signature: Callable[..., Any] = iofast.watch
+    assert signature([1], name="n").clock.info.name == "n"

@@ -1,0 +1,353 @@
+"""Pages that are stale, foreign, torn or hostile, folders that are not ours, and a reader beside a busy writer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from iofast import telemetry
+from iofast.telemetry import Figures, LoaderInfo, Page, Slot
+from iofast.telemetry.folder import place, start_time
+from iofast.telemetry.layout import (
+    HEADER_SIZE,
+    SEQUENCE,
+    SIZE,
+    SLOT_SIZE,
+    SLOTS,
+    Header,
+    encode_header,
+)
+
+FIGURES = Figures(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
+
+
+@pytest.fixture
+def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slot]:
+    """Of a new page in a folder of its own; nothing is written yet."""
+    telemetry.close_page()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
+    monkeypatch.setattr("tempfile.tempdir", None)
+    yield Slot(LoaderInfo("one"))
+    telemetry.close_page()
+
+
+def page_of(slot: Slot) -> Path:
+    slot.write(FIGURES)
+    (page,) = telemetry.pages()
+    return page.path
+
+
+def header(**changes: Any) -> bytes:
+    started = start_time(os.getpid())
+    assert started is not None
+    return encode_header(Header(os.getpid(), 0, 1, started, *place())._replace(**changes))
+
+
+# --- folders in which no page is written
+
+
+def folder_is_a_symlink(folder: Path, elsewhere: Path) -> None:
+    elsewhere.mkdir(mode=0o700)
+    folder.symlink_to(elsewhere)
+
+
+def folder_is_open_to_others(folder: Path, elsewhere: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o755)
+
+
+def folder_is_a_file(folder: Path, elsewhere: Path) -> None:
+    folder.write_bytes(b"")
+
+
+def folder_is_anothers(folder: Path, elsewhere: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, -1)
+
+
+@pytest.mark.parametrize("spoil", [folder_is_a_symlink, folder_is_open_to_others, folder_is_a_file, folder_is_anothers])
+def test_no_page_in_a_folder_that_is_not_private(spoil: object, slot: Slot, tmp_path: Path) -> None:
+    spoil(tmp_path / "iofast", tmp_path / "elsewhere")  # type: ignore[operator]
+    slot.write(FIGURES)
+    slot.write(FIGURES)
+    assert telemetry.pages() == []
+    assert not list(tmp_path.rglob("*.page"))
+
+
+@pytest.mark.parametrize("runtime", ["", "relative", "/nonexistent/run", "another user's"])
+def test_without_a_runtime_folder_it_is_the_users_own_temporary_one(
+    runtime: str, slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if runtime == "another user's":
+        if os.geteuid():
+            pytest.skip("only root can give a folder away")
+        (tmp_path / "run").mkdir()
+        os.chown(tmp_path / "run", 12345, -1)
+        runtime = str(tmp_path / "run")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert page_of(slot).parent == tmp_path / f"iofast-{os.geteuid()}"
+
+
+def test_pages_of_both_folders_are_seen(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A monitor in a login shell, a job without the shell's variables."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    path = page_of(slot)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert [page.path for page in telemetry.pages()] == [path]
+
+
+def test_a_full_disk_a_missing_proc_and_no_descriptors(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it reaches training, and nothing half-made is left."""
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", lambda *_: 100)
+        slot.write(FIGURES)
+    assert telemetry.pages() == []
+    telemetry.close_page()
+    with monkeypatch.context() as patch:
+        patch.setattr("iofast.telemetry.folder._PROC", Path("/nonexistent"))
+        slot.write(FIGURES)
+        assert telemetry.pages() == []
+    telemetry.close_page()
+    with monkeypatch.context() as patch:
+        patch.setattr("mmap.mmap", lambda *_: (_ for _ in ()).throw(OSError("no memory")))
+        slot.write(FIGURES)
+    assert telemetry.pages() == []
+    telemetry.close_page()
+    slot.write(FIGURES)
+    assert len(telemetry.pages()) == 1
+
+
+# --- pages that are nobody's
+
+
+def test_stale_pages_go_and_what_cannot_be_judged_stays(slot: Slot, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ended:
+        assert ended.stdin is not None
+        started = start_time(ended.pid)
+        assert started is not None
+        path = page_of(slot)
+        own = path.read_bytes()
+        pid, here = ended.pid, place()
+        pages = {
+            "running": (f"{pid}-{started}.page", header(pid=pid, start_time=started)),
+            "reused pid": (f"{pid}-{started - 1}.page", header(pid=pid, start_time=started - 1)),
+            "another namespace": (
+                f"{pid}-{started - 2}.page",
+                header(pid=pid, start_time=started - 2, pid_namespace=here.pid_namespace + 1),
+            ),
+            "another machine": (
+                f"{pid}-{started - 7}.page",
+                header(pid=pid, start_time=started - 7, boot=b"another machine."),
+            ),
+            "name of another": (f"{pid}-{started - 3}.page", header(pid=pid, start_time=started - 1)),
+            "no page": (f"{pid}-{started - 4}.page", b"x" * HEADER_SIZE),
+            "another version": (f"{pid}-{started - 5}.page", own[:8] + b"\2" + own[9:HEADER_SIZE]),
+            "short": (f"{pid}-{started - 6}.page", b""),
+            "strange name": ("notes.txt", header(pid=pid, start_time=started - 1)),
+        }
+        for what, (name, first) in pages.items():
+            (path.parent / name).write_bytes(first if what == "short" else first.ljust(SIZE, b"\0"))
+
+        def left() -> set[str]:
+            return {what for what, (name, _) in pages.items() if (path.parent / name).exists()}
+
+        assert [page.pid for page in telemetry.pages()] == sorted([os.getpid(), pid])
+        assert left() == set(pages) - {"reused pid"}
+        ended.stdin.close()
+        while start_time(pid) is not None:  # a zombie counts as dead
+            time.sleep(0.01)
+        assert [page.pid for page in telemetry.pages()] == [os.getpid()]
+        assert left() == set(pages) - {"reused pid", "running"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"pid": 0}, {"pid": 4_000_000}, {"start_time": 1}, {"pid_namespace": 1}, {"boot": bytes(16)}, {"rank": -2}],
+    ids=str,
+)
+def test_a_header_that_is_not_this_processs(changes: dict[str, Any], slot: Slot) -> None:
+    path = page_of(slot)
+    assert telemetry.read_page(path) is not None
+    path.write_bytes(header(**changes).ljust(SIZE, b"\0"))
+    assert telemetry.read_page(path) is None
+
+
+def test_what_is_no_file_of_a_page(slot: Slot, tmp_path: Path) -> None:
+    path = page_of(slot)
+    assert telemetry.read_page(tmp_path) is None
+    assert telemetry.read_page(tmp_path / "missing") is None
+    os.mkfifo(tmp_path / "pipe")
+    assert telemetry.read_page(tmp_path / "pipe") is None, "and it did not wait for a writer"
+    (tmp_path / "link").symlink_to(path)
+    assert telemetry.read_page(tmp_path / "link") is None
+    for size in (0, 100, SIZE - 1, SIZE + 1):
+        copy = tmp_path / "copy"
+        shutil.copyfile(path, copy)
+        os.truncate(copy, size)
+        assert telemetry.read_page(copy) is None
+
+
+def test_a_file_of_another_user(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = page_of(slot)
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
+    assert telemetry.read_page(path) is None
+
+
+# --- slots that are torn, or that no loader has written
+
+
+def read_with(path: Path, number: int, slot_bytes: bytes) -> Page:
+    raw = bytearray(path.read_bytes())
+    at = HEADER_SIZE + number * SLOT_SIZE
+    raw[at : at + len(slot_bytes)] = slot_bytes
+    copy = path.with_name("copy")
+    copy.write_bytes(raw)
+    page = telemetry.read_page(copy)
+    assert page is not None
+    return page
+
+
+def test_a_slot_that_stays_odd_is_left_out(slot: Slot) -> None:
+    path = page_of(slot)
+    page = read_with(path, 0, SEQUENCE.pack(5))
+    assert (page.loaders, page.unreadable) == ((), 1)
+    page = read_with(path, 1, SEQUENCE.pack(7))
+    assert ([each.info.name for each in page.loaders], page.unreadable) == (["one"], 1)
+
+
+def test_each_changed_byte_of_a_slot_is_noticed(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iofast.telemetry.reading._PATIENCE_S", 0)
+    path = page_of(slot)
+    whole = path.read_bytes()[HEADER_SIZE : HEADER_SIZE + SLOT_SIZE]
+    for at in range(SEQUENCE.size, SLOT_SIZE):
+        changed = bytearray(whole)
+        changed[at] ^= 1 + at % 255
+        page = read_with(path, 0, bytes(changed))
+        assert (page.loaders, page.unreadable) == ((), 1), at
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_bytes_are_a_page_or_none(slot: Slot, tmp_path: Path, data: st.DataObject) -> None:
+    """A valid header before anything, slots with right checksums before anything, or just anything."""
+    from zlib import crc32
+
+    first = data.draw(st.one_of(st.just(header()), st.binary(min_size=HEADER_SIZE, max_size=HEADER_SIZE)))
+    body = data.draw(st.binary(min_size=SLOT_SIZE - 12, max_size=SLOT_SIZE - 12))
+    check = crc32(body) if data.draw(st.booleans()) else 0
+    hostile = SEQUENCE.pack(data.draw(st.integers(0, 3))) + check.to_bytes(4, "little") + body
+    path = tmp_path / "any.page"
+    path.write_bytes(first + hostile * SLOTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("iofast.telemetry.reading._PATIENCE_S", 0)
+        page = telemetry.read_page(path)
+    unused = SLOTS if hostile[SEQUENCE.size :].count(0) == SLOT_SIZE - SEQUENCE.size and not hostile[0] % 2 else 0
+    assert page is None or page.unreadable + len(page.loaders) + unused == SLOTS
+    for loader in page.loaders if page else ():
+        assert loader.info.name.isprintable()
+        assert min(loader.figures) >= 0
+        assert all(each.occupancy is None or 0 <= each.occupancy <= 1 for each in loader.stages.values())
+
+
+def test_a_slot_that_is_whole_again_is_read(slot: Slot) -> None:
+    """Odd for as long as a thread is without the GIL, not longer."""
+    path = page_of(slot)
+    at = HEADER_SIZE
+    with path.open("r+b", buffering=0) as page:
+        page.seek(at)
+        page.write(SEQUENCE.pack(3))
+
+        def finish() -> None:
+            page.seek(at)
+            page.write(SEQUENCE.pack(4))
+
+        timer = threading.Timer(0.01, finish)
+        timer.start()
+        read = telemetry.read_page(path)
+        timer.join()
+    assert read is not None
+    assert (len(read.loaders), read.unreadable) == (1, 0)
+
+
+# --- a reader beside a writer
+
+WRITER = """
+    import os, sys, threading
+    from iofast.telemetry import Figures, LoaderInfo, Slot
+
+    def write(slot):
+        number = 0
+        while not done.is_set():
+            number += 1
+            slot.write(Figures(*[number % 100_000] * 10))
+
+    done, slots = threading.Event(), [Slot(LoaderInfo(str(number))) for number in range(2)]
+    threads = [threading.Thread(target=write, args=(slot,)) for slot in (*slots, slots[0])]  # two threads for the first
+    for thread in threads:
+        thread.start()
+    print("writing", flush=True)
+    sys.stdin.read()
+    done.set()
+"""
+
+
+def test_no_reader_sees_half_of_a_write(slot: Slot) -> None:
+    """Two loaders of another process, one of them written by two threads; all figures of a write are equal."""
+    command = [sys.executable, "-c", textwrap.dedent(WRITER)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdin is not None
+        assert writer.stdout.readline() == "writing\n"
+        seen, end = set(), time.monotonic() + 60
+        while len(seen) < 100 and time.monotonic() < end:
+            for page in telemetry.pages():
+                for loader in page.loaders:
+                    assert len(set(loader.figures)) == 1, loader.figures
+                    seen.add((loader.serial, loader.figures.batch))
+        writer.stdin.close()
+    assert len({serial for serial, _ in seen}) == 2
+    assert len(seen) >= 100
+    assert writer.returncode == 0
+
+
+def test_no_thread_sees_half_of_a_write(slot: Slot) -> None:
+    done = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            slot.write(Figures(*[number] * 10))
+
+    path = page_of(slot)
+    slot.write(Figures())
+    writing = threading.Thread(target=write)
+    writing.start()
+    seen = []
+    for _ in range(200):
+        page = telemetry.read_page(path)
+        assert page is not None
+        for loader in page.loaders:
+            assert len(set(loader.figures)) == 1
+            seen.append(loader.figures.batch)
+    done.set()
+    writing.join()
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 5

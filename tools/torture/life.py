@@ -1,0 +1,235 @@
+"""However loops end, loaders leave nothing behind and the next epoch is whole: 10,000 made and dropped, 6,000 faults.
+
+A watchdog ends the run with the stacks of all threads where nothing moves for two minutes. What has held is noted in
+the temporary folder under the commit's name, so that a run that was cut off goes on with the next row.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import io
+import json
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from iofast import FastDataset, FastLoader, open_writer
+from iofast import transforms as T
+from iofast.loader.auto import Auto, Limits
+from iofast.loader.batches import BatchJob
+from iofast.loader.prefetch import Job, Prefetch
+from tools.torture import Failed
+from tools.torture.loader_memory import watched
+
+IMAGES, BATCH = 64, 4
+CYCLES = 10_000  # of each container
+FAULTS = 2_000  # of each kind
+SLOW = 400  # batches
+RESULTS = 100_000  # of a Prefetch that changes all the time
+QUIET_S = 120  # a machine that is busy with other things stalls for seconds
+ROOT = Path(__file__).resolve().parents[2]
+FAULT_KINDS = (ValueError, SystemExit, MemoryError)
+
+
+def run() -> list[str]:
+    with tempfile.TemporaryDirectory() as name:
+        packed, folder = _make(Path(name))
+        parts: dict[str, Callable[[], Iterator[int]]] = {
+            "made and dropped, packed": lambda: _cycles(packed),
+            "made and dropped, plain folder": lambda: _cycles(folder),
+            "a fault in a thread": lambda: _faults(packed),
+            "a consumer that raises every 7th batch": lambda: _raising(packed),
+            "a slow consumer": lambda: _slow(packed),
+            "threads and depth that change": _changing,
+        }
+        rows = _resumed(parts)
+    return ["| what | times | resident MiB | grew by KiB | threads | descriptors |", "|---|--:|--:|--:|--:|--:|", *rows]
+
+
+def _resumed(parts: dict[str, Callable[[], Iterator[int]]]) -> list[str]:
+    """The rows of all parts; those that held in a run of the same commit that was cut off are not done again."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    note = Path(tempfile.gettempdir(), f"iofast-torture-life-{commit or 'unknown'}.json")
+    held: dict[str, str] = json.loads(note.read_text()) if note.exists() else {}
+    for name, steps in parts.items():
+        if name not in held:
+            held[name] = watched(name, _guarded(steps()))
+            note.write_text(json.dumps(held))
+    note.unlink()
+    return [held[name] for name in parts]
+
+
+def _guarded(steps: Iterator[int]) -> Iterator[int]:
+    """The same steps; the process ends, and says where it stood, when one does not come."""
+    try:
+        faulthandler.dump_traceback_later(QUIET_S, exit=True)
+        for step in steps:
+            faulthandler.dump_traceback_later(QUIET_S, exit=True)
+            yield step
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _make(folder: Path) -> tuple[FastDataset, FastDataset]:
+    """Small JPEGs, packed with their numbers for labels, and plain."""
+    rng = np.random.default_rng(1)
+    (folder / "images" / "class").mkdir(parents=True)
+    with open_writer(folder / "images.lmdb") as writer:
+        for number in range(IMAGES):
+            stream = io.BytesIO()
+            Image.fromarray(rng.integers(0, 255, (40, 48, 3), np.uint8)).save(stream, "JPEG")
+            writer.write({"jpg": stream.getvalue(), "cls": number})
+            (folder / "images" / "class" / f"{number:05d}.jpg").write_bytes(stream.getvalue())
+    return FastDataset(folder / "images.lmdb"), FastDataset(folder / "images")
+
+
+def _loader(dataset: FastDataset, num_workers: int = 3) -> FastLoader:
+    return FastLoader(dataset, BATCH, True, transform=[T.RandomResizedCrop(24)], num_workers=num_workers)
+
+
+def _cycles(dataset: FastDataset) -> Iterator[int]:
+    """Each loader is new, gives a few batches and is left in one of five ways."""
+    chance = random.Random(0)
+    for cycle in range(CYCLES):
+        loader = _loader(dataset, chance.randrange(1, 6))
+        batches = iter(loader)
+        for _ in range(chance.randrange(4)):
+            next(batches)
+        way = cycle % 5
+        if way == 0:
+            batches.close()  # type: ignore[attr-defined]
+        elif way == 1:
+            ring: list[object] = [batches]
+            ring.append(ring)
+        elif way == 2:
+            other = iter(loader)
+            next(other)
+        elif way == 3:
+            _expect(ZeroDivisionError, lambda: [1 / 0 for _ in batches])  # noqa: B023  called at once
+        batches = other = loader = ring = None  # type: ignore[assignment]
+        if cycle % 100 == 99:
+            gc.collect()
+        yield 1
+
+
+def _faults(dataset: FastDataset) -> Iterator[int]:
+    """Injected into the work of one slice: it arrives once, at its batch, and the next epoch is whole."""
+    chance, work = random.Random(1), BatchJob.run
+    loader = _loader(dataset)
+    whole = _labels(loader)
+    for number in range(FAULTS * len(FAULT_KINDS)):
+        kind, left = FAULT_KINDS[number % len(FAULT_KINDS)], [chance.randrange(len(loader))]
+
+        def failing(job: BatchJob, *where: object, kind: type[BaseException] = kind, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise kind("injected")
+            work(job, *where)  # type: ignore[arg-type]
+
+        BatchJob.run = failing  # type: ignore[method-assign, assignment]
+        try:
+            loader.set_epoch(0)
+            seen: list[list[int]] = []
+            _expect(kind, lambda: seen.extend(labels.tolist() for _, labels in loader))  # noqa: B023
+        finally:
+            BatchJob.run = work  # type: ignore[method-assign]
+        if seen != whole[: len(seen)] or len(seen) == len(whole):
+            raise Failed(f"{kind.__name__} {number}: batches before it were {seen}")
+        if number % 20 == 0 and _labels(loader) != whole:
+            raise Failed(f"{kind.__name__} {number}: the next epoch was another one")
+        yield 1
+
+
+def _raising(dataset: FastDataset) -> Iterator[int]:
+    """And begins anew: every batch that it sees is that of an undisturbed epoch."""
+    loader = _loader(dataset)
+    whole, rounds, given = _labels(loader), 0, 0
+
+    def consume(seen: list[list[int]]) -> None:
+        nonlocal given
+        for _, labels in loader:
+            given += 1
+            seen.append(labels.tolist())
+            if given % 7 == 0:
+                raise RuntimeError("every 7th")
+
+    while rounds < FAULTS:
+        loader.set_epoch(0)
+        seen: list[list[int]] = []
+        _expect(RuntimeError, lambda: consume(seen))  # noqa: B023
+        if seen != whole[: len(seen)]:
+            raise Failed(f"round {rounds}: {seen}")
+        rounds += 1
+        yield 1
+
+
+def _slow(dataset: FastDataset) -> Iterator[int]:
+    """Batches wait, one is held for long; none of them changes and none is lost."""
+    chance, done = random.Random(2), 0
+    loader = _loader(dataset)
+    whole = _labels(loader)
+    while done < SLOW:
+        loader.set_epoch(0)
+        seen, held, copy = [], torch.empty(0), torch.empty(0)
+        for images, labels in loader:
+            seen.append(labels.tolist())
+            if not torch.equal(held, copy):
+                raise Failed(f"batch {done}: a batch in hand changed")
+            if done % 3 == 0:
+                held, copy = images, images.clone()
+            time.sleep(chance.random() * 0.2)
+            done += 1
+            yield 1
+        if seen != whole:
+            raise Failed(f"batch {done}: {seen}")
+
+
+class _Number(Job[int, int]):
+    def __init__(self, number: int) -> None:
+        self.number, self.parts = number, [0] * (number % 4)
+
+    def prepare(self) -> list[int]:
+        return list(range(len(self.parts)))
+
+    def run(self, _: int, part: int) -> None:
+        self.parts[part] = 1
+
+    def finish(self) -> int:
+        return self.number if all(self.parts) else -1
+
+
+def _changing() -> Iterator[int]:
+    """By chance, and by `Auto`: every result comes, in its order, and once."""
+    chance = random.Random(3)
+    made = Prefetch(_Number, RESULTS, num_workers=2, depth=3)
+    auto = Auto(made, Limits(max_workers=8, max_depth=16, slices=4))
+    for number, result in enumerate(made):
+        if result != number:
+            raise Failed(f"result {number} was {result}")
+        if chance.random() < 0.02:
+            made.resize(chance.randrange(1, 9), chance.randrange(1, 17))
+        auto.watch()
+        yield 1
+    if number != RESULTS - 1:
+        raise Failed(f"the end came after result {number} of {RESULTS}")
+
+
+def _labels(loader: FastLoader) -> list[list[int]]:
+    loader.set_epoch(0)
+    return [labels.tolist() for _, labels in loader]
+
+
+def _expect(kind: type[BaseException], function: Callable[[], object]) -> None:
+    try:
+        function()
+    except kind:
+        return
+    raise Failed(f"{kind.__name__} was expected and did not come")
