@@ -136,11 +136,11 @@ class FastLoader(Iterable[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iterator is: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
-        return self._plan.identity().state(*self._here())
+        return self._plan.identity.state(*self._here())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter()` go on where `state` was taken. Raises `StateError` naming what differs."""
-        self._start = self._plan.identity().place(state, len(self))
+        self._start = self._plan.identity.place(state, len(self))
 
     def peek(self) -> Batch:
         """The batch that would come next, without taking it: nothing of the loader's place or counts changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -74,6 +75,7 @@ class Plan:
             world_size=self.world_size,
         )
 
+    @cached_property
     def identity(self) -> Identity:
         """What a state of this loader speaks of."""
         options = self.options
