@@ -1,0 +1,75 @@
+"""A disk that reads no faster than told: a control group of this process's own with a limit on its block device.
+
+Needs root. Control groups of version 1 (`blkio`) and of version 2 (`io`, where the root group hands it down).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_GROUPS = Path("/sys/fs/cgroup")
+_NAME = "iofast-slow-device"
+
+
+class SlowDeviceError(RuntimeError):
+    """This machine has no way to slow a device down; says why."""
+
+
+@contextlib.contextmanager
+def limited(path: Path, bytes_per_s: int) -> Iterator[None]:
+    """While the block runs, this process reads the device that `path` lies on with `bytes_per_s` at most.
+
+    Raises `SlowDeviceError` where that cannot be done.
+    """
+    disk = disk_of(path)
+    controller, file, line = _limit(disk, bytes_per_s)
+    parent = _GROUPS / controller
+    group = parent / f"{_NAME}-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        raise SlowDeviceError(f"a control group cannot be made (are you root?): {error}") from None
+    home = parent / _home(controller).lstrip("/") / "cgroup.procs"
+    try:
+        (group / file).write_text(line)
+        (group / "cgroup.procs").write_text(str(os.getpid()))  # all threads of it
+        yield
+    except OSError as error:
+        raise SlowDeviceError(f"control group {group} does not take the limit {line!r}: {error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            home.write_text(str(os.getpid()))
+        group.rmdir()
+
+
+def disk_of(path: Path) -> str:
+    """`major:minor` of the whole disk under `path`. Raises `SlowDeviceError` where there is none."""
+    number = path.stat().st_dev
+    place = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    if not place.exists():
+        raise SlowDeviceError(f"{path} does not lie on a block device of its own: nothing to limit")
+    if (place / "partition").exists():
+        place = place.resolve().parent
+    return (place / "dev").read_text().strip()
+
+
+def _limit(disk: str, bytes_per_s: int) -> tuple[str, str, str]:
+    """Folder of the controller, the file that takes the limit, and the limit."""
+    if (_GROUPS / "blkio" / "cgroup.procs").exists():
+        return "blkio", "blkio.throttle.read_bps_device", f"{disk} {bytes_per_s}"
+    handed_down = _GROUPS / "cgroup.subtree_control"
+    if handed_down.exists() and "io" in handed_down.read_text().split():
+        return "", "io.max", f"{disk} rbps={bytes_per_s}"
+    raise SlowDeviceError("no control group limits block devices here (neither blkio of version 1 nor io of version 2)")
+
+
+def _home(controller: str) -> str:
+    """The group this process is in now."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            return path
+    return "/"
