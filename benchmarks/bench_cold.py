@@ -163,8 +163,9 @@ def main() -> None:
     text = f"""# Cold reads: bytes a second that are not in the page cache
 
 Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on. {kind}, packed with
-`--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of {arguments.megabytes:,.0f} MB (a quarter
-of it for the limited device). Whole epochs, the contenders in turn, start-up included; block-local is `Blocks()`.
+`--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of {arguments.megabytes:,.0f} MB (a
+quarter of it for the limited device). Whole epochs, the contenders in turn, start-up included; block-local is
+`Blocks()`.
 
 {chr(10).join(parts)}
 {measure.machine()}

@@ -1,8 +1,8 @@
 """What the kernel is told and asked about the bytes of records: bring these in; are they here already?
 
-Measured on a virtual disk of 1 GB/s: advice (`posix_fadvise`, WILLNEED) brings whole blocks in as fast as `pread` by two
-threads, and scattered records of 27 kB three times as fast as `pread` by any number of them (600 MB/s against 150 to
-240), for half the CPU and without a copy.
+Measured on a virtual disk of 1 GB/s: advice (`posix_fadvise`, WILLNEED) brings whole blocks in as fast as `pread` by
+two threads, and scattered records of 27 kB three times as fast as `pread` by any number of them (600 MB/s against 150
+to 240), for half the CPU and without a copy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Located, Reader
 
-# Bytes between two records that are rather read than skipped. In a shuffled order of 1.2 GB, 64 KiB bring 8 % more bytes
-# in and 128 KiB 24 %; in an LMDB, 99.9 % of the gaps between neighbours are below 8 KiB.
+# Bytes between two records that are rather read than skipped. In a shuffled order of 1.2 GB, 64 KiB bring 8 % more
+# bytes in and 128 KiB 24 %; in an LMDB, 99.9 % of the gaps between neighbours are below 10 KiB.
 GAP = 16 << 10
 # The same for records that lie close together, as those of a block-local order do: what is between them comes soon.
 WIDE_GAP = 1 << 20

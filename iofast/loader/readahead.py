@@ -1,13 +1,14 @@
 """Bytes asked of the disk before the decoding threads need them, in the order in which the batches will come.
 
-Contract: a thread of its own advises the kernel on the coming batches, at most `depth` batches and `budget` bytes beyond
-the one that the consumer has come to. It only ever advises: it changes no result, raises nothing, and ends with the last
-batch, with `close`, and like the threads of `prefetch` with its owner and with the interpreter. While what it looks at
-is in the page cache it gives no advice. If the implementation is inconsistent with this, it is a bug.
+Contract: a thread of its own advises the kernel on the coming batches, at most `depth` batches and `budget` bytes
+beyond the one that the consumer has come to. It only ever advises: it changes no result, raises nothing, and ends with
+the last batch, with `close`, and like the threads of `prefetch` with its owner and with the interpreter. While what it
+looks at is in the page cache it gives no advice. If the implementation is inconsistent with this, it is a bug.
 
 Advice is given for groups of batches together, sorted by place, so that a window of a block-local order becomes long
-reads. The first group is one batch, for which the consumer waits; each next one is as large as all before it. Two groups
-at most are on their way: a device that works through a long queue would keep a decoding thread's own read waiting.
+reads. The first group is one batch, for which the consumer waits; each next one is as large as all before it. Two
+groups at most are on their way: a device that works through a long queue would keep a decoding thread's own read
+waiting (measured at 50 MB/s with everything asked for at once: 5 s for the first batch).
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Readahead:
         self._shared = shared = _Shared()
         budget = _budget() if budget is None else budget
         ahead = _Ahead(located_of, self.advice, count, depth, budget)
-        self._thread = threading.Thread(target=_work, args=(ahead, self.advice, shared), name="iofast-readahead", daemon=True)
+        self._thread = threading.Thread(
+            target=_work, args=(ahead, self.advice, shared), name="iofast-readahead", daemon=True
+        )
         # daemon, a finalizer that runs at exit too, a queue that may be put to from a finalizer: see prefetch
         self._finalizer = weakref.finalize(self, _end, self._thread, shared, os.getpid())
         if hasattr(os, "posix_fadvise"):

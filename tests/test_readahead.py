@@ -1,0 +1,319 @@
+"""Advice on the coming batches: the right ranges, in order, so far ahead and no further, none while it is warm."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from loader_sets import eventually, photographs, write_folder, write_lmdb
+
+from iofast import open_reader, open_writer
+from iofast.containers.base import Located, Reader
+from iofast.loader import advice as advice_module
+from iofast.loader.advice import Advice, joined, ranges, reading, sample
+from iofast.loader.readahead import Readahead
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="posix_fadvise: not on this system")
+
+BATCH = 4
+Calls = list[tuple[int, int]]
+places = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 200)), max_size=40)
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[Reader]:
+    with open_reader(write_lmdb(tmp_path / "a.lmdb", photographs(40) * 4)) as reader:
+        yield reader
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Every (offset, length) that the kernel was asked for, on a disk whose pages are never there."""
+    made: Calls = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, offset, length, __: made.append((offset, length)))
+    monkeypatch.setattr(advice_module, "_is_cached", lambda *_: False)
+    return made
+
+
+def batches(reader: Reader, asked: list[int] | None = None) -> Callable[[int], list[Located]]:
+    """Batches of neighbours, last ones first; `asked` notes which were located."""
+
+    def located_of(batch: int) -> list[Located]:
+        if asked is not None:
+            asked.append(batch)
+        first = len(reader) - BATCH * (batch + 1)
+        return [reader.locate(np.arange(first, first + BATCH))]
+
+    return located_of
+
+
+def count(reader: Reader) -> int:
+    return len(reader) // BATCH
+
+
+def covers(advised: Calls, located: Located) -> bool:
+    bytes_there = {at for offset, length in advised for at in range(offset, offset + length)}
+    wanted = zip(located.offset.tolist(), located.length.tolist(), strict=True)
+    return all(bytes_there.issuperset(range(offset, offset + length)) for offset, length in wanted)
+
+
+@given(places=places, gap=st.integers(0, 300))
+def test_ranges_cover_the_places_and_no_gap_that_is_wider(places: list[tuple[int, int]], gap: int) -> None:
+    offsets, lengths = np.array(places, np.uint64).reshape(-1, 2).T
+    found = ranges(offsets, lengths, gap).tolist()
+    wanted = {at for offset, length in places for at in range(offset, offset + length)}
+    covered = {at for start, stop in found for at in range(start, stop)}
+    assert wanted <= covered
+    assert all(start in wanted and stop - 1 in wanted for start, stop in found), "none begins or ends beside a place"
+    assert all(after - stop > gap for (_, stop), (after, _) in itertools.pairwise(found)), "sorted, apart"
+    run = 0
+    for at in range(min(covered, default=0), max(covered, default=0)):
+        run = 0 if at in wanted else run + (at in covered)
+        assert run <= gap
+
+
+def test_places_close_together_are_read_whole_and_scattered_ones_are_not() -> None:
+    lengths = np.full(100, 27_000, np.uint64)
+    half = np.arange(0, 200, 2, dtype=np.uint64) * 28_000  # every other record: the gaps come soon
+    assert len(reading(half, lengths)) == 1
+    thin = np.arange(0, 2000, 20, dtype=np.uint64) * 28_000  # one in twenty
+    assert len(reading(thin, lengths)) == 100
+    assert len(reading(np.array([0, 30_000, 90_000_000], np.uint64), lengths[:3])) == 2, "neighbours stay one read"
+
+
+def test_advice_covers_what_was_asked_and_ends_with_the_file(container: Reader, calls: Calls) -> None:
+    advice = Advice(container)
+    located = container.locate(np.array([159, 3, 90, 4, 3]))
+    for _ in advice.give([located]):
+        pass
+    size = os.path.getsize(container.path)  # type: ignore[attr-defined]
+    assert covers(calls, located)
+    assert all(length > 0 and offset + length <= size for offset, length in calls)
+    assert (advice.calls, advice.bytes) == (len(calls), sum(length for _, length in calls))
+
+
+def test_long_ranges_are_cut_into_pieces_that_the_kernel_takes(
+    container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advice_module, "_largest_request", lambda _: 0)
+    monkeypatch.setattr(advice_module, "SMALL_PIECE", 5000)
+    located = container.locate(np.arange(len(container)))
+    list(Advice(container).give([located]))
+    assert max(length for _, length in calls) == 5000
+    assert len(calls) > 10
+    assert covers(calls, located)
+
+
+def test_a_folder_is_advised_file_by_file_within_its_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = open_reader(write_folder(tmp_path / "images", photographs(40)))
+    located = reader.locate(np.arange(40))
+    gone = tmp_path / "images" / "ant" / "00003.jpg"
+    gone.unlink()
+    before, most, lengths = len(os.listdir("/proc/self/fd")), [0], Calls()
+
+    def advise(fd: int, offset: int, length: int, _: int) -> None:
+        most[0] = max(most[0], len(os.listdir("/proc/self/fd")) - before)
+        if fd > 1 << 20:  # what stands for a file that cannot be opened
+            raise OSError(9, "Bad file descriptor")
+        assert os.fstat(fd).st_size == length
+        lengths.append((offset, length))
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    list(Advice(reader).give([located]))
+    assert len(lengths) == 39
+    assert 0 < most[0] <= advice_module.FILES + 1  # one for the listing of descriptors itself
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_was_just_read_is_there_and_what_was_evicted_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    with open_writer(path) as writer:
+        for _ in range(20):
+            writer.write({"bin": os.urandom(300_000)})
+    with open_reader(path) as reader:
+        located = [reader.locate(np.arange(5, 15), "bin")]  # far from the index, which stays while it is mapped
+        path.read_bytes()
+        advice = Advice(reader)
+        assert advice.is_there(located)
+        assert advice.looks == advice_module.LOOKS
+        if not advice_module._largest_request(path.stat().st_dev):
+            pytest.skip("no disk under the temporary folder, so nothing can be evicted")
+        reader.close()
+        assert eventually(lambda: evict(path) or not advice.is_there(located))
+        list(advice.give(located))
+        assert eventually(lambda: advice.is_there(located)), "the advice brought them in"
+
+
+def evict(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_rows_are_joined_by_place_and_sampled_over_all(container: Reader) -> None:
+    whole = joined([container.locate(np.array([50, 7])), container.locate(np.array([20]))])
+    assert whole.indices.tolist() == [7, 20, 50]
+    assert whole.crc is None
+    few = sample(container.locate(np.arange(100)))
+    assert (few.indices[0], few.indices[-1], len(few.indices)) == (0, 99, advice_module.LOOKS)
+    assert len(sample(container.locate(np.arange(0))).length) == 0
+
+
+def test_advice_follows_the_order_up_to_its_depth(container: Reader, calls: Calls) -> None:
+    located: list[int] = []
+    ahead = Readahead(container, batches(container, located), count(container), depth=6)
+    time.sleep(0.02)
+    assert located == [], "nothing is done before the consumer has come to a batch"
+    for come in range(count(container)):
+        ahead.ask(come)
+        assert eventually(lambda: located[-1:] >= [min(come + 1, count(container) - 1)])  # noqa: B023
+        assert max(located) < come + 6
+    assert located == list(range(count(container))), "each once, in order"
+    assert covers(calls, container.locate(np.arange(len(container))))
+    assert eventually(lambda: not ahead._thread.is_alive()), "the last batch ends the thread"
+    ahead.close()
+    assert ahead.error is None
+
+
+def test_advice_keeps_within_its_bytes(container: Reader, calls: Calls) -> None:
+    located: list[int] = []
+    size = int(max(batches(container)(batch)[0].length.sum() for batch in range(count(container))))
+    ahead = Readahead(container, batches(container, located), count(container), budget=3 * size)
+    for come in range(20):
+        ahead.ask(come)
+        time.sleep(0.005)
+        least = int(min(batches(container)(batch)[0].length.sum() for batch in range(count(container))))
+        assert max(located, default=0) <= come + 3 * size // least + 1
+    ahead.close()
+    assert calls
+
+
+def test_who_was_overtaken_goes_on_from_there(container: Reader, calls: Calls) -> None:
+    located: list[int] = []
+    ahead = Readahead(container, batches(container, located), count(container), depth=2)
+    ahead.ask(30)
+    assert eventually(lambda: 30 in located)
+    assert min(located) == 30
+    ahead.close()
+    assert calls
+
+
+def test_no_advice_while_everything_is_in_the_page_cache(
+    container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advice_module, "_is_cached", lambda *_: True)
+    monkeypatch.setattr("iofast.loader.readahead._WARM", 8)
+    located: list[int] = []
+    ahead = Readahead(container, batches(container, located), count(container), depth=40)
+    for come in range(count(container)):
+        ahead.ask(come)
+    assert eventually(lambda: not ahead._thread.is_alive())
+    assert calls == []
+    assert len(located) <= 8 + count(container) // 8 + 1, "after eight batches it looks at one in eight"
+
+
+def test_a_cache_that_goes_cold_is_noticed(container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    warm = True
+    monkeypatch.setattr(advice_module, "_is_cached", lambda *_: warm)
+    monkeypatch.setattr("iofast.loader.readahead._WARM", 4)
+    ahead = Readahead(container, batches(container), count(container), depth=8)
+    ahead.ask(10)
+    time.sleep(0.05)
+    assert calls == []
+    warm = False
+    for come in range(11, count(container)):
+        ahead.ask(come)
+        time.sleep(0.002)
+    assert eventually(lambda: not ahead._thread.is_alive())
+    assert covers(calls, batches(container)(count(container) - 1)[0])
+    assert ahead.error is None
+
+
+def test_a_damaged_container_ends_the_advice_and_nothing_else(container: Reader, calls: Calls) -> None:
+    def fails(batch: int) -> list[Located]:
+        raise ValueError(f"batch {batch} is damaged")
+
+    ahead = Readahead(container, fails, 10)
+    ahead.ask(0)
+    assert eventually(lambda: not ahead._thread.is_alive())
+    assert str(ahead.error) == "batch 0 is damaged"
+    ahead.ask(1)
+    ahead.close()
+    assert calls == []
+
+
+def test_the_thread_ends_with_close_and_with_its_owner(container: Reader, calls: Calls) -> None:
+    def threads() -> int:
+        return sum(thread.name == "iofast-readahead" for thread in threading.enumerate())
+
+    before = threads()
+    for _ in range(50):
+        ahead = Readahead(container, batches(container), count(container), depth=2)
+        ahead.ask(0)
+        ahead.close()
+        ahead.close()
+    assert threads() == before
+    ahead = Readahead(container, batches(container), count(container), depth=2)
+    ahead.ask(0)
+    assert eventually(lambda: bool(calls))
+    gone = weakref.ref(ahead)
+    del ahead
+    gc.collect()
+    assert gone() is None
+    assert eventually(lambda: threads() == before)
+
+
+def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device with a full queue blocks each call; what is left of a group is not asked for."""
+    monkeypatch.setattr(advice_module, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(advice_module, "WIDE_GAP", 0)
+    monkeypatch.setattr(advice_module, "GAP", 0)
+    made: list[float] = []
+
+    def advise(*_: int) -> None:
+        made.append(time.monotonic())
+        time.sleep(0.1)
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    scattered = container.locate(np.arange(0, len(container), 2))
+    ahead = Readahead(container, lambda _: [scattered], 5)
+    ahead.ask(0)
+    assert eventually(lambda: len(made) > 0)
+    start = time.monotonic()
+    ahead.close()
+    assert time.monotonic() - start < 2.0  # all of them would take 8 s
+    assert not ahead._thread.is_alive()
+
+
+def test_a_live_readahead_lets_the_interpreter_exit(tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "a.lmdb", photographs(40))
+    program = f"""
+import numpy as np, os
+from iofast import open_reader, open_writer
+from iofast.loader.readahead import Readahead
+reader = open_reader({os.fspath(path)!r})
+ahead = Readahead(reader, lambda batch: [reader.locate(np.arange(10))], 1000, depth=4)
+ahead.ask(0)
+child = os.fork()
+if child == 0:
+    ahead.ask(9)
+    ahead.close()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", "")
