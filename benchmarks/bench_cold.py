@@ -1,22 +1,24 @@
 """How fast does FastLoader read what is not in the page cache, from a slow disk and from the disk as it is?
 
-python -m benchmarks.bench_cold [--photos FOLDER] [--rounds 5] [--megabytes 1200] [--slow 50] [--output PAGE.md]
+python -m benchmarks.bench_cold [--photos FOLDER] [--rounds 5] [--megabytes 2000] [--slow 50] [--output PAGE.md]
 packs the photographs (class folders; sample images where none are given) with `iofast pack --resize 256 --quality 90`,
 repeats them to a container of `--megabytes`, and reads it in turn as
 
     device          plain `pread`s of 1 MiB, one after another, of the evicted file
-    warm            a whole epoch of FastLoader in block-local order with everything in the page cache
+    warm            FastLoader in block-local order with everything in the page cache
     cold            the same after eviction: block-local and shuffled order, each with and without readahead
 
 Each on the disk as it is, and limited to `--slow` MB/s by a control group (which needs root; left out with the reason
-where that is not possible) with a container of a quarter of the size. The file is evicted before each run; other
-processes' caches are left alone. Bytes are those of the payloads: what a run reads beyond them counts against it.
+where that is not possible). Runs end after some windows of the block-local order, a part of the epoch: as with a
+dataset larger than memory, what was read too much is of no use later. Bytes are those of the payloads. The file is
+evicted before each run; other processes' caches are left alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import statistics
 import sys
@@ -36,6 +38,8 @@ from iofast.loader.readahead import Readahead
 from iofast.order import Blocks, Mode, Population, Shuffled
 
 MB = 1e6
+WINDOW = Blocks().block * Blocks().window
+WINDOWS, SLOW_WINDOWS = 6, 3  # read in one run: of 113 MB each
 ASKED = 0.8  # of the lesser of the device's bytes/s and the warm loader's
 DEVICE, WARM, OURS = "device: sequential pread", "FastLoader, warm", "FastLoader, block-local, readahead"
 
@@ -58,23 +62,23 @@ def evict(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def sequential(path: Path, cold: bool = True) -> float:
-    """Bytes a second of the file read from its start to its end."""
+def sequential(path: Path, most: float, cold: bool = True) -> float:
+    """Bytes a second of the file read from its start until there are `most`."""
     if cold:
         evict(path)
     start, piece, done = time.perf_counter(), bytearray(1 << 20), 0
     with path.open("rb", buffering=0) as file:
-        while got := file.readinto(piece):
+        while done < most and (got := file.readinto(piece)):
             done += got
     return done / (time.perf_counter() - start)
 
 
-def epoch(path: Path, mode: Mode, readahead: bool, cold: bool = True) -> float:
-    """Bytes of payloads a second over one epoch, start-up included; each call another shuffle."""
+def loaded(path: Path, windows: int, mode: Mode, readahead: bool, cold: bool = True) -> float:
+    """Bytes of payloads a second over the first batches of an epoch, start-up included; each call another shuffle."""
     if cold:
         evict(path)
     else:
-        sequential(path, cold=False)
+        sequential(path, math.inf, cold=False)
     seed = time.perf_counter_ns()
     dataset = FastDataset(path)
     loader = FastLoader(dataset, BATCH, shuffle=True, transform=CROP, num_workers=WORKERS, seed=seed)
@@ -85,28 +89,33 @@ def epoch(path: Path, mode: Mode, readahead: bool, cold: bool = True) -> float:
         positions, _ = plan.schedule.positions(batch)
         return [dataset.reader.locate(dataset.resolve(order.indices(0, positions)))]
 
+    count, total = min(len(loader), windows * WINDOW // BATCH), 0
     start = time.perf_counter()
-    with contextlib.closing(Readahead(dataset.reader, located_of, len(loader) if readahead else 0)) as ahead:
+    with (
+        contextlib.closing(Readahead(dataset.reader, located_of, count if readahead else 0)) as ahead,
+        contextlib.closing(iter(loader)) as batches,  # type: ignore[type-var]
+    ):
         ahead.ask(0)
-        for number, _ in enumerate(loader):
+        for number, _ in zip(range(count), batches, strict=False):
             ahead.ask(number + 1)
         seconds = time.perf_counter() - start
         assert ahead.error is None
-    total = float(dataset.reader.locate(np.arange(len(dataset))).length.sum())
+    for batch in range(count):
+        total += int(located_of(batch)[0].length.sum())
     dataset.reader.close()
     return total / seconds
 
 
-def contenders(path: Path) -> dict[str, Callable[[], float]]:
+def contenders(path: Path, windows: int) -> dict[str, Callable[[], float]]:
     """All that runs in turn."""
     return {
-        DEVICE: partial(sequential, path),
-        WARM: partial(epoch, path, Blocks(), readahead=False, cold=False),
-        "FastLoader, warm, readahead": partial(epoch, path, Blocks(), readahead=True, cold=False),
-        OURS: partial(epoch, path, Blocks(), readahead=True),
-        "FastLoader, block-local": partial(epoch, path, Blocks(), readahead=False),
-        "FastLoader, shuffled, readahead": partial(epoch, path, Shuffled(), readahead=True),
-        "FastLoader, shuffled": partial(epoch, path, Shuffled(), readahead=False),
+        DEVICE: partial(sequential, path, windows * WINDOW * mean_payload(path)),
+        WARM: partial(loaded, path, windows, Blocks(), readahead=False, cold=False),
+        "FastLoader, warm, readahead": partial(loaded, path, windows, Blocks(), readahead=True, cold=False),
+        OURS: partial(loaded, path, windows, Blocks(), readahead=True),
+        "FastLoader, block-local": partial(loaded, path, windows, Blocks(), readahead=False),
+        "FastLoader, shuffled, readahead": partial(loaded, path, windows, Shuffled(), readahead=True),
+        "FastLoader, shuffled": partial(loaded, path, windows, Shuffled(), readahead=False),
     }
 
 
@@ -138,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photos", type=Path, help="class folders of photographs; sample images without it")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--megabytes", type=float, default=1200)
+    parser.add_argument("--megabytes", type=float, default=2000)
     parser.add_argument("--slow", type=int, default=50, help="MB/s")
     parser.add_argument("--folder", type=Path, help="where to write the containers; the temporary folder without it")
     parser.add_argument("--output", type=Path)
@@ -148,24 +157,23 @@ def main() -> None:
         folder = Path(name)
         packed = pack(arguments.photos or measure.sample_photographs(folder / "photos"), folder / "packed.lmdb", 256)
         large = repeated(packed, folder / "large.lmdb", arguments.megabytes * MB)
-        small = repeated(packed, folder / "small.lmdb", arguments.megabytes * MB / 4)
         os.sync()  # dirty pages cannot be evicted
         mean = mean_payload(large)
         try:
-            with slow_device.limited(small, arguments.slow * 1_000_000):
-                figures = measure.in_turn(contenders(small), max(1, arguments.rounds // 2))
+            with slow_device.limited(large, arguments.slow * 1_000_000):
+                figures = measure.in_turn(contenders(large, SLOW_WINDOWS), max(1, arguments.rounds // 2))
             parts.append(part(f"Limited to {arguments.slow} MB/s", figures, mean))
         except slow_device.SlowDeviceError as error:
             print(f"the slow device is left out: {error}", file=sys.stderr)
             parts.append(f"## Limited to {arguments.slow} MB/s\n\nLeft out: {error}.\n")
-        parts.append(part("The disk as it is", measure.in_turn(contenders(large), arguments.rounds), mean))
+        parts.append(part("The disk as it is", measure.in_turn(contenders(large, WINDOWS), arguments.rounds), mean))
     kind = "Real photographs" if arguments.photos else "Generated sample photographs"
     text = f"""# Cold reads: bytes a second that are not in the page cache
 
 Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on. {kind}, packed with
-`--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of {arguments.megabytes:,.0f} MB (a
-quarter of it for the limited device). Whole epochs, the contenders in turn, start-up included; block-local is
-`Blocks()`.
+`--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of {arguments.megabytes:,.0f} MB.
+{WINDOWS} windows of {WINDOW} images in each run ({SLOW_WINDOWS} from the limited device), the contenders in turn,
+start-up included; block-local is `Blocks()`.
 
 {chr(10).join(parts)}
 {measure.machine()}
