@@ -66,6 +66,7 @@ class FastLoader(Iterable[Any]):
         dtype: torch.dtype = torch.uint8,
         memory_format: torch.memory_format = torch.channels_last,
         prefetch: int | Literal["auto"] = "auto",
+        readahead: bool | Literal["auto"] = "auto",
         pixels: Literal["exact", "fast"] = "exact",
         check: Literal["crc"] | None = "crc",
         truncated: Literal["strict", "accept"] = "strict",
@@ -181,7 +182,9 @@ class FastLoader(Iterable[Any]):
         plan, errors = self._plan, 0
         clock = plan.clock.begin(progress.epoch)
         clock.waiting()
-        contexts = Contexts(plan.decode)
+        contexts, ahead = Contexts(plan.decode), plan.readahead(progress.epoch)
+        if ahead is not None:
+            ahead.ask(progress.batch)
         made = self._prefetch(contexts, progress.epoch, progress.batch, progress.count)
         counted = plan.tally.begin(contexts, made)
         auto = Auto(made, plan.limits, self._auto) if self.options.num_workers == "auto" else None
@@ -200,6 +203,8 @@ class FastLoader(Iterable[Any]):
                 self.last_valid = torch.from_numpy(valid)
                 batch = self._deliver(batch)
                 progress.batch += 1
+                if ahead is not None:
+                    ahead.ask(progress.batch)
                 clock.got(len(valid))
                 yield batch
                 del batch  # or it would live until the next one is there
@@ -208,6 +213,8 @@ class FastLoader(Iterable[Any]):
                     self._auto = auto.state
         finally:
             made.close()
+            if ahead is not None:
+                ahead.close()
             clock.left()
             plan.tally.end(counted)
 

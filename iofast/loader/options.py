@@ -22,7 +22,8 @@ AnyOrder = Mode | Iterable[int]  # one of iofast.order's, or a torch Sampler
 MAX_WORKERS = 256
 MAX_PREFETCH = 64
 
-_CHOICES: dict[str, tuple[str | None, ...]] = {
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "readahead": (True, False, "auto"),
     "pixels": ("exact", "fast"),
     "check": ("crc", None),
     "truncated": ("strict", "accept"),
@@ -49,6 +50,7 @@ class LoaderOptions:
     memory_format   torch.channels_last (default) or torch.contiguous_format
     prefetch        batches made ahead of the consumer; "auto" = the fewest that keep it from waiting, or 3 where
                     num_workers is a number
+    readahead       advise the kernel on the bytes of coming batches; "auto" = of containers, not of plain folders
     pixels          "exact" (within 1 level of Pillow) or "fast" (DCT scaling in training transforms)
     check           "crc": every byte that is used is checked, and damage is an error, where the container has checksums
                     (of raw pixels only the strips that a crop needs are used); None: damage is not looked for
@@ -76,6 +78,7 @@ class LoaderOptions:
     dtype: torch.dtype = torch.uint8
     memory_format: torch.memory_format = torch.channels_last
     prefetch: int | Literal["auto"] = "auto"
+    readahead: bool | Literal["auto"] = "auto"
     pixels: Literal["exact", "fast"] = "exact"
     check: Literal["crc"] | None = "crc"
     truncated: Literal["strict", "accept"] = "strict"
@@ -142,7 +145,7 @@ class LoaderOptions:
             raise OptionError(f"map_processes={self.map_processes} has nothing to run without map_sample")
 
 
-def _check_choice(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
+def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
         *most, last = map(repr, allowed)
         raise OptionError(f"{name} must be {', '.join(most)} or {last}, found {value!r}")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from iofast import kernel
+from iofast.containers.base import Located
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.fields import PSEUDO_FIELDS, collate
@@ -15,10 +16,12 @@ from iofast.loader.auto import Limits, most_depth
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.mapping import Mapper
 from iofast.loader.options import LoaderOptions
+from iofast.loader.readahead import Readahead
 from iofast.loader.state import Identity
 from iofast.loader.tally import Tally
 from iofast.machine import cores_of_rank, free_memory, launcher_rank, local_ranks
 from iofast.order import Order, Population, Schedule
+from iofast.source.folder import FolderReader
 from iofast.stall import StallClock
 from iofast.telemetry import LoaderInfo, Stages
 from iofast.transforms import Pipeline
@@ -82,6 +85,20 @@ class Plan:
         global_batch = options.batch_size * self.world_size
         checksum = (lambda _: None) if self.order.sharded else self.order.checksum  # else each rank has its own
         return Identity(options.seed, global_batch, self.order.describe(), self.dataset.fingerprint, checksum)
+
+    def readahead(self, epoch: int) -> Readahead | None:
+        """Advice on the batches of an epoch, in their order; None where it is not wanted."""
+        reader, wanted = self.dataset.reader, self.options.readahead
+        if wanted is False or (wanted == "auto" and isinstance(reader, FolderReader)):
+            return None
+        order, schedule, dataset = self.order, self.schedule, self.dataset
+        fields = [*([None] if self.with_images else []), *self.stored]
+
+        def located(batch: int) -> list[Located]:
+            indices = dataset.resolve(order.indices(epoch, schedule.positions(batch)[0]))
+            return [reader.locate(indices, field) for field in fields]
+
+        return Readahead(reader, located, schedule.count) if fields else None
 
     def collate(self, name: str, values: list[Any]) -> Any:
         """The values of one field of a batch: by the user's function for it, or as `fields.collate` does."""

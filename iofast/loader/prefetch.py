@@ -287,11 +287,11 @@ class Prefetch(Generic[T, S]):
         )
         self._clocks.append(clock)
         self._threads.append(thread)
-        _start(thread)
+        start_thread(thread)
         self._wanted += 1
 
 
-def _start(thread: threading.Thread) -> None:
+def start_thread(thread: threading.Thread) -> None:
     """`Thread.start`, called by another thread: it waits for an `Event`, and a Ctrl-C could leave the new one stuck."""
     if threading.current_thread() is not threading.main_thread():
         thread.start()

@@ -24,6 +24,7 @@ from queue import Empty, SimpleQueue
 
 from iofast.containers.base import Located, Reader
 from iofast.loader.advice import Advice, joined, sample
+from iofast.loader.prefetch import start_thread
 from iofast.machine import memory_limit
 
 Locate = Callable[[int], Sequence[Located]]  # of a batch: the places of every field that will be read
@@ -60,7 +61,7 @@ class Readahead:
         # daemon, a finalizer that runs at exit too, a queue that may be put to from a finalizer: see prefetch
         self._finalizer = weakref.finalize(self, _end, self._thread, shared, os.getpid())
         if hasattr(os, "posix_fadvise"):
-            self._thread.start()
+            start_thread(self._thread)
 
     @property
     def error(self) -> Exception | None:
