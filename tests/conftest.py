@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         if item.get_closest_marker("gpu") and not _has_gpu():
             item.add_marker(pytest.mark.skip(reason="gpu: no CUDA device here"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays: with torch loaded a collection takes 0.2 s, and a thousand tests collect."""
+    gc.collect()
+    gc.freeze()
 
 
 def _has_gpu() -> bool:
