@@ -166,10 +166,10 @@ def compare_torchrun(folder: Path, dataset: FastDataset, processes: int) -> str:
     whole = list(batches([loader(dataset, shuffled, 1, 0, 1)]))
     returned = len(whole) // EPOCHS // 2
     state = json.dumps(state_after(dataset, shuffled, 1, returned))
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--master-port=0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     arguments = ["-m", "tools.torture.determinism", str(folder), state]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, *arguments], check=True, env=environment, capture_output=True)
+    subprocess.run([*command, *arguments], check=True, env=environment, capture_output=True, timeout=300)
     ranks = [json.loads((folder / f"{processes}-{rank}.json").read_text()) for rank in range(processes)]
     got = [
         GlobalBatch(
