@@ -196,6 +196,45 @@ class TestSetEpoch:
         assert len(taken(loader)) == 3
 
 
+class TestFrameworks:
+    """What training frameworks do to a loader beside iterating over it."""
+
+    def test_an_iterator_nobody_used_takes_no_epoch(self, dataset: FastDataset) -> None:
+        whole = make(dataset)
+        first, second = taken(whole), taken(whole)
+        loader = make(dataset)
+        iter(loader)  # Lightning looks whether it can
+        assert loader.epoch == 0
+        loader.load_state_dict(loader.state_dict() | {"batch": 2})
+        iter(loader)
+        assert taken(loader) == first[2:]
+        iter(loader)
+        assert taken(loader) == second
+
+    def test_set_epoch_of_a_running_epoch_stops_no_clock(self, dataset: FastDataset) -> None:
+        loader = make(dataset)
+        batches = iter(loader)
+        next(batches)
+        loader.set_epoch(0)
+        next(batches)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 2)
+        loader.set_epoch(5)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (5, 0)
+
+    def test_in_sequence_any_rank_may_begin_again(self, dataset: FastDataset) -> None:
+        """Validation is broken off and begun anew: the ranks cannot part, for all epochs are alike."""
+        loader = make(dataset, batch_size=3, shuffle=False, rank=1, world_size=2)
+        assert taken(loader, 1) == taken(loader)[:1]
+
+    def test_ranks_that_were_not_known_yet(self, dataset: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+        found, given = make(dataset), make(dataset, rank=0, world_size=1)
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(StateError, match="made as rank 0 of 1, and this process is rank 1 of 2 now"):
+            iter(found)
+        assert len(taken(given)) == 4
+
+
 class TestRanks:
     def test_an_epoch_is_not_abandoned_by_one_rank_alone(self, dataset: FastDataset) -> None:
         loader = make(dataset, batch_size=3, rank=1, world_size=2)

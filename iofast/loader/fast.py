@@ -6,6 +6,7 @@ order and choices say what a batch is, the reader where its bytes lie, the kerne
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal
@@ -88,7 +89,9 @@ class FastLoader(Iterable[Any]):
         self._ledger = Ledger(self.options.on_error, self.options.max_errors)
         self._auto: State | None = None  # of the last epoch
         self._progress: Progress | None = None  # of the newest iterator
+        self._newest: weakref.ref[Iterator[Any]] | None = None
         self._start: tuple[int, int] | None = (0, 0)  # (epoch, batch) of the next one, where it was said
+        self._wanted: int | None = None  # the epoch that set_epoch said since the newest iterator was made
 
     def __len__(self) -> int:
         """Batches per epoch and rank."""
@@ -132,8 +135,10 @@ class FastLoader(Iterable[Any]):
         """
         if epoch < 0:
             raise OptionError(f"epoch must be 0 or more, found {epoch}")
-        here = self._here()
-        self._start = here if here[0] == epoch else (epoch, 0)
+        if self._start is None:
+            self._wanted = epoch  # the newest iterator may still go on: where it is then is what counts
+        elif self._start[0] != epoch:
+            self._start = (epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iterator is: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
@@ -141,7 +146,7 @@ class FastLoader(Iterable[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter()` go on where `state` was taken. Raises `StateError` naming what differs."""
-        self._start = self._plan.identity.place(state, len(self))
+        self._start, self._wanted = self._plan.identity.place(state, len(self)), None
 
     def peek(self) -> Batch:
         """The batch that would come next, without taking it: nothing of the loader's place or counts changes."""
@@ -153,30 +158,39 @@ class FastLoader(Iterable[Any]):
             made.close()
 
     def __iter__(self) -> Iterator[Any]:
-        progress = self._progress
-        if self._start is None and self._plan.world_size > 1 and progress is not None and progress.unfinished:
+        self._plan.check_ranks()
+        progress, said = self._progress, self._start is not None or self._wanted is not None
+        if not said and self._plan.ranks_may_part and progress is not None and progress.unfinished:
             raise StateError(
                 f"this iter() would abandon epoch {progress.epoch} after {progress.batch} of {progress.count} batches, "
                 f"and the other ranks may not: say on every rank what comes next, set_epoch({progress.epoch + 1}), or "
                 f"set_epoch({progress.epoch}) to go on in this one; peek() looks at a batch and takes none"
             )
         epoch, batch = self._next()
-        self._start, self._progress = None, Progress(epoch, batch, len(self))
-        return self._batches(self._progress)
+        self._start, self._wanted, self._progress = None, None, Progress(epoch, batch, len(self))
+        batches = self._batches(self._progress)
+        self._newest = weakref.ref(batches)
+        return batches
 
     def _here(self) -> tuple[int, int]:
         """(epoch, batch) to go on at."""
         if self._start is not None:
             return self._start
         assert self._progress is not None
-        return self._progress.next
+        here = self._progress.next
+        return here if self._wanted is None or self._wanted == here[0] else (self._wanted, 0)
 
     def _next(self) -> tuple[int, int]:
-        """(epoch, batch) of the next `iter()`: an epoch that was left is not gone on with, unless it was said."""
-        if self._start is not None:
-            return self._start
-        assert self._progress is not None
-        return self._progress.epoch + 1, 0
+        """(epoch, batch) of the next `iter()`: an epoch that was left is not gone on with, unless it was said.
+
+        An iterator that was dropped before it returned anything takes no epoch: Lightning makes one to see if it can.
+        """
+        progress, newest = self._progress, self._newest
+        if self._start is not None or self._wanted is not None or progress is None:
+            return self._here()
+        if progress.fresh and newest is not None and newest() is None:
+            return progress.next
+        return progress.epoch + 1, 0
 
     def _batches(self, progress: Progress) -> Iterator[Batch]:
         plan, errors = self._plan, 0
@@ -203,6 +217,7 @@ class FastLoader(Iterable[Any]):
                 self.last_valid = torch.from_numpy(valid)
                 batch = self._deliver(batch)
                 progress.batch += 1
+                progress.fresh = False
                 if ahead is not None:
                     ahead.ask(progress.batch)
                 clock.got(len(valid))

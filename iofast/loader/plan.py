@@ -10,7 +10,7 @@ import torch
 from iofast import kernel
 from iofast.containers.base import Located
 from iofast.dataset import FastDataset
-from iofast.errors import OptionError
+from iofast.errors import OptionError, StateError
 from iofast.fields import PSEUDO_FIELDS, collate
 from iofast.loader.auto import Limits, most_depth
 from iofast.loader.buffers import BatchMemory
@@ -20,7 +20,7 @@ from iofast.loader.readahead import Readahead
 from iofast.loader.state import Identity
 from iofast.loader.tally import Tally
 from iofast.machine import cores_of_rank, free_memory, launcher_rank, local_ranks
-from iofast.order import Order, Population, Schedule
+from iofast.order import Order, Population, Schedule, Sequential
 from iofast.source.folder import FolderReader
 from iofast.stall import StallClock
 from iofast.telemetry import LoaderInfo, Stages
@@ -77,6 +77,19 @@ class Plan:
             rank=self.rank,
             world_size=self.world_size,
         )
+
+    @property
+    def ranks_may_part(self) -> bool:
+        """Whether a rank that begins an epoch alone is out of step from then on; in sequence all epochs are alike."""
+        return self.world_size > 1 and not isinstance(self.options.mode, Sequential)
+
+    def check_ranks(self) -> None:
+        """Raise `StateError` where the ranks are others than when this was made: each would load all of the data."""
+        if (now := rank_of(self.options)) != (self.rank, self.world_size):
+            raise StateError(
+                f"this loader was made as rank {self.rank} of {self.world_size}, and this process is rank {now[0]} of "
+                f"{now[1]} now: make it after torch.distributed has been initialised, or give it rank= and world_size="
+            )
 
     @cached_property
     def identity(self) -> Identity:

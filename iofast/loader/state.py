@@ -23,6 +23,7 @@ class Progress:
     epoch: int
     batch: int
     count: int
+    fresh: bool = True  # it has returned nothing yet
 
     @property
     def next(self) -> tuple[int, int]:
