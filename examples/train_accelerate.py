@@ -52,7 +52,7 @@ def main() -> None:
             done.steps += 1
             if done.steps == args.steps:
                 break
-        accelerator.print(f"step {done.steps}: epoch {loader.epoch}, loss {loss.item():.3f}")
+        accelerator.print(f"step {done.steps}: loss {loss.item():.3f}")
     accelerator.save_state(args.checkpoint)
     accelerator.end_training()
 

@@ -70,7 +70,7 @@ def train(args: argparse.Namespace) -> None:
             if step == args.steps:
                 break
         if rank == 0:
-            print(f"step {step}: epoch {loader.epoch}, loss {loss.item():.3f}")
+            print(f"step {step}: loss {loss.item():.3f}")
     if rank == 0:
         parts = {"model": model, "optimizer": optimizer, "loader": loader}
         torch.save({"step": step} | {name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
