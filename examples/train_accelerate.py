@@ -4,8 +4,8 @@
     accelerate launch --num_processes 2 examples/train_accelerate.py images.lmdb --steps 1000
     accelerate launch --num_processes 2 examples/train_accelerate.py images.lmdb --steps 2000 --resume
 
-`accelerator.prepare` rebuilds torch's DataLoader to give each process its part. A FastLoader has its own part already, and
-its batches are on the device: prepare returns it as it is. `register_for_checkpointing` puts it into the checkpoints.
+`accelerator.prepare` rebuilds torch's DataLoader to give each process its part. A FastLoader has its own part already,
+and its batches are on the device: prepare returns it as it is. `register_for_checkpointing` has its place saved.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python examples/train_dataloader.py images.lmdb --steps 1000 --stateful
     python examples/train_dataloader.py images.lmdb --steps 2000 --stateful --resume
 
-For code that cannot do without a DataLoader, or has transforms of its own: any callable on PIL images serves. FastLoader
-does the same work faster, and needs no worker processes.
+For code that cannot do without a DataLoader, or has transforms of its own: any callable on PIL images serves.
+FastLoader does the same work faster, and needs no worker processes.
 """
 
 from __future__ import annotations

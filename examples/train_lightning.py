@@ -4,8 +4,8 @@
     python examples/train_lightning.py images.lmdb --steps 1000 --devices 2
     python examples/train_lightning.py images.lmdb --steps 2000 --devices 2 --resume
 
-Lightning leaves a loader that is not torch's DataLoader as it is and inserts no DistributedSampler: FastLoader finds its
-rank itself. So make it in `train_dataloader()`, which is called when the ranks are known.
+Lightning leaves a loader that is not torch's DataLoader as it is and inserts no DistributedSampler: FastLoader finds
+its rank itself. So make it in `train_dataloader()`, which is called when the ranks are known.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     torchrun --standalone --nproc-per-node 2 examples/train_timm.py images.lmdb --model resnet18 --epochs 90 --resume
 
 FastLoader takes the place of `create_loader`: crops, flips, normalisation and the copy to the GPU, which timm divides
-among transform, collate function and prefetcher, are done when a batch arrives (`--no-prefetcher` in train.py). In timm's
-own train.py the lines about `loader_train.sampler` go: the loader counts epochs and finds its rank by itself.
+among transform, collate function and prefetcher, are done when a batch arrives (`--no-prefetcher` in train.py). In
+timm's own train.py the lines about `loader_train.sampler` go: the loader counts epochs and finds its rank by itself.
 """
 
 from __future__ import annotations

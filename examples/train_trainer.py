@@ -44,7 +44,7 @@ class FastTrainer(Trainer):
 
 
 def as_inputs(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What the model takes. With several ranks the last batch may be filled up: -100 counts in no loss and no metric."""
+    """What the model takes. Where ranks had to fill up the last batch, -100 counts in no loss and no metric."""
     valid = batch["valid"].to(batch["label"].device)
     return {"pixel_values": batch["image"], "labels": batch["label"].where(valid, -100)}
 
@@ -55,7 +55,7 @@ class LoaderState(TrainerCallback, ExportableState):
     def __init__(self) -> None:
         self.loader: FastLoader | None = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+    def on_train_begin(self, _args: Any, state: Any, _control: Any, **about: Any) -> None:
         self.loader = about["train_dataloader"]
         saved = state.stateful_callbacks[type(self).__name__]["attributes"]
         if saved:
