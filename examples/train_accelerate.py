@@ -1,0 +1,96 @@
+"""Train with Hugging Face Accelerate. Its checkpoints hold the loader's place, so a run goes on in mid-epoch.
+
+    iofast pack ./images images.lmdb --resize 256
+    accelerate launch --num_processes 2 examples/train_accelerate.py images.lmdb --steps 1000
+    accelerate launch --num_processes 2 examples/train_accelerate.py images.lmdb --steps 2000 --resume
+
+`accelerator.prepare` rebuilds torch's DataLoader to give each process its part. A FastLoader has its own part already,
+and its batches are on the device: prepare returns it as it is. `register_for_checkpointing` has its place saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+
+
+def main() -> None:
+    args = arguments()
+    accelerator = Accelerator(cpu=args.cpu)  # first of all: the loader asks torch.distributed for its rank
+    dataset = FastDataset(args.dataset, args.split)
+    loader = FastLoader(
+        dataset,
+        batch_size=args.batch_size,
+        shuffle=True,
+        drop_last=True,
+        transform=T.train(args.size),
+        dtype=torch.float32,
+        device=accelerator.device,
+    )
+    torch.manual_seed(0)
+    model = network(len(dataset.classes))
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    done = Steps()
+    accelerator.register_for_checkpointing(loader, done)
+    if args.resume:
+        accelerator.load_state(args.checkpoint)
+
+    while done.steps < args.steps:
+        for images, labels in loader:
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            accelerator.backward(loss)
+            optimizer.step()
+            done.steps += 1
+            if done.steps == args.steps:
+                break
+        accelerator.print(f"step {done.steps}: loss {loss.item():.3f}")
+    accelerator.save_state(args.checkpoint)
+    accelerator.end_training()
+
+
+class Steps:
+    """How many optimizer steps are done; Accelerate saves whatever has these two methods."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps = state["steps"]
+
+
+def network(classes: int) -> nn.Module:
+    """A small convolutional network. Put your own here."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train with Hugging Face Accelerate.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step and process (default 64)")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--cpu", action="store_true", help="leave the GPUs alone")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint"), help="folder to save in at the end")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

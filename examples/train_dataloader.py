@@ -1,0 +1,101 @@
+"""FastDataset in torch's own DataLoader, or in torchdata's StatefulDataLoader, which goes on in the middle of an epoch.
+
+    iofast pack ./images images.lmdb --resize 256
+    python examples/train_dataloader.py images.lmdb --steps 1000 --stateful
+    python examples/train_dataloader.py images.lmdb --steps 2000 --stateful --resume
+
+For code that cannot do without a DataLoader, or has transforms of its own: any callable on PIL images serves.
+FastLoader does the same work faster, and needs no worker processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader
+
+from iofast import FastDataset
+
+
+def main() -> None:
+    args = arguments()
+    dataset = FastDataset(args.dataset, args.split, transform=Prepare(args.size))
+    torch.manual_seed(0)
+    order = torch.Generator().manual_seed(0)  # a StatefulDataLoader keeps its state
+    shared: dict[str, Any] = {"shuffle": True, "generator": order, "num_workers": args.num_workers, "drop_last": True}
+    if args.stateful:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        batches = StatefulDataLoader(dataset, args.batch_size, **shared)
+    else:
+        batches = DataLoader(dataset, args.batch_size, **shared)
+
+    model = network(len(dataset.classes))
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    step = 0
+    if args.resume:
+        state = torch.load(args.checkpoint, weights_only=False)  # torchdata keeps more than tensors and numbers
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step = state["step"]
+        if args.stateful:
+            batches.load_state_dict(state["loader"])
+
+    while step < args.steps:
+        for images, labels in batches:
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step == args.steps:
+                break
+        print(f"step {step}: loss {loss.item():.3f}")
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    if args.stateful:
+        parts["loader"] = batches
+    torch.save({"step": step} | {name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
+
+
+class Prepare:
+    """PIL image -> float tensor (3, size, size) in [0, 1]. Put torchvision's transforms here."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        resized = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
+
+
+def network(classes: int) -> nn.Module:
+    """A small convolutional network. Put your own here."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train from torch's or torchdata's loader.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--stateful", action="store_true", help="torchdata's StatefulDataLoader: resumes in mid-epoch")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--num-workers", type=int, default=2, help="worker processes (default 2)")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save at the end")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

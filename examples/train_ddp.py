@@ -1,0 +1,101 @@
+"""Train on several GPUs, or several processes of one machine, with torch's DistributedDataParallel.
+
+    iofast pack ./images images.lmdb --resize 256
+    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py images.lmdb --steps 1000
+    torchrun --standalone --nproc-per-node 4 examples/train_ddp.py images.lmdb --steps 2000 --resume
+
+The second command goes on at the very batch where the first ended, although it has more ranks: the global batch is the
+same, and the loader's state does not know how it was divided. NCCL where there are GPUs, else gloo on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+
+
+def main() -> None:
+    args = arguments()
+    distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        train(args)
+    finally:
+        distributed.destroy_process_group()
+
+
+def train(args: argparse.Namespace) -> None:
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+
+    dataset = FastDataset(args.dataset, args.split)
+    loader = FastLoader(  # finds its rank by itself; a DistributedSampler is not needed
+        dataset,
+        batch_size=args.global_batch // ranks,
+        shuffle=True,
+        drop_last=True,
+        transform=T.train(args.size),
+        dtype=torch.float32,
+        device=device,
+    )
+    torch.manual_seed(0)  # every rank begins with the same weights
+    model = network(len(dataset.classes)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    step = 0
+    if args.resume:
+        state = torch.load(args.checkpoint, map_location=device, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        loader.load_state_dict(state["loader"])  # the state is the same on every rank
+        step = state["step"]
+
+    parallel = DistributedDataParallel(model)
+    while step < args.steps:
+        for images, labels in loader:
+            loss = nn.functional.cross_entropy(parallel(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step == args.steps:
+                break
+        if rank == 0:
+            print(f"step {step}: loss {loss.item():.3f}")
+    if rank == 0:
+        parts = {"model": model, "optimizer": optimizer, "loader": loader}
+        torch.save({"step": step} | {name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
+
+
+def network(classes: int) -> nn.Module:
+    """A small convolutional network. Put your own here."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train with DistributedDataParallel. Start it with torchrun.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--global-batch", type=int, default=64, help="images per step, of all ranks (default 64)")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save at the end")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

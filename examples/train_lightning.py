@@ -1,0 +1,107 @@
+"""Train with Lightning. Its checkpoints hold the loader's place, so a run goes on in the middle of an epoch.
+
+    iofast pack ./images images.lmdb --resize 256
+    python examples/train_lightning.py images.lmdb --steps 1000 --devices 2
+    python examples/train_lightning.py images.lmdb --steps 2000 --devices 2 --resume
+
+Lightning leaves a loader that is not torch's DataLoader as it is and inserts no DistributedSampler: FastLoader finds
+its rank itself. So make it in `train_dataloader()`, which is called when the ranks are known.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+
+
+class Images(lightning.LightningDataModule):
+    """The packed images: made by Lightning in every process, when it knows its device and rank."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.args = args
+        self.dataset = FastDataset(args.dataset, args.split)
+
+    def train_dataloader(self) -> FastLoader:
+        return self._loader(shuffle=True, drop_last=True, transform=T.train(self.args.size))
+
+    def val_dataloader(self) -> FastLoader:
+        return self._loader(transform=T.evaluate(self.args.size))
+
+    def _loader(self, **options: object) -> FastLoader:
+        device = self.trainer.strategy.root_device
+        return FastLoader(self.dataset, self.args.batch_size, dtype=torch.float32, device=device, **options)
+
+
+class Classifier(lightning.LightningModule):
+    """A small convolutional network. Put your own here."""
+
+    def __init__(self, classes: int, lr: float) -> None:
+        super().__init__()
+        self.lr = lr
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+            layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
+        self.network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> torch.Tensor:
+        images, labels = batch
+        loss = nn.functional.cross_entropy(self.network(images), labels)
+        self.log("loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
+        images, labels = batch
+        hits = self.network(images).argmax(1) == labels
+        self.log("accuracy", hits.float().mean(), batch_size=len(labels), sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+
+
+def main() -> None:
+    args = arguments()
+    lightning.seed_everything(0)
+    images = Images(args)
+    checkpoints = ModelCheckpoint(args.checkpoints, filename="last", every_n_train_steps=args.save_every)
+    trainer = lightning.Trainer(
+        max_steps=args.steps,
+        devices=args.devices,
+        accelerator=args.accelerator,
+        callbacks=[checkpoints],
+        default_root_dir=args.checkpoints,
+        logger=False,
+    )
+    trainer.fit(
+        Classifier(len(images.dataset.classes), args.lr),
+        datamodule=images,
+        ckpt_path=args.checkpoints / "last.ckpt" if args.resume else None,
+    )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train with Lightning.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default 50)")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank (default 64)")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--devices", type=int, default=1, help="ranks on this machine (default 1)")
+    parser.add_argument("--accelerator", default="auto", help="cpu, cuda, … (default: what is there)")
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder to save in")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Train a model of timm with timm's optimizer, schedule, mixup and checkpoint format, as its train.py does.
+
+    iofast pack ./images images.lmdb --resize 256
+    torchrun --standalone --nproc-per-node 2 examples/train_timm.py images.lmdb --model resnet18 --epochs 90 --mixup 0.2
+    torchrun --standalone --nproc-per-node 2 examples/train_timm.py images.lmdb --model resnet18 --epochs 90 --resume
+
+FastLoader takes the place of `create_loader`: crops, flips, normalisation and the copy to the GPU, which timm divides
+among transform, collate function and prefetcher, are done when a batch arrives (`--no-prefetcher` in train.py). In
+timm's own train.py the lines about `loader_train.sampler` go: the loader counts epochs and finds its rank by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import timm
+import torch
+from timm.data import Mixup, resolve_data_config
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
+from timm.utils import init_distributed_device, is_primary
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+
+
+def main() -> None:
+    args = arguments()
+    device = init_distributed_device(args)  # torchrun's ranks, or this process alone
+    try:
+        train(args, device)
+    finally:
+        if args.distributed:
+            distributed.destroy_process_group()
+
+
+def train(args: argparse.Namespace, device: torch.device) -> None:
+    dataset = FastDataset(args.dataset, args.split)
+    torch.manual_seed(0)  # every rank begins with the same weights
+    model = timm.create_model(args.model, num_classes=len(dataset.classes)).to(device)
+    loader, held_out = loaders(args, dataset, resolve_data_config(model=model), device)
+    mixup = Mixup(args.mixup, num_classes=len(dataset.classes)) if args.mixup else None
+    optimizer = create_optimizer_v2(model, "momentum", lr=args.lr)
+    schedule, epochs = create_scheduler_v2(
+        optimizer, num_epochs=args.epochs, step_on_epochs=False, updates_per_epoch=len(loader)
+    )
+    if args.resume:
+        timm.models.resume_checkpoint(model, str(args.checkpoint), optimizer)
+        loader.load_state_dict(torch.load(args.checkpoint, weights_only=True)["loader"])
+    place = loader.state_dict()
+    update = place["epoch"] * len(loader) + place["batch"]  # where a run goes on, also within an epoch
+    last = min(epochs * len(loader), args.steps or epochs * len(loader))
+
+    trained = DistributedDataParallel(model) if args.distributed else model
+    while update < last:
+        for images, labels in loader:
+            targets = labels if mixup is None else mixup(images, labels)[1]  # which mixes the images in place
+            loss = nn.functional.cross_entropy(trained(images), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            update += 1
+            schedule.step_update(update)
+            if update == last:
+                break
+        top1 = validate(model, held_out, device)
+        if is_primary(args):
+            print(f"update {update}: loss {loss.item():.3f}, accuracy {100 * top1:.1f} %")
+            save(args.checkpoint, model, optimizer, loader)
+
+
+def loaders(
+    args: argparse.Namespace, dataset: FastDataset, config: dict[str, object], device: torch.device
+) -> tuple[FastLoader, FastLoader]:
+    """For training and evaluation, with the model's own size, interpolation, mean and standard deviation."""
+    size = args.size or config["input_size"][-1]
+    how = config["interpolation"]
+    normalize = T.Normalize(config["mean"], config["std"])
+    shared = {"batch_size": args.batch_size, "dtype": torch.float32, "device": device}
+    crop = [T.RandomResizedCrop(size, interpolation=how), T.RandomHorizontalFlip(), normalize]
+    center = [T.Resize(int(size / config["crop_pct"]), interpolation=how), T.CenterCrop(size), normalize]
+    return (
+        FastLoader(dataset, shuffle=True, drop_last=True, transform=crop, **shared),
+        FastLoader(dataset, transform=center, **shared),
+    )
+
+
+@torch.inference_mode()
+def validate(model: nn.Module, loader: FastLoader, device: torch.device) -> float:
+    """The share of images whose class the model names, over all ranks; each image counts once."""
+    model.eval()
+    counts = torch.zeros(2, device=device)
+    for images, labels in loader:
+        real = loader.last_valid.to(device)  # False for what fills up the last batch of some ranks
+        hits = (model(images).argmax(1) == labels) & real
+        counts += torch.stack([hits.sum(), real.sum()])
+    model.train()
+    if distributed.is_initialized():
+        distributed.all_reduce(counts)
+    return float(counts[0] / counts[1])
+
+
+def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: FastLoader) -> None:
+    """A checkpoint as timm's own, which `resume_checkpoint` reads, with the loader's place beside the rest."""
+    states = {"state_dict": model, "optimizer": optimizer, "loader": loader}
+    torch.save({"epoch": loader.epoch, "version": 2} | {key: part.state_dict() for key, part in states.items()}, path)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a model of timm.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--steps", type=int, help="stop after so many updates in all, before the epochs are over")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per update and rank (default 64)")
+    parser.add_argument("--size", type=int, help="pixels a side (default: the model's)")
+    parser.add_argument("--mixup", type=float, default=0.0, help="alpha of mixup (default: none)")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
