@@ -52,6 +52,25 @@ class TestDrop:
         loader = make(broken, on_error="drop", transform=T.train(24), dtype=torch.float32)
         assert sum(len(images) for images, _ in loader) == N - len(BROKEN)
 
+    @pytest.mark.parametrize("batch", [1, 3, 13])
+    def test_no_batch_is_empty(self, broken: FastDataset, batch: int) -> None:
+        """Ranks have equally many batches, so a slice that loses all of its few samples gets another one."""
+        loader = make(broken, on_error="drop", shuffle=False, batch_size=batch)
+        sizes = [len(images) for images, _ in loader]
+        assert len(sizes) == len(loader)
+        assert min(sizes) > 0
+        assert all(label not in BROKEN for _, labels in loader for label in labels.tolist())
+        first = [failure.position for failure in loader.failures if failure.attempt == 0 and failure.epoch == 0]
+        assert first == list(BROKEN)
+
+    def test_on_every_rank(self, broken: FastDataset) -> None:
+        loaders = [
+            make(broken, on_error="drop", shuffle=False, batch_size=2, rank=rank, world_size=4) for rank in range(4)
+        ]
+        for loader in loaders:
+            assert sum(1 for _ in loader) == len(loader)
+        assert sum(loader.stats.errors for loader in loaders) == len(BROKEN)
+
 
 class TestReplace:
     def test_positions_do_not_shift(self, broken: FastDataset, whole: FastDataset) -> None:
@@ -89,6 +108,19 @@ class TestReplace:
         assert set(labels.tolist()) <= set(range(10))
         assert loader.stats.errors == len(loader.failures) > N
         assert {failure.attempt for failure in loader.failures} > {0, 1, 2}
+
+    @pytest.mark.parametrize(("ranks", "batch"), [(1, 2), (2, 1)])
+    def test_two_that_are_a_whole_batch(self, broken: FastDataset, ranks: int, batch: int) -> None:
+        """Numbers 3 and 4 … as a batch of one rank, or one on each of two ranks: the same samples in their place."""
+        order = [0, 1, 3, 4, 5, 6]
+        own = [
+            make(broken, on_error="replace", shuffle=False, order=order, batch_size=batch, rank=rank, world_size=ranks)
+            for rank in range(ranks)
+        ]
+        labels = [[label for _, found in each for label in found.tolist()] for each in zip(*own, strict=True)]
+        whole = [y.tolist() for _, y in make(broken, on_error="replace", shuffle=False, order=order, batch_size=2)]
+        assert labels == whole
+        assert not {label for batch in labels for label in batch} & set(BROKEN)
 
     def test_a_single_image_is_replaced_as_well(self, broken: FastDataset) -> None:
         loader = make(broken, on_error="replace", batch_size=1, shuffle=False)
@@ -129,6 +161,23 @@ class TestAlways:
             list(loader)
         assert loader.state_dict()["batch"] == 3
 
+    def test_what_was_over_the_budget_was_not_returned(self, broken: FastDataset) -> None:
+        loader = make(broken, on_error="drop", max_errors=3, shuffle=False)
+        for _ in range(3):  # going on in the epoch meets the same batch, and the budget that is used up
+            with pytest.raises(ErrorBudgetError):
+                list(loader)
+            assert loader.stats.errors == 3
+            loader.set_epoch(0)
+
+    def test_what_fills_up_is_not_counted(self, tmp_path: Path) -> None:
+        dataset = FastDataset(with_broken(tmp_path / "first.lmdb", IMAGES[:20], [0]))
+        ranks = [
+            make(dataset, on_error="replace", shuffle=False, batch_size=3, rank=rank, world_size=7) for rank in range(7)
+        ]
+        for loader in ranks:
+            list(loader)
+        assert [loader.stats.errors for loader in ranks] == [1, 0, 0, 0, 0, 0, 0]
+
     def test_the_budget_is_per_epoch(self, broken: FastDataset) -> None:
         loader = make(broken, on_error="drop", max_errors=4)
         for _ in range(3):
@@ -147,7 +196,9 @@ class TestAlways:
         with pytest.raises(OptionError, match="on_error must be 'raise', 'replace' or 'drop', found 'ignore'"):
             make(whole, on_error="ignore")
         with pytest.raises(OptionError, match=r"max_errors must be a whole number .* found -1"):
-            make(whole, max_errors=-1)
+            make(whole, on_error="drop", max_errors=-1)
+        with pytest.raises(OptionError, match="max_errors goes with on_error='replace' or 'drop'"):
+            make(whole, max_errors=3)
 
 
 class TestTruncated:

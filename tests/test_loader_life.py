@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -169,6 +170,14 @@ def test_a_batch_in_hand_never_changes(dataset: FastDataset, dtype: torch.dtype,
                 del held[0]
             assert all(torch.equal(view, copy) for view, copy in held)
     assert len(places) <= 2 + 2 + 4  # ahead and spare, and those of which something was held
+
+
+def test_the_consumer_alone_holds_its_batch(dataset: FastDataset) -> None:
+    batches = iter(FastLoader(dataset, 4, transform=AUGMENT))
+    images, labels = next(batches)
+    gone = weakref.ref(images)
+    del images, labels
+    assert gone() is None
 
 
 @pytest.mark.parametrize("ending", [break_out, close_the_iterator])

@@ -94,6 +94,31 @@ class TestFields:
             assert batch["boxes.json"].shape == (sum(number % 3 for number in labels.tolist()), 5)
             assert (labels[batch["boxes.json"][:, 0]] == batch["boxes.json"][:, 1]).all()
 
+    def test_collate_for_any_field(self, path: Path) -> None:
+        def negative(labels: list[int]) -> list[int]:
+            return [-label for label in labels]
+
+        (_, labels), *_ = make(FastDataset(path), collate={"label": negative})
+        assert labels == [0, -1, -2, -3, -4]
+        (images, _), *_ = make(FastDataset(path), collate={"image": len})
+        assert images == 5
+        with pytest.raises(OptionError, match="collate has 'labels', and a sample has only image, label"):
+            make(FastDataset(path), collate={"labels": negative})
+        with pytest.raises(OptionError, match="collate must map field names to functions"):
+            make(FastDataset(path), collate=negative)
+        with pytest.raises(OptionError, match=r"collate\['image'\] gets uint8 images"):
+            make(FastDataset(path), collate={"image": len}, dtype=torch.float32)
+
+    def test_a_field_with_a_name_of_the_loaders_own(self, tmp_path: Path) -> None:
+        with open_writer(tmp_path / "names.lmdb") as writer:
+            writer.write({"cls": 0, "valid": "x", "size": "y"})
+        dataset = FastDataset(tmp_path / "names.lmdb", fields=["label", "size"])
+        assert next(iter(make(dataset)))["size"] == [b"y"]
+        with pytest.raises(OptionError, match="fields have the name 'size'"):
+            make(dataset, ragged="pad")
+        with pytest.raises(OptionError, match="fields have the name 'valid'"):
+            make(FastDataset(tmp_path / "names.lmdb", fields=["label", "valid"]))
+
     def test_a_broken_field_is_a_failure_of_its_sample(self, tmp_path: Path) -> None:
         with open_writer(tmp_path / "broken.lmdb") as writer:
             for number in range(6):
@@ -104,6 +129,7 @@ class TestFields:
         loader = make(dataset, on_error="drop")
         assert [batch["label"].tolist() for batch in loader] == [[0, 1, 3, 4], [5]]
         assert loader.stats.errors == 1
+        assert str(loader.failures[0]).count("broken.lmdb") == 1
 
 
 def darker(sample: Sample, rng: np.random.Generator) -> Sample:
@@ -165,7 +191,14 @@ class TestFunctions:
         ("function", "error", "message"),
         [
             (lambda sample, rng: None, OptionError, "map_sample must return a dictionary, found NoneType"),
-            (lambda sample, rng: {}, OptionError, "map_sample must return image and label"),
+            (lambda sample, rng: {"label": 1}, OptionError, "map_sample must return image and label"),
+            (lambda sample, rng: sample | {"image": 7}, OptionError, "images that are tensors .* found int"),
+            (lambda sample, rng: sample | {"image": sample["image"][0]}, OptionError, r"found \(24, 24\)"),
+            (
+                lambda sample, rng: sample | {"image": sample["image"][:, sample["label"] :]},
+                OptionError,
+                "images of one shape",
+            ),
             (lambda sample, rng: sample | {"x" * sample["label"]: 0}, OptionError, "for one sample and"),
             (lambda sample, rng: 1 // 0, ZeroDivisionError, "by zero"),
         ],
@@ -228,6 +261,15 @@ class TestSizes:
         for found, labels in make(dataset, transform=None, ragged="list", on_error="replace"):
             for image, label in zip(found, labels.tolist(), strict=True):
                 assert image.shape == (3, 30, 40 + label)
+
+    @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+    def test_layout_of_a_list(self, path: Path, layout: torch.memory_format) -> None:
+        for dtype in (torch.uint8, torch.float32):
+            (images, _), *_ = make(
+                FastDataset(path), transform=[T.Resize(24)], ragged="list", memory_format=layout, dtype=dtype
+            )
+            for image in images:
+                assert image.unsqueeze(0).is_contiguous(memory_format=layout)
 
 
 class TestSubsets:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from kernel_images import jpeg, photo
@@ -15,6 +18,9 @@ from loader_sets import photographs, with_broken, workers, write_numbered
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError, StateError
+from iofast.loader.readahead import Readahead
+from iofast.loader.tally import Epoch
+from iofast.stall.clock import Pass
 from tools.torture import determinism
 
 CROP = [T.RandomResizedCrop(24)]
@@ -165,6 +171,40 @@ class TestState:
         with pytest.raises(StateError, match=message):
             loader.load_state_dict(given)
 
+    def test_numbers_of_numpy_are_as_good(self, dataset: FastDataset) -> None:
+        loader = make(dataset, seed=np.int64(3), batch_size=np.int32(6))
+        loader.set_epoch(np.int64(2))  # type: ignore[arg-type]
+        assert json.loads(json.dumps(loader.state_dict())) == make(dataset).state_dict() | {"epoch": 2}
+
+    def test_copies_are_at_the_same_place(self, dataset: FastDataset) -> None:
+        loader = make(dataset)
+        rest = taken(loader)[2:]
+        loader.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 2})
+        for copied in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+            assert taken(copied) == rest
+
+    @pytest.mark.parametrize("where", ["readahead", "clock"])
+    def test_a_ctrl_c_before_a_batch_is_handed_over_loses_none(
+        self, dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, where: str
+    ) -> None:
+        loader = make(dataset)
+        batches = iter(loader)
+        first = next(batches)[1].tolist()
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        owner, name = (Readahead, "ask") if where == "readahead" else (Pass, "got")
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+        assert workers() == 0
+        assert not any(isinstance(each, Epoch) for each in loader._plan.tally._epochs.values())
+        again = make(dataset)
+        again.load_state_dict(loader.state_dict())
+        assert [first, *taken(again)] == taken(make(dataset))
+
 
 class TestSetEpoch:
     def test_the_epoch_of_a_loaded_state_keeps_its_place(self, dataset: FastDataset) -> None:
@@ -183,8 +223,9 @@ class TestSetEpoch:
         loader.set_epoch(2)
         assert len(taken(loader)) == 4
         assert loader.epoch == 3
-        with pytest.raises(OptionError, match="epoch must be 0 or more, found -1"):
-            loader.set_epoch(-1)
+        for wrong in (-1, 1.5, "1", None):
+            with pytest.raises(OptionError, match=f"epoch must be a whole number .* found {wrong!r}"):
+                loader.set_epoch(wrong)  # type: ignore[arg-type]
 
     def test_an_epoch_that_was_left_goes_on_only_on_request(self, dataset: FastDataset) -> None:
         loader = make(dataset)

@@ -82,8 +82,9 @@ def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
     program = """
         import gc
         from iofast import kernel
-        from iofast.loader.tally import Contexts, Tally
+        from iofast.loader.tally import Contexts, Epoch, Tally
         from iofast.loader.times import Times
+        from iofast.telemetry import Stages
 
         tally = Tally()
         gc.freeze()  # torch has 170,000 objects: 0.1 s for each collection
@@ -92,10 +93,12 @@ def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
             def times(self):
                 return Times()
 
-        def epoch():
-            contexts, threads = Contexts(kernel.DecodeOptions()), Threads()
+        def going_through():
+            contexts, threads = Contexts(kernel.DecodeOptions(), Stages()), Threads()
             contexts.context(0)
-            number = tally.begin(contexts, threads)
+            epoch = Epoch(contexts)
+            number = tally.begin(epoch)
+            epoch.made_by(threads)
             try:
                 yield
             finally:
@@ -104,13 +107,13 @@ def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
         class Box:
             pass
 
-        going_on = epoch()
+        going_on = going_through()
         next(going_on)
         for n in range(1, 300):
             gc.disable()
             gc.collect()
             box = Box()
-            box.me, box.epoch = box, epoch()
+            box.me, box.epoch = box, going_through()
             next(box.epoch)
             del box
             gc.set_threshold(gc.get_count()[0] + n)

@@ -16,7 +16,7 @@ from iofast.choices import Draw
 from iofast.containers.joined import JoinedReader
 from iofast.errors import OptionError
 from iofast.kernel import DecodeOptions, Status
-from iofast.loader.sizes import apart, apart_bytes, output_sizes
+from iofast.loader.canvas import output_sizes
 
 IMAGES = photographs(9)
 Kernel = Any  # the native one or its twin
@@ -52,10 +52,10 @@ def test_each_is_what_it_is_alone(
     if channels == "first":
         batch = np.full((len(ROWS), 3, height, width), 7, np.uint8).transpose(0, 2, 3, 1)
     corners = [image[:high, :wide] for image, (high, wide) in zip(batch, sizes.tolist(), strict=True)]
-    memory = np.full(apart_bytes(sizes), 7, np.uint8)
+    apart = [np.full((high, wide, 3), 7, np.uint8) for high, wide in sizes.tolist()]
     context = kernel.Context(DecodeOptions(filter=pipeline.filter))
     with reader.payloads(located, 0, len(ROWS)) as payloads:
-        for outs in (corners, apart(memory, sizes)):
+        for outs in (corners, apart):
             status = np.full(len(ROWS), -1, np.int32)
             kernel.decode_each(context, payloads, boxes, flips, outs, status)
             assert not status.any()
@@ -81,8 +81,8 @@ def test_a_row_that_fails(reader: JoinedReader, kernel: Kernel) -> None:
     boxes, flips = T.compile(None).plan(Draw(0, 0, ROWS.astype(np.int64)), width, height)
     sizes = output_sizes(boxes)
     assert sizes[2].tolist() == [1, 1]
-    memory = np.full(apart_bytes(sizes), 7, np.uint8)
-    outs, status = apart(memory, sizes), np.zeros(len(ROWS), np.int32)
+    outs = [np.full((high, wide, 3), 7, np.uint8) for high, wide in sizes.tolist()]
+    status = np.zeros(len(ROWS), np.int32)
     with reader.payloads(located, 0, len(ROWS)) as payloads:
         kernel.decode_each(kernel.Context(DecodeOptions()), payloads, boxes, flips, outs, status)
     assert status.tolist() == [Status.CHECKSUM, 0, Status.BOX, Status.CHECKSUM, 0, 0, 0, 0]
@@ -107,7 +107,6 @@ def test_arrays_that_do_not_fit(reader: JoinedReader, kernel: Kernel) -> None:
 
 def test_no_rows(reader: JoinedReader) -> None:
     none = np.zeros((0, 2), np.int64)
-    assert apart(np.zeros(apart_bytes(none), np.uint8), none) == []
     boxes, flips, status = np.zeros((0, 8), np.int32), np.zeros(0, np.uint8), np.zeros(0, np.int32)
     with reader.payloads(reader.locate(none[:, 0]), 0, 0) as payloads:
         kernel.decode_each(kernel.Context(DecodeOptions()), payloads, boxes, flips, [], status)

@@ -1,10 +1,18 @@
 """FastLoader and its options.
 
 options.py   what a loader can be told
-fast.py      FastLoader: epochs, ranks, handing over
-batches.py   one batch, from positions to tensors
-buffers.py   the memory batches lie in
-prefetch.py  threads that work ahead, in order
+fast.py      FastLoader: epochs, handing over, its place
+plan.py      what all batches have in common: order, ranks, memory
+state.py     where a loader is, for an exact resume
+batches.py   one batch as a job for threads; what becomes of samples that fail
+samples.py   samples in the making: places, pixels, fields, a user's function (mapping.py)
+canvas.py    where pixels go: one block, or images of different sizes
+buffers.py   the memory that comes back by itself
+assemble.py  from samples to the batch a consumer gets
+failures.py  failures: counted, logged, budgeted
+prefetch.py  threads that work ahead, in order; times.py what they did, auto.py how many, how far
+readahead.py advice to the kernel on coming batches (advice.py)
+tally.py     sums over epochs; stats.py what a user sees of them
 """
 
 from iofast.loader.fast import FastLoader as FastLoader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from iofast import pixels
 from iofast.errors import OptionError
-from iofast.loader.canvas import Images, empty, padded
+from iofast.loader.canvas import Canvas, Images, empty, padded
 from iofast.loader.plan import Plan
 from iofast.loader.samples import Samples
 
@@ -22,22 +22,23 @@ def assemble(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, valid:
     """The batch of `rows` (None = all) of `samples`; `valid` (bool) says which of them are no filling."""
     columns = _mapped(plan, samples, rows) if plan.mapper else _columns(plan, samples, rows)
     sizes = None
-    if "image" in columns:
+    if "image" in columns and "image" not in plan.collates:
         columns["image"], sizes = _finished(plan, columns["image"])
     if plan.dataset.fields is None:
         return _pair(plan, columns)
     if sizes is not None:
         columns["size"] = sizes
-    return columns | {"valid": torch.from_numpy(valid)}
+    return columns | {"valid": torch.from_numpy(valid.copy())}  # the consumer's own
 
 
 def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dict[str, Any]:
     chosen: Any = slice(None) if rows is None else rows
     made: dict[str, Any] = {}
     for name in plan.fields:
-        if name == "image":
-            assert samples.canvas is not None
-            images = samples.canvas.images()
+        if name in plan.collates:
+            made[name] = plan.collate(name, _listed(samples, name, rows))
+        elif name == "image":
+            images = cast(Canvas, samples.canvas).images()
             made[name] = images if rows is None else _chosen(images, rows)
         elif name == "label":
             made[name] = torch.from_numpy(samples.located.label[chosen].astype(np.int64))
@@ -51,6 +52,12 @@ def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dic
     return made
 
 
+def _listed(samples: Samples, name: str, rows: NDArray[np.intp] | None) -> list[Any]:
+    """The values of a field, sample by sample, for a function that collates them."""
+    images = None if samples.canvas is None else samples.canvas.images()
+    return [samples.sample(row, images)[name] for row in (range(len(samples)) if rows is None else rows.tolist())]
+
+
 def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dict[str, Any]:
     """Columns of what the user's function made: images stay where they are if it left them there."""
     numbers = range(len(samples)) if rows is None else rows.tolist()
@@ -59,9 +66,12 @@ def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dict
     for sample in made:
         if sample.keys() != made[0].keys():
             raise OptionError(f"map_sample returned {sorted(sample)} for one sample and {sorted(names)} for another")
+    plan.check_reserved(names, "map_sample returned")
     columns = {name: [sample[name] for sample in made] for name in names}
     return {
-        name: _images(plan, samples, values, rows) if name == "image" else plan.collate(name, values)
+        name: _images(plan, samples, values, rows)
+        if name == "image" and name not in plan.collates
+        else plan.collate(name, values)
         for name, values in columns.items()
     }
 
@@ -70,12 +80,21 @@ def _images(plan: Plan, samples: Samples, images: list[Any], rows: NDArray[np.in
     own = None if samples.canvas is None else samples.canvas.images()
     if isinstance(own, torch.Tensor) and rows is None and _in_place(own, images):
         return own
-    if not all(isinstance(image, torch.Tensor) for image in images):
-        return plan.collate("image", images)
-    if len({(image.shape, image.dtype) for image in images}) > 1:
+    for image in images:
+        if not isinstance(image, torch.Tensor) or image.ndim != 3:
+            found = tuple(image.shape) if isinstance(image, torch.Tensor) else type(image).__name__
+            raise OptionError(
+                f"map_sample must return images that are tensors (C, H, W), found {found}: use another name for it, or "
+                "collate={'image': ...}"
+            )
+    kinds = {(image.shape[0], image.dtype) for image in images}
+    shapes = {tuple(image.shape) for image in images}
+    if len(kinds) > 1 or (len(shapes) > 1 and plan.options.ragged == "raise"):
+        found = " and ".join(map(str, sorted(shapes)[:2] if len(shapes) > 1 else sorted(map(str, kinds))[:2]))
+        raise OptionError(f"map_sample must return images of one shape and dtype, found {found}; see ragged=")
+    if len(shapes) > 1:
         return images
-    stacked = torch.stack(images)
-    return stacked.contiguous(memory_format=plan.options.memory_format) if stacked.ndim == 4 else stacked
+    return torch.stack(images).contiguous(memory_format=plan.options.memory_format)
 
 
 def _in_place(own: torch.Tensor, images: list[Any]) -> bool:
@@ -99,8 +118,6 @@ def _finished(plan: Plan, images: Any) -> tuple[Any, torch.Tensor | None]:
     """Pixel operations, where they are done on the CPU, and padding; the sizes (height, width) of what was padded."""
     if isinstance(images, torch.Tensor):
         return _applied(plan, images, own_memory=True), None
-    if not all(isinstance(image, torch.Tensor) for image in images):
-        return images, None
     images = [_applied(plan, image.unsqueeze(0), own_memory=False)[0] for image in images]
     if plan.options.ragged != "pad":
         return images, None

@@ -17,6 +17,8 @@ from iofast.loader.tally import Contexts
 
 ATTEMPTS = 32  # replacements of one sample: where half of all are broken, one position in four billion uses them up
 
+SYSTEMATIC = 8  # of so many all fail only where the data is not there, and drawing others would hide it
+
 
 class Made(NamedTuple):
     """A finished batch; `valid` (bool, (N,)) is False where a sample only fills up."""
@@ -46,21 +48,15 @@ class BatchJob(Job[Made, Slice]):
         return [Slice(start, min(start + SLICE, rows)) for start in range(0, rows, SLICE)]
 
     def run(self, number: int, part: Slice) -> None:
-        self._samples.make(self._contexts.context(number), *part)
+        self._samples.make(self._contexts.context(number), self._contexts.stages, *part)
 
     def finish(self) -> Made:
         samples, valid, rows = self._samples, self._valid, None
         del self._samples  # the batch may wait for long, and its bytes are wanted for the next
-        failures = samples.failures()
-        if failures:
-            action = self._plan.options.on_error
-            # all of several: the data is not there, and drawing others would only hide it
-            all_failed = len(failures) == len(samples) and (len(samples) > 1 or action == "drop")
-            if action == "raise" or all_failed:
-                raise _error(failures, len(samples))
-            if action == "replace":
-                failures += self._replace(samples)
-            else:
+        failures: list[Failure] = []
+        if samples.reasons:
+            failures = self._settle(samples)
+            if samples.reasons:  # to be left out
                 rows = np.array([row for row in range(len(samples)) if row not in samples.reasons], np.intp)
                 valid = valid[rows]
         batch = assemble(self._plan, samples, rows, valid)
@@ -69,21 +65,35 @@ class BatchJob(Job[Made, Slice]):
             batch = function(batch)
         return Made(batch, valid, failures)
 
-    def _replace(self, samples: Samples) -> list[Failure]:
-        """Draw other samples for those that failed, until none does; the failures on the way."""
+    def _settle(self, samples: Samples) -> list[Failure]:
+        """Raise, or draw other samples, or leave in `reasons` which rows are to be left out. What failed, but filling:
+        that is another rank's, which counts it."""
+        failures, action = samples.failures(), self._plan.options.on_error
+        if action == "raise" or len(failures) == len(samples) >= SYSTEMATIC:
+            raise _error(failures, len(samples))
+        filling = set(samples.positions[~self._valid].tolist())
+        if action == "replace":
+            failures += self._replace(samples, sorted(samples.reasons))
+        elif len(samples.reasons) == len(samples):  # no batch is empty: other ranks wait for this one's
+            failures += self._replace(samples, [0])
+        return [failure for failure in failures if failure.position not in filling]
+
+    def _replace(self, samples: Samples, rows: list[int]) -> list[Failure]:
+        """Draw other samples for `rows` until none fails; the failures on the way."""
         failures: list[Failure] = []
         for attempt in range(1, ATTEMPTS + 1):
-            rows = np.array(sorted(samples.reasons), np.intp)
-            if not len(rows):
+            left = np.array([row for row in rows if row in samples.reasons], np.intp)
+            if not len(left):
                 return failures
-            others = Samples(self._plan, self._epoch, samples.positions[rows], attempt, samples)
+            others = Samples(self._plan, self._epoch, samples.positions[left], attempt, samples)
             with self._contexts.spare() as context:
-                others.make(context, 0, len(others))
+                others.make(context, self._contexts.stages, 0, len(others))
             failures += others.failures()
-            good = np.array([row for row in range(len(rows)) if row not in others.reasons], np.intp)
-            samples.take(rows[good], others, good)
-        if samples.reasons:
-            raise DecodeError(f"{failures[-1]}; the {ATTEMPTS} samples drawn before it for its place failed too")
+            good = np.array([row for row in range(len(left)) if row not in others.reasons], np.intp)
+            samples.take(left[good], others, good)
+        if any(row in samples.reasons for row in rows):
+            last = failures[-1] if failures else "no other image has the size of this batch"
+            raise DecodeError(f"{last}; the {ATTEMPTS} samples drawn for its place failed too")
         return failures
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from iofast import kernel
 from iofast.containers.base import Payloads
 from iofast.errors import OptionError
 from iofast.loader.buffers import BatchMemory
-from iofast.loader.sizes import apart, apart_bytes, output_sizes
 
 Images = torch.Tensor | list[torch.Tensor]
 
@@ -51,34 +50,63 @@ class Uniform:
         return status
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        assert isinstance(other, Uniform)
-        self._out[rows] = other._out[of]
+        self._out[rows] = cast(Uniform, other)._out[of]
 
     def images(self) -> torch.Tensor:
         return self._images
 
 
 class Ragged:
-    """Every image in a size of its own, which its box says (columns 5 and 4); stored channels-last."""
+    """Every image in a size of its own, which its box says (columns 5 and 4), all in one block of memory.
 
-    def __init__(self, boxes: NDArray[np.int32], memory: BatchMemory) -> None:
+    The images are views of one tensor: so the allocator of page-locked memory knows of a copy of any of them.
+    """
+
+    def __init__(self, boxes: NDArray[np.int32], memory: BatchMemory, memory_format: torch.memory_format) -> None:
         sizes = output_sizes(boxes)
-        self._images = apart(memory.take((apart_bytes(sizes),)).numpy(), sizes)
+        counts = 3 * sizes.prod(axis=1)
+        block = memory.take((rounded_up(int(counts.sum())),))
+        parts = zip(np.cumsum(counts).tolist(), counts.tolist(), sizes.tolist(), strict=True)
+        self._images = [
+            _image(block[end - count : end], height, width, memory_format) for end, count, (height, width) in parts
+        ]
 
     def decode(
         self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
     ) -> NDArray[np.int32]:
         status = np.zeros(len(boxes), np.int32)
-        kernel.decode_each(context, source, boxes, flips, self._images[start : start + len(boxes)], status)
+        outs = [image.permute(1, 2, 0).numpy() for image in self._images[start : start + len(boxes)]]
+        kernel.decode_each(context, source, boxes, flips, outs, status)
         return status
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        assert isinstance(other, Ragged)
+        images = other.images()
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self._images[row] = other._images[source]
+            self._images[row] = images[source]
 
     def images(self) -> list[torch.Tensor]:
-        return [torch.from_numpy(image).permute(2, 0, 1) for image in self._images]
+        return list(self._images)
+
+
+def _image(memory: torch.Tensor, height: int, width: int, memory_format: torch.memory_format) -> torch.Tensor:
+    """(3, height, width) over all of `memory`, stored as `memory_format` says."""
+    if memory_format == torch.contiguous_format:
+        return memory.view(3, height, width)
+    return memory.view(height, width, 3).permute(2, 0, 1)
+
+
+def output_sizes(boxes: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Height and width of what each row of `boxes` makes, int64 (N, 2), where the pipeline has no fixed size.
+
+    At least 1: an image of unknown size has a box of zeros, and the kernel says of it what is wrong.
+    """
+    return np.maximum(boxes[:, 5:3:-1], 1).astype(np.int64)
+
+
+def rounded_up(count: int) -> int:
+    """To a multiple of an eighth of the power of two below: blocks of nearly the same size can be used again."""
+    step = 1 << max(0, count.bit_length() - 4)
+    return -(-count // step) * step
 
 
 def size_of(boxes: NDArray[np.int32]) -> tuple[int, int]:
@@ -106,9 +134,11 @@ def empty(
 
 
 def padded(images: list[torch.Tensor], memory_format: torch.memory_format) -> torch.Tensor:
-    """(N, 3, H, W) of the largest height and width, images at the upper left, zeros elsewhere."""
+    """(N, C, H, W) of the largest height and width, images at the upper left, zeros elsewhere."""
     height, width = max(image.shape[1] for image in images), max(image.shape[2] for image in images)
-    batch = images[0].new_zeros((len(images), 3, height, width)).contiguous(memory_format=memory_format)
+    batch = (
+        images[0].new_zeros((len(images), images[0].shape[0], height, width)).contiguous(memory_format=memory_format)
+    )
     for row, image in enumerate(images):
         batch[row, :, : image.shape[1], : image.shape[2]] = image
     return batch

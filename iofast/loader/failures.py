@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from iofast.errors import ErrorBudgetError
 
 REMEMBERED = 1000  # failures kept with name and reason; all are counted
+EPOCHS = 8  # whose budgets are kept: iterators of as many may be in use at once
 
 OnError = Literal["raise", "replace", "drop"]
 
@@ -32,28 +33,34 @@ class Failure(NamedTuple):
 class Ledger:
     """The failures of the batches that a loader has returned: each is counted, logged and held against the budget once.
 
-    What was made ahead and never returned is not in it. `max_errors` is how many one epoch may have.
+    What was made ahead and never returned is not in it. `max_errors` is how many an epoch may have on this rank; an
+    epoch that is gone on with goes on counting.
     """
 
     def __init__(self, action: OnError, max_errors: int | None) -> None:
         self.errors = 0
         self.recent: deque[Failure] = deque(maxlen=REMEMBERED)
         self._action, self._max_errors = action, max_errors
+        self._epochs: dict[int, int] = {}  # the newest few
 
-    def add(self, failures: Sequence[Failure], before: int) -> int:
-        """Take those of one batch; `before` is how many the epoch had. How many it has now.
-
-        Raises `ErrorBudgetError` where these are too many.
-        """
-        done = "replaced" if self._action == "replace" else "dropped"
-        for failure in failures:
-            _log.warning("%s (%s at position %d of epoch %d)", failure, done, failure.position, failure.epoch)
-        self.errors += len(failures)
-        self.recent.extend(failures)
-        total = before + len(failures)
-        if failures and self._max_errors is not None and total > self._max_errors:
+    def check(self, failures: Sequence[Failure]) -> None:
+        """Raise `ErrorBudgetError` where a batch with these would be one too many."""
+        if not failures or self._max_errors is None:
+            return
+        total = self._epochs.get(failures[0].epoch, 0) + len(failures)
+        if total > self._max_errors:
             raise ErrorBudgetError(
                 f"{total} samples of epoch {failures[-1].epoch} could not be made, max_errors allows "
                 f"{self._max_errors}; the last was {failures[-1]}"
             )
-        return total
+
+    def add(self, failures: Sequence[Failure]) -> None:
+        """Take those of a batch that is handed over."""
+        done = "replaced" if self._action == "replace" else "dropped"
+        for failure in failures:
+            _log.warning("%s (%s at position %d of epoch %d)", failure, done, failure.position, failure.epoch)
+            self._epochs[failure.epoch] = self._epochs.get(failure.epoch, 0) + 1
+        while len(self._epochs) > EPOCHS:
+            del self._epochs[min(self._epochs)]
+        self.errors += len(failures)
+        self.recent.extend(failures)

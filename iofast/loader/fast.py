@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import torch
 
 from iofast import kernel, pixels
 from iofast.dataset import FastDataset
-from iofast.errors import OptionError, StateError
+from iofast.errors import StateError
 from iofast.loader.assemble import Batch
 from iofast.loader.auto import Auto, Setting, State, first
 from iofast.loader.batches import BatchJob, Made, Slice
@@ -28,9 +29,12 @@ from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Prefetch
 from iofast.loader.state import Progress
 from iofast.loader.stats import LoaderStats
-from iofast.loader.tally import Contexts
+from iofast.loader.tally import Contexts, Epoch
 from iofast.machine import cores_of_rank
+from iofast.order import MAX_SEED
+from iofast.order.base import check_whole
 from iofast.stall import StallClock
+from iofast.telemetry import Stages
 from iofast.transforms import Pipeline, Transform
 
 
@@ -93,6 +97,11 @@ class FastLoader(Iterable[Any]):
         self._start: tuple[int, int] | None = (0, 0)  # (epoch, batch) of the next one, where it was said
         self._wanted: int | None = None  # the epoch that set_epoch said since the newest iterator was made
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, in this process or another, is at the same place and makes its own threads."""
+        options = {each.name: getattr(self.options, each.name) for each in fields(LoaderOptions)}
+        return _anew, (self.dataset, options, self._here())
+
     def __len__(self) -> int:
         """Batches per epoch and rank."""
         return self._plan.schedule.count
@@ -133,8 +142,7 @@ class FastLoader(Iterable[Any]):
 
         Not needed: without it each `iter()` begins the epoch after the last.
         """
-        if epoch < 0:
-            raise OptionError(f"epoch must be 0 or more, found {epoch}")
+        epoch = check_whole("epoch", epoch, 0, MAX_SEED)
         if self._start is None:
             self._wanted = epoch  # the newest iterator may still go on: where it is then is what counts
         elif self._start[0] != epoch:
@@ -151,7 +159,7 @@ class FastLoader(Iterable[Any]):
     def peek(self) -> Batch:
         """The batch that would come next, without taking it: nothing of the loader's place or counts changes."""
         epoch, batch = self._here()
-        made = self._prefetch(Contexts(self._plan.decode), epoch, batch, batch + 1)
+        made = self._prefetch(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
         try:
             return self._deliver(next(made).batch)
         finally:
@@ -174,9 +182,8 @@ class FastLoader(Iterable[Any]):
 
     def _here(self) -> tuple[int, int]:
         """(epoch, batch) to go on at."""
-        if self._start is not None:
-            return self._start
-        assert self._progress is not None
+        if self._start is not None or self._progress is None:
+            return self._start or (0, 0)
         here = self._progress.next
         return here if self._wanted is None or self._wanted == here[0] else (self._wanted, 0)
 
@@ -193,45 +200,43 @@ class FastLoader(Iterable[Any]):
         return progress.epoch + 1, 0
 
     def _batches(self, progress: Progress) -> Iterator[Batch]:
-        plan, errors = self._plan, 0
-        clock = plan.clock.begin(progress.epoch)
-        clock.waiting()
-        contexts, ahead = Contexts(plan.decode), plan.readahead(progress.epoch)
-        if ahead is not None:
-            ahead.ask(progress.batch)
-        made = self._prefetch(contexts, progress.epoch, progress.batch, progress.count)
-        counted = plan.tally.begin(contexts, made)
-        auto = Auto(made, plan.limits, self._auto) if self.options.num_workers == "auto" else None
-        clock.began()
-        try:
+        plan = self._plan
+        timing = plan.clock.begin(progress.epoch)
+        timing.waiting()
+        contexts, ahead = Contexts(plan.decode, plan.stages), plan.readahead(progress.epoch)
+        with ExitStack() as ends:  # each is called, also where a Ctrl-C comes within another; the last one first
+            epoch = Epoch(contexts)
+            ends.callback(plan.tally.end, plan.tally.begin(epoch))
+            ends.callback(timing.left)
+            if ahead is not None:
+                ends.callback(ahead.close)
+                ahead.ask(progress.batch)
+            made = self._prefetch(contexts, progress.epoch, progress.batch, progress.count)
+            ends.callback(made.close)
+            epoch.made_by(made)
+            auto = Auto(made, plan.limits, self._auto) if self.options.num_workers == "auto" else None
+            timing.began()
             while True:
-                clock.waiting()
+                timing.waiting()
                 plan.stages.queue.observe(made.ready, made.depth)
                 result = next(made, None)
                 if result is None:
                     return
-                clock.arrived()
-                batch, valid, failures = result
-                del result  # whoever takes the batch is to be the only one that holds it
-                errors = self._ledger.add(failures, errors)
-                self.last_valid = torch.from_numpy(valid)
-                batch = self._deliver(batch)
-                progress.batch += 1
-                progress.fresh = False
+                timing.arrived()
+                self._ledger.check(result.failures)
+                held = [self._deliver(result.batch)]
+                self.last_valid = torch.from_numpy(result.valid)
+                self._ledger.add(result.failures)
                 if ahead is not None:
-                    ahead.ask(progress.batch)
-                clock.got(len(valid))
-                yield batch
-                del batch  # or it would live until the next one is there
+                    ahead.ask(progress.batch + 1)
+                timing.got(len(result.valid))
+                del result  # whoever takes the batch is to be the only one that holds it
+                progress.fresh = False
+                progress.batch += 1  # the last thing before it is handed over: a Ctrl-C up to here loses nothing
+                yield held.pop()
                 if auto is not None:
                     auto.watch()
                     self._auto = auto.state
-        finally:
-            made.close()
-            if ahead is not None:
-                ahead.close()
-            clock.left()
-            plan.tally.end(counted)
 
     def _setting(self) -> Setting:
         limits = self._plan.limits
@@ -258,6 +263,12 @@ class FastLoader(Iterable[Any]):
                 made: Batch = self.options.map_batch(batch)
                 return made
         return batch
+
+
+def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:
+    loader = FastLoader(dataset, **options)
+    loader._start = here
+    return loader
 
 
 def _moved(plan: Plan, batch: Batch) -> Batch:

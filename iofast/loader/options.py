@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import index
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from iofast import pixels
@@ -14,6 +14,7 @@ from iofast.errors import OptionError
 from iofast.loader.failures import OnError
 from iofast.loader.mapping import SampleFunction
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
+from iofast.order.base import check_whole
 from iofast.transforms import Pipeline, Transform
 from iofast.transforms import compile as compile_transform
 
@@ -56,8 +57,9 @@ class LoaderOptions:
                     (of raw pixels only the strips that a crop needs are used); None: damage is not looked for
     truncated       "strict": a JPEG that ends early or is damaged is an error; "accept": what can be decoded of it
     on_error        a sample that cannot be made: "raise", "replace" it by another, drawn from (seed, epoch, position,
-                    attempt), or "drop" it, which leaves the batch shorter. A batch in which all fail always raises
-    max_errors      so many samples of an epoch may fail before ErrorBudgetError; None = any number
+                    attempt), or "drop" it, which leaves the batch shorter, but never empty. Where all of 8 or more
+                    fail it raises
+    max_errors      so many failures an epoch may have on this rank before ErrorBudgetError; None = any number
     ragged          images of different sizes: "raise", a "list" of (3, h, w) tensors, "pad" with zeros to the largest
     collate         field name -> function from the list of a batch's values to what the batch has there
     map_sample      function (sample dictionary, numpy Generator) -> dictionary, called for each sample after decoding
@@ -93,31 +95,41 @@ class LoaderOptions:
     world_size: int | None = None
 
     def __post_init__(self) -> None:
-        _check_whole("batch_size", self.batch_size, 1, MAX_SAMPLES)
-        _check_whole("seed", self.seed, 0, MAX_SEED)
-        if self.prefetch != "auto":
-            _check_whole("prefetch (or 'auto')", self.prefetch, 1, MAX_PREFETCH)
-        if self.num_workers != "auto":
-            _check_whole("num_workers (or 'auto')", self.num_workers, 1, MAX_WORKERS)
+        self._check_numbers()
         for name, allowed in _CHOICES.items():
             _check_choice(name, getattr(self, name), allowed)
-        _check_whole("map_processes", self.map_processes, 0, MAX_WORKERS)
-        if self.max_errors is not None:
-            _check_whole("max_errors", self.max_errors, 0, MAX_SAMPLES)
         self._check_order()
         self._check_functions()
         if self.memory_format not in (torch.channels_last, torch.contiguous_format):
             raise OptionError(f"memory_format must be channels_last or contiguous_format, found {self.memory_format}")
         if (self.rank is None) != (self.world_size is None):
             raise OptionError(f"rank and world_size go together, found {self.rank} and {self.world_size}")
-        if self.rank is not None and self.world_size is not None:
-            _check_whole("world_size", self.world_size, 1, MAX_SAMPLES)
-            _check_whole("rank", self.rank, 0, self.world_size - 1)
         pipeline = compile_transform(self.transform)
         if self.transform is not None:
             object.__setattr__(self, "transform", pipeline)  # what was given may be an iterator, now at its end
         pixels.check_dtype(pipeline.ops, self.dtype)
         object.__setattr__(self, "device", _checked_device(self.device))
+
+    def _check_numbers(self) -> None:
+        """Whole numbers, of whatever type, become Python's: a state has to be fit for JSON."""
+        ranges = {"batch_size": (1, MAX_SAMPLES), "seed": (0, MAX_SEED), "map_processes": (0, MAX_WORKERS)}
+        ranges |= {"prefetch": (1, MAX_PREFETCH), "num_workers": (1, MAX_WORKERS), "max_errors": (0, MAX_SAMPLES)}
+        ranges |= {"world_size": (1, MAX_SAMPLES), "rank": (0, (self.world_size or 1) - 1)}
+        for name, (low, high) in ranges.items():
+            value = getattr(self, name)
+            if value is None and name in ("max_errors", "rank", "world_size"):
+                continue
+            if name in ("prefetch", "num_workers"):
+                if isinstance(value, str) and value == "auto":
+                    continue
+                object.__setattr__(self, name, check_whole(f"{name} (or 'auto')", value, low, high))
+            else:
+                object.__setattr__(self, name, check_whole(name, value, low, high))
+        for name in ("shuffle", "drop_last"):
+            if not isinstance(value := getattr(self, name), bool | np.bool_):
+                raise OptionError(f"{name} must be True or False, found {value!r}")
+        if self.max_errors is not None and self.on_error == "raise":
+            raise OptionError("max_errors goes with on_error='replace' or 'drop': with 'raise' the first one raises")
 
     @property
     def mode(self) -> Mode:
@@ -138,6 +150,8 @@ class LoaderOptions:
         for name in ("map_sample", "map_batch"):
             if (value := getattr(self, name)) is not None and not callable(value):
                 raise OptionError(f"{name} must be callable, found {value!r}")
+        if not isinstance(self.collate or {}, Mapping):
+            raise OptionError(f"collate must map field names to functions, found {self.collate!r}; see map_batch")
         for name, value in (self.collate or {}).items():
             if not callable(value):
                 raise OptionError(f"collate[{name!r}] must be callable, found {value!r}")
@@ -149,11 +163,6 @@ def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None
     if value not in allowed:
         *most, last = map(repr, allowed)
         raise OptionError(f"{name} must be {', '.join(most)} or {last}, found {value!r}")
-
-
-def _check_whole(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, SupportsIndex) or not low <= index(value) <= high:
-        raise OptionError(f"{name} must be a whole number from {low} to {high}, found {value!r}")
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +48,8 @@ class Plan:
         self.fields = PAIR if dataset.fields is None else dataset.fields
         self.stored = tuple(name for name in self.fields if name not in PSEUDO_FIELDS)  # those that are read
         self.with_images = "image" in self.fields
+        self.collates = dict(options.collate or {})
+        self._check_names()
         self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
         self.device = torch.device(options.device)
         self.limits = self._limits()
@@ -77,6 +80,22 @@ class Plan:
             rank=self.rank,
             world_size=self.world_size,
         )
+
+    def check_reserved(self, names: Iterable[str], where: str) -> None:
+        """Raise `OptionError` where names of a batch's dictionary are those that the loader itself puts there."""
+        own = {"valid"} | ({"size"} if self.options.ragged == "pad" else set())
+        if self.dataset.fields is not None and (taken := sorted(own & set(names))):
+            raise OptionError(f"{where} the name {taken[0]!r}, under which a batch has something of the loader's own")
+
+    def _check_names(self) -> None:
+        self.check_reserved(self.fields, "the dataset's fields have")
+        if (unknown := sorted(set(self.collates) - set(self.fields))) and self.options.map_sample is None:
+            raise OptionError(f"collate has {unknown[0]!r}, and a sample has only {', '.join(self.fields)}")
+        if "image" in self.collates and (self.pipeline.ops or self.options.dtype != torch.uint8):
+            raise OptionError(
+                "collate['image'] gets uint8 images and takes the place of pixel operations: leave dtype and "
+                "Normalize out, or collate in map_batch"
+            )
 
     @property
     def ranks_may_part(self) -> bool:
@@ -115,7 +134,7 @@ class Plan:
 
     def collate(self, name: str, values: list[Any]) -> Any:
         """The values of one field of a batch: by the user's function for it, or as `fields.collate` does."""
-        function = (self.options.collate or {}).get(name)
+        function = self.collates.get(name)
         return collate(values) if function is None else function(values)
 
     def _ordered(self) -> tuple[Order, Schedule]:

@@ -161,8 +161,8 @@ class Prefetch(Generic[T, S]):
         # finalizer ends them before the memory they write to goes
         self._finalizer = weakref.finalize(self, _end, self._threads, self._shared, self._pid)
         self._life.start()
-        for _ in range(num_workers):
-            self._add_thread()
+        self._add_thread()  # one there must be
+        self._employ(num_workers)
         self._ask(start + depth)
 
     @property

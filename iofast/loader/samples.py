@@ -6,7 +6,7 @@ Nothing here raises for a sample that cannot be made: it is noted, and whoever a
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from iofast.loader.canvas import Canvas, Ragged, Uniform, size_of
 from iofast.loader.failures import Failure
 from iofast.loader.mapping import Mapper, Sample
 from iofast.loader.plan import Plan
+from iofast.telemetry import Stages
 
 
 class Samples:
@@ -33,7 +34,7 @@ class Samples:
         order = plan.order
         self.indices = order.replacement(epoch, positions, attempt) if attempt else order.indices(epoch, positions)
         self.located: Located = plan.dataset.locate(self.indices)
-        self.reasons: dict[int, str] = {}  # of rows that could not be made
+        self.reasons: dict[int, str] = {}  # of rows that could not be made; "" where nothing is wrong with the sample
         self.values: dict[str, list[Any]] = {name: [None] * len(positions) for name in plan.stored}
         self.mapped: list[Sample | None] = [None] * len(positions)
         draw = Draw(plan.options.seed, epoch, positions, attempt)
@@ -43,10 +44,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def make(self, context: kernel.Context, start: int, stop: int) -> None:
+    def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> None:
         """Rows [start, stop): several threads may do parts of it at the same time."""
         if self.canvas is not None:
-            self._decode(self.canvas, context, start, stop)
+            self._decode(self.canvas, context, stages, slice(start, stop))
         for name in self.values:
             self._read(name, start, stop)
         if self._plan.mapper is not None:
@@ -54,7 +55,7 @@ class Samples:
 
     def failures(self) -> list[Failure]:
         """The rows that could not be made, in order."""
-        return [self._failure(row, self.reasons[row]) for row in sorted(self.reasons)]
+        return [self._failure(row, reason) for row, reason in sorted(self.reasons.items()) if reason]
 
     def take(self, rows: NDArray[np.intp], other: Samples, of: NDArray[np.intp]) -> None:
         """Put the samples `of` another in the place of `rows`; their positions stay."""
@@ -74,7 +75,7 @@ class Samples:
     def sample(self, row: int, images: Any) -> Sample:
         """One sample as a dictionary; `images` are those of all rows."""
         plan = self._plan
-        made: Sample = {name: values[row] for name, values in self.values.items()}
+        made: Sample = {}
         for name in plan.fields:
             if name == "image":
                 made[name] = images[row]
@@ -84,31 +85,33 @@ class Samples:
                 made[name] = int(self.indices[row])
             elif name == "key":
                 made[name] = plan.dataset.reader.keys(self.located.rows(slice(row, row + 1)))[0]
+            else:
+                made[name] = self.values[name][row]
         return made
 
     def _canvas(self, instead: Samples | None) -> Canvas:
         plan, rows = self._plan, len(self)
         memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
         if plan.pipeline.size is None and plan.options.ragged != "raise":
-            return Ragged(self.boxes, memory)
+            return Ragged(self.boxes, memory, plan.options.memory_format)
         if instead is None:
             return Uniform(rows, plan.pipeline.size or size_of(self.boxes), memory, plan.options.memory_format)
-        assert isinstance(instead.canvas, Uniform)
-        height, width = size = instead.canvas.size
+        height, width = size = cast(Uniform, instead.canvas).size
         if plan.pipeline.size is None:
             for row in np.flatnonzero((self.boxes[:, 4] != width) | (self.boxes[:, 5] != height)).tolist():
-                self.reasons[row] = "its size differs from that of the batch"
+                self.reasons[row] = ""  # it would do in another batch
         return Uniform(rows, size, memory, plan.options.memory_format)
 
-    def _decode(self, canvas: Canvas, context: kernel.Context, start: int, stop: int) -> None:
-        stages, begun, read = self._plan.stages, monotonic_ns(), -context.read_ns
+    def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:
+        start, stop = rows.start, rows.stop
+        begun, read = monotonic_ns(), -context.read_ns
         with self._plan.dataset.reader.payloads(self.located, start, stop) as payloads:
             read += monotonic_ns() - begun  # opening files
             source = payloads if self._plan.options.check else payloads._replace(crcs=None)
-            status = canvas.decode(context, source, self.boxes[start:stop], self._flips[start:stop], start)
+            status = canvas.decode(context, source, self.boxes[rows], self._flips[rows], start)
         failed = np.flatnonzero(status).tolist() if status.any() else []
         for row in failed:
-            self.reasons[start + row] = kernel.status_message(int(status[row]))
+            self.reasons.setdefault(start + row, kernel.status_message(int(status[row])))
         read += context.read_ns
         # the bytes with the first slice: to add them up for each takes longer than to count the rest
         nbytes = 0 if start else int(self.located.length.sum())
@@ -122,7 +125,7 @@ class Samples:
         located, dataset = self.located.rows(rows), self._plan.dataset
         self.values[name][rows] = dataset.values(name, self.indices[rows], located, check=check, failed=failed)
         for row, error in failed.items():
-            self.reasons.setdefault(start + row, str(error))
+            self.reasons.setdefault(start + row, str(error).removeprefix(f"{self._name(start + row)}: "))
 
     def _map(self, mapper: Mapper, start: int, stop: int) -> None:
         """The user's function, for each sample that is whole. What it raises is the consumer's: a fault of the program,
@@ -135,5 +138,7 @@ class Samples:
             self.mapped[row] = made
 
     def _failure(self, row: int, reason: str) -> Failure:
-        name = self._plan.dataset.reader.name(int(self.located.indices[row]))
-        return Failure(self._epoch, int(self.positions[row]), self._attempt, name, reason)
+        return Failure(self._epoch, int(self.positions[row]), self._attempt, self._name(row), reason)
+
+    def _name(self, row: int) -> str:
+        return self._plan.dataset.reader.name(int(self.located.indices[row]))

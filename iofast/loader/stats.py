@@ -16,8 +16,8 @@ class LoaderStats:
     images       decoded, whether their batch was returned or not
     ways         how many of them in which way; `kernel.Counts` says what the names mean
     errors       samples of the batches returned that could not be made, each attempt counted
-    stages       read, decode, queue (batches, and the consumer waiting for them) and transfer to a GPU: items, bytes,
-                 seconds of work and of waiting, how full the queue was on average
+    stages       read, decode (images: bytes, seconds of work), queue (batches: seconds that the consumer waited, how
+                 full it was on average) and transfer to a GPU (tensors: bytes)
     meter        the training loop's side: steps, and how long it waited; what `watch` measures
     num_workers  threads at work now, and how many batches they may be ahead
     depth

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from iofast import kernel
 from iofast.loader.prefetch import Prefetch
 from iofast.loader.times import Times
+from iofast.telemetry import Stages
 
 
 class Contexts:
-    """One kernel context per thread of an epoch, and spare ones for work that belongs to no thread."""
+    """One kernel context per thread of an epoch, spare ones for work that belongs to no thread, and the counters."""
 
-    def __init__(self, options: kernel.DecodeOptions) -> None:
-        self._options = options
+    def __init__(self, options: kernel.DecodeOptions, stages: Stages) -> None:
+        self._options, self.stages = options, stages
         self._contexts: dict[int, kernel.Context] = {}
         self._spare: deque[kernel.Context] = deque()
         self._numbers = itertools.count(-1, -1)  # of the spare ones; threads count from 0
@@ -36,8 +37,10 @@ class Contexts:
             context = self._spare.pop()
         except IndexError:
             context = self.context(next(self._numbers))
-        yield context
-        self._spare.append(context)
+        try:
+            yield context
+        finally:
+            self._spare.append(context)
 
     def ways(self) -> Counter[str]:
         """Images by the way they were decoded, so far."""
@@ -57,11 +60,16 @@ class Sum(NamedTuple):
 class Epoch:
     """One that goes on. The threads end when nobody holds the `Prefetch` any more, so it is not held here."""
 
-    def __init__(self, contexts: Contexts, prefetch: Prefetch[Any, Any]) -> None:
-        self._contexts, self._prefetch = contexts, weakref.ref(prefetch)
+    def __init__(self, contexts: Contexts) -> None:
+        self._contexts = contexts
+        self._prefetch: weakref.ref[Prefetch[Any, Any]] | None = None
+
+    def made_by(self, prefetch: Prefetch[Any, Any]) -> None:
+        """Its threads' times count from now on."""
+        self._prefetch = weakref.ref(prefetch)
 
     def sum(self) -> Sum:
-        prefetch = self._prefetch()
+        prefetch = None if self._prefetch is None else self._prefetch()
         return Sum(self._contexts.ways(), Times() if prefetch is None else prefetch.times())
 
 
@@ -78,12 +86,12 @@ class Tally:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def begin(self, contexts: Contexts, prefetch: Prefetch[Any, Any]) -> int:
+    def begin(self, epoch: Epoch) -> int:
         """Count an epoch in; the number is for `end`."""
         number = next(self._numbers)
         with self._lock:
             self._add_up()
-            self._epochs[number] = Epoch(contexts, prefetch)
+            self._epochs[number] = epoch
         return number
 
     def end(self, number: int) -> None:
