@@ -69,7 +69,7 @@ class FastDataset(Dataset[Any]):
                 raise OptionError(f"{name} must be callable, found {value!r}; iofast.transforms go to FastLoader")
         if orientation not in ("apply", "ignore"):
             raise OptionError(f"orientation must be 'apply' or 'ignore', found {orientation!r}")
-        paths = [os.fspath(each) for each in ([path] if isinstance(path, (str, os.PathLike)) else path)]
+        paths = _paths(path)
         self.path: str | list[str] = paths[0] if len(paths) == 1 else paths
         self.reader: Reader = _opened(paths)
         self.transform, self.target_transform = transform, target_transform
@@ -125,7 +125,7 @@ class FastDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples at once: what torch's DataLoader calls for a batch. Raises `DecodeError` naming the image."""
-        asked = np.asarray(indices, np.int64)
+        asked = np.array([operator.index(index) for index in indices], np.int64)
         located = self.locate(asked)
         names = ("image", "label") if self.fields is None else self.fields
         samples = zip(*(self._transformed(name, asked, located) for name in names), strict=True)
@@ -257,6 +257,13 @@ class FastDataset(Dataset[Any]):
             self._local.context = kernel.Context(_EXACT)
         context: kernel.Context = self._local.context
         return context
+
+
+def _paths(path: Path | Sequence[Path]) -> list[str]:
+    given: list[Any] = list(path) if isinstance(path, list | tuple) else [path]
+    if not given or not all(isinstance(each, str | os.PathLike) for each in given):
+        raise OptionError(f"path must be a path, or a list of paths, found {path!r}")
+    return [os.fspath(each) for each in given]
 
 
 def _opened(paths: Sequence[str]) -> Reader:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -38,7 +38,7 @@ def check_fields(fields: Sequence[str] | None, manifest: Manifest, where: str) -
         if not has_image:
             raise OptionError(f"{where} has no images: say fields=, any of {', '.join(known)}")
         return None
-    names = () if isinstance(fields, str) else tuple(fields)
+    names = tuple(fields) if isinstance(fields, Iterable) and not isinstance(fields, str) else ()
     if not names or len(set(names)) < len(names):
         raise OptionError(f"fields must be a list of names, each once, found {fields!r}")
     for name in names:

@@ -69,7 +69,7 @@ class Selection:
 
     def pick(self, name: str, wanted: ArrayLike) -> Selection:
         """The samples `wanted` alone, in that order, repeats and all. `name` is what messages call them."""
-        given = np.asarray(wanted)
+        given = _array(name, wanted)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise OptionError(f"{name} must be whole numbers in one dimension, found {given.dtype} {given.shape}")
         try:
@@ -80,7 +80,7 @@ class Selection:
 
     def keep(self, chosen: ArrayLike) -> Selection:
         """What a filter's answer leaves: a mask with a bool for each sample, or the places of those to keep."""
-        answer = np.asarray(chosen)
+        answer = _array("what filter returns", chosen)
         if answer.dtype != np.bool_:
             return self.pick("what filter returns", answer)
         if answer.shape != (len(self),):
@@ -111,6 +111,13 @@ class Selection:
         if self._picked is not None:
             digest.update(np.ascontiguousarray(self._picked, "<i8").data)
         return f"sha256:{digest.hexdigest()}"
+
+
+def _array(name: str, values: ArrayLike) -> NDArray[np.generic]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise OptionError(f"{name} must be an array in one dimension: {error}") from None
 
 
 def of_split(manifest: Manifest, split: str | None, path: object) -> Selection:

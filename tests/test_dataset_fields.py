@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,3 +174,28 @@ def test_records_without_images(tmp_path: Path) -> None:
 def test_a_folder(tmp_path: Path) -> None:
     dataset = FastDataset(write_folder(tmp_path / "b", IMAGES), fields=["json", "label", "key", "jpg"])
     assert dataset[5] == {"json": {"path": "cat/00005.jpg"}, "label": 2, "key": "00000005", "jpg": IMAGES[5]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": None}, "path must be a path, or a list of paths, found None"),
+        ({"path": []}, r"path must be a path, or a list of paths, found \[\]"),
+        ({"fields": 5}, "fields must be a list of names, each once, found 5"),
+        ({"indices": [[1], [2, 3]]}, "indices must be an array in one dimension"),
+        ({"filter": lambda columns: [[1], [2, 3]]}, "what filter returns must be an array in one dimension"),
+    ],
+)
+def test_wrong_arguments_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with open_writer(tmp_path / "set.lmdb") as writer:
+        writer.write({"cls": 1})
+    given = {"path": tmp_path / "set.lmdb", "fields": ["label"]} | options
+    with pytest.raises(OptionError, match=message):
+        FastDataset(**given)
+
+
+def test_indices_are_not_rounded(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "set.lmdb") as writer:
+        writer.write({"cls": 1})
+    with pytest.raises(TypeError):
+        FastDataset(tmp_path / "set.lmdb", fields=["label"]).__getitems__([0.7])  # type: ignore[list-item]
