@@ -101,15 +101,8 @@ class Order(ABC):
         return {"mode": self.mode, "count": self.count, "length": self.length, **self._options()}
 
     @property
-    def sharded(self) -> bool:
-        """Whether every rank has an order of its own already, so that its positions are not to be dealt to ranks."""
-        return False
-
-    def window(self, epoch: int, position: int) -> range | None:  # noqa: ARG002 (only block-local orders have one)
-        """The positions whose samples are read together with that at `position`: a few runs of neighbours.
-
-        Readahead sorts the `indices` of the window and reads the runs. None where an order has no windows.
-        """
+    def sharded(self) -> tuple[int, int] | None:
+        """(rank, number of ranks) of an order that holds one rank's share already: it is not to be dealt to ranks."""
         return None
 
     def checksum(self, epoch: int) -> str | None:  # noqa: ARG002 (only samplers need it)
@@ -141,14 +134,11 @@ class Order(ABC):
     def _part(self, epoch: int, positions: Indices) -> Part | None:
         """What is asked for, checked; None for nothing."""
         least, most = (int(positions.min()), int(positions.max())) if positions.size else (0, 0)
-        self._check(epoch, least, most)
-        return Part(epoch, positions.ravel(), least, most) if positions.size else None
-
-    def _check(self, epoch: int, least: int, most: int) -> None:
         if epoch < 0:
             raise OptionError(f"epoch must be 0 or more, found {epoch}")
         if not 0 <= least <= most < self.length:
             raise OptionError(f"positions must be 0 to {self.length - 1}, found {least} to {most}")
+        return Part(epoch, positions.ravel(), least, most) if positions.size else None
 
 
 class Mode(ABC):

@@ -57,11 +57,6 @@ class _Blocks(Order):
         self._span = options.block * options.window
         self._full = count // options.block  # blocks; a shorter one may follow
 
-    def window(self, epoch: int, position: int) -> range:
-        self._check(epoch, position, position)
-        start = position // self._span * self._span
-        return range(start, min(start + self._span, self.length))
-
     def _indices(self, part: Part) -> Indices:
         key = f"iofast order {self.seed} {part.epoch} blocks"
         places, offsets = np.divmod(self._in_windows(part, key), self._block)

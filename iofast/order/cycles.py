@@ -154,7 +154,8 @@ class Mixed(Mode):
     def _order(self, given: Given) -> Order:
         parts = given.population.parts
         if len(self.weights) != len(parts):
-            raise OptionError(f"weights must be one per dataset, {len(parts)}, found {len(self.weights)}")
+            mixed = " (indices= leaves one dataset of those that it chooses from)" if len(parts) == 1 else ""
+            raise OptionError(f"weights must be one per dataset, {len(parts)}{mixed}, found {len(self.weights)}")
         for number, (weight, part) in enumerate(zip(self.weights, parts, strict=True)):
             if weight and not part:
                 raise OptionError(f"a dataset without samples cannot be mixed in: weight {weight} for dataset {number}")

@@ -72,12 +72,8 @@ class _Repeated(Order):
         self.times, self.inner = times, inner
 
     @property
-    def sharded(self) -> bool:
+    def sharded(self) -> tuple[int, int] | None:
         return self.inner.sharded
-
-    def window(self, epoch: int, position: int) -> range | None:
-        inner = self.inner.window(epoch, position // self.times)
-        return inner and range(inner.start * self.times, min(inner.stop * self.times, self.length))
 
     def checksum(self, epoch: int) -> str | None:
         return self.inner.checksum(epoch)

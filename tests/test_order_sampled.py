@@ -1,0 +1,231 @@
+"""Orders that others make: torch's samplers, and any iterable of indices."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from iofast.errors import OptionError
+from iofast.order import Order, Population, Repeated, Sampled
+
+N = 30
+
+
+def bound(sampler: Any, seed: int = 1, count: int = N) -> Order:
+    return Sampled(sampler).bind(Population(count), seed)
+
+
+def epoch_of(order: Order, epoch: int) -> list[int]:
+    found: list[int] = order.indices(epoch, np.arange(order.length)).tolist()
+    return found
+
+
+class Random:
+    """A sampler as torch's: a length, another order in each epoch, and what it was asked."""
+
+    num_replicas = 1
+
+    def __init__(self, n: int, repeats: bool = True) -> None:
+        self.n, self.repeats, self.runs = n, repeats, 0
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[int]:
+        self.runs += 1
+        return iter(np.random.default_rng(self.epochs[-1] if self.repeats else None).permutation(self.n))
+
+
+class TestRuns:
+    def test_once_per_epoch(self) -> None:
+        sampler = Random(50)
+        order = bound(sampler, count=60)
+        assert order.length == 50
+        threads = [threading.Thread(target=order.indices, args=(3, np.arange(50))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert epoch_of(order, 3) == np.random.default_rng(3).permutation(50).tolist()
+        assert (sampler.runs, sampler.epochs) == (1, [3])
+        for epoch in range(10):
+            order.indices(epoch, np.arange(2))
+        assert sampler.runs == 10  # epoch 3 was still there
+
+    def test_a_sampler_that_does_not_repeat_itself_is_found_out(self) -> None:
+        steady, moody = (bound(Random(50, repeats), count=50) for repeats in (True, False))
+        assert steady.checksum(2) == pickle.loads(pickle.dumps(steady)).checksum(2) != steady.checksum(3)
+        assert moody.checksum(2) == moody.checksum(2)
+        assert moody.checksum(2) != pickle.loads(pickle.dumps(moody)).checksum(2)
+
+    def test_without_length_and_without_epochs(self) -> None:
+        order = bound({3: "c", 1: "a"}.keys(), count=4)
+        assert epoch_of(order, 7) == [3, 1]
+        assert order.describe() == {"mode": "sampled", "count": 4, "length": 2, "sampler": "dict_keys"}
+
+    def test_a_fork_while_another_thread_runs_the_sampler(self) -> None:
+        running, forked = threading.Event(), threading.Event()
+
+        class Slow(list[int]):
+            def __iter__(self) -> Iterator[int]:
+                running.set()
+                forked.wait(60)
+                return iter([2, 0, 1])
+
+        order = bound(Slow(range(3)))
+        thread = threading.Thread(target=order.indices, args=(0, np.arange(3)))
+        thread.start()
+        assert running.wait(60)
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # ends a child that waits for the thread it does not have
+            forked.set()
+            os._exit(epoch_of(order, 0) != [2, 0, 1])
+        forked.set()
+        thread.join()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def test_what_samplers_may_not_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        sampler = Random(5)
+        order = bound(sampler, count=5)
+        sampler.n = 4
+        with pytest.raises(OptionError, match="must give 5 indices in every epoch, found 4 in 0"):
+            order.indices(0, np.array([0]))
+        sampler.n = 7
+        with pytest.raises(OptionError, match="must end after 5 indices, found more in epoch 1"):
+            order.indices(1, np.array([0]))
+        endless = iter(int, 1)
+        monkeypatch.setattr("iofast.order.sampled.UNSIZED", 100)
+        monkeypatch.setattr(Random, "__iter__", lambda self: endless)
+        monkeypatch.delattr(Random, "__len__")
+        with pytest.raises(OptionError, match="must end after 100"):
+            bound(sampler, count=5)
+
+
+DRAWING: dict[str, Callable[[Any], Any]] = {
+    "random": lambda generator: RandomSampler(range(N), generator=generator),
+    "drawn again": lambda generator: RandomSampler(range(N), True, 70, generator),
+    "weighted": lambda generator: WeightedRandomSampler([1.0, 2.0] * (N // 2), 50, generator=generator),
+    "subset": lambda generator: SubsetRandomSampler(range(5, 25), generator),
+}
+
+
+class TestGenerators:
+    @pytest.mark.parametrize("kind", DRAWING)
+    def test_epochs_come_again_whatever_the_generator_given(self, kind: str) -> None:
+        used = torch.Generator().manual_seed(4)
+        torch.rand(3, generator=used)
+        orders = [bound(DRAWING[kind](each)) for each in (None, torch.Generator(), used)]
+        epochs = [epoch_of(orders[0], epoch) for epoch in range(8)]
+        assert len({tuple(each) for each in epochs}) == 8
+        assert [epoch_of(orders[0], epoch) for epoch in range(8)] == epochs  # only four are kept
+        for order in orders[1:]:
+            assert [epoch_of(order, epoch) for epoch in (5, 0)] == [epochs[5], epochs[0]]
+            assert order.checksum(5) == orders[0].checksum(5)
+        assert epoch_of(bound(DRAWING[kind](None), seed=2), 0) != epochs[0]
+
+    @pytest.mark.parametrize("kind", DRAWING)
+    def test_no_state_of_others_changes(self, kind: str) -> None:
+        for generator in (None, torch.Generator().manual_seed(4)):
+            sampler = DRAWING[kind](generator)
+            before = torch.get_rng_state(), generator and generator.get_state()
+            order = bound(sampler)
+            order.checksum(0)
+            epoch_of(order, 1)
+            assert sampler.generator is generator
+            assert torch.equal(torch.get_rng_state(), before[0])
+            assert generator is None or torch.equal(generator.get_state(), before[1])
+
+    def test_they_stay_as_random_as_torch_makes_them(self) -> None:
+        order = bound(DRAWING["random"](None))
+        assert sorted(epoch_of(order, 0)) == list(range(N))
+        weighted = bound(WeightedRandomSampler([0.0, 1.0, 3.0], 40_000), count=3)
+        shares = np.bincount(epoch_of(weighted, 0), minlength=3) / 40_000
+        assert np.abs(shares - [0, 0.25, 0.75]).max() < 0.01  # five standard deviations
+
+    def test_another_librarys_generator_is_left_alone(self) -> None:
+        class Numpys:
+            def __init__(self, generator: Any) -> None:
+                self.generator = generator
+
+            def __iter__(self) -> Iterator[int]:
+                return iter((self.generator or np.random.default_rng(1)).permutation(N))
+
+            def __len__(self) -> int:
+                return N
+
+        given = bound(Numpys(np.random.default_rng(3)))
+        assert epoch_of(given, 0) == np.random.default_rng(3).permutation(N).tolist()
+        assert epoch_of(bound(Numpys(None)), 0) == np.random.default_rng(1).permutation(N).tolist()
+        assert sorted(epoch_of(bound(SequentialSampler(range(N))), 0)) == list(range(N))
+
+
+class TestShares:
+    def test_of_ranks(self) -> None:
+        orders = [bound(DistributedSampler(range(N), 2, rank)) for rank in (0, 1)]  # type: ignore[arg-type]
+        assert [order.sharded for order in orders] == [(0, 2), (1, 2)]
+        assert [Repeated(2, Sampled(range(9))).bind(Population(9)).sharded, bound(range(9)).sharded] == [None, None]
+        assert sorted(epoch_of(orders[0], 1) + epoch_of(orders[1], 1)) == list(range(N))
+        assert bound(DistributedSampler(range(N), 1, 0)).sharded is None  # type: ignore[arg-type]
+
+    def test_descriptions_tell_what_checksums_of_shares_cannot(self) -> None:
+        def told(rank: int = 0, replicas: int = 2, **options: Any) -> dict[str, object]:
+            return bound(DistributedSampler(range(N), replicas, rank, **options)).describe()  # type: ignore[arg-type]
+
+        first = told()
+        assert first == told(1) == told(1, seed=0, shuffle=True, drop_last=False)
+        assert {name: first[name] for name in ("num_replicas", "seed", "shuffle", "drop_last")} == {
+            "num_replicas": 2,
+            "seed": 0,
+            "shuffle": True,
+            "drop_last": False,
+        }
+        others = [told(seed=1), told(shuffle=False), told(drop_last=True), told(replicas=3)]
+        assert first not in others
+
+    def test_of_nobody(self) -> None:
+        sampler = Random(4)
+        sampler.num_replicas = 3
+        with pytest.raises(
+            OptionError, match="the sampler Random must say which of 3 ranks it is for, found rank None"
+        ):
+            bound(sampler)
+
+
+BAD: list[tuple[Callable[[], object], str]] = [
+    (lambda: Sampled(5), "iterable of indices, found int 5"),  # type: ignore[arg-type]
+    (lambda: Sampled("shuffled"), "iterable of indices, found str 'shuffled'"),
+    (lambda: Sampled(BatchSampler([1, 2], 2, False)), r"single indices, found BatchSampler, .* use its \.sampler"),
+    (lambda: Sampled(iter([1])), "once per epoch"),
+    (lambda: bound([]), "gives no samples"),
+    (lambda: bound([0, N]).indices(0, np.array([0])), f"found {N} at position 1 of epoch 0"),
+    (lambda: bound([0, 1.5]).indices(0, np.array([0])), "whole numbers"),
+    (lambda: bound([[0], [1]]).indices(0, np.array([0])), "whole numbers"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), BAD)
+def test_impossible_samplers_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as raised:
+        make()
+    assert "\n" not in str(raised.value)
