@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tempfile
 
 import google_crc32c
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iofast.containers import index
+from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT, IndexView, Rows, Stamp
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import ContainerError
@@ -45,10 +47,16 @@ def chunks(rows: Rows, stamp: Stamp = STAMP) -> list[bytes]:
     return [index.encode_chunk(rows[i : i + index.CHUNK_ROWS].tobytes(), i, fields, stamp) for i in firsts]
 
 
+def in_a_file(parts: list[bytes]) -> FileBytes:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"".join(parts))
+        file.flush()
+        return FileBytes(file.name)
+
+
 def view(parts: list[bytes], described: Manifest) -> IndexView:
     starts = np.cumsum([0, *map(len, parts)]).tolist()
-    data = np.frombuffer(b"".join(parts), np.uint8)
-    return IndexView(data, described, lambda chunk: (starts[chunk], len(parts[chunk])), "here")
+    return IndexView(in_a_file(parts), described, lambda chunk: (starts[chunk], len(parts[chunk])), "here")
 
 
 @given(st.integers(1, 700), st.integers(0, 4), st.integers(0, 1 << 30))
@@ -131,7 +139,7 @@ def test_opening_finds_chunks_only_when_used() -> None:
         asked.append(chunk)
         return (0, len(parts[0])) if chunk == 0 else (len(parts[0]), len(parts[1]))
 
-    own = IndexView(np.frombuffer(b"".join(parts), np.uint8), manifest(len(rows)), find, "here")
+    own = IndexView(in_a_file(parts), manifest(len(rows)), find, "here")
     own.rows(np.array([65_536]))
     own.rows(np.array([65_536]))
     assert asked == [1, 0]  # chunk 0 for the stamp that all must share

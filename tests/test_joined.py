@@ -11,6 +11,7 @@ import pytest
 from loader_sets import CLASSES, photographs, upright, write_folder, write_lmdb
 
 from iofast import kernel, open_reader, open_writer
+from iofast.containers import values as reading
 from iofast.containers.base import Failures, Reader
 from iofast.containers.index import ABSENT
 from iofast.containers.joined import JoinedReader
@@ -194,14 +195,14 @@ def test_a_field_that_one_part_lacks(joined: JoinedReader) -> None:
 def test_only_the_field_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One locate, then one read of each payload, in the order of the file; nothing else."""
     reader = open_reader(place / "a.lmdb")
-    located, real = reader.locate(np.arange(6), "cls"), os.pread
+    located, real = reader.locate(np.arange(6), "cls"), reading.read_at
     calls: list[tuple[int, int]] = []
 
-    def traced(fd: int, length: int, offset: int) -> bytes:
+    def traced(fd: int, offset: int, length: int) -> bytes:
         calls.append((offset, length))
-        return real(fd, length, offset)
+        return real(fd, offset, length)
 
-    monkeypatch.setattr(os, "pread", traced)
+    monkeypatch.setattr(reading, "read_at", traced)
     assert reader.values(np.array([5, 0, 3, 1, 4, 2]), "cls") == [b"2", b"0", b"1", b"0", b"2", b"1"]
     assert calls == sorted(zip(located.offset.tolist(), located.length.tolist(), strict=True))
 
@@ -227,14 +228,14 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 def test_a_file_cut_off_while_it_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = open_reader(place / "a.lmdb")
-    monkeypatch.setattr(os, "pread", lambda *_: b"")
+    monkeypatch.setattr(reading, "read_at", lambda *_: b"")
     with pytest.raises(ContainerError, match=r"00000000: jpg at offset \d+ ends after 0 of \d+ bytes"):
         reader.values(np.array([0]), "jpg")
 
     def broken(*_: object) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "pread", broken)
+    monkeypatch.setattr(reading, "read_at", broken)
     with pytest.raises(ContainerError, match=r"00000000: image at offset \d+ cannot be read: Input/output error"):
         reader.values(np.array([0]))
 

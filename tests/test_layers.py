@@ -20,9 +20,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"opening", "packing", "fields", "selection", "dataset", "loader", "bench", "monitor", "commands"}),
     frozenset({"cli", "__main__"}),
 )
-# Sideways: an error may be raised anywhere; in layer 3 everything may open containers, the loader runs a dataset, and
-# commands run everything.
+# Sideways: an error may be raised anywhere; containers read through the kernel; in layer 3 everything may open
+# containers, the loader runs a dataset, and commands run everything.
 SIDEWAYS = {
+    "containers": {"kernel"},
     "record": {"errors"},
     "ops": {"errors"},
     "__main__": {"cli"},

@@ -100,7 +100,7 @@ class Reader(ABC):
 
     @abstractmethod
     def view(self, index: int, field: str | None = None) -> memoryview:
-        """The payload of one field of one record, without a copy where the container allows it.
+        """The payload of one field of one record, in memory of its own: it outlives the reader.
 
         Checked as a whole against its CRC32C where the index has one. Raises like `locate`.
         """
@@ -142,7 +142,7 @@ class Reader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back descriptors and maps; a later call opens them again."""
+        """Give back descriptors; a later call opens them again."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 """The binary index: one row per record, in chunks of 65,536 (docs/format.md section 3 is its specification).
 
-A reader looks at an index through `IndexView`, which reads it where it lies and checks each run of 256 rows before it
-hands out one of them: opening costs the same for a thousand records as for a hundred million.
+A reader looks at an index through `IndexView`, which reads the rows that are asked for and checks each run of 256 rows
+before it hands out one of them: opening costs the same for a thousand records as for a hundred million.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
 from iofast.record import RAW_FIELDS
@@ -114,20 +115,20 @@ def decode_header(data: bytes, fields: Sequence[str]) -> ChunkHeader:
 
 
 class IndexView:
-    """The rows of an index that lies in `data` (a whole file, as u8), read in place.
+    """The rows of an index that lies in a file, read when they are asked for; no row is kept.
 
-    `find(chunk)` gives offset and length of a chunk in `data`. Any number of threads may use a view: what it remembers
-    (where chunks are, which blocks were checked) is only ever added to. Errors are `ContainerError` that name `where`.
+    `find(chunk)` gives offset and length of a chunk in the file. Any number of threads may use a view: what it
+    remembers (where chunks are, which blocks were checked) is only ever added to. Errors are `ContainerError` that name
+    `where`.
     """
 
-    def __init__(
-        self, data: NDArray[np.uint8], manifest: Manifest, find: Callable[[int], tuple[int, int]], where: str
-    ) -> None:
+    def __init__(self, data: FileBytes, manifest: Manifest, find: Callable[[int], tuple[int, int]], where: str) -> None:
         self._data, self._find, self._where, self._manifest = data, find, where, manifest
         self._dtype = row_dtype(manifest.fields)
-        self._span = np.arange(self._dtype.itemsize, dtype=np.int64)
         self._starts = np.full(chunk_count(manifest.count), -1, np.int64)  # of the first row of each chunk
-        self._checked = np.zeros(chunk_count(manifest.count) * (CHUNK_ROWS // BLOCK_ROWS), np.bool_)
+        blocks = chunk_count(manifest.count) * (CHUNK_ROWS // BLOCK_ROWS)
+        self._checks = np.zeros(blocks, np.uint32)  # of the chunks that were opened: 1.6 MB for 100 million rows
+        self._checked = np.zeros(blocks, np.bool_)
         self._stamp: Stamp | None = None
 
     def stamp(self) -> Stamp:
@@ -151,9 +152,9 @@ class IndexView:
         unseen = blocks[~self._checked[blocks]]
         for block in np.unique(unseen).tolist():
             self._check(block)
-        # one gather for all chunks: 60 µs for 256 rows out of 1.28 million, against 150 µs chunk by chunk
+        # one gather for all chunks: 256 rows of 1.28 million in 70 µs, with one wait for the GIL instead of 256
         begin = starts + (indices & (CHUNK_ROWS - 1)) * self._dtype.itemsize
-        rows: Rows = self._data[begin[:, None] + self._span].view(self._dtype).reshape(len(indices))
+        rows: Rows = self._data.gather(begin, self._dtype.itemsize).view(self._dtype).reshape(len(indices))
         self._check_rows(rows)
         return rows
 
@@ -164,7 +165,7 @@ class IndexView:
             expected = chunk_size(own, self._manifest.fields)
             if length != expected:
                 raise ContainerError(f"it has {length} bytes, expected {expected}")
-            head = self._data[offset : offset + HEADER_SIZE + 4 * _blocks(own)].tobytes()
+            head = self._data[offset : offset + HEADER_SIZE + 4 * _blocks(own)]
             header = decode_header(head, self._manifest.fields)
             if (header.first, header.rows) != (chunk * CHUNK_ROWS, own):
                 raise ContainerError(f"it begins at row {header.first} and has {header.rows}, expected {own}")
@@ -172,7 +173,9 @@ class IndexView:
                 raise ContainerError(f"its stamp is {header.stamp}, that of chunk 0 is {self.stamp()}")
         except ContainerError as error:
             raise ContainerError(f"{self._where}: index chunk {chunk} at offset {offset}: {error}") from None
-        self._starts[chunk] = offset + len(head)
+        first = chunk * (CHUNK_ROWS // BLOCK_ROWS)
+        self._checks[first : first + _blocks(own)] = np.frombuffer(head, "<u4", offset=HEADER_SIZE)
+        self._starts[chunk] = offset + len(head)  # last: for other threads it is open now
         return header.stamp
 
     def _check(self, block: int) -> None:
@@ -182,9 +185,7 @@ class IndexView:
         start = int(self._starts[chunk])
         at = start + own * BLOCK_ROWS * self._dtype.itemsize
         end = start + min(count, (own + 1) * BLOCK_ROWS) * self._dtype.itemsize
-        check = start - 4 * _blocks(count) + 4 * own
-        expected = _U32.unpack(self._data[check : check + 4].tobytes())[0]
-        if google_crc32c.value(self._data[at:end].tobytes()) != expected:
+        if google_crc32c.value(self._data[at:end]) != self._checks[block]:
             first = block * BLOCK_ROWS
             raise ContainerError(
                 f"{self._where}: the index is damaged at offset {at}: the CRC32C of rows {first} … differs"

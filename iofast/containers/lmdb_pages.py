@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from mmap import mmap
 from typing import NamedTuple
 
+from iofast.containers.file_bytes import FileBytes
 from iofast.errors import ContainerError
 
 MAGIC = 0xBEEFC0DE
@@ -53,6 +53,16 @@ class Meta(NamedTuple):
         return (self.last_page + 1) * self.page_size
 
 
+class Page(NamedTuple):
+    """A branch or leaf page, its header checked: all of its bytes, and where it stands in the file."""
+
+    data: bytes
+    at: int
+    kind: int
+    lower: int
+    upper: int
+
+
 class Branch(NamedTuple):
     """A decoded branch page: child i holds the keys from keys[i] to below keys[i + 1]."""
 
@@ -65,16 +75,16 @@ def is_lmdb(head: bytes) -> bool:
     return len(head) >= 24 and _META.unpack_from(head[:40].ljust(40, b"\0"), PAGE_HEADER)[0] == MAGIC
 
 
-def read_meta(data: mmap | bytes, where: str) -> Meta:
+def read_meta(data: FileBytes | bytes, where: str) -> Meta:
     """The newest meta page of an LMDB file. Raises `ContainerError` naming `where` if either is not right."""
     size = len(data)
     try:
         if size < 2 * META_END:
             raise ContainerError(f"the file has {size} bytes, too few for an LMDB file")
-        first = _read_meta_page(data, 0)
+        first = _read_meta_page(data[:META_END], 0)
         if size < first.page_size + META_END:
             raise ContainerError(f"the file has {size} bytes, too few for the meta pages of an LMDB file")
-        second = _read_meta_page(data, first.page_size)
+        second = _read_meta_page(data[first.page_size : first.page_size + META_END], first.page_size)
         if first.page_size != second.page_size:
             raise ContainerError(f"its meta pages say page sizes {first.page_size} and {second.page_size}")
     except ContainerError as error:
@@ -82,16 +92,17 @@ def read_meta(data: mmap | bytes, where: str) -> Meta:
     return second if second.txnid > first.txnid else first
 
 
-def _read_meta_page(data: mmap | bytes, at: int) -> Meta:
-    flags = _PAGE.unpack_from(data, at)[2]
-    magic, version, _, _ = _META.unpack_from(data, at + PAGE_HEADER)
+def _read_meta_page(data: bytes, at: int) -> Meta:
+    """The meta page that begins with these bytes and stands at `at`."""
+    flags = _PAGE.unpack_from(data)[2]
+    magic, version, _, _ = _META.unpack_from(data, PAGE_HEADER)
     if magic != MAGIC or not flags & _META_PAGE:
         raise ContainerError(f"no LMDB meta page at offset {at}: magic {magic:#x}, flags {flags:#x}")
     if version != VERSION:
         raise ContainerError(f"LMDB data format {version} at offset {at}, expected {VERSION}")
-    page_size = _TREE.unpack_from(data, at + 40)[0]
-    _, tree_flags, depth, _, _, _, entries, root = _TREE.unpack_from(data, at + 88)
-    last_page, txnid = _TAIL.unpack_from(data, at + 136)
+    page_size = _TREE.unpack_from(data, 40)[0]
+    _, tree_flags, depth, _, _, _, entries, root = _TREE.unpack_from(data, 88)
+    last_page, txnid = _TAIL.unpack_from(data, 136)
     if not 512 <= page_size <= 65_536 or page_size & (page_size - 1):
         raise ContainerError(f"page size {page_size} at offset {at} is not a power of two, 512 to 65536")
     if not 1 <= last_page < (1 << 47) // page_size or depth > MAX_DEPTH:
@@ -105,23 +116,25 @@ class Tree:
     Any number of threads may look up; nothing is read outside `data`.
     """
 
-    def __init__(self, data: mmap | bytes, meta: Meta, where: str) -> None:
+    def __init__(self, data: FileBytes | bytes, meta: Meta, where: str) -> None:
         self._data, self.meta, self._where = data, meta, where
         self._size = len(data)
         self._branches: dict[int, Branch] = {}
 
     def find(self, key: bytes) -> tuple[int, int] | None:
         """Offset in the file and length of the value of `key`, None where there is none."""
-        page = self.meta.root
-        if page == _NOTHING:
+        number = self.meta.root
+        if number == _NOTHING:
             return None
         for _ in range(MAX_DEPTH):
-            at, flags, lower, upper = self._page(page)
-            if flags == _LEAF:
-                return self._find_in_leaf(at, lower, upper, key)
-            branch = self._branch(page, at, lower, upper)
-            page = branch.children[max(0, bisect_right(branch.keys, key) - 1)]
-        raise self._wrong(page, f"the tree is deeper than {MAX_DEPTH}")
+            branch = self._branches.get(number)
+            if branch is None:
+                page = self._page(number)
+                if page.kind == _LEAF:
+                    return self._find_in_leaf(page, key)
+                branch = self._remember(number, self._decode(page))
+            number = branch.children[max(0, bisect_right(branch.keys, key) - 1)]
+        raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}")
 
     def walk(self) -> Iterator[tuple[bytes, int, int]]:
         """All entries in order of their keys: key, offset of the value in the file, its length."""
@@ -132,96 +145,95 @@ class Tree:
                 raise ContainerError(f"{self._where}: the tree has more than its {self.meta.entries} entries")
             yield key, offset, length
 
-    def _walk(self, page: int, depth: int) -> Iterator[tuple[bytes, int, int]]:
+    def _walk(self, number: int, depth: int) -> Iterator[tuple[bytes, int, int]]:
         if depth > MAX_DEPTH:
-            raise self._wrong(page, f"the tree is deeper than {MAX_DEPTH}")
-        at, flags, lower, upper = self._page(page)
-        if flags == _LEAF:
-            for node in self._nodes(at, lower, upper):
-                yield self._entry(at, node)
+            raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}")
+        page = self._page(number)
+        if page.kind == _LEAF:
+            for node in self._nodes(page):
+                yield self._entry(page, node)
         else:
-            for child in self._decode(at, lower, upper).children:
+            for child in self._decode(page).children:
                 yield from self._walk(child, depth + 1)
 
-    def _page(self, number: int) -> tuple[int, int, int, int]:
-        """Offset, kind, lower and upper of a branch or leaf page."""
+    def _page(self, number: int) -> Page:
+        """A branch or leaf page."""
         size = self.meta.page_size
         at = number * size
         if not 2 <= number <= self.meta.last_page or at + size > self._size:
             raise self._wrong(number, f"it lies outside the file of {self._size} bytes")
-        own, _, flags, lower, upper = _PAGE.unpack_from(self._data, at)
+        data = self._data[at : at + size]
+        own, _, flags, lower, upper = _PAGE.unpack_from(data)
         if own != number or flags & _KINDS not in (_BRANCH, _LEAF):
             raise self._wrong(number, f"not a branch or leaf page: number {own}, flags {flags:#x}")
         if not PAGE_HEADER < lower <= upper <= size or lower & 1:
             raise self._wrong(number, f"impossible bounds {lower} and {upper}")
-        return at, flags & _KINDS, lower, upper
+        return Page(data, at, flags & _KINDS, lower, upper)
 
-    def _nodes(self, at: int, lower: int, upper: int) -> tuple[int, ...]:
+    def _nodes(self, page: Page) -> tuple[int, ...]:
         """Offsets in the page of its nodes, in the order of their keys."""
-        nodes: tuple[int, ...] = struct.unpack_from(f"<{(lower - PAGE_HEADER) // 2}H", self._data, at + PAGE_HEADER)
-        if min(nodes) < upper or max(nodes) > self.meta.page_size - _NODE.size:
-            raise self._wrong(at // self.meta.page_size, "a node lies outside its page")
+        nodes: tuple[int, ...] = struct.unpack_from(f"<{(page.lower - PAGE_HEADER) // 2}H", page.data, PAGE_HEADER)
+        if min(nodes) < page.upper or max(nodes) > self.meta.page_size - _NODE.size:
+            raise self._wrong(page.at // self.meta.page_size, "a node lies outside its page")
         return nodes
 
-    def _key(self, at: int, node: int, key_size: int) -> bytes:
+    def _key(self, page: Page, node: int, key_size: int) -> bytes:
         if node + _NODE.size + key_size > self.meta.page_size:
-            raise self._wrong(at // self.meta.page_size, "a key ends outside its page")
-        start = at + node + _NODE.size
-        return self._data[start : start + key_size]
+            raise self._wrong(page.at // self.meta.page_size, "a key ends outside its page")
+        start = node + _NODE.size
+        return page.data[start : start + key_size]
 
-    def _find_in_leaf(self, at: int, lower: int, upper: int, key: bytes) -> tuple[int, int] | None:
-        nodes = self._nodes(at, lower, upper)
+    def _find_in_leaf(self, page: Page, key: bytes) -> tuple[int, int] | None:
+        nodes = self._nodes(page)
         low, high = 0, len(nodes)
         while low < high:
             middle = (low + high) // 2
-            size = _NODE.unpack_from(self._data, at + nodes[middle])[3]
-            if self._key(at, nodes[middle], size) < key:
+            size = _NODE.unpack_from(page.data, nodes[middle])[3]
+            if self._key(page, nodes[middle], size) < key:
                 low = middle + 1
             else:
                 high = middle
         if low == len(nodes):
             return None
-        found, offset, length = self._entry(at, nodes[low])
+        found, offset, length = self._entry(page, nodes[low])
         return (offset, length) if found == key else None
 
-    def _entry(self, at: int, node: int) -> tuple[bytes, int, int]:
-        low, high, flags, key_size = _NODE.unpack_from(self._data, at + node)
+    def _entry(self, page: Page, node: int) -> tuple[bytes, int, int]:
+        low, high, flags, key_size = _NODE.unpack_from(page.data, node)
         length = low | high << 16
-        key = self._key(at, node, key_size)
+        key = self._key(page, node, key_size)
         start = node + _NODE.size + key_size
         if flags == 0:
             if start + length > self.meta.page_size:
-                raise self._wrong(at // self.meta.page_size, f"the value of {key!r:.80} ends outside its page")
-            return key, at + start, length
+                raise self._wrong(page.at // self.meta.page_size, f"the value of {key!r:.80} ends outside its page")
+            return key, page.at + start, length
         if flags != _BIG or start + 8 > self.meta.page_size:
-            raise self._wrong(at // self.meta.page_size, f"the entry {key!r:.80} has unknown flags {flags:#x}")
-        return key, self._overflow(_U64.unpack_from(self._data, at + start)[0], length), length
+            raise self._wrong(page.at // self.meta.page_size, f"the entry {key!r:.80} has unknown flags {flags:#x}")
+        return key, self._overflow(_U64.unpack_from(page.data, start)[0], length), length
 
     def _overflow(self, page: int, length: int) -> int:
         """The offset of a value of so many bytes that begins on this overflow page."""
         at = page * self.meta.page_size
         if not 2 <= page <= self.meta.last_page or at + PAGE_HEADER + length > self._size:
             raise self._wrong(page, f"a value of {length} bytes lies outside the file of {self._size} bytes")
-        own, _, flags, low, high = _PAGE.unpack_from(self._data, at)
+        own, _, flags, low, high = _PAGE.unpack(self._data[at : at + _PAGE.size])
         if own != page or flags & _KINDS != _OVERFLOW:
             raise self._wrong(page, f"not an overflow page: number {own}, flags {flags:#x}")
         if (low | high << 16) * self.meta.page_size < PAGE_HEADER + length:
             raise self._wrong(page, f"{low | high << 16} overflow pages are too few for {length} bytes")
         return at + PAGE_HEADER
 
-    def _branch(self, page: int, at: int, lower: int, upper: int) -> Branch:
-        branch = self._branches.get(page)
-        if branch is None:
-            if len(self._branches) >= _CACHED:
-                self._branches.clear()
-            branch = self._branches[page] = self._decode(at, lower, upper)
+    def _remember(self, number: int, branch: Branch) -> Branch:
+        if len(self._branches) >= _CACHED:
+            self._branches.clear()
+        self._branches[number] = branch
         return branch
 
-    def _decode(self, at: int, lower: int, upper: int) -> Branch:
+    def _decode(self, page: Page) -> Branch:
         keys, children = [], []
-        for node in self._nodes(at, lower, upper):
-            low, high, top, key_size = _NODE.unpack_from(self._data, at + node)
-            keys.append(self._key(at, node, key_size))
+        for node in self._nodes(page):
+            low, high, top, key_size = _NODE.unpack_from(page.data, node)
+            keys.append(self._key(page, node, key_size))
             children.append(low | high << 16 | top << 32)
         return Branch(keys, children)
 

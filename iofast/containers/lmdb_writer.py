@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import itertools
-import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import lmdb
 
 from iofast.containers.base import Description, Writer
+from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import (
     ABSENT,
     CHUNK_ROWS,
@@ -35,7 +35,6 @@ MANIFEST_KEY = b"__iofast__.manifest"
 TRANSACTION_BYTES = 16 << 20  # of dirty pages, which LMDB keeps in memory until the commit
 MAP_STEP = 64 << 20
 MAP_SLACK = 4 << 20
-_ROWS_MAPPED = 1024  # rows between two unmappings of the finished file: 64 MiB resident at most
 
 _UNKNOWN_SIZE = (1 << 63) - 1  # stands for the file's size while the manifest's place is reserved: the longest there is
 _Place = tuple[bytes, int, int]
@@ -183,12 +182,12 @@ class LmdbWriter(Writer):
         """Write index and manifest over their zeros; gives the size of the file."""
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as data:
-                meta = read_meta(data, self.path)
-                tree = Tree(data, meta, self.path)
-                size = max(meta.file_size, len(data))
-                self._fill_index(fd, tree, draft, lambda: _forget(data))
-                place = tree.find(MANIFEST_KEY)
+            data = FileBytes(self.path)
+            meta = read_meta(data, self.path)
+            tree = Tree(data, meta, self.path)
+            size = max(meta.file_size, len(data))
+            self._fill_index(fd, tree, draft)
+            place = tree.find(MANIFEST_KEY)
             os.ftruncate(fd, size)
             os.fsync(fd)  # the index is whole before a manifest vouches for it
             text = draft.with_shards((Shard("", draft.count, size),)).to_json()
@@ -198,8 +197,8 @@ class LmdbWriter(Writer):
             os.close(fd)
         return size
 
-    def _fill_index(self, fd: int, tree: Tree, draft: Manifest, forget: Callable[[], None]) -> None:
-        stored, places = _every(_ROWS_MAPPED, forget, self._spool.rows()), tree.walk()
+    def _fill_index(self, fd: int, tree: Tree, draft: Manifest) -> None:
+        stored, places = self._spool.rows(), tree.walk()
         pack, raw = row_struct(draft.fields).pack, raw_fields(draft.fields)
         names = {name: number for number, name in enumerate(draft.fields)}
         stamp = Stamp(tree.meta.txnid, tree.meta.last_page)
@@ -224,20 +223,6 @@ class LmdbWriter(Writer):
             at = 6 + 4 * names[name]
             numbers[at : at + 4] = [0, offset, length, crc]
         return numbers
-
-
-def _forget(data: mmap.mmap) -> None:
-    """Unmap what was looked at. The kernel maps 64 KiB round each page, and would keep the whole file resident."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        data.madvise(mmap.MADV_DONTNEED)
-
-
-def _every(count: int, action: Callable[[], None], rows: Iterator[Stored]) -> Iterator[Stored]:
-    """`rows`, with `action` done before each `count`-th."""
-    for number, row in enumerate(rows, 1):
-        if number % count == 0:
-            action()
-        yield row
 
 
 def _append(transaction: lmdb.Transaction, entries: list[tuple[bytes, bytes]]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import google_crc32c
 import numpy as np
 
 from iofast.containers.base import Failures, Located, Reader
+from iofast.containers.file_bytes import read_at
 from iofast.containers.index import ABSENT
 from iofast.errors import ContainerError
 
@@ -24,7 +23,9 @@ def read_values(
         crcs = places.crcs.tolist() if check and places.crcs is not None else None
         for row in rows.tolist():
             try:
-                data = _read(fds[row], offsets[row], lengths[row])
+                data = read_at(fds[row], offsets[row], lengths[row])
+                if len(data) < lengths[row]:
+                    raise ContainerError(f"ends after {len(data)} of {lengths[row]} bytes: the file was cut off")
                 if crcs is not None and google_crc32c.value(data) != crcs[row]:
                     raise ContainerError("is damaged: its CRC32C differs")
                 values[row] = data
@@ -44,14 +45,3 @@ def damaged(name: str, field: str | None, offset: int) -> ContainerError:
 def _at(name: str, field: str | None, offset: int, error: ContainerError | OSError) -> ContainerError:
     what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
     return ContainerError(f"{name}: {'image' if field is None else field} at offset {offset} {what}")
-
-
-def _read(fd: int, offset: int, length: int) -> bytes:
-    """All the bytes; a read may give fewer than asked for (2 GiB at most, or a signal came)."""
-    data = os.pread(fd, length, offset)
-    while len(data) < length:
-        more = os.pread(fd, length - len(data), offset + len(data))
-        if not more:
-            raise ContainerError(f"ends after {len(data)} of {length} bytes: the file was cut off")
-        data += more
-    return data

@@ -34,6 +34,7 @@ __all__ = [
     "read_header",
     "transcode",
     "crc32c",
+    "read_rows",
     "DecodeOptions",
     "TranscodeRecipe",
     "Transcoded",
@@ -59,7 +60,16 @@ _missing: str | None = None  # why the native kernel is not in use
 
 if _wanted != "python":
     try:
-        from iofast.kernel.native import Context, crc32c, decode, decode_batch, decode_each, read_header, transcode
+        from iofast.kernel.native import (
+            Context,
+            crc32c,
+            decode,
+            decode_batch,
+            decode_each,
+            read_header,
+            read_rows,
+            transcode,
+        )
     except ImportError as error:
         if _wanted == "native":
             raise
@@ -80,6 +90,7 @@ else:
         decode_batch,
         decode_each,
         read_header,
+        read_rows,
         transcode,
     )
 

@@ -51,6 +51,16 @@ STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the bes
 _WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no pixel is resampled
 
 
+def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    """Rows of `size` bytes at these offsets of a file; see `rows.read_rows`. 256 of them: one call, 68 µs."""
+    offsets = np.ascontiguousarray(offsets, np.int64)
+    out = np.empty((len(offsets), size), np.uint8)
+    short = _native.read_rows(fd, offsets, size, out)
+    if short >= 0:
+        raise EOFError(f"the file ends within {size} bytes from offset {offsets[short]} on, or just behind them")
+    return out
+
+
 class Context:
     """One thread's JPEG handle and scratch memory. Using one from two threads at once raises `RuntimeError`.
 

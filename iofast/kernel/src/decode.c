@@ -1,9 +1,7 @@
 /* One image at a time: payload, check, region, resample, and the batch and the transcode that are made of it. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "raw.h"
 
@@ -46,23 +44,6 @@ void iof_context_free(iof_context *context) {
 
 iof_counters *iof_context_counters(iof_context *context) { return &context->counters; }
 
-/* pread, not a map: a file cut short by another process is then an error code and not a signal. */
-static iof_status read_bytes(int fd, uint64_t offset, size_t length, uint8_t *to) {
-  size_t done = 0;
-  iof_status status = offset > INT64_MAX - length ? IOF_SHORT : IOF_OK;
-  while (!status && done < length) {
-    ssize_t got = pread(fd, to + done, length - done, (off_t)(offset + done));
-    if (got > 0) {
-      done += (size_t)got;
-    } else if (got == 0) {
-      status = IOF_SHORT;
-    } else if (errno != EINTR) {
-      status = IOF_READ;
-    }
-  }
-  return status;
-}
-
 #define GAP 8192 /* bytes that a read may take along: a further pread costs 1 us, as long as it takes to copy them */
 
 /* Read `count` runs of a payload to where they would be in the whole of it; what lies between them stays unknown. */
@@ -74,7 +55,7 @@ static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const
   for (int i = 0, next; i < count && !status; i = next) {
     uint64_t from = runs[i].offset, upto = from + runs[i].length;
     for (next = i + 1; next < count && runs[next].offset <= upto + GAP; next++) upto = runs[next].offset + runs[next].length;
-    status = read_bytes(fd, offset + from, (size_t)(upto - from), to + from);
+    status = iof_read_bytes(fd, offset + from, (size_t)(upto - from), to + from);
   }
   *data = to;
   return status;

@@ -13,6 +13,9 @@ typedef struct {
 /* At least `size` bytes, 64-aligned, old contents lost; NULL where memory is short. */
 void *iof_reserve(iof_buffer *buffer, size_t size);
 
+/* `length` bytes at `offset` of the file: IOF_SHORT where it ends before, IOF_READ where it cannot be read (see errno). */
+iof_status iof_read_bytes(int fd, uint64_t offset, size_t length, uint8_t *to);
+
 static inline int iof_divided_up(int size, int by) { return (size + by - 1) / by; }
 
 /* The time since the last lap goes to `stage`. */

@@ -175,6 +175,10 @@ iof_status iof_rewrite(iof_context *context, const uint8_t *data, size_t length,
 /* Read size and orientation from the first bytes of a JPEG, without libjpeg. IOF_TRUNCATED: more bytes may help. */
 iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *header);
 
+/* Read n rows of `size` bytes, row i from offsets[i] of the file, into `out`, one behind the other. IOF_SHORT where the file
+ends inside a row, IOF_READ where it cannot be read (see errno): `*failed` is then that row, or the first of its run. */
+iof_status iof_read_rows(int fd, const int64_t *offsets, int64_t n, size_t size, uint8_t *out, int64_t *failed);
+
 /* CRC32C (Castagnoli), continued from `value`. */
 uint32_t iof_crc32c(uint32_t value, const void *data, size_t length);
 

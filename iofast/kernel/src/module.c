@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -256,6 +257,32 @@ static PyObject *read_header(PyObject *self, PyObject *args) {
                        header.progressive, header.restart, header.mcus);
 }
 
+PyDoc_STRVAR(read_rows_doc, "read_rows(fd, offsets, size, out) -> -1, or the row in which the file ends");
+
+static PyObject *read_rows(PyObject *self, PyObject *args) {
+  Py_buffer offsets, out;
+  int fd, reason = 0;
+  Py_ssize_t size;
+  PyObject *result = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "iy*nw*", &fd, &offsets, &size, &out)) return NULL;
+  int64_t n = (int64_t)(offsets.len / (Py_ssize_t)sizeof(int64_t)), failed = -1;
+  if (size < 1 || out.len / size < n) {
+    PyErr_SetString(PyExc_ValueError, "read_rows: out must have room for the rows, of one byte or more");
+  } else {
+    iof_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = iof_read_rows(fd, offsets.buf, n, (size_t)size, out.buf, &failed);
+    reason = errno;
+    Py_END_ALLOW_THREADS
+    errno = reason;
+    result = status == IOF_READ ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLongLong(status ? failed : -1);
+  }
+  PyBuffer_Release(&offsets);
+  PyBuffer_Release(&out);
+  return result;
+}
+
 PyDoc_STRVAR(crc32c_doc, "crc32c(data, value=0) -> int");
 
 static PyObject *crc32c(PyObject *self, PyObject *args) {
@@ -285,6 +312,7 @@ static PyMethodDef METHODS[] = {
     {"transcode", transcode, METH_VARARGS, transcode_doc},
     {"rewrite", rewrite, METH_VARARGS, rewrite_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
+    {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
     {"versions", versions, METH_NOARGS, versions_doc},
     {NULL, NULL, 0, NULL},

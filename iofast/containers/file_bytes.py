@@ -1,0 +1,78 @@
+"""The bytes of an open file by position: a file that shrinks, or a disk that fails, is an error and not a signal.
+
+Nothing that another process may truncate is mapped: the check of a size and the look at a page are two steps, and in
+between the page can go (SIGBUS). `pread` says how much it read, in one step.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.errors import ContainerError
+from iofast.kernel import read_rows
+
+
+class FileBytes:
+    """A regular file that is open for reading, as long as it was then. Immutable: threads and forks may share it.
+
+    It is closed with the last reference. Errors are `ContainerError` that name `path`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+            raise ContainerError(f"{path} is not a file, or is empty")
+        self._size = status.st_size
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        """The bytes of a slice, as those of `bytes`."""
+        start, stop, _ = part.indices(self._size)
+        try:
+            data = read_at(self.fd, start, max(0, stop - start))
+        except OSError as error:
+            raise ContainerError(f"{self.path} cannot be read at offset {start}: {error.strerror}") from None
+        if len(data) < stop - start:
+            raise self._cut(f"from offset {start} {len(data)} of {stop - start} bytes could be read")
+        return data
+
+    def gather(self, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+        """The `size` bytes at each of the offsets (N,), as (N, size). Not more than one wait for the GIL."""
+        try:
+            return read_rows(self.fd, offsets, size)
+        except EOFError as error:
+            raise self._cut(str(error)) from None
+        except OSError as error:
+            raise ContainerError(f"{self.path} cannot be read: {error.strerror}") from None
+
+    def check_size(self) -> None:
+        """Raise `ContainerError` where the file is shorter than it was when it was opened."""
+        if os.fstat(self.fd).st_size < self._size:
+            raise self._cut("")
+
+    def _cut(self, what: str) -> ContainerError:
+        found = f"{os.fstat(self.fd).st_size} bytes, expected {self._size}"
+        return ContainerError(f"{self.path} was truncated while it was open: {found}{what and f' ({what})'}")
+
+
+def read_at(fd: int, offset: int, length: int) -> bytes:
+    """As many of the bytes as the file has; one read may give fewer (2 GiB at most, or a signal came)."""
+    data = os.pread(fd, length, offset)
+    while len(data) < length:
+        more = os.pread(fd, length - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data
