@@ -15,7 +15,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSamp
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.errors import StateError
+from iofast.errors import OptionError, StateError
 
 N, B = 20, 6  # samples, of a batch of all ranks
 SEEDS = count()
@@ -146,3 +146,9 @@ class TestShares:
         state = self.shares(dataset, seed=1)[0].state_dict()
         with pytest.raises(StateError, match="another order"):
             self.shares(dataset, **{"seed": 1} | options)[1].load_state_dict(state)
+
+    @pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (0, 2), (1, 3)])
+    def test_of_another_rank(self, dataset: FastDataset, rank: int, ranks: int) -> None:
+        sampler = DistributedSampler(range(N), 2, 1)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match=f"share of rank 1 of 2, and this loader is rank {rank} of {ranks}"):
+            make(dataset, sampler, rank, ranks)

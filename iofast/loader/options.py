@@ -40,7 +40,7 @@ class LoaderOptions:
     batch_size      samples per batch and rank
     shuffle         a new permutation each epoch, a function of (seed, epoch)
     order           any other order: one of iofast.order's (Blocks, Weighted, Balanced, Repeated, Mixed, Buckets), or a
-                    torch Sampler
+                    torch Sampler (random ones draw from (seed, epoch), whatever generator they have)
     seed            of the order and of every random choice, 0 to 2^64-1
     drop_last       leave out the last batch of an epoch where it is short
     num_workers     decoding threads; "auto" = the fewest that keep the consumer from waiting, at most one for each core

@@ -115,7 +115,7 @@ class Plan:
         """What a state of this loader speaks of."""
         options = self.options
         global_batch = options.batch_size * self.world_size
-        checksum = (lambda _: None) if self.order.sharded else self.order.checksum  # else each rank has its own
+        checksum = (lambda _: None) if self.order.sharded else self.order.checksum  # a share's is one rank's
         return Identity(options.seed, global_batch, self.order.describe(), self.dataset.fingerprint, checksum)
 
     def readahead(self, epoch: int) -> Readahead | None:
@@ -142,7 +142,13 @@ class Plan:
         mode = options.mode
         about = Population(len(dataset), lambda: dataset.targets, dataset.sizes, dataset.parts)
         order = mode.bind(about, options.seed, options.batch_size * self.world_size)
-        ranks = (0, 1) if order.sharded else (self.rank, self.world_size)
+        ranks = self.rank, self.world_size
+        if order.sharded and order.sharded != ranks:
+            raise OptionError(
+                f"the sampler gives the share of rank {order.sharded[0]} of {order.sharded[1]}, "
+                f"and this loader is rank {self.rank} of {self.world_size}"
+            )
+        ranks = (0, 1) if order.sharded else ranks
         return order, Schedule(order.length, options.batch_size, *ranks, options.drop_last)
 
 
