@@ -14,6 +14,7 @@ from loader_sets import photographs, with_broken, write_lmdb, write_numbered
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer, order
 from iofast import transforms as T
+from iofast.containers import values as reading
 from iofast.errors import DecodeError, OptionError, WorkerError
 
 N = 12
@@ -70,13 +71,13 @@ class TestFields:
 
     def test_nothing_else_is_read(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read: list[tuple[int, int]] = []
-        pread = os.pread
+        real = reading.read_at
 
-        def traced(descriptor: int, length: int, offset: int) -> bytes:
+        def traced(descriptor: int, offset: int, length: int) -> bytes:
             read.append((offset, length))
-            return pread(descriptor, length, offset)
+            return real(descriptor, offset, length)
 
-        monkeypatch.setattr(os, "pread", traced)
+        monkeypatch.setattr(reading, "read_at", traced)
         dataset = FastDataset(path, fields=["txt"])
         assert sum(len(batch["txt"]) for batch in make(dataset, num_workers=1)) == N
         with open_reader(path) as reader:
