@@ -122,7 +122,7 @@ class TestWhatIsSent:
         assert tensor.tolist() == torch.ones(2, 3).to(dtype).tolist()
 
     def test_tensors_that_have_no_array(self, mapped: Map) -> None:
-        sample = {"do": "look", "sparse": torch.eye(3).to_sparse(), "weight": torch.nn.Parameter(torch.ones(2))}
+        sample = {"do": "nothing", "sparse": torch.eye(3).to_sparse(), "weight": torch.nn.Parameter(torch.ones(2))}
         (made,) = mapped([sample])
         assert torch.equal(made["sparse"].to_dense(), torch.eye(3))
         assert isinstance(made["weight"], torch.nn.Parameter)
