@@ -6,26 +6,31 @@ A function that holds the GIL stops every other thread; processes do not, at the
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import threading
-import weakref
+import pickle  # noqa: TID251 (between a process and its own child; nothing is stored)
+import sys
+import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from contextlib import suppress
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from iofast.choices import generator
 from iofast.errors import OptionError, WorkerError
+from iofast.loader.processes import Pool
 
 Sample = dict[str, Any]
 SampleFunction = Callable[[Sample, np.random.Generator], Sample]
 Seeds = Sequence[tuple[int, int, int, int]]  # (seed, epoch, position, attempt) of each sample
+Names = Callable[[int], str]  # what a sample of the list is called in errors
 
-_function: SampleFunction  # of a worker process
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by item size
 
 
 class Mapper:
@@ -37,62 +42,175 @@ class Mapper:
 
     def __init__(self, function: SampleFunction, processes: int) -> None:
         self._function, self._processes = function, processes
-        self._pools: dict[int, ProcessPoolExecutor] = {}  # by process id: a pool does not survive a fork
-        self._lock = threading.Lock()
+        self._pools: dict[int, Pool] = {}  # by process id: a pool does not survive a fork
 
-    def map(self, samples: list[Sample], seeds: Seeds) -> list[Sample]:
-        """What the function makes of each sample. Raises what it raises, `WorkerError` where a process died."""
-        if not self._processes:
-            return _apply(self._function, samples, seeds)
+    def map(self, samples: list[Sample], seeds: Seeds, names: Names | None = None) -> list[Sample]:
+        """What the function makes of each sample. Raises what it raises, with a note that names the sample.
+
+        Raises `WorkerError` where a process died, twice, or what the function raised there cannot be pickled.
+        """
+        if self._processes:
+            return self._in_processes(samples, seeds, names)
+        made: list[Sample] = []
         try:
-            plain = [_without_tensors(sample) for sample in samples]
-            made = self._pool().submit(_in_process, plain, seeds).result()
-        except BrokenProcessPool:
-            raise WorkerError("a process that ran map_sample was killed or crashed before its work was done") from None
-        return [_with_tensors(sample) for sample in made]
+            _apply(self._function, samples, seeds, made)
+        except Exception as error:
+            _note(error, names, len(made))
+            raise
+        return made
 
-    def _pool(self) -> ProcessPoolExecutor:
-        with self._lock:
-            pool = self._pools.get(os.getpid())
-            if pool is None:
-                spawn = multiprocessing.get_context("spawn")
-                pool = ProcessPoolExecutor(self._processes, spawn, _set_function, (self._function,))
-                self._pools[os.getpid()] = pool
-                weakref.finalize(self, pool.shutdown, wait=False, cancel_futures=True)
-            return pool
+    def _in_processes(self, samples: list[Sample], seeds: Seeds, names: Names | None) -> list[Sample]:
+        request = _dumps((samples, seeds))
+        try:
+            fault, body = self._pool().ask(request)
+        except WorkerError as error:
+            if names is not None:
+                error.add_note(f"in map_sample: one of {len(samples)} samples, the first is {names(0)}")
+            raise
+        if fault:
+            raise _raised(_Fault(*pickle.loads(fault)), body, names)
+        try:
+            made: list[Sample] = pickle.loads(body)
+        except Exception as error:
+            raise WorkerError(f"what map_sample returned cannot be unpickled: {_described(error)}") from error
+        return made
+
+    def _pool(self) -> Pool:
+        pool = self._pools.get(os.getpid())
+        if pool is None:  # of two threads that come here the first one's counts; the other has started nothing
+            pool = self._pools.setdefault(os.getpid(), Pool(self._processes, _answer, _pickled(self._function)))
+        return pool
 
 
-def _apply(function: SampleFunction, samples: list[Sample], seeds: Seeds) -> list[Sample]:
-    made = [function(sample, generator(*seed)) for sample, seed in zip(samples, seeds, strict=True)]
-    for sample in made:
-        if not isinstance(sample, dict):
-            raise OptionError(f"map_sample must return a dictionary, found {type(sample).__name__}")
-    return made
+def check_picklable(function: SampleFunction) -> None:
+    """Raise `OptionError` where a new process could not load the function."""
+    _pickled(function)
 
 
-def _set_function(function: SampleFunction) -> None:
-    global _function
-    _function = function
+def _pickled(function: SampleFunction) -> bytes:
+    try:
+        pickled = bytes(_dumps(function))
+    except Exception as error:
+        raise OptionError(
+            "map_processes needs a map_sample that can be pickled: define it with def at the top level of a module, or "
+            f"leave map_processes out; found {function!r}: {_described(error)}"
+        ) from None
+    # a process that is spawned runs the script again, but not what was typed into an interpreter or a notebook
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if b"__main__" in pickled and (script is None or not Path(script).exists()):
+        raise OptionError(
+            "map_processes needs a map_sample that a new process can import: move it into a file of its own and import "
+            f"it, or leave map_processes out; found {function!r}, which no file defines"
+        )
+    return pickled
+
+
+class _Fault(NamedTuple):
+    """What the function raised in a process; the exception itself comes apart, it may not survive pickling."""
+
+    row: int | None  # None: of no sample
+    what: str
+    where: str
+
+
+def _apply(function: SampleFunction, samples: list[Sample], seeds: Seeds, made: list[Sample]) -> None:
+    """Adds to `made`, so that its length says which sample raised something."""
+    for sample, seed in zip(samples, seeds, strict=True):
+        result = function(sample, generator(*seed))
+        if not isinstance(result, dict):
+            raise OptionError(f"map_sample must return a dictionary, found {type(result).__name__}")
+        made.append(result)
+
+
+def _answer(function: bytes, request: bytes) -> tuple[bytes | memoryview, bytes | memoryview]:
+    """In a process: the fault (b"" for none), and what was made or raised."""
+    made: list[Sample] | None = None
+    try:
+        call = _loaded(function)
+        samples, seeds = pickle.loads(request)
+        made = []
+        _apply(call, samples, seeds, made)
+        return b"", _sendable(made)
+    except BaseException as error:
+        row = None if made is None else len(made)
+        fault = _dumps(tuple(_Fault(row, _described(error), traceback.format_exc())))
+        try:
+            return fault, _dumps(error)
+        except Exception:
+            return fault, b""
+
+
+@lru_cache(maxsize=1)
+def _loaded(function: bytes) -> SampleFunction:
     torch.set_num_threads(1)
+    try:
+        loaded: SampleFunction = pickle.loads(function)
+    except Exception as error:
+        raise WorkerError(f"map_sample cannot be loaded in a new process: {_described(error)}") from error
+    return loaded
 
 
-def _in_process(samples: list[Sample], seeds: Seeds) -> list[Sample]:
-    made = _apply(_function, [_with_tensors(sample) for sample in samples], seeds)
-    return [_without_tensors(sample) for sample in made]
+def _sendable(made: list[Sample]) -> memoryview:
+    try:
+        return _dumps(made)
+    except Exception:
+        whole = made.copy()
+        made.clear()
+        for sample in whole:  # which one it was
+            try:
+                _dumps(sample)
+            except Exception as error:
+                what = f"with map_processes, map_sample must return what can be pickled: {_described(error)}"
+                raise OptionError(what) from None
+            made.append(sample)
+        raise
 
 
-class _Tensor:
-    """A tensor on its way, as an array: torch's own pickling puts it into shared memory."""
+def _raised(fault: _Fault, body: bytes, names: Names | None) -> BaseException:
+    """What the function raised, or a `WorkerError` that says so."""
+    error: BaseException = WorkerError(f"map_sample raised {fault.what}")
+    with suppress(Exception):  # whatever its constructor makes of arguments that it did not expect
+        sent = pickle.loads(body)
+        error = sent if isinstance(sent, BaseException) else error
+    _note(error, names, fault.row)
+    error.add_note(f"in a process of map_sample:\n{fault.where.rstrip()}")
+    return error
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.array = tensor.detach().numpy()
+
+def _note(error: BaseException, names: Names | None, row: int | None) -> None:
+    if names is not None and row is not None:
+        error.add_note(f"in map_sample: {names(row)}")
 
 
-def _without_tensors(sample: Sample) -> Sample:
-    return {name: _Tensor(value) if isinstance(value, torch.Tensor) else value for name, value in sample.items()}
+def _described(error: BaseException) -> str:
+    """An exception in one line, also one that cannot say what it is."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())
 
 
-def _with_tensors(sample: Sample) -> Sample:
-    return {
-        name: torch.from_numpy(value.array) if isinstance(value, _Tensor) else value for name, value in sample.items()
-    }
+class _Pickler(pickle.Pickler):
+    """Sends the bytes of tensors, wherever in a sample they are: torch's own way takes all of a batch along with a row.
+
+    What multiprocessing would use puts them into shared memory.
+    """
+
+    def reducer_override(self, value: object) -> Any:
+        if type(value) is not torch.Tensor or value.layout != torch.strided or value.device.type != "cpu":
+            return NotImplemented
+        if value.is_quantized or value.is_nested:
+            return NotImplemented
+        plain = value.detach().resolve_conj().resolve_neg()
+        try:
+            return _tensor, (plain.numpy(), None)
+        except TypeError:  # bfloat16, float8 and what else NumPy does not know
+            return _tensor, (plain.view(_INTEGERS[plain.itemsize]).numpy(), plain.dtype)
+
+
+def _tensor(array: NDArray[Any], dtype: torch.dtype | None) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if dtype is None else tensor.view(dtype)
+
+
+def _dumps(value: object) -> memoryview:
+    buffer = BytesIO()
+    _Pickler(buffer, protocol=5).dump(value)
+    return buffer.getbuffer()
