@@ -5,7 +5,7 @@ fast.py      FastLoader: epochs, handing over, its place
 plan.py      what all batches have in common: order, ranks, memory
 state.py     where a loader is, for an exact resume
 batches.py   one batch as a job for threads; what becomes of samples that fail
-samples.py   samples in the making: places, pixels, fields, a user's function (mapping.py)
+samples.py   samples in the making: places, pixels, fields, a user's function (mapping.py, in processes.py)
 canvas.py    where pixels go: one block, or images of different sizes
 buffers.py   the memory that comes back by itself
 assemble.py  from samples to the batch a consumer gets

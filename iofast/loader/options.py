@@ -12,7 +12,7 @@ import torch
 from iofast import pixels
 from iofast.errors import OptionError
 from iofast.loader.failures import OnError
-from iofast.loader.mapping import SampleFunction
+from iofast.loader.mapping import SampleFunction, check_picklable
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.order.base import check_whole
 from iofast.transforms import Pipeline, Transform
@@ -157,6 +157,8 @@ class LoaderOptions:
                 raise OptionError(f"collate[{name!r}] must be callable, found {value!r}")
         if self.map_processes and self.map_sample is None:
             raise OptionError(f"map_processes={self.map_processes} has nothing to run without map_sample")
+        if self.map_processes and self.map_sample is not None:
+            check_picklable(self.map_sample)
 
 
 def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -134,7 +134,11 @@ class Samples:
         rows = [row for row in range(start, stop) if row not in self.reasons]
         samples = [self.sample(row, images) for row in rows]
         seeds = [(plan.options.seed, self._epoch, int(self.positions[row]), self._attempt) for row in rows]
-        for row, made in zip(rows, mapper.map(samples, seeds), strict=True):
+
+        def name(number: int) -> str:
+            return f"{self._name(rows[number])}, position {self.positions[rows[number]]} of epoch {self._epoch}"
+
+        for row, made in zip(rows, mapper.map(samples, seeds, name), strict=True):
             self.mapped[row] = made
 
     def _failure(self, row: int, reason: str) -> Failure:
