@@ -16,7 +16,6 @@ evicted before each run; other processes' caches are left alone.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import os
@@ -33,13 +32,12 @@ import numpy as np
 from benchmarks import measure, slow_device
 from benchmarks.bench_load import BATCH, CROP, WORKERS, pack
 from iofast import FastDataset, FastLoader, open_reader, open_writer
-from iofast.containers.base import Located
-from iofast.loader.readahead import Readahead
 from iofast.order import Blocks, Mode, Population, Shuffled
 
 MB = 1e6
 WINDOW = Blocks().block * Blocks().window
-WINDOWS, SLOW_WINDOWS = 6, 3  # read in one run: of 113 MB each
+WINDOWS, SLOW_WINDOWS = 8, 5  # read in one run: of 113 MB each
+START = 2  # of them before the clock starts
 ASKED = 0.8  # of the lesser of the device's bytes/s and the warm loader's
 DEVICE, WARM, OURS = "device: sequential pread", "FastLoader, warm", "FastLoader, block-local, readahead"
 
@@ -74,34 +72,33 @@ def sequential(path: Path, most: float, cold: bool = True) -> float:
 
 
 def loaded(path: Path, windows: int, mode: Mode, readahead: bool, cold: bool = True) -> float:
-    """Bytes of payloads a second over the first batches of an epoch, start-up included; each call another shuffle."""
+    """Bytes of payloads a second in some windows of an epoch, from the second on; each call another shuffle."""
     if cold:
         evict(path)
     else:
         sequential(path, math.inf, cold=False)
-    seed = time.perf_counter_ns()
     dataset = FastDataset(path)
-    loader = FastLoader(dataset, BATCH, shuffle=True, transform=CROP, num_workers=WORKERS, seed=seed)
-    plan = loader._plan
-    plan.order = order = mode.bind(Population(len(dataset)), seed, BATCH)
-
-    def located_of(batch: int) -> list[Located]:
-        positions, _ = plan.schedule.positions(batch)
-        return [dataset.reader.locate(dataset.resolve(order.indices(0, positions)))]
-
-    count, total = min(len(loader), windows * WINDOW // BATCH), 0
-    start = time.perf_counter()
-    with (
-        contextlib.closing(Readahead(dataset.reader, located_of, count if readahead else 0)) as ahead,
-        contextlib.closing(iter(loader)) as batches,  # type: ignore[type-var]
-    ):
-        ahead.ask(0)
-        for number, _ in zip(range(count), batches, strict=False):
-            ahead.ask(number + 1)
+    loader = FastLoader(
+        dataset,
+        BATCH,
+        order=mode,
+        transform=CROP,
+        num_workers=WORKERS,
+        seed=time.perf_counter_ns(),
+        readahead=readahead,
+    )
+    first, last = START * WINDOW // BATCH, windows * WINDOW // BATCH
+    start = 0.0
+    with contextlib.closing(iter(loader)) as batches:  # type: ignore[type-var]
+        for number, _ in enumerate(batches, 1):
+            if number == first:
+                start = time.perf_counter()
+            if number == last:
+                break
         seconds = time.perf_counter() - start
-        assert ahead.error is None
-    for batch in range(count):
-        total += int(located_of(batch)[0].length.sum())
+    positions = np.arange(first * BATCH, last * BATCH)
+    indices = mode.bind(Population(len(dataset)), loader.options.seed, BATCH).indices(0, positions)
+    total = int(dataset.locate(indices).length.sum())
     dataset.reader.close()
     return total / seconds
 
@@ -144,13 +141,11 @@ def mean_payload(path: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, help="class folders of photographs; sample images without it")
+    parser = measure.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=float, default=2000)
     parser.add_argument("--slow", type=int, default=50, help="MB/s")
     parser.add_argument("--folder", type=Path, help="where to write the containers; the temporary folder without it")
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     parts = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
@@ -161,19 +156,19 @@ def main() -> None:
         mean = mean_payload(large)
         try:
             with slow_device.limited(large, arguments.slow * 1_000_000):
-                figures = measure.in_turn(contenders(large, SLOW_WINDOWS), max(1, arguments.rounds // 2))
+                figures = measure.in_turn(contenders(large, SLOW_WINDOWS), max(3, arguments.rounds // 2))
             parts.append(part(f"Limited to {arguments.slow} MB/s", figures, mean))
         except slow_device.SlowDeviceError as error:
             print(f"the slow device is left out: {error}", file=sys.stderr)
             parts.append(f"## Limited to {arguments.slow} MB/s\n\nLeft out: {error}.\n")
         parts.append(part("The disk as it is", measure.in_turn(contenders(large, WINDOWS), arguments.rounds), mean))
-    kind = "Real photographs" if arguments.photos else "Generated sample photographs"
     text = f"""# Cold reads: bytes a second that are not in the page cache
 
-Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on. {kind}, packed with
-`--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of {arguments.megabytes:,.0f} MB.
-{WINDOWS} windows of {WINDOW} images in each run ({SLOW_WINDOWS} from the limited device), the contenders in turn,
-start-up included; block-local is `Blocks()`.
+Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on. {measure.kind(arguments.photos)},
+packed with `--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of
+{arguments.megabytes:,.0f} MB. {WINDOWS} windows of {WINDOW} images in each run ({SLOW_WINDOWS} from the limited
+device), the contenders in turn; the clock starts after {START}, when as much is read ahead as will be at the end.
+Block-local is `Blocks()`.
 
 {chr(10).join(parts)}
 {measure.machine()}

@@ -266,6 +266,7 @@ def script(folder: Path, end: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, path], env=PATH, stdout=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.slow  # 30 s of starting processes
 class TestTheEnd:
     def test_of_the_loader(self) -> None:
         run = mapping(faulty)
