@@ -222,7 +222,7 @@ class TestSameBatches:
         assert [digest(loader), digest(loader)] == epochs[2:]
         assert digest(FastLoader(packed, 8, shuffle=True, seed=1, transform=AUGMENT)) == epochs[0]
         assert digest(FastLoader(packed, 8, shuffle=True, seed=2, transform=AUGMENT)) != epochs[0]
-        with pytest.raises(OptionError, match="epoch must be 0 or more, found -1"):
+        with pytest.raises(OptionError, match=r"epoch must be a whole number .* found -1"):
             loader.set_epoch(-1)
 
     def test_a_sample_does_not_depend_on_its_batch(self, numbered: FastDataset) -> None:

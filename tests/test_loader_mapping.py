@@ -194,6 +194,7 @@ class TestErrors:
         assert caught.value.__notes__[0] == "in map_sample: 1"
 
 
+@pytest.mark.slow  # 20 s of starting processes
 class TestProcessesThatDie:
     def test_once_is_made_good(self, mapped: Map, tmp_path: Path) -> None:
         lives = tmp_path / "lives"

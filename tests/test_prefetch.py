@@ -284,14 +284,19 @@ def test_collected_by_one_of_its_own_threads() -> None:
 
 
 def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = threading.Thread.start
+    """With fewer threads than were asked for it works, with none it says so."""
+    start, given = threading.Thread.start, 2
 
-    def start_two(thread: threading.Thread) -> None:
-        if thread.name == "iofast-2":
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name == f"iofast-{given}":
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr(threading.Thread, "start", start_two)
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    two = Prefetch(Counted, 9, num_workers=4, depth=3)
+    assert two.num_workers == 2
+    assert len(list(two)) == 9
+    given = 0
     with pytest.raises(RuntimeError, match="can't start new thread"):
         Prefetch(Counted, 9, num_workers=4, depth=3)
     assert eventually(lambda: workers() == 0)
