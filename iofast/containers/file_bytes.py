@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from iofast.errors import ContainerError
 from iofast.kernel import read_rows
 
-ADVICE = 128 << 10  # bytes in one call: a system may drop what exceeds its readahead, 128 KiB by default
-
 
 class FileBytes:
     """A regular file that is open for reading, as long as it was then. Immutable: threads and forks may share it.
@@ -58,12 +56,6 @@ class FileBytes:
             raise self._cut(str(error)) from None
         except OSError as error:
             raise ContainerError(f"{self.path} cannot be read: {error.strerror}") from None
-
-    def want(self, start: int, stop: int) -> None:
-        """Tell the system that these bytes will be read soon. It may read them at once; nobody waits."""
-        if hasattr(os, "posix_fadvise"):
-            for at in range(start, stop, ADVICE):
-                os.posix_fadvise(self.fd, at, min(ADVICE, stop - at), os.POSIX_FADV_WILLNEED)
 
     def check_size(self) -> None:
         """Raise `ContainerError` where the file is shorter than it was when it was opened."""

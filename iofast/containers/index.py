@@ -173,9 +173,6 @@ class IndexView:
                 raise ContainerError(f"its stamp is {header.stamp}, that of chunk 0 is {self.stamp()}")
         except ContainerError as error:
             raise ContainerError(f"{self._where}: index chunk {chunk} at offset {offset}: {error}") from None
-        # 5 MB for three fields, in one go: run by run they would each wait behind what the loader reads ahead (a slow
-        # disk gave 26 of its 50 MB/s so, in a block-local order)
-        self._data.want(offset, offset + length)
         first = chunk * (CHUNK_ROWS // BLOCK_ROWS)
         self._checks[first : first + _blocks(own)] = np.frombuffer(head, "<u4", offset=HEADER_SIZE)
         self._starts[chunk] = offset + len(head)  # last: for other threads it is open now

@@ -102,7 +102,7 @@ class Advice:
 def sample(located: Located) -> Located:
     """A few rows that stand for all, evenly spaced."""
     rows = np.linspace(0, len(located.length) - 1, min(LOOKS, len(located.length)))
-    return _rows(located, rows.astype(np.intp))
+    return located.rows(rows.astype(np.intp))
 
 
 def joined(located: Sequence[Located]) -> Located:
@@ -110,11 +110,7 @@ def joined(located: Sequence[Located]) -> Located:
     columns = list(zip(*located, strict=True))
     columns[Located._fields.index("crc")] = (None,)
     whole = Located(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]
-    return _rows(whole, np.lexsort((whole.offset, whole.file)))
-
-
-def _rows(located: Located, rows: NDArray[np.intp]) -> Located:
-    return Located(*(None if column is None else column[rows] for column in located))  # type: ignore[arg-type]
+    return whole.rows(np.lexsort((whole.offset, whole.file)))
 
 
 def _few_files(file: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
