@@ -34,8 +34,9 @@ C_SOURCES := $(wildcard iofast/kernel/src/*.[ch])
 demo: kernel
 	$(BIN)/python -m tools.demo
 
+# A file stays on one core: its fixtures are made once. `logical`: hyperthreads count, whatever psutil says.
 test: kernel
-	$(BIN)/pytest
+	$(BIN)/pytest -n logical --dist loadfile
 
 check: lint sanitize
 

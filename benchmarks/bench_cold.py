@@ -116,7 +116,7 @@ def contenders(path: Path, windows: int) -> dict[str, Callable[[], float]]:
     }
 
 
-def part(title: str, figures: dict[str, list[float]], mean: float) -> str:
+def part(title: str, figures: measure.Figures, mean: float) -> str:
     """One device's table, and whether it is as asked."""
     limits = [min(pair) for pair in zip(figures[DEVICE], figures[WARM], strict=True)]
     rows = [
@@ -156,7 +156,8 @@ def main() -> None:
         mean = mean_payload(large)
         try:
             with slow_device.limited(large, arguments.slow * 1_000_000):
-                figures = measure.in_turn(contenders(large, SLOW_WINDOWS), max(3, arguments.rounds // 2))
+                slow = contenders(large, SLOW_WINDOWS)
+                figures = measure.in_turn(slow, max(3, arguments.rounds // 2), repeats=0)
             parts.append(part(f"Limited to {arguments.slow} MB/s", figures, mean))
         except slow_device.SlowDeviceError as error:
             print(f"the slow device is left out: {error}", file=sys.stderr)

@@ -232,7 +232,7 @@ ASKED = (  # (what is compared, one, other, at least)
 )
 
 
-def page(figures: dict[str, list[float]], photos: str, sizes: dict[str, float]) -> str:
+def page(figures: measure.Figures, photos: str, sizes: dict[str, float]) -> str:
     """The result as markdown."""
     rows = [
         [name, measure.spread(values), f"{1e6 * (1 if ', one' in name else WORKERS) / np.median(values):,.0f}"]
@@ -257,7 +257,7 @@ loader with a kernel that does nothing: what Python takes (one process; 150,000 
 
 {measure.table(("", "is", "asked"), ratios)}
 
-{measure.machine()}
+{measure.machine(figures)}
 - Command: `python -m benchmarks.bench_load`
 """
 

@@ -113,7 +113,7 @@ decodes {BATCH} photographs in some 35,000 µs.
 
 {measure.table(header, rows)}
 
-{measure.machine()}
+{measure.machine(figures)}
 - Command: `python -m benchmarks.bench_order`
 """
     measure.publish("order", text, arguments.output)

@@ -67,7 +67,7 @@ def rate(dataset: FastDataset, case: str, *, decode: bool) -> Callable[[], float
     return run
 
 
-def page(figures: dict[str, list[float]], photos: str) -> str:
+def page(figures: measure.Figures, photos: str) -> str:
     """The table and what follows from it."""
     rows = []
     decoding = 1e6 / statistics.median(figures["nothing, decoding"])
@@ -87,7 +87,7 @@ def page(figures: dict[str, list[float]], photos: str) -> str:
 Decoding: median (least – most) of rounds in turn, and the median ratio. Without a kernel: the best round; the last
 column compares what it takes beyond "nothing" with the {decoding:.1f} us that an image takes with the kernel.
 
-{measure.machine()}
+{measure.machine(figures)}
 - Command: `python -m benchmarks.bench_overhead`
 """
 

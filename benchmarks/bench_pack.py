@@ -89,7 +89,7 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def page(figures: dict[str, list[float]], images: int, sizes: tuple[int, int], peaks: dict[int, int]) -> str:
+def page(figures: measure.Figures, images: int, sizes: tuple[int, int], peaks: dict[int, int]) -> str:
     """The result as markdown."""
     ours, theirs = figures
     rows = [
@@ -112,7 +112,7 @@ Peak memory of `iofast pack` with its two workers (proportional set size, sample
 
 {measure.table(("images", "peak"), memory)}
 
-{measure.machine()}
+{measure.machine(figures)}
 - Command: `python -m benchmarks.bench_pack`
 """
 

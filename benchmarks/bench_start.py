@@ -44,7 +44,7 @@ def main() -> None:
 
 {measure.table(("", "ms: median (least – most)", "ms beyond bare Python"), rows)}
 
-{measure.machine()}
+{measure.machine(figures)}
 - Command: `python -m benchmarks.bench_start`
 """
     measure.publish("start", text, arguments.output)

@@ -22,7 +22,7 @@ from loader_sets import eventually, photographs, write_folder, write_lmdb
 from iofast import open_reader, open_writer
 from iofast.containers.base import Located, Reader
 from iofast.loader import advice as advice_module
-from iofast.loader.advice import Advice, joined, ranges, reading, sample
+from iofast.loader.advice import Advice, joined, ranges, reading, sample, spaced
 from iofast.loader.readahead import Readahead
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="posix_fadvise: not on this system")
@@ -47,14 +47,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return made
 
 
-def batches(reader: Reader, asked: list[int] | None = None) -> Callable[[int], list[Located]]:
-    """Batches of neighbours, last ones first; `asked` notes which were located."""
+def batches(reader: Reader, asked: list[int] | None = None) -> Callable[..., list[Located]]:
+    """Batches of neighbours, last ones first; `asked` notes which were located whole."""
 
-    def located_of(batch: int) -> list[Located]:
-        if asked is not None:
-            asked.append(batch)
+    def located_of(batch: int, few: bool = False) -> list[Located]:
         first = len(reader) - BATCH * (batch + 1)
-        return [reader.locate(np.arange(first, first + BATCH))]
+        indices = np.arange(first, first + BATCH)
+        if asked is not None and not few:
+            asked.append(batch)
+        return [reader.locate(spaced(indices) if few else indices)]
 
     return located_of
 
@@ -145,11 +146,11 @@ def test_what_was_just_read_is_there_and_what_was_evicted_is_not(tmp_path: Path)
         for _ in range(20):
             writer.write({"bin": os.urandom(300_000)})
     with open_reader(path) as reader:
-        located = [reader.locate(np.arange(5, 15), "bin")]  # far from the index, which stays while it is mapped
+        located = [reader.locate(np.arange(5, 15), "bin")]
         path.read_bytes()
         advice = Advice(reader)
         assert advice.is_there(located)
-        assert advice.looks == advice_module.LOOKS
+        assert advice.looks == 10
         if not advice_module._largest_request(path.stat().st_dev):
             pytest.skip("no disk under the temporary folder, so nothing can be evicted")
         reader.close()
@@ -216,14 +217,19 @@ def test_no_advice_while_everything_is_in_the_page_cache(
     container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(advice_module, "_is_cached", lambda *_: True)
-    monkeypatch.setattr("iofast.loader.readahead._WARM", 8)
-    located: list[int] = []
-    ahead = Readahead(container, batches(container, located), count(container), depth=40)
-    for come in range(count(container)):
-        ahead.ask(come)
+    monkeypatch.setattr("iofast.loader.readahead._EACH", 8)
+    looked: list[int] = []
+
+    def located_of(batch: int, few: bool) -> list[Located]:
+        assert few, "nothing that is there is looked up whole"
+        looked.append(batch)
+        return batches(container)(batch, few)
+
+    ahead = Readahead(container, located_of, count(container), depth=count(container))
+    ahead.ask(0)
     assert eventually(lambda: not ahead._thread.is_alive())
     assert calls == []
-    assert len(located) <= 8 + count(container) // 8 + 1, "after eight batches it looks at one in eight"
+    assert looked == [*range(8), *range(8, count(container), 8)], "after eight batches it looks at one in eight"
 
 
 def test_a_cache_that_goes_cold_is_noticed(container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +250,7 @@ def test_a_cache_that_goes_cold_is_noticed(container: Reader, calls: Calls, monk
 
 
 def test_a_damaged_container_ends_the_advice_and_nothing_else(container: Reader, calls: Calls) -> None:
-    def fails(batch: int) -> list[Located]:
+    def fails(batch: int, few: bool) -> list[Located]:
         raise ValueError(f"batch {batch} is damaged")
 
     ahead = Readahead(container, fails, 10)
@@ -290,7 +296,7 @@ def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pyt
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
     scattered = container.locate(np.arange(0, len(container), 2))
-    ahead = Readahead(container, lambda _: [scattered], 5)
+    ahead = Readahead(container, lambda *_: [scattered], 5)
     ahead.ask(0)
     assert eventually(lambda: len(made) > 0)
     start = time.monotonic()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +61,8 @@ class Advice:
         self.calls = self.bytes = self.looks = 0
 
     def is_there(self, located: Sequence[Located]) -> bool:
-        """Whether a few of these payloads are in the page cache. Does not wait; what cannot be known counts as no."""
-        for few in map(sample, located):
+        """Whether all these payloads are in the page cache. Does not wait; what cannot be known counts as no."""
+        for few in located:
             self.looks += len(few.length)
             with self._reader.payloads(few, 0, len(few.length)) as payloads:
                 places = zip(payloads.fds.tolist(), payloads.offsets.tolist(), payloads.lengths.tolist(), strict=True)
@@ -99,10 +100,15 @@ class Advice:
         return self._piece[device]
 
 
+def spaced(values: NDArray[Any]) -> NDArray[Any]:
+    """A few values that stand for all, evenly spaced."""
+    rows = np.linspace(0, len(values) - 1, min(LOOKS, len(values)))
+    return values[rows.astype(np.intp)]
+
+
 def sample(located: Located) -> Located:
     """A few rows that stand for all, evenly spaced."""
-    rows = np.linspace(0, len(located.length) - 1, min(LOOKS, len(located.length)))
-    return located.rows(rows.astype(np.intp))
+    return located.rows(spaced(np.arange(len(located.length))))
 
 
 def joined(located: Sequence[Located]) -> Located:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from iofast.errors import DecodeError
 from iofast.loader.assemble import Batch, assemble
 from iofast.loader.failures import Failure
-from iofast.loader.plan import SLICE, Plan
+from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Job
 from iofast.loader.samples import Samples
 from iofast.loader.tally import Contexts
@@ -44,8 +44,8 @@ class BatchJob(Job[Made, Slice]):
     def prepare(self) -> list[Slice]:
         positions, self._valid = self._plan.schedule.positions(self._batch)
         self._samples = Samples(self._plan, self._epoch, positions)
-        rows = len(positions)
-        return [Slice(start, min(start + SLICE, rows)) for start in range(0, rows, SLICE)]
+        rows, step = len(positions), self._plan.slice
+        return [Slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
     def run(self, number: int, part: Slice) -> None:
         self._samples.make(self._contexts.context(number), self._contexts.stages, *part)

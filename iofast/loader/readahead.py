@@ -27,13 +27,13 @@ from iofast.loader.advice import Advice, joined, sample
 from iofast.loader.prefetch import start_thread
 from iofast.machine import memory_limit
 
-Locate = Callable[[int], Sequence[Located]]  # of a batch: the places of every field that will be read
+Locate = Callable[[int, bool], Sequence[Located]]  # of a batch, or a few of its rows: the places of every field read
 
 DEPTH = 256  # batches
 BUDGET = 256 << 20  # bytes: two windows of 64 blocks of 64 records of 27 kB
 
-_WARM = 64  # so many batches in a row that were there let only one of `_EACH` be looked at
-_EACH = 8
+_WARM = 8  # so many batches in a row that were there let only one of `_EACH` be looked at
+_EACH = 32
 _POLL_S = 0.01  # before the first look whether what was asked for has come; each next one waits twice as long
 _POLL_MOST_S = 0.64
 _JOIN_S = 10.0  # as in prefetch
@@ -43,9 +43,9 @@ _NEVER = sys.maxsize
 class Readahead:
     """Advice on batches below `count`, ahead of the consumer, who says with `ask` how far it has come.
 
-    `located_of(batch)` says where a batch's payloads lie in `reader`. It is called in the thread, so it must not keep
-    this object alive. `budget` is in bytes; without it an eighth of the memory that this process may have, 256 MiB at
-    most. On systems without `posix_fadvise` nothing happens.
+    `located_of(batch, few)` says where the payloads of a batch, or of a `few` of its rows, lie in `reader`. It is
+    called in the thread, so it must not keep this object alive. `budget` is in bytes; without it an eighth of the
+    memory that this process may have, 256 MiB at most. On systems without `posix_fadvise` nothing happens.
     """
 
     def __init__(
@@ -127,13 +127,14 @@ class _Ahead:
             if self._warm >= _WARM and self._next % _EACH:
                 self._next += 1
                 continue
-            located = self._located_of(self._next)
-            if self._advice.is_there(located):
+            # a few rows tell: while all is in the page cache nothing else of a batch is looked up
+            if self._advice.is_there(self._located_of(self._next, True)):
                 self._warm, self._next = self._warm + 1, self._next + 1
                 continue
             if self._warm >= _WARM:  # those that were not looked at may be missing too
                 self._warm, self._next = 0, self._sizes[-1][0] + 1 if self._sizes else self._asked
                 continue
+            located = self._located_of(self._next, False)
             size = sum(int(each.length.sum()) for each in located)
             if self._sizes and self._bytes + size > self._budget:
                 break
