@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_images import Batch, View, in_a_file, native, photo
+from kernel_images import Batch, View, batch_of, in_a_file, jpeg, native, photo, upright
 from raw_images import KINDS, cases, payload, raw_batch, run, strips_of, whole
 
-from iofast.containers.base import Description
+from iofast.containers.base import UNREADABLE, Description
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.kernel.contract import DecodeOptions, Kind, Source, Status
 from iofast.record import ImageInfo
@@ -62,7 +61,7 @@ def images(kind: Kind) -> list[bytes]:
     return [payload(kind, photo(*SIZE, seed)) for seed in range(ROWS)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(case=cases(), checked=st.booleans())
 def test_pixels_are_those_that_are_read(case: tuple[Kind, tuple[int, int], View, int, str], checked: bool) -> None:
     kind, size, view, orientation, name = case
@@ -130,6 +129,37 @@ def test_a_payload_that_is_not_all_in_the_map_is_read() -> None:
             assert (looked_at(int(source[0][0])) > 0) == (wanted == Status.OK)
 
 
+def test_beside_other_rows() -> None:
+    """Rows in memory, JPEGs, and descriptors that are none: each as without the map, which serves its own rows."""
+    payloads, views = images(Kind.RGB), [whole(*SIZE)] * ROWS
+    memory = raw_batch(Kind.RGB, payloads, [SIZE] * ROWS).source
+    encoded = jpeg(photo(*SIZE))
+    there = batch_of([encoded]).source
+    with mapped(Kind.RGB, payloads, SIZE, 1, checked=False) as source:
+        fds, offsets, lengths, raw = (source[0].copy(), source[1].copy(), source[2].copy(), memory[5])
+        fds[:4], offsets[:2] = (-1, -1, UNREADABLE, -7), memory[1][:2]
+        assert raw is not None
+        fds[4], offsets[4], lengths[4], raw[4] = -1, there[1][0], there[2][0], 0
+        mixed = (fds, offsets, lengths, None, source[4], raw, None)
+        wanted = [Status.OK, Status.OK, Status.READ, Status.READ, *[Status.OK] * 4]
+        status, pixels = run(native, mixed, views)
+        assert status == wanted
+        assert looked_at(int(fds[7])) > 0
+        os.ftruncate(int(fds[7]), 7 * len(payloads[0]))
+        again, others = run(native, mixed, views)
+    assert again == [*wanted[:7], Status.SHORT]
+    np.testing.assert_array_equal(others[:7], pixels[:7])
+    np.testing.assert_array_equal(pixels[5:].reshape(3, -1), [list(each) for each in payloads[5:]])
+    np.testing.assert_array_equal(pixels[4], np.asarray(upright(encoded)))
+
+
+def test_a_file_that_memory_cannot_hold_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "vast").open("wb+") as file:
+        file.truncate(1 << 42)
+        assert native.map_file(file.fileno(), 1 << 42) is None
+        assert native.map_file(file.fileno(), 1 << 20) is not None
+
+
 @pytest.fixture
 def container(tmp_path: Path) -> Path:
     writer = LmdbWriter(tmp_path / "raw.lmdb")
@@ -140,7 +170,6 @@ def container(tmp_path: Path) -> Path:
 
 
 def maps_of(path: Path) -> int:
-    gc.collect()
     return sum(line.endswith(str(path)) for line in Path("/proc/self/maps").read_text().splitlines())
 
 
@@ -151,7 +180,7 @@ def decoded(reader: LmdbReader) -> list[int]:
 
 
 def test_a_reader_maps_a_file_of_raw_pixels_while_it_is_open(container: Path, tmp_path: Path) -> None:
-    for _ in range(200):
+    for _ in range(100):
         with LmdbReader(container) as reader:
             assert maps_of(container) == 1
             with reader.payloads(reader.locate(np.arange(ROWS)), 0, ROWS):

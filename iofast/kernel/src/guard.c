@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #define MAPS 64 /* at once in a process, a bit each; of further files, raw pixels are read */
 
@@ -82,11 +83,17 @@ int iof_guard_holds(void) {
          !pthread_sigmask(SIG_BLOCK, NULL, &blocked) && !sigismember(&blocked, SIGBUS);
 }
 
+/* A file that memory cannot hold is read: nearly every look would be the first at its page, and a fault costs what it saves. */
+static int fits_memory(size_t length) {
+  long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 && length / (size_t)size < (size_t)pages;
+}
+
 iof_map *iof_map_file(int fd, size_t length) {
   struct stat status;
   iof_map *map = NULL;
   install();
-  if (!iof_guard_holds() || !length || fstat(fd, &status)) return NULL;
+  if (!iof_guard_holds() || !length || !fits_memory(length) || fstat(fd, &status)) return NULL;
   for (int i = 0, nobody = 0; i < MAPS && !map; i++, nobody = 0)
     if (atomic_compare_exchange_strong(&maps[i].taken, &nobody, 1)) map = &maps[i];
   void *base = map ? mmap(NULL, length, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
@@ -113,8 +120,8 @@ void iof_map_free(iof_map *map) {
 
 uint64_t iof_maps_of(int fd) {
   uint64_t found = 0;
-  for (int i = 0; i < MAPS && !found; i++)
-    if (maps[i].file == fd + 1) found = (uint64_t)1 << i;
+  for (int i = 0; i < MAPS && !found && fd >= 0; i++)
+    if (maps[i].file - 1 == fd) found = (uint64_t)1 << i;
   return found;
 }
 
