@@ -143,7 +143,7 @@ int iof_is_cached(int fd, uint64_t offset) {
 
 uint64_t iof_maps_broken(uint64_t looked) {
   uint64_t broken = 0;
-  for (int i = 0; looked >> i && i < MAPS; i++) {
+  for (int i = 0; i < MAPS; i++) {
     struct stat now;
     if (!(looked >> i & 1)) continue;
     if (fstat(maps[i].file - 1, &now) || now.st_ino != maps[i].inode || now.st_dev != maps[i].device || now.st_size < 0 ||
