@@ -10,7 +10,7 @@ so that a GPU can fail while it is watched. Without it, nvmlInit says that no dr
       power=200000 power_limit=700000                   mW
       reasons=0                                         clock event reasons, a bit mask as NVML has it
       jpeg=0                                            percent
-      node=-1                                           NUMA node; -1: the driver names none
+      node=0                                            NUMA node; -1: the driver names none
       link_gen=4 link_width=16                          what the PCIe link can do
       rx=0 tx=0 rx_start=0 counter_bits=64              bytes a second to and from the GPU; where its counter began, on
                                                         the first call of this process, and how many bits it has
@@ -138,7 +138,7 @@ static void add_gpu(int number, char **words) {
   snprintf(g->uuid, sizeof g->uuid, "GPU-00000000-0000-0000-0000-%012d", number);
   g->level = 100;
   g->memory_total = 1ull << 34, g->memory_used = 1ull << 30, g->memory_reserved = 1ull << 28;
-  g->power = 200000, g->power_limit = 700000, g->node = -1, g->link_gen = 4, g->link_width = 16;
+  g->power = 200000, g->power_limit = 700000, g->node = 0, g->link_gen = 4, g->link_width = 16;
   g->counter_bits = 64, g->sample_ms = 166, g->samples = 120, g->sm = 80, g->tensor = 40, g->dram = 50;
   for (; *words; words++) {
     char *value = strchr(*words, '=');
@@ -304,6 +304,7 @@ int nvmlInitWithFlags(unsigned flags) {
   (void)flags;
   if (!refresh()) return DRIVER_NOT_LOADED;
   int code = refused("nvmlInitWithFlags", -1);
+  if (!code && generation != script.generation) live_samples = 0; /* the driver that had them is no more */
   if (!code) started = 1, generation = script.generation;
   return code;
 }

@@ -30,6 +30,7 @@ _UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
 _MEMORY_V2 = 0x02000028  # nvmlMemory_v2: what the driver itself holds is told apart
 _COVERED = 0.5  # of an interval; with less, its samples do not speak for it
 _LEAD_S = 2.5  # samples are asked for from so long before: the length of one is the distance from the one before
+_CLOCK_SET_S = 0.005  # two clocks that are read one after the other differ by less
 _NODE_WORDS = 16  # of 64 bits: 1024 NUMA nodes
 _INITIAL_NAMESPACE = 0xEFFFFFFC  # inode of the machine's own pid namespace (PROC_PID_INIT_INO in the kernel)
 _KEPT = 64  # readings of GPM that are kept for a device
@@ -57,6 +58,7 @@ class NvmlProbe:
         self._gpm, self._pcie = Gpm(driver), Pcie(driver)
         self._units: tuple[Unit, ...] = ()
         self._kept: dict[str, list[Reading]] = {}  # by uuid: readings of GPM, where there are no samples
+        self._ahead = time.time() - time.monotonic()
         self._lock = threading.RLock()
 
     @classmethod
@@ -184,14 +186,22 @@ class NvmlProbe:
         """The driver's own samples; the first of them may have ended before `since`."""
         if unit.instance is not None:
             return []
-        wall, now = time.time(), time.monotonic()
-        last = max(0, round((wall - (now - since) - _LEAD_S) * 1e6))
+        ahead, latest = self._clocks(), time.time() + 1
+        last = max(0, round((since + ahead - _LEAD_S) * 1e6))
         answer = self._driver.ask(unit, "busy samples", "nvmlDeviceGetSamples", unit.handle, _UTILIZATION, last)
         if answer is None:
             return []
         ends = {s.timeStamp / 1e6: s.sampleValue.uiVal for s in answer[1] if s.sampleValue.uiVal <= 100}
-        ordered = sorted((end - wall + now, value / 100) for end, value in ends.items() if 0 < end < wall + 1)
+        ordered = sorted((end - ahead, value / 100) for end, value in ends.items() if 0 < end < latest)
         return _with_lengths(ordered)
+
+    def _clocks(self) -> float:
+        """What the wall clock is ahead of the monotonic one. It stays as it was until the clock was set: a sample
+        must have the same time whenever it is asked for."""
+        ahead = time.time() - time.monotonic()
+        if abs(ahead - self._ahead) > _CLOCK_SET_S:
+            self._ahead = ahead
+        return self._ahead
 
     def _keep(self, unit: Unit, gpm: GpmFigures) -> None:
         kept = self._kept.setdefault(unit.uuid, [])
