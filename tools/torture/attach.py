@@ -92,7 +92,11 @@ def training(path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def run(attachments: int = ATTACHMENTS) -> list[str]:
+def run() -> list[str]:
+    return attached(ATTACHMENTS)
+
+
+def attached(attachments: int) -> list[str]:
     seen: list[Snapshot] = []
     stretches: list[Stretch] = []
     with tempfile.TemporaryDirectory() as folder:
