@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from proc_folder import running, until
 from iofast.errors import OptionError
 from iofast.monitor import bursts
 from iofast.monitor.bursts import Bursts, together
-from iofast.monitor.find import MonitorError, find_jobs, job_of
+from iofast.monitor.find import MonitorError, Table, find_jobs, job_of
 from iofast.monitor.probe.proc import JobEnded
 from iofast.monitor.snapshot import (
     DeviceFigures,
@@ -252,6 +255,23 @@ def test_paused_and_ended() -> None:
         with pytest.raises(JobEnded):
             watch.interval()
         watch.close()
+
+
+def test_a_container_of_its_own() -> None:
+    """Processes are seen from the machine; pages name other pids, so that is said instead of looking for them."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
+    program = [*command, "import time; print(1, flush=True); time.sleep(60)"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            pytest.skip("this user may not make a pid namespace")
+        (inside,) = Table(os.geteuid()).below(process.pid)
+        watch = Watch(job_of(inside), WatchOptions(0.2, stacks="off"))
+        snapshot = watch.interval()
+        watch.close()
+        process.kill()
+    assert snapshot.main.shares == {Doing.ASLEEP: 1.0}
+    assert any("container of its own" in note for note in snapshot.notes)
 
 
 def test_a_late_caller_gets_a_whole_interval() -> None:

@@ -33,12 +33,13 @@ class Bursts:
         self._due_at = time.monotonic()
         self._turn = 0
         self._found: list[StackFigures] = []
+        self._error: str | None = None
         self.succeeded = False
 
     @property
     def note(self) -> str | None:
         """Why there are no stacks, in a line."""
-        return self._probe.note or None
+        return self._probe.note or self._error
 
     def start_if_due(self, workers: Sequence[int]) -> None:
         """Begin a burst, where it is time for one."""
@@ -61,7 +62,10 @@ class Bursts:
 
     def _burst(self, workers: Collection[int]) -> tuple[StackFigures | None, float]:
         before = _spent_s()
-        figures = self._probe.burst(workers, _LOOKS)
+        try:
+            figures = self._probe.burst(workers, _LOOKS)
+        except (OSError, ValueError) as error:  # no descriptors or memory, or an answer of another version of py-spy
+            figures, self._error = None, f"no Python stacks: {error}"
         return figures, _spent_s() - before
 
     def _collect(self, now: float) -> None:

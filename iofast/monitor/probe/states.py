@@ -161,7 +161,7 @@ class Thread:
 
     def _asleep(self) -> Doing:
         self.blind = False
-        with contextlib.suppress(PermissionError):
+        with contextlib.suppress(OSError):  # not allowed, or no descriptor left for it
             function = self.files.read("wchan").decode(errors="replace")
             if function not in ("0", ""):
                 return sleeping_in(function)
