@@ -216,6 +216,8 @@ class LoaderFigures:
     stages: dict[str, float]  # seconds of work by stage: read, decode, transfer
     failed: int = 0
     live: bool = True
+    steps: int | None = None  # that `step_s` is the mean of: batches but the first of each epoch
+    start_s: float | None = None  # from iter() to the first batch, of epochs that began in this interval
 
 
 @dataclass(frozen=True, slots=True)
