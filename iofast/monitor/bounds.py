@@ -37,7 +37,7 @@ from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import LOADER, Training
 
 _STEPS = (0.0, 0.02, 0.25, 0.5, 0.75, 0.98, 1.01)  # idle shares that choose G; 1.01 chooses no window
-_TAKING_OVER = 0.1  # of running: what next() itself may use when a batch has arrived (unpickling, mapping)
+_TAKING_OVER = 0.05  # of running: what next() itself may use when a batch has arrived (unpickling, mapping)
 _INSIDE_ERROR = 0.01  # a page's intervals and ours begin and end apart by a step
 _MANY = 1.5  # looks in a window, from which on windows follow one another
 _JITTERED = 0.7  # looks come one in each slot of time, which leaves less to chance than if they came anywhere
