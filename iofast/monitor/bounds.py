@@ -81,7 +81,7 @@ def frames_share(training: Training, which: Collection[Frame], z: float) -> Shar
 
 def exposed(training: Training, thresholds: Thresholds) -> Stall | None:
     """Bounds of the exposed stall; None where nothing was seen of the training thread nor of its loaders."""
-    measured = training.per_step(lambda loader: loader.exposed_s)
+    measured = training.exposed()
     if measured is not None:
         return Stall(measured, measured, Tier.INSIDE)
     waited = training.per_step(lambda loader: loader.wait_s)
