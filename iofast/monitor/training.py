@@ -159,6 +159,12 @@ class Training:
         return used / self.seconds if self.seconds else 0.0
 
     @cached_property
+    def other_threads(self) -> float:
+        """Cores that threads of the training process used beside the training thread; 0 where that is not known."""
+        own = [one.main.cpu_s for one in self.snapshots if one.main.cpu_s is not None]
+        return max(0.0, self.main_cpu - fsum(own) / self.seconds) if own else 0.0
+
+    @cached_property
     def workers(self) -> Workers | None:
         """Worker processes of the loader that trains. A second loader's, which only wait, are left out."""
         lives: dict[tuple[int, int], list[tuple[float, ProcessFigures]]] = {}
