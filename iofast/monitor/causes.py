@@ -15,6 +15,7 @@ from iofast.monitor.snapshot import Doing, Frame, Snapshot, Work
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training, Workers
 
+_FEW = 8  # looks at stacks, below which not to have met a thing means nothing
 _CPU_WORK = (Work.DECODE, Work.RESIZE, Work.AUGMENT)
 Found = tuple[Cause | None, tuple[Evidence, ...]]
 
@@ -41,8 +42,8 @@ def _rank_skew(training: Training, thresholds: Thresholds) -> Found:
 def _single(training: Training, thresholds: Thresholds) -> Found:
     """The training thread does the loading itself."""
     loading = training.frames(Frame.LOADER_INLINE)
-    if loading is not None:
-        waiting = training.frames(Frame.LOADER_WAIT) or 0.0
+    waiting = training.frames(Frame.LOADER_WAIT) or 0.0
+    if loading is not None and (loading or waiting or training.frame_looks >= _FEW):
         if loading < thresholds.notice or loading <= waiting:
             return None, ()
         text = f"the training thread was loading samples itself in {loading:.0%} of {training.frame_looks} looks"
@@ -109,7 +110,8 @@ def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
     work = training.work
     handing = work.get(Work.COLLATE, 0.0) + work.get(Work.SEND, 0.0)
     computing = fsum(work.get(what, 0.0) for what in _CPU_WORK)
-    if work and handing >= thresholds.collate and handing > max(computing, work.get(Work.READ, 0.0)):
+    met = handing * training.work_looks >= 1.5  # what was met once may be anything
+    if met and handing >= thresholds.collate and handing > max(computing, work.get(Work.READ, 0.0)):
         return Cause.COLLATE, (
             cpu,
             Evidence("collate", handing, f"workers spend {handing:.0%} of their work on collating and handing over"),

@@ -103,6 +103,12 @@ class Training:
         total = fsum(counts.values())
         return {what: count / total for what, count in counts.items()} if total > 0 else {}
 
+    @cached_property
+    def work_looks(self) -> float:
+        """Looks at workers that did something."""
+        stacks = [one.stacks for one in self.snapshots if one.stacks is not None]
+        return fsum(one.worker_looks * (1.0 - one.workers.get(Work.STARVED, 0.0)) for one in stacks)
+
     # --- devices
 
     @cached_property
