@@ -16,6 +16,7 @@ from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training, Workers
 
 _FEW = 8  # looks at stacks, below which not to have met a thing means nothing
+_TWICE = 1.5  # looks: what was met once may be anything
 _CPU_WORK = (Work.DECODE, Work.RESIZE, Work.AUGMENT)
 Found = tuple[Cause | None, tuple[Evidence, ...]]
 
@@ -62,6 +63,9 @@ def _single(training: Training, thresholds: Thresholds) -> Found:
 def _pin(training: Training, thresholds: Thresholds) -> Found:
     cpu = training.thread_cpu("pt_data_pin")
     workers = training.workers
+    pinning = training.work.get(Work.PIN, 0.0)
+    if pinning >= thresholds.collate and pinning * training.work_looks >= _TWICE and cpu is not None:
+        return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of looks"),)
     if cpu is None or (workers is not None and workers.busy >= thresholds.worker_busy):
         return None, ()
     most = cpu >= thresholds.disk and workers is not None and cpu >= 1.5 * workers.cpu  # where all are short of cores
@@ -110,7 +114,7 @@ def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
     work = training.work
     handing = work.get(Work.COLLATE, 0.0) + work.get(Work.SEND, 0.0)
     computing = fsum(work.get(what, 0.0) for what in _CPU_WORK)
-    met = handing * training.work_looks >= 1.5  # what was met once may be anything
+    met = handing * training.work_looks >= _TWICE
     if met and handing >= thresholds.collate and handing > max(computing, work.get(Work.READ, 0.0)):
         return Cause.COLLATE, (
             cpu,
