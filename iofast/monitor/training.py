@@ -103,6 +103,12 @@ class Training:
         total = fsum(counts.values())
         return {what: count / total for what, count in counts.items()} if total > 0 else {}
 
+    @cached_property
+    def work_looks(self) -> float:
+        """Looks at workers that did something."""
+        stacks = [one.stacks for one in self.snapshots if one.stacks is not None]
+        return fsum(one.worker_looks * (1.0 - one.workers.get(Work.STARVED, 0.0)) for one in stacks)
+
     # --- devices
 
     @cached_property
@@ -159,6 +165,26 @@ class Training:
         return used / self.seconds if self.seconds else 0.0
 
     @cached_property
+    def other_threads(self) -> float:
+        """Cores that threads of the training process used beside the training thread; 0 where that is not known."""
+        own = [one.main.cpu_s for one in self.snapshots if one.main.cpu_s is not None]
+        return max(0.0, self.main_cpu - fsum(own) / self.seconds) if own else 0.0
+
+    @cached_property
+    def main_runnable(self) -> float | None:
+        """Of the training thread's time in state R, the share that it waited for a processor; None if not known."""
+        known = [one.main for one in self.snapshots if one.main.cpu_s is not None and one.main.runnable_s is not None]
+        waited = fsum(main.runnable_s or 0.0 for main in known)
+        whole = waited + fsum(main.cpu_s or 0.0 for main in known)
+        return _share(waited / whole) if whole > 0 else None
+
+    @cached_property
+    def main_reads(self) -> float:
+        """Bytes a second that read() returned to the training process."""
+        read = sum(process.read_calls_bytes or 0 for _, process in self.processes("main"))
+        return read / self.seconds if self.seconds else 0.0
+
+    @cached_property
     def workers(self) -> Workers | None:
         """Worker processes of the loader that trains. A second loader's, which only wait, are left out."""
         lives: dict[tuple[int, int], list[tuple[float, ProcessFigures]]] = {}
@@ -212,12 +238,26 @@ class Training:
     def steps(self) -> int | None:
         return sum(loader.batches for loader in self.loaders) if self.loaders else None
 
-    def per_step(self, figure: Callable[[LoaderFigures], float | None]) -> float | None:
+    @cached_property
+    def starts(self) -> float | None:
+        """Share of the loaders' time that the first batches of epochs took; None where no loader reports."""
+        starts = fsum(one.epoch_start_s for one in self.loaders)
+        whole = starts + fsum(_stepped(one) for one in self.loaders)
+        return _share(starts / whole) if whole else None
+
+    def exposed(self) -> float | None:
+        """Share of the device's time that it idled for want of a batch, by its own clock; None where none says it."""
+        return self.per_step(lambda one: one.exposed_s, _device_time)
+
+    def per_step(
+        self, figure: Callable[[LoaderFigures], float | None], length: Callable[[LoaderFigures], float] | None = None
+    ) -> float | None:
         """Share of step time, over the loaders that say it; of several side by side the largest share counts."""
+        length = length or _stepped
         names = sorted({loader.name for loader in self.loaders})
         found = []
         for name in names:
-            parts = [(figure(one), _stepped(one)) for one in self.loaders if one.name == name]
+            parts = [(figure(one), length(one)) for one in self.loaders if one.name == name]
             known = [(value, seconds) for value, seconds in parts if value is not None and seconds > 0]
             if known:
                 whole = fsum(seconds for _, seconds in known)
@@ -247,7 +287,11 @@ def _share(value: float) -> float:
 
 
 def _stepped(loader: LoaderFigures) -> float:
-    return (loader.step_s or 0.0) * loader.batches
+    return (loader.step_s or 0.0) * (loader.steps or loader.batches)
+
+
+def _device_time(loader: LoaderFigures) -> float:
+    return _stepped(loader) if loader.device_step_s is None else loader.device_step_s
 
 
 def _per_second(parts: Collection[tuple[float, ProcessFigures]], figure: Callable[[ProcessFigures], float]) -> float:
