@@ -1,8 +1,8 @@
 """Start a program and stand beside it: it keeps its terminal, its streams, its signals and its exit status.
 
-The program runs in our process group, so that Ctrl-C and Ctrl-Z in the terminal reach it as they would without us. What is
-sent to us alone (by `kill`, by a batch system) is passed on. Signals are taken by a thread in `sigwaitinfo`, for only that
-tells who sent them: what the terminal sent has reached the program already and must not reach it twice.
+The program runs in our process group, so that Ctrl-C and Ctrl-Z in the terminal reach it as they would without us. What
+is sent to us alone (by `kill`, by a batch system) is passed on. Signals are taken by a thread in `sigwaitinfo`, because
+only that tells who sent them: what the terminal sent has reached the program already and must not reach it twice.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ _PASSED = (
     signal.SIGUSR2,
 )
 _FROM_TERMINAL = 0x80  # SI_KERNEL
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # what it ignores for itself, a program it starts would ignore too
+_IGNORED_BY_PYTHON = (
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+)  # what it ignores for itself, a program it starts would ignore too
 
 
 class Program:
     """A running program. Raises OSError where it cannot be started. A context manager: leaving waits for its end.
 
-    `stopping` is called before we are stopped by Ctrl-Z, and gives what is to be called when we go on: a screen is put away
-    and drawn again.
+    `stopping`, where it is set, is called before Ctrl-Z stops us, and gives what is to be called when we go on: a
+    screen is put away and drawn again.
     """
 
-    def __init__(self, arguments: Sequence[str], stopping: Callable[[], Callable[[], None]] | None = None) -> None:
-        self._stopping = stopping
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.stopping: Callable[[], Callable[[], None]] | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._status = 0
@@ -57,7 +60,9 @@ class Program:
         return self._status if self._ended.wait(timeout) else None
 
     def _await(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # its pid is not given away while a signal may be on its way
+        os.waitid(
+            os.P_PID, self.pid, os.WEXITED | os.WNOWAIT
+        )  # its pid is not given away while a signal may be on its way
         with self._lock:
             _, status = os.waitpid(self.pid, 0)
             self._status = os.waitstatus_to_exitcode(status)
@@ -74,7 +79,7 @@ class Program:
             if found.si_code != _FROM_TERMINAL and found.si_pid != self.pid:
                 self._send(number)
             if number is signal.SIGTSTP:
-                again = self._stopping() if self._stopping is not None else None
+                again = self.stopping() if self.stopping is not None else None
                 os.kill(os.getpid(), signal.SIGSTOP)  # here we stand until SIGCONT
                 self._send(signal.SIGCONT)
                 if again is not None:

@@ -20,9 +20,10 @@ from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Job, Snapshot
 
-Key = tuple[int, int]
+Key = tuple[int, int]  # pid and start time: a process for good
+SEARCH_S = (1.0, 15.0)  # between two searches: while nothing is watched, and while something is
 WINDOW = 120  # snapshots that a verdict may look at
-_WAITING = 64  # snapshots that were not judged yet; more are dropped
+_WAITING = 64  # pieces of news that were not taken yet; snapshots beyond are dropped
 _ENDED = 16  # jobs that ended and are remembered, for the report
 _PATIENCE_S = 1.0  # for a thread that is to end
 
@@ -41,15 +42,25 @@ class Watcher(Protocol):
 class Sources:
     """Where jobs, snapshots and verdicts come from; tests have their own."""
 
+    find: Callable[[], Sequence[Job]]
     watch: Callable[[Job], Watcher]
     judge: Callable[[Sequence[Snapshot], Verdict | None], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What a thread has to say: an interval or the end of a job, or what a search found."""
+
+    key: Key | None = None
+    snapshot: Snapshot | None = None
+    jobs: Sequence[Job] = ()
+    error: Exception | None = None
 
 
 @dataclass(slots=True)
 class _Watched:
     """What is kept of a job."""
 
-    job: Job
     thread: threading.Thread
     snapshots: deque[Snapshot]
     history: History | None = None
@@ -61,47 +72,59 @@ class Jobs:
 
     def __init__(self, sources: Sources, window: int = WINDOW) -> None:
         self._sources, self._window = sources, window
-        self._seen: queue.Queue[tuple[Key, Snapshot | Exception]] = queue.Queue(_WAITING)
+        self._news: queue.Queue[_News] = queue.Queue(_WAITING)
         self._live: dict[Key, _Watched] = {}
         self._ended: deque[Moment] = deque(maxlen=_ENDED)
         self._stop = threading.Event()
+        self.searches = 0  # that have ended
 
     def add(self, job: Job) -> None:
-        """Watch this job too, unless it is watched already."""
+        """Watch this job too, unless it is, or was."""
         key = (job.pid, job.start_time)
         if key in self._live or any((old.job.pid, old.job.start_time) == key for old in self._ended):
             return
-        thread = threading.Thread(target=self._look, args=(job,), name=f"iofast-watch-{job.pid}", daemon=True)
-        self._live[key] = _Watched(job, thread, deque(maxlen=self._window))
+        thread = threading.Thread(target=self._watch, args=(job,), name=f"iofast-watch-{job.pid}", daemon=True)
+        self._live[key] = _Watched(thread, deque(maxlen=self._window))
         thread.start()
 
-    def _look(self, job: Job) -> None:
+    def search(self) -> None:
+        """Look for jobs from now on, in a thread: a search takes a quarter of a second."""
+        threading.Thread(target=self._search, name="iofast-search", daemon=True).start()
+
+    def _watch(self, job: Job) -> None:
         key = (job.pid, job.start_time)
         try:
             with contextlib.closing(self._sources.watch(job)) as watcher:
                 while not self._stop.is_set():
                     snapshot = watcher.interval()
                     with contextlib.suppress(queue.Full):
-                        self._seen.put_nowait((key, snapshot))
-        except Exception as error:  # the thread that judges raises it, or takes it for the job's end
-            self._seen.put((key, error))
+                        self._news.put_nowait(_News(key, snapshot))
+        except Exception as error:  # who takes the news raises it, or knows it for the job's end
+            self._news.put(_News(key, error=error))
+
+    def _search(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._news.put(_News(jobs=self._sources.find()))
+            except Exception as error:
+                self._news.put(_News(error=error))
+                return
+            self._stop.wait(SEARCH_S[bool(self._live)])
 
     def next(self, timeout: float) -> Moment | None:
-        """The next moment of any job, or None where there is none within `timeout` seconds. Raises what watching raised."""
+        """A job's next moment, or None where there is none within `timeout` seconds. Raises what watching raised."""
         try:
-            key, found = self._seen.get(timeout=timeout)
+            news = self._news.get(timeout=timeout)
         except queue.Empty:
             return None
-        watched = self._live[key]
-        if isinstance(found, Snapshot):
-            return self._judge(watched, found)
-        del self._live[key]
-        if not isinstance(found, ProcessLookupError):
-            raise found
-        if watched.moment is None:
+        if news.error is not None:
+            return self._over(news.key, news.error)
+        if news.key is None or news.snapshot is None:
+            self.searches += 1
+            for job in news.jobs:
+                self.add(job)
             return None
-        self._ended.append(replace(watched.moment, ended=True))
-        return self._ended[-1]
+        return self._judge(self._live[news.key], news.snapshot)
 
     def _judge(self, watched: _Watched, snapshot: Snapshot) -> Moment:
         watched.snapshots.append(snapshot)
@@ -112,6 +135,16 @@ class Jobs:
         watched.history.add(snapshot, verdict)
         watched.moment = Moment(snapshot.job, snapshot, verdict, watched.history)
         return watched.moment
+
+    def _over(self, key: Key | None, error: Exception) -> Moment | None:
+        """A job's last moment, where it has just ended; any other error is raised."""
+        watched = None if key is None else self._live.pop(key)
+        if watched is None or not isinstance(error, ProcessLookupError):
+            raise error
+        if watched.moment is None:
+            return None
+        self._ended.append(replace(watched.moment, ended=True))
+        return self._ended[-1]
 
     def __len__(self) -> int:
         """How many are watched now."""
@@ -125,8 +158,6 @@ class Jobs:
         """End all watching; what is in the middle of an interval is not waited for."""
         self._stop.set()
         end = time.monotonic() + _PATIENCE_S
-        for watched in self._live.values():
-            while watched.thread.is_alive() and time.monotonic() < end:
-                with contextlib.suppress(queue.Empty):  # one that cannot hand over does not end
-                    self._seen.get_nowait()
-                watched.thread.join(0.05)
+        while any(w.thread.is_alive() for w in self._live.values()) and time.monotonic() < end:
+            with contextlib.suppress(queue.Empty):  # a thread that cannot hand over does not end
+                self._news.get(timeout=0.05)

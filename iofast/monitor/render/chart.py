@@ -1,4 +1,4 @@
-"""Timelines as inline SVG: areas, a band between two bounds, a strip of verdicts. Numbers in, markup out; no text of others."""
+"""Timelines as inline SVG: areas, a band between two bounds, a strip of verdicts. No text of others is in it."""
 
 from __future__ import annotations
 

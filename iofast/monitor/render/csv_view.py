@@ -44,10 +44,10 @@ class Rows:
         self._rows.writerow(row)
         self._out.flush()
 
-    def waiting(self, message: str) -> None:
+    def waiting(self, _message: str) -> None:
         """No row: nothing was seen."""
 
-    def close(self, moments: Sequence[Moment]) -> None:
+    def close(self, _moments: Sequence[Moment]) -> None:
         """Close the file; all rows are written."""
         if not self._keep_open:
             self._out.close()

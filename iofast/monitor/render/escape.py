@@ -1,7 +1,8 @@
 """Text that others wrote (command lines, paths, names of GPUs and loaders), made harmless for each kind of view.
 
-A program's name may hold an escape sequence that rewrites the terminal, a file's name a formula or a `<script>`. `plain`
-comes first everywhere: what is left has one line and only characters that show. The others add what their view needs.
+A program's name may hold an escape sequence that rewrites the terminal, a file's name a formula or a `<script>`.
+`plain` comes first everywhere: what is left has one line and only characters that show. The others add what their view
+needs.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def own_devices(snapshot: Snapshot) -> tuple[DeviceFigures, ...]:
 
 
 def busiest(snapshot: Snapshot) -> LoaderFigures | None:
-    """The loader that handed over most batches: of training and validation loader the one that this interval is about."""
+    """The loader that handed over most batches: of several the one that this interval is about."""
     active = [loader for loader in snapshot.loaders if loader.batches]
     return max(active, key=lambda loader: loader.batches, default=None)
 

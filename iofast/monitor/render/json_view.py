@@ -77,4 +77,4 @@ class JsonLines(Silent):
 def print_object(moment: Moment, out: TextIO) -> None:
     """The moment as one line of JSON, at once: a program reads it as it comes."""
     text = json.dumps(to_json(moment.snapshot, moment.verdict), allow_nan=False)
-    print(text, file=out, flush=True)  # noqa: T201 - the view is what it prints
+    print(text, file=out, flush=True)

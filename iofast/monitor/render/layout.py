@@ -1,7 +1,7 @@
 """What the live screen shows, as lines that fit: a function of what was found and of the terminal's size.
 
-Parts get rows in the order of their worth: the verdict always, then timelines, the best advice, evidence, phases, notes,
-then more of each. So 60×20 has what matters, and a large terminal has all of it.
+Parts get rows in the order of their worth: the verdict always, then timelines, the best advice, evidence, phases,
+notes, then more of each. So 60×20 has what matters, and a large terminal has all of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ Lines = list[Text]
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TITLE = 10  # columns of a part's title
 _GAP = Text("")
+_ORDER = ("job", "verdict", "timelines", "gpus", "advice", "evidence", "phases", "notes")
 
 
 def drawn(moments: Sequence[Moment], selected: int, width: int, height: int, message: str = "") -> Lines:
@@ -67,8 +68,7 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
     advice: Callable[[int], Lines] = lambda most: _advice(moment, width, most)  # noqa: E731
     evidence, notes = _evidence(moment, width), _notes(moment, width)
     job, phases = _part("", [wording.name(moment.job, 200)], width, "dim"), _phases(moment, width)
-    shown: dict[str, Lines] = dict.fromkeys(("job", "verdict", "timelines", "gpus", "advice"), [])
-    shown |= dict.fromkeys(("evidence", "phases", "notes"), [])
+    shown: dict[str, Lines] = {name: [] for name in _ORDER}
     wishes = [
         ("verdict", verdict[:2]),
         ("timelines", _timelines(moment, width, 1)),
@@ -109,7 +109,7 @@ def _verdict(moment: Moment, width: int) -> Lines:
     badge.append(f"  {verdict.severity.value}" if judged and verdict.severity.value != "none" else "", style)
     badge.append(ended, "bold")
     lines = [badge, Text(wording.stall_text(verdict.stall), "" if judged else "dim")]
-    lines += [Text(line) for line in textwrap.wrap(wording.explanation(verdict), width)[:3]]
+    lines += [Text(line) for line in _wrapped(wording.explanation(verdict), width)[:3]]
     return [*lines, Text(wording.basis(verdict), "dim")]
 
 
@@ -170,7 +170,7 @@ def _advice(moment: Moment, width: int, most: int) -> Lines:
     for number, advice in enumerate(moment.verdict.advice[:most], 1):
         promise = wording.gain(advice)
         text = wording.sentence(plain(advice.text)) + (f" ({promise})" if promise else "")
-        lines += _part("advice" if number == 1 else "", textwrap.wrap(text, width - _TITLE - 1)[:3], width, "")
+        lines += _part("advice" if number == 1 else "", _wrapped(text, width - _TITLE - 1)[:3], width, "")
         lines += _part("", [plain(advice.change)], width, "green") if advice.change else []
     return lines
 
@@ -185,8 +185,12 @@ def _phases(moment: Moment, width: int) -> Lines:
 
 
 def _notes(moment: Moment, width: int) -> Lines:
-    wrapped = [line for note in moment.snapshot.notes for line in textwrap.wrap(plain(note), width - _TITLE - 1)[:2]]
+    wrapped = [line for note in moment.snapshot.notes for line in _wrapped(plain(note), width - _TITLE - 1)[:2]]
     return _part("note", wrapped, width, "dim")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(1, width))
 
 
 def _part(title: str, texts: Sequence[str], width: int, style: str) -> Lines:

@@ -47,7 +47,7 @@ class Lines(Silent):
             self._print(f"{'ended' if moment.ended else 'last'}: {wording.summary(moment)}")
 
     def _print(self, line: str) -> None:
-        print(f"iofast monitor: {line}", file=self._out, flush=True)  # noqa: T201 - the view is what it prints
+        print(f"iofast monitor: {line}", file=self._out, flush=True)
 
 
 def paragraphs(moment: Moment) -> list[str]:

@@ -25,24 +25,24 @@ class Moment:
 class View(Protocol):
     """Something that shows what was found. Called from one thread."""
 
-    def update(self, moment: Moment) -> None:
+    def update(self, moment: Moment, /) -> None:
         """An interval of one job more."""
 
-    def waiting(self, message: str) -> None:
+    def waiting(self, message: str, /) -> None:
         """Nothing is watched at the moment; `message` says what is waited for."""
 
-    def close(self, moments: Sequence[Moment]) -> None:
+    def close(self, moments: Sequence[Moment], /) -> None:
         """The end, with the last moment of every job."""
 
 
 class Silent:
     """A view that shows nothing; a base for those that care for some of the calls only."""
 
-    def update(self, moment: Moment) -> None:
+    def update(self, moment: Moment, /) -> None:
         """An interval of one job more."""
 
-    def waiting(self, message: str) -> None:
+    def waiting(self, message: str, /) -> None:
         """Nothing is watched at the moment; `message` says what is waited for."""
 
-    def close(self, moments: Sequence[Moment]) -> None:
+    def close(self, moments: Sequence[Moment], /) -> None:
         """The end, with the last moment of every job."""

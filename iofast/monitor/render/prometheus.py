@@ -1,4 +1,4 @@
-"""A Prometheus endpoint: the newest interval of every live job, in the text format, on the loopback unless told otherwise."""
+"""A Prometheus endpoint: the newest interval of every live job, on the loopback unless told otherwise."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ class Endpoint(Silent):
         try:
             self._server = family((host, port), self._handler())
         except OSError as error:
-            raise OptionError(f"--prometheus cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}") from error
+            raise OptionError(
+                f"--prometheus cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}"
+            ) from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="iofast-metrics", daemon=True)
         self._thread.start()
@@ -119,7 +121,7 @@ class Endpoint(Silent):
         class Handler(BaseHTTPRequestHandler):
             timeout = _SLOWEST_S
 
-            def do_GET(self) -> None:  # noqa: N802 - http.server's name
+            def do_GET(self) -> None:
                 found = self.path.partition("?")[0] in ("/metrics", "/")
                 body = endpoint._text.encode() if found else b"the metrics are at /metrics\n"
                 self.send_response(200 if found else 404)
@@ -128,7 +130,7 @@ class Endpoint(Silent):
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
+            def log_message(self, format: str, *args: Any) -> None:
                 """Scrapes are no news."""
 
         return Handler
@@ -139,7 +141,7 @@ class Endpoint(Silent):
         self._moments = {key: kept for key, kept in self._moments.items() if not kept.ended}
         self._text = exposition(list(self._moments.values()))
 
-    def close(self, moments: Sequence[Moment]) -> None:
+    def close(self, _moments: Sequence[Moment]) -> None:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()

@@ -1,4 +1,4 @@
-"""One HTML page about everything that was watched: it needs no network and no script, prints, and follows light and dark."""
+"""One HTML page about everything that was watched: no network, no script, light and dark, made to be printed too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Report(Silent):
             partial.replace(self._path)
         except OSError as error:
             partial.unlink(missing_ok=True)
-            raise TargetError(f"--report cannot write {self._path}: {(error.strerror or str(error)).lower()}") from error
+            raise TargetError(
+                f"--report cannot write {self._path}: {(error.strerror or str(error)).lower()}"
+            ) from error
 
 
 def html(moments: Sequence[Moment], when: datetime) -> str:
@@ -56,7 +58,9 @@ def html(moments: Sequence[Moment], when: datetime) -> str:
 
 def _job(moment: Moment) -> str:
     job, history = moment.job, moment.history
-    rank = "" if job.rank is None else f", rank {job.rank}" + ("" if job.world_size is None else f" of {job.world_size}")
+    rank = (
+        "" if job.rank is None else f", rank {job.rank}" + ("" if job.world_size is None else f" of {job.world_size}")
+    )
     ended = "; the program has ended" if moment.ended else ""
     watched = f"watched for {wording.clock(history.seconds)} in {history.intervals:,} intervals{ended}"
     parts = [
@@ -119,7 +123,7 @@ def _timelines(moment: Moment) -> str:
         scale = row.scale or chart.largest(points, high)
         drawing = chart.area(points, low, high, scale, "area" if low == high else "band")
         full = "100 %" if row.scale == 1.0 else wording.rate(scale) if row.name == "disk read" else wording.count(scale)
-        title = f"<div><span>{page(row.name)}</span><span class=\"soft\">last {page(row.now)}, top {full}</span></div>"
+        title = f'<div><span>{page(row.name)}</span><span class="soft">last {page(row.now)}, top {full}</span></div>'
         charts.append(f'<div class="chart">{title}{drawing}</div>')
     return f"<h2>Timelines</h2>{''.join(charts)}" if charts else ""
 

@@ -26,7 +26,7 @@ def scalars(moment: Moment) -> dict[str, float]:
 
 
 class TensorBoard(Silent):
-    """Writes event files into `folder`; a step is a second since watching began. Raises OptionError without a writer."""
+    """Writes event files into `folder`; a step is a second of watching. Raises OptionError without a writer."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -50,7 +50,7 @@ class TensorBoard(Silent):
         if moment.ended:
             self._writers.pop(pid).close()
 
-    def close(self, moments: Sequence[Moment]) -> None:
+    def close(self, _moments: Sequence[Moment]) -> None:
         """Write what is buffered."""
         for writer in self._writers.values():
             writer.close()
@@ -66,7 +66,7 @@ def _writer_class() -> Any:
 
 
 class WeightsAndBiases(Silent):
-    """Logs to the run that is active here, or to a new one; `WANDB_RUN_ID` and the like say which, as for any program."""
+    """Logs to the run that is active here, or to a new one, which `WANDB_RUN_ID` and the like describe."""
 
     def __init__(self) -> None:
         try:
@@ -80,7 +80,7 @@ class WeightsAndBiases(Silent):
         """The interval's scalars, and the verdict."""
         self._run.log({**scalars(moment), "iofast/verdict": moment.verdict.bound.value})
 
-    def close(self, moments: Sequence[Moment]) -> None:
+    def close(self, _moments: Sequence[Moment]) -> None:
         """Finish the run, where it is ours."""
         if self._own:
             self._run.finish()

@@ -1,4 +1,4 @@
-"""The live screen: layout.py's lines on the terminal's alternate screen, redrawn in place, and the keys that work there."""
+"""The live screen: layout.py's lines on the alternate screen, redrawn in place, and the keys that work there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -33,7 +33,9 @@ class Screen:
         self._live = self._start()
 
     def _start(self) -> Live:
-        live = Live(console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        live = Live(
+            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
         live.start()
         return live
 
@@ -96,7 +98,7 @@ class _Keys:
     """Keys as they are pressed, without echo; where standard input is a terminal."""
 
     def __init__(self) -> None:
-        self._before: list[object] | None = None
+        self._before: Any = None
         self._input = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else -1
         if self._input >= 0:
             import termios

@@ -106,12 +106,15 @@ def phases(verdict: Verdict) -> str:
     total = sum(verdict.phases.values())
     order = list(Phase)
     known = sorted(verdict.phases.items(), key=lambda item: order.index(item[0]))
-    return "  ".join(f"{phase.value} {seconds / total:.0%}" for phase, seconds in known if seconds) if total else ""
+    return (
+        "  ".join(f"{phase.value} {percent(seconds / total)}" for phase, seconds in known if seconds) if total else ""
+    )
 
 
 def name(job: Job, longest: int = 60) -> str:
     """A job in a few words: pid, rank, command."""
-    rank = "" if job.rank is None else f" rank {job.rank}" + ("" if job.world_size is None else f"/{job.world_size}")
+    several = job.rank is not None and job.world_size != 1
+    rank = (f" rank {job.rank}" + (f"/{job.world_size}" if job.world_size else "")) if several else ""
     return f"pid {job.pid}{rank}: {plain(job.command, longest)}"
 
 
