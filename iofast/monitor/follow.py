@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -170,7 +169,7 @@ def _stopped_and_ended(follow: Follow) -> Iterator[None]:
 
     def stopped(_number: int, _: object) -> None:
         again = follow.stopping()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.raise_signal(signal.SIGSTOP)
         again()
 
     handlers = {signal.SIGTERM: ended, signal.SIGHUP: ended, signal.SIGTSTP: stopped}

@@ -80,7 +80,7 @@ class Program:
                 self._send(number)
             if number is signal.SIGTSTP:
                 again = self.stopping() if self.stopping is not None else None
-                os.kill(os.getpid(), signal.SIGSTOP)  # here we stand until SIGCONT
+                signal.raise_signal(signal.SIGSTOP)  # by os.kill this thread would run on for a moment, and continue it
                 self._send(signal.SIGCONT)
                 if again is not None:
                     again()
