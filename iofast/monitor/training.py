@@ -212,12 +212,26 @@ class Training:
     def steps(self) -> int | None:
         return sum(loader.batches for loader in self.loaders) if self.loaders else None
 
-    def per_step(self, figure: Callable[[LoaderFigures], float | None]) -> float | None:
+    @cached_property
+    def starts(self) -> float | None:
+        """Share of the loaders' time that the first batches of epochs took; None where no loader reports."""
+        starts = fsum(one.epoch_start_s for one in self.loaders)
+        whole = starts + fsum(_stepped(one) for one in self.loaders)
+        return _share(starts / whole) if whole else None
+
+    def exposed(self) -> float | None:
+        """Share of the device's time that it idled for want of a batch, by its own clock; None where none says it."""
+        return self.per_step(lambda one: one.exposed_s, _device_time)
+
+    def per_step(
+        self, figure: Callable[[LoaderFigures], float | None], length: Callable[[LoaderFigures], float] | None = None
+    ) -> float | None:
         """Share of step time, over the loaders that say it; of several side by side the largest share counts."""
+        length = length or _stepped
         names = sorted({loader.name for loader in self.loaders})
         found = []
         for name in names:
-            parts = [(figure(one), _stepped(one)) for one in self.loaders if one.name == name]
+            parts = [(figure(one), length(one)) for one in self.loaders if one.name == name]
             known = [(value, seconds) for value, seconds in parts if value is not None and seconds > 0]
             if known:
                 whole = fsum(seconds for _, seconds in known)
@@ -247,7 +261,11 @@ def _share(value: float) -> float:
 
 
 def _stepped(loader: LoaderFigures) -> float:
-    return (loader.step_s or 0.0) * loader.batches
+    return (loader.step_s or 0.0) * (loader.steps or loader.batches)
+
+
+def _device_time(loader: LoaderFigures) -> float:
+    return _stepped(loader) if loader.device_step_s is None else loader.device_step_s
 
 
 def _per_second(parts: Collection[tuple[float, ProcessFigures]], figure: Callable[[ProcessFigures], float]) -> float:
