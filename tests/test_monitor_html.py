@@ -64,7 +64,7 @@ def page(*moments: Moment) -> Page:
 def test_everything_is_in_it() -> None:
     text = " ".join(page(moment(), moment(30, last=busy(), job=Job(77, 1, "python b.py", 1, 2))).words)
     for words in (
-        "input-bound", "decode-cpu-workers", "stall 31–38 %", "212 steps in 92 s", "num_workers=4", "at most 1.52×",
+        "input-bound", "decode-cpu-workers", "stall 31–38%", "212 steps in 92 s", "num_workers=4", "at most 1.52×",
         "changes accuracy", "5.6 of 8 cores are free", "GPU busy", "loader CPU", "NVIDIA H100", "no Python stacks",
         "watched for 1:30 in 90 intervals", "rank 1 of 2", "compute-bound", "unknown", "2026-11-21 20:15 UTC",
     ):  # fmt: skip

@@ -153,7 +153,7 @@ def test_stop_and_continue() -> None:
 
 
 def test_a_program_that_ignores_a_signal_is_waited_for() -> None:
-    code = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(0.5); sys.exit(5)"
+    code = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(.5); sys.exit(5)"
     process = beside(*PYTHON, code, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()

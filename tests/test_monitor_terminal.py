@@ -42,7 +42,7 @@ class TestLayout:
         for words in (
             "INPUT-BOUND",
             "decode-cpu-workers",
-            "stall 31–38 %",
+            "stall 31–38%",
             "GPU busy",
             "SM active",
             "loader CPU",
@@ -79,7 +79,7 @@ class TestLayout:
         jobs = [moment(), moment(30, last=busy(), job=Job(77, 1, "python b.py")), moment(5, last=unknown())]
         text = text_of(jobs, 80, 24, 1)
         assert "▸ compute-bound" in text
-        assert "input-bound: decode-cpu-workers    31–38 %" in text
+        assert "input-bound: decode-cpu-workers     31–38%" in text
         assert "COMPUTE-BOUND" in text
         assert "The device has work all the time" in text
         many = text_of([moment(1, job=Job(n, 1, f"job{n}")) for n in range(40)], 80, 24, 30)

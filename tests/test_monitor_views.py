@@ -132,8 +132,8 @@ class TestHistory:
 
 class TestWords:
     def test_numbers(self) -> None:
-        assert wording.bounds(0.314, 0.377) == "31–38 %"
-        assert wording.bounds(0.2, 0.2) == "20 %"
+        assert wording.bounds(0.314, 0.377) == "31–38%"
+        assert wording.bounds(0.2, 0.2) == "20%"
         assert [wording.clock(s) for s in (9, 61, 3723)] == ["0:09", "1:01", "1:02:03"]
         assert [wording.rate(r) for r in (0, 4.2e6, 3.21e9, 2e12)] == ["0 B/s", "4.2 MB/s", "3.21 GB/s", "2,000 GB/s"]
         assert [wording.count(c) for c in (None, 0.5, 812.3, 12345.6)] == ["–", "0.5", "812", "12,346"]
@@ -144,7 +144,7 @@ class TestWords:
         assert set(wording.TIERS) == set(Tier)
 
     def test_a_host_wait_is_not_called_a_stall(self) -> None:
-        assert wording.stall_text(Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True)).startswith("host wait 20–30 %")
+        assert wording.stall_text(Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True)).startswith("host wait 20–30%")
         assert (
             wording.rows(moment(last=starved(stall=Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True))))[2].name
             == "host wait"
@@ -278,7 +278,7 @@ class TestLines:
         assert said.pop(0) == "iofast monitor: nobody; waiting"
         assert said.pop(0).startswith("iofast monitor: note: no Python stacks")
         assert len(said) == 3
-        assert all("input-bound: decode-cpu-workers · stall 31–38 %" in line for line in said)
+        assert all("input-bound: decode-cpu-workers · stall 31–38%" in line for line in said)
 
     @pytest.mark.parametrize("text", HOSTILE)
     def test_hostile_text(self, text: str) -> None:

@@ -19,6 +19,8 @@ _FORMULA = ("=", "+", "-", "@", "|", "%")  # how spreadsheets, old ones too, kno
 
 def plain(text: str, longest: int = LONGEST) -> str:
     r"""`text` on one line: what does not show is written out (\x1b, \u202e), at most `longest` characters remain."""
+    if text.isascii() and text.isprintable():  # nearly all: a screen has forty texts a second
+        return text if len(text) <= longest else text[: longest - 1] + "…"
     shown: list[str] = []
     marks = 0
     for character in text[: longest + 1]:

@@ -7,7 +7,7 @@ notes, then more of each. So 60×20 has what matters, and a large terminal has a
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.text import Text
 
@@ -18,6 +18,8 @@ from iofast.monitor.render.figures import own_devices
 from iofast.monitor.render.moment import Moment
 
 Lines = list[Text]
+_TALL = 32  # rows for one job, from which timelines take two each
+_MOST_ADVICE = 5
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TITLE = 10  # columns of a part's title
 _GAP = Text("")
@@ -63,16 +65,17 @@ def _jobs(moments: Sequence[Moment], selected: int, most: int) -> Lines:
 
 def _fitted(moment: Moment, width: int, height: int) -> Lines:
     """The parts of one job, as many and as large as fit."""
-    tall = 2 if height >= 32 else 1
-    verdict, timelines, gpus = _verdict(moment, width), _timelines(moment, width, tall), _devices(moment)
-    advice: Callable[[int], Lines] = lambda most: _advice(moment, width, most)  # noqa: E731
+    verdict, timelines, gpus = _verdict(moment, width), _timelines(moment, width, 1), _devices(moment)
+    tall = _timelines(moment, width, 2) if height >= _TALL else timelines
+    pieces = [_advice(moment, number, width) for number in range(len(moment.verdict.advice[:_MOST_ADVICE]))]
+    advice = [[line for piece in pieces[:most] for line in piece] for most in (1, 2, _MOST_ADVICE)]
     evidence, notes = _evidence(moment, width), _notes(moment, width)
     job, phases = _part("", [wording.name(moment.job, 200)], width, "dim"), _phases(moment, width)
     shown: dict[str, Lines] = {name: [] for name in _ORDER}
     wishes = [
         ("verdict", verdict[:2]),
-        ("timelines", _timelines(moment, width, 1)),
-        ("advice", advice(1)),
+        ("timelines", timelines),
+        ("advice", advice[0]),
         ("job", job[:1]),
         ("evidence", evidence[:2]),
         ("verdict", verdict),
@@ -82,9 +85,9 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
         ("evidence", evidence),
         ("notes", notes),
         ("gpus", gpus),
-        ("advice", advice(2)),
-        ("timelines", timelines),
-        ("advice", advice(5)),
+        ("advice", advice[1]),
+        ("timelines", tall),
+        ("advice", advice[2]),
         *((name, None) for name in ("gpus", "phases", "notes")),
     ]
     spaced: set[str] = set()
@@ -141,12 +144,15 @@ def sparkline(values: Sequence[float | None], width: int, scale: float, rows: in
     steps = rows * (len(_BLOCKS) - 1)
     levels = [0 if value is None else _level(value, scale, steps) for value in values[-width:]]
     levels = [0] * (width - len(levels)) + levels
-    return ["".join(_BLOCKS[min(8, max(0, level - 8 * row))] for level in levels) for row in reversed(range(rows))]
+    if rows == 1:
+        return ["".join([_BLOCKS[level] for level in levels])]
+    return ["".join([_BLOCKS[min(8, max(0, level - 8 * row))] for level in levels]) for row in reversed(range(rows))]
 
 
 def _level(value: float, scale: float, steps: int) -> int:
-    share = value / scale if scale > 0 else 0.0
-    return max(1, round(min(1.0, max(0.0, share)) * steps))  # a zero that was measured shows as the lowest block
+    if value <= 0 or scale <= 0:
+        return 1  # a zero that was measured shows as the lowest block
+    return steps if value >= scale else int(value / scale * steps + 0.5) or 1
 
 
 def _devices(moment: Moment) -> Lines:
@@ -165,14 +171,12 @@ def _devices(moment: Moment) -> Lines:
     return lines
 
 
-def _advice(moment: Moment, width: int, most: int) -> Lines:
-    lines: Lines = []
-    for number, advice in enumerate(moment.verdict.advice[:most], 1):
-        promise = wording.gain(advice)
-        text = wording.sentence(plain(advice.text)) + (f" ({promise})" if promise else "")
-        lines += _part("advice" if number == 1 else "", _wrapped(text, width - _TITLE - 1)[:3], width, "")
-        lines += _part("", [plain(advice.change)], width, "green") if advice.change else []
-    return lines
+def _advice(moment: Moment, number: int, width: int) -> Lines:
+    advice = moment.verdict.advice[number]
+    promise = wording.gain(advice)
+    text = wording.sentence(plain(advice.text)) + (f" ({promise})" if promise else "")
+    lines = _part("" if number else "advice", _wrapped(text, width - _TITLE - 1)[:3], width, "")
+    return lines + (_part("", [plain(advice.change)], width, "green") if advice.change else [])
 
 
 def _evidence(moment: Moment, width: int) -> Lines:

@@ -122,7 +122,7 @@ def _timelines(moment: Moment) -> str:
             continue
         scale = row.scale or chart.largest(points, high)
         drawing = chart.area(points, low, high, scale, "area" if low == high else "band")
-        full = "100 %" if row.scale == 1.0 else wording.rate(scale) if row.name == "disk read" else wording.count(scale)
+        full = "100%" if row.scale == 1.0 else wording.rate(scale) if row.name == "disk read" else wording.count(scale)
         title = f'<div><span>{page(row.name)}</span><span class="soft">last {page(row.now)}, top {full}</span></div>'
         charts.append(f'<div class="chart">{title}{drawing}</div>')
     return f"<h2>Timelines</h2>{''.join(charts)}" if charts else ""

@@ -18,6 +18,7 @@ from iofast.monitor.render import wording
 from iofast.monitor.render.layout import drawn
 from iofast.monitor.render.moment import Moment
 
+_ENDED = 3  # jobs that ended and are still listed
 _WORST = (Severity.SEVERE, Severity.BOUND, Severity.NOTICE, Severity.NONE)
 
 
@@ -41,7 +42,11 @@ class Screen:
 
     def update(self, moment: Moment) -> None:
         """Draw anew, with this job's newest interval."""
-        self._moments[moment.job.pid, moment.job.start_time] = moment
+        key = (moment.job.pid, moment.job.start_time)
+        self._moments.pop(key, None)  # the newest at the end
+        self._moments[key] = moment
+        for old in [key for key, other in self._moments.items() if other.ended][:-_ENDED]:
+            del self._moments[old]
         self.redraw()
 
     def waiting(self, message: str) -> None:

@@ -71,11 +71,11 @@ def sentence(text: str) -> str:
 
 
 def bounds(low: float | None, high: float | None) -> str:
-    """A share or its bounds in percent: 31–38 %, 34 %."""
+    """A share or its bounds in percent: 31–38%, 34%."""
     if low is None or high is None:
         return NONE
     a, b = round(100 * low), round(100 * high)
-    return f"{a} %" if a == b else f"{a}–{b} %"
+    return f"{a}%" if a == b else f"{a}–{b}%"
 
 
 def stall_text(stall: Stall | None) -> str:
@@ -115,7 +115,9 @@ def name(job: Job, longest: int = 60) -> str:
     """A job in a few words: pid, rank, command."""
     several = job.rank is not None and job.world_size != 1
     rank = (f" rank {job.rank}" + (f"/{job.world_size}" if job.world_size else "")) if several else ""
-    return f"pid {job.pid}{rank}: {plain(job.command, longest)}"
+    program, _, rest = job.command.partition(" ")
+    command = f"{program.rpartition('/')[2]} {rest}".rstrip()  # where an interpreter lies is of no interest
+    return f"pid {job.pid}{rank}: {plain(command, longest)}"
 
 
 def count(value: float | None) -> str:
@@ -134,7 +136,7 @@ def clock(seconds: float) -> str:
 
 def percent(value: float | None) -> str:
     """A share in percent."""
-    return NONE if value is None else f"{value:.0%}".replace("%", " %")
+    return NONE if value is None else f"{value:.0%}"
 
 
 def rate(value: float | None) -> str:
