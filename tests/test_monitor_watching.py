@@ -17,7 +17,7 @@ from iofast import telemetry
 from iofast.errors import OptionError
 from iofast.monitor import bursts
 from iofast.monitor.bursts import Bursts, together
-from iofast.monitor.find import MonitorError, job_of
+from iofast.monitor.find import MonitorError, find_jobs, job_of
 from iofast.monitor.probe.pages import PagesProbe, difference
 from iofast.monitor.probe.proc import JobEnded, Look
 from iofast.monitor.snapshot import (
@@ -393,6 +393,38 @@ def test_a_training_that_waits(stacks: type[Stacks]) -> None:
         assert any(each.stacks == SEEN for each in found)
         assert found[-1].notes == ("power is not told",)
         assert found[-1].main.samples >= 1
+
+
+TORCH = """
+    import sys, time
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+    class Slow(Dataset):
+        def __len__(self):
+            return 1 << 30
+        def __getitem__(self, index):
+            time.sleep(0.05)
+            return torch.zeros(4)
+    if __name__ == "__main__":
+        torch.set_num_threads(1)
+        for number, batch in enumerate(DataLoader(Slow(), 2, num_workers=2)):
+            if number == 1:
+                print(1, flush=True)
+            time.sleep(0.01)
+"""
+
+
+def test_a_real_dataloader(stacks: type[Stacks]) -> None:
+    """Two workers make a batch in 100 ms each, a step takes 10: four fifths of the time are waiting."""
+    with running(TORCH) as process:
+        assert process.pid in {job.pid for job in find_jobs()}
+        watch = Watch(job_of(process.pid), WatchOptions(2.0))
+        snapshot = watch.interval()
+        watch.close()
+    assert [each.role for each in snapshot.processes] == ["main", "worker", "worker"]
+    assert {each.name for each in snapshot.processes[1:]} == {"pt_data_worker"}
+    assert snapshot.main.shares[Doing.QUEUE] > 0.4
+    assert all(window.idle is None for window in snapshot.windows)
 
 
 @pytest.mark.parametrize(
