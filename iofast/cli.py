@@ -23,8 +23,8 @@ examples:
   iofast pack ./images out.lmdb --dry-run        what that would take, without writing
   iofast info out.lmdb                           what is in it
   iofast bench out.lmdb                          how fast it loads here, and what the time goes into
-  iofast monitor                                 does the training that runs here wait for its data, and why?
-  iofast monitor -- python train.py              the same of a program that it starts
+  iofast monitor                                 does training wait for its data, and why?
+  iofast monitor -- python train.py              the same, of a program that it starts
   iofast doctor                                  what this machine has, and what it lacks
 
 `iofast COMMAND --help` explains a command with examples.

@@ -32,7 +32,7 @@ TESTS = str(Path(__file__).parent)
 
 
 def text_of(moments: list[Moment], width: int, height: int, selected: int = 0) -> str:
-    return "\n".join(line.plain for line in drawn(moments, selected, width, height))
+    return "\n".join(line.plain for line in drawn(moments, selected, (width, height)))
 
 
 class TestLayout:
@@ -63,7 +63,7 @@ class TestLayout:
     @given(texts, st.integers(1, 130), st.integers(1, 50), st.integers(1, 4))
     def test_it_fits_whatever_is_shown(self, text: str, width: int, height: int, jobs: int) -> None:
         shown = [moment(2, text, starved(text), job=Job(n, 1, text, n, jobs)) for n in range(1, jobs + 1)]
-        lines = drawn(shown, jobs - 1, width, height)
+        lines = drawn(shown, jobs - 1, (width, height), keys=bool(jobs % 2))
         assert len(lines) <= height
         assert all(line.cell_len <= width for line in lines)
         assert all(shows(line.plain) for line in lines)
@@ -71,7 +71,7 @@ class TestLayout:
     @pytest.mark.parametrize("text", HOSTILE)
     def test_only_our_own_sequences_reach_the_terminal(self, text: str) -> None:
         console = Console(file=(out := StringIO()), force_terminal=True, width=80, highlight=False, markup=False)
-        console.print(Group(*drawn([moment(5, text, starved(text))], 0, 80, 24)))
+        console.print(Group(*drawn([moment(5, text, starved(text))], 0, (80, 24))))
         rest = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())  # colours
         assert all(shows(line) for line in rest.split("\n"))
 
@@ -103,7 +103,7 @@ class TestLayout:
         assert "7 steps in 12 s were seen" in text_of([moment(last=unknown())], 80, 24)
 
     def test_nobody(self) -> None:
-        assert "nobody; waiting" in "\n".join(line.plain for line in drawn([], 0, 80, 24, "nobody; waiting"))
+        assert "nobody; waiting" in "\n".join(line.plain for line in drawn([], 0, (80, 24), "nobody; waiting"))
 
     def test_advice_may_be_long(self) -> None:
         long = Advice("a", "word " * 100, "x" * 500, "t", 1.1)

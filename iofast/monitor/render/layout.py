@@ -26,9 +26,16 @@ _GAP = Text("")
 _ORDER = ("job", "verdict", "timelines", "gpus", "advice", "evidence", "phases", "notes")
 
 
-def drawn(moments: Sequence[Moment], selected: int, width: int, height: int, message: str = "") -> Lines:
-    """At most `height` lines of at most `width` columns: the jobs, and the one at `selected` in detail."""
-    lines = [_head(moments[selected].history.seconds if moments else 0.0, len(moments), width)]
+def drawn(
+    moments: Sequence[Moment], selected: int, size: tuple[int, int], message: str = "", *, keys: bool = True
+) -> Lines:
+    """Lines that fit into `size` (columns, rows): the jobs, and the one at `selected` in detail.
+
+    `message` stands where there is no job, `keys` names those that work.
+    """
+    width, height = size
+    pressed = ("tab: next job  " if len(moments) > 1 else "") + "q: quit" if keys else ""
+    lines = [_head(moments[selected].history.seconds if moments else None, pressed, width)]
     if len(moments) > 1:
         lines += _jobs(moments, selected, max(2, height // 6))
     if moments:
@@ -41,9 +48,9 @@ def drawn(moments: Sequence[Moment], selected: int, width: int, height: int, mes
     return lines[:height]
 
 
-def _head(seconds: float, jobs: int, width: int) -> Text:
-    left, right = "iofast monitor", ("tab: next job  " if jobs > 1 else "") + "q: quit"
-    watched = f"  watching for {wording.clock(seconds)}" if jobs else ""
+def _head(seconds: float | None, right: str, width: int) -> Text:
+    left = "iofast monitor"
+    watched = "" if seconds is None else f"  watching for {wording.clock(seconds)}"
     room = width - len(left) - len(right)
     return Text.assemble((left, "bold"), (f"{watched[:room]:<{max(0, room)}}", "dim"), (right, "dim"))
 

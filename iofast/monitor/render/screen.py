@@ -59,8 +59,8 @@ class Screen:
         """Draw what is known at the size that the terminal has now."""
         order = self._order()
         selected = order.index(self._chosen) if self._chosen in order else 0
-        width, height = self._console.size
-        lines = drawn([self._moments[key] for key in order], selected, width, height, self._message)
+        shown = [self._moments[key] for key in order]
+        lines = drawn(shown, selected, self._console.size, self._message, keys=self._keys is not None)
         self._live.update(Group(*lines), refresh=True)
 
     def _order(self) -> list[tuple[int, int]]:
