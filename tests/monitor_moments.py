@@ -92,7 +92,7 @@ def starved(text: str = "", **changes: object) -> Verdict:
     advice = (
         Advice(
             "num_workers",
-            text or "both workers are busy 93 % of the time and 5.6 of 8 cores are free",
+            text or "both workers are busy 93% of the time and 5.6 of 8 cores are free",
             text or "DataLoader(..., num_workers=4, persistent_workers=True)",
             "worker_cpu",
             1.52,
@@ -100,7 +100,7 @@ def starved(text: str = "", **changes: object) -> Verdict:
         ),
         Advice(
             "pack",
-            "decoding takes 71 % of the workers' time, of images 4 times as large as the crop",
+            "decoding takes 71% of the workers' time, of images 4 times as large as the crop",
             "iofast pack imagenet/train train.lmdb --resize 256",
             "decode",
             1.6,
@@ -114,9 +114,9 @@ def starved(text: str = "", **changes: object) -> Verdict:
         stall=Stall(0.31, 0.38, Tier.STACKS),
         severity=Severity.SEVERE,
         evidence=(
-            Evidence("worker_cpu", 0.93, text or "workers run 93 % of the time"),
+            Evidence("worker_cpu", 0.93, text or "workers run 93% of the time"),
             Evidence("idle_cores", 5.6, "5.6 of 8 cores are free"),
-            Evidence("device_busy", 0.61, "the device ran a kernel 61 % of the time"),
+            Evidence("device_busy", 0.61, "the device ran a kernel 61% of the time"),
         ),
         advice=advice,
         reason=text,

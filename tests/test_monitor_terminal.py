@@ -55,7 +55,7 @@ class TestLayout:
 
     def test_larger_terminals_show_more(self) -> None:
         small, large = text_of([moment()], 60, 20), text_of([moment()], 120, 40)
-        more = ("--resize 256", "NVIDIA H100", "kernel 61 %", "23.0 of 85.0 GB")
+        more = ("--resize 256", "NVIDIA H100", "kernel 61%", "23.0 of 85.0 GB")
         assert [words for words in more if words in small] == []
         assert [words for words in more if words not in large] == []
 
@@ -111,8 +111,8 @@ class TestLayout:
 
 
 def test_sparkline() -> None:
-    assert sparkline([0.0, 0.5, 1.0, None, 2.0], 6, 1.0) == [" ▁▄█ █"]
-    assert sparkline([0.25, 0.75, 1.0], 3, 1.0, 2) == [" ▄█", "▄██"]
+    assert sparkline([0.0, 0.5, 1.0, None, 2.0], 6, 1.0) == [" ▁▄▇ ▇"]
+    assert sparkline([0.25, 0.75, 1.0], 3, 1.0, 2) == [" ▃▇", "▄██"]
     assert sparkline([1.0] * 9, 3, 0.0) == ["▁▁▁"]
     assert sparkline([], 2, 1.0) == ["  "]
 

@@ -150,6 +150,11 @@ class TestWords:
             == "host wait"
         )
 
+    def test_without_a_device_none_is_spoken_of(self) -> None:
+        alone = starved(stall=Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True))
+        assert wording.explanation(alone).startswith("The training thread waits for batches: decoding takes")
+        assert wording.explanation(starved()).startswith("The device waits for batches: decoding takes")
+
     def test_an_abstention_says_why(self) -> None:
         assert wording.explanation(unknown()) == "7 steps in 12 s were seen, 20 steps or 30 s are needed."
 
@@ -160,7 +165,7 @@ class TestJson:
         found = json.loads(json.dumps(to_json(shown.snapshot, shown.verdict), allow_nan=False))
         assert (found["schema"], found["verdict"], found["cause"]) == (1, "input-bound", "decode-cpu-workers")
         assert found["stall"] == {"low": 0.31, "high": 0.38, "tier": "stacks", "host_wait": False}
-        assert found["evidence"][0] == {"name": "worker_cpu", "value": 0.93, "text": "workers run 93 % of the time"}
+        assert found["evidence"][0] == {"name": "worker_cpu", "value": 0.93, "text": "workers run 93% of the time"}
         assert found["advice"][0]["gain"] == 1.52
         assert found["phases"]["training"] == 92.0
         assert found["devices"][0]["busy"] == found["figures"]["device_busy"]

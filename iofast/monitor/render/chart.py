@@ -13,11 +13,18 @@ _LEFT, _RIGHT, _BOTTOM = 4, 4, 14  # of the drawing, in its own units
 _TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800)
 
 
-def area(points: Sequence[Point], low: int, high: int, scale: float, kind: str) -> str:
-    """Columns `low` and `high` of `points` over time: the same column twice is an area, two are a band.
+def area(points: Sequence[Point], low: int, high: int, scale: float) -> str:
+    """Columns `low` and `high` of `points` over time: the same column twice is an area, two are a band above one.
 
-    A stretch in which nothing is known stays empty. `kind` is a class of the page's style.
+    A stretch in which nothing is known stays empty.
     """
+    if low == high:
+        return _frame(_shapes(points, low, high, scale, "area") + _axis(_end(points)), HEIGHT)
+    under = _shapes(points, low, low, scale, "under")
+    return _frame(under + _shapes(points, low, high, scale, "band") + _axis(_end(points)), HEIGHT)
+
+
+def _shapes(points: Sequence[Point], low: int, high: int, scale: float, kind: str) -> str:
     end = _end(points)
     shapes = []
     for run in _known(points, low, high):
@@ -28,7 +35,7 @@ def area(points: Sequence[Point], low: int, high: int, scale: float, kind: str) 
         corners += [_corner(point, value, scale, end, first=False) for point, value in lower]
         corners += [_corner(point, value, scale, end, first=True) for point, value in lower[-1:]]
         shapes.append(f'<polygon class="{kind}" points="{" ".join(corners)}"/>')
-    return _frame("".join(shapes) + _axis(end), HEIGHT)
+    return "".join(shapes)
 
 
 def strip(spans: Sequence[Span]) -> str:

@@ -148,7 +148,7 @@ def _middle(low: float | None, high: float | None) -> float | None:
 
 def sparkline(values: Sequence[float | None], width: int, scale: float, rows: int = 1) -> list[str]:
     """`values`, the newest at the right, as `rows` lines of blocks; `scale` fills them. What is not known is empty."""
-    steps = rows * (len(_BLOCKS) - 1)
+    steps = 8 * rows - 1  # a gap stays below the timeline above
     levels = [0 if value is None else _level(value, scale, steps) for value in values[-width:]]
     levels = [0] * (width - len(levels)) + levels
     if rows == 1:

@@ -121,7 +121,7 @@ def _timelines(moment: Moment) -> str:
         if all(point.values[high] is None for point in points):
             continue
         scale = row.scale or chart.largest(points, high)
-        drawing = chart.area(points, low, high, scale, "area" if low == high else "band")
+        drawing = chart.area(points, low, high, scale)
         full = "100%" if row.scale == 1.0 else wording.rate(scale) if row.name == "disk read" else wording.count(scale)
         title = f'<div><span>{page(row.name)}</span><span class="soft">last {page(row.now)}, top {full}</span></div>'
         charts.append(f'<div class="chart">{title}{drawing}</div>')

@@ -27,6 +27,7 @@ code{font:13px/1.45 ui-monospace,monospace;overflow-wrap:anywhere}
 svg{display:block;width:100%;height:auto}svg text{font:10px system-ui,sans-serif;fill:var(--soft)}
 .base{stroke:var(--soft);stroke-width:.6}.tick{stroke:var(--line);stroke-width:.6}
 polygon.area{fill:var(--area);fill-opacity:.55;stroke:var(--area);stroke-width:.8}
+polygon.under{fill:var(--band);fill-opacity:.28}
 polygon.band{fill:var(--band);fill-opacity:.6;stroke:var(--band);stroke-width:.8}
 rect{fill:var(--tone)}
 table{border-collapse:collapse;width:100%;font-size:14px}

@@ -22,6 +22,10 @@ MEANING = {
     Bound.IDLE: "Nothing is being trained.",
     Bound.UNKNOWN: "Not enough was seen for a verdict.",
 }
+WITHOUT_DEVICE = {
+    Bound.INPUT: "The training thread waits for batches.",
+    Bound.COMPUTE: "The training thread works all the time: the loader costs nothing.",
+}
 WHY = {
     Cause.STORAGE: "storage is slower than the loader asks for",
     Cause.PAGE_CACHE: "the data does not fit into the page cache, so it is read from disk in each epoch",
@@ -59,7 +63,8 @@ def explanation(verdict: Verdict) -> str:
     """What the verdict means, in a sentence; of an abstention the reason."""
     if verdict.reason and verdict.bound in (Bound.UNKNOWN, Bound.IDLE):
         return sentence(plain(verdict.reason))
-    meaning = MEANING[verdict.bound]
+    alone = verdict.stall is not None and verdict.stall.host_wait
+    meaning = WITHOUT_DEVICE.get(verdict.bound, MEANING[verdict.bound]) if alone else MEANING[verdict.bound]
     if verdict.cause is not None:
         meaning = f"{meaning.removesuffix('.')}: {WHY[verdict.cause]}."
     return meaning
