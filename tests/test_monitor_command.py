@@ -209,6 +209,12 @@ class TestProgram:
         assert "iofast monitor: last: pid 4242: python train0.py · input-bound" in error
         assert "input-bound" in report.read_text()
 
+    def test_one_that_ends_at_once(self, given: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
+        given(jobs=0)
+        assert run("--", *PYTHON, "pass") == 0
+        error = capfd.readouterr().err
+        assert error.endswith("iofast monitor: the program ended before anything could be said of it\n")
+
     def test_fail_on_where_it_succeeds(self, given: Callable[..., None]) -> None:
         given()
         assert run("--quiet", "--fail-on", "input-bound", "--", *PYTHON, "import time; time.sleep(0.5)") == 4
@@ -298,6 +304,21 @@ class TestJobs:
         jobs.add(made().find()[0])
         with pytest.raises(PermissionError, match="not yours"):
             jobs.next(2.0)
+        jobs.close()
+
+    def test_what_fails_later_is_a_note(self) -> None:
+        class Failing(Watcher):
+            def interval(self) -> Snapshot:
+                if self._number == 2:
+                    raise PermissionError("it became another user's")
+                return super().interval()
+
+        jobs = Jobs(Sources(made().find, Failing, made().judge))
+        jobs.add(made().find()[0])
+        while len(jobs):
+            jobs.next(1.0)
+        assert jobs.moments()[0].ended
+        assert jobs.moments()[0].snapshot.notes[-1] == "watching it failed: it became another user's"
         jobs.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -89,7 +90,8 @@ class Follow:
         if self._running is None and nobody and (request.pids or request.once):
             return True
         if request.once:
-            return elapsed >= (request.seconds or _ONCE_S) or (elapsed >= _ONCE_LEAST_S and self._all_judged())
+            longest = request.seconds or (_ONCE_S if self._running is None else math.inf)  # a program may start slowly
+            return elapsed >= longest or (elapsed >= _ONCE_LEAST_S and self._all_judged())
         return request.seconds is not None and elapsed >= request.seconds
 
     def _all_judged(self) -> bool:
@@ -102,6 +104,8 @@ class Follow:
         end = time.monotonic() + min(2.0, 2 * self._request.interval)
         while len(self._jobs) and time.monotonic() < end:
             self._step()
+        for view in self._views if not self._jobs.moments() else ():
+            view.waiting("the program ended before anything could be said of it")
 
     def _print_verdicts(self) -> None:
         for moment in self._jobs.moments() if not self._request.quiet else ():

@@ -137,14 +137,19 @@ class Jobs:
         return watched.moment
 
     def _over(self, key: Key | None, error: Exception) -> Moment | None:
-        """A job's last moment, where it has just ended; any other error is raised."""
+        """A job's last moment, with a note where watching it failed. Raises what leaves nothing to watch or show."""
         watched = None if key is None else self._live.pop(key)
-        if watched is None or not isinstance(error, ProcessLookupError):
+        gone = isinstance(error, ProcessLookupError)
+        if watched is None or (not gone and watched.moment is None and not self._live):
             raise error
         if watched.moment is None:
             return None
-        self._ended.append(replace(watched.moment, ended=True))
-        return self._ended[-1]
+        moment = replace(watched.moment, ended=True)
+        if not gone:
+            notes = (*moment.snapshot.notes, f"watching it failed: {error}")
+            moment = replace(moment, snapshot=replace(moment.snapshot, notes=notes))
+        self._ended.append(moment)
+        return moment
 
     def __len__(self) -> int:
         """How many are watched now."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -19,6 +20,7 @@ from iofast.monitor.render.layout import drawn
 from iofast.monitor.render.moment import Moment
 
 _ENDED = 3  # jobs that ended and are still listed
+_LEAST_S = 0.2  # from one drawing to the next
 _WORST = (Severity.SEVERE, Severity.BOUND, Severity.NOTICE, Severity.NONE)
 
 
@@ -30,6 +32,7 @@ class Screen:
         self._moments: dict[tuple[int, int], Moment] = {}
         self._chosen: tuple[int, int] | None = None
         self._message = ""
+        self._stale, self._drawn = False, 0.0
         self._keys = _Keys() if keys else None
         self._live = self._start()
 
@@ -47,7 +50,13 @@ class Screen:
         self._moments[key] = moment
         for old in [key for key, other in self._moments.items() if other.ended][:-_ENDED]:
             del self._moments[old]
-        self.redraw()
+        self._stale = True
+        self._redraw_now_and_then()
+
+    def _redraw_now_and_then(self) -> None:
+        """Of several jobs each has its news in each interval: they are drawn together."""
+        if self._stale and time.monotonic() - self._drawn >= _LEAST_S:
+            self.redraw()
 
     def waiting(self, message: str) -> None:
         """Say what is waited for, where there is nothing else to show."""
@@ -62,6 +71,7 @@ class Screen:
         shown = [self._moments[key] for key in order]
         lines = drawn(shown, selected, self._console.size, self._message, keys=self._keys is not None)
         self._live.update(Group(*lines), refresh=True)
+        self._stale, self._drawn = False, time.monotonic()
 
     def _order(self) -> list[tuple[int, int]]:
         """Live jobs before ended ones, the worst first; where it comes to the same, by pid, so that nothing dances."""
@@ -69,7 +79,8 @@ class Screen:
         return sorted(self._moments, key=rank.__getitem__)
 
     def quits(self) -> bool:
-        """Follow the keys that were pressed; True for the one that ends it."""
+        """Draw what is news, follow the keys that were pressed; True for the one that ends it."""
+        self._redraw_now_and_then()
         for key in self._keys.pressed() if self._keys else "":
             if key in "qQ":
                 return True
