@@ -200,13 +200,13 @@ class TestProgram:
     def test_its_output_and_status_are_its_own(
         self, given: Callable[..., None], capfd: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
-        given()
+        given(last=20)
         report = tmp_path / "a.html"
-        code = "import time; print('mine', flush=True); time.sleep(0.5); raise SystemExit(9)"
+        code = "import time; print('mine', flush=True); time.sleep(0.6); raise SystemExit(9)"
         assert run("--report", str(report), "--fail-on", "input-bound", "--", *PYTHON, code) == 9
         text, error = capfd.readouterr()
         assert text == "mine\n"
-        assert "iofast monitor: last: pid 4242: python train0.py · input-bound" in error
+        assert "iofast monitor: ended: pid 4242: python train0.py · input-bound" in error
         assert "input-bound" in report.read_text()
 
     def test_one_that_ends_at_once(self, given: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
@@ -216,8 +216,8 @@ class TestProgram:
         assert error.endswith("iofast monitor: the program ended before anything could be said of it\n")
 
     def test_fail_on_where_it_succeeds(self, given: Callable[..., None]) -> None:
-        given()
-        assert run("--quiet", "--fail-on", "input-bound", "--", *PYTHON, "import time; time.sleep(0.5)") == 4
+        given(last=20)
+        assert run("--quiet", "--fail-on", "input-bound", "--", *PYTHON, "import time; time.sleep(0.6)") == 4
 
     def test_json_goes_to_stderr(self, given: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
         given()

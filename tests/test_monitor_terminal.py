@@ -59,7 +59,7 @@ class TestLayout:
         assert [words for words in more if words in small] == []
         assert [words for words in more if words not in large] == []
 
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(texts, st.integers(1, 130), st.integers(1, 50), st.integers(1, 4))
     def test_it_fits_whatever_is_shown(self, text: str, width: int, height: int, jobs: int) -> None:
         shown = [moment(2, text, starved(text), job=Job(n, 1, text, n, jobs)) for n in range(1, jobs + 1)]
