@@ -15,6 +15,8 @@ from iofast.monitor.snapshot import Doing, Frame, Snapshot, Work
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training, Workers
 
+_FEW = 8  # looks at stacks, below which not to have met a thing means nothing
+_TWICE = 1.5  # looks: what was met once may be anything
 _CPU_WORK = (Work.DECODE, Work.RESIZE, Work.AUGMENT)
 Found = tuple[Cause | None, tuple[Evidence, ...]]
 
@@ -41,19 +43,18 @@ def _rank_skew(training: Training, thresholds: Thresholds) -> Found:
 def _single(training: Training, thresholds: Thresholds) -> Found:
     """The training thread does the loading itself."""
     loading = training.frames(Frame.LOADER_INLINE)
-    if loading is not None:
-        waiting = training.frames(Frame.LOADER_WAIT) or 0.0
+    waiting = training.frames(Frame.LOADER_WAIT) or 0.0
+    if loading is not None and (loading or waiting or training.frame_looks >= _FEW):
         if loading < thresholds.notice or loading <= waiting:
             return None, ()
         text = f"the training thread was loading samples itself in {loading:.0%} of {training.frame_looks} looks"
         return Cause.SINGLE, (Evidence("loader_inline", loading, text),)
     threads = training.thread_cpu("iofast") is not None or any(one.kind == "FastLoader" for one in training.loaders)
-    told = [one.num_workers for one in training.loaders if one.num_workers is not None]
-    if training.worker_count or threads or any(told):
+    if training.worker_count or threads or any(one.num_workers for one in training.loaders):
         return None, ()
     running = training.doing[Doing.RUNNING] + training.doing[Doing.DISK]
     asleep = training.doing[Doing.ASLEEP]
-    if not told and running + asleep < thresholds.notice:
+    if running + asleep < thresholds.notice or training.other_threads >= max(thresholds.disk, running):
         return None, ()  # a loader of threads that nobody knows
     text = f"there are no loader workers; the training thread was running or reading {running:.0%} of the time"
     return Cause.SINGLE, (Evidence("workers", 0.0, text),)
@@ -62,7 +63,13 @@ def _single(training: Training, thresholds: Thresholds) -> Found:
 def _pin(training: Training, thresholds: Thresholds) -> Found:
     cpu = training.thread_cpu("pt_data_pin")
     workers = training.workers
-    if cpu is None or cpu < thresholds.pin or (workers is not None and workers.busy >= thresholds.worker_busy):
+    pinning = training.work.get(Work.PIN, 0.0)
+    if pinning >= thresholds.collate and pinning * training.work_looks >= _TWICE and cpu is not None:
+        return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of looks"),)
+    if cpu is None or (workers is not None and workers.busy >= thresholds.worker_busy):
+        return None, ()
+    most = cpu >= thresholds.disk and workers is not None and cpu >= 1.5 * workers.cpu  # where all are short of cores
+    if cpu < thresholds.pin and not most:
         return None, ()
     return Cause.PIN, (Evidence("pin_cpu", cpu, f"the pin thread is on a processor {cpu:.0%} of the time"),)
 
@@ -76,8 +83,17 @@ def _threads(training: Training, thresholds: Thresholds) -> Found:
         for name, seconds in one.stages.items():
             stages[name] = stages.get(name, 0.0) + seconds
     work = stages.get("read", 0.0) + stages.get("decode", 0.0)
-    if work <= 0 or training.worker_count:
+    if training.worker_count:
         return None, ()
+    if work <= 0:  # a loader of threads that tells nothing
+        others, seen = training.other_threads, training.work
+        if others < (thresholds.notice if seen else thresholds.disk):
+            return None, ()
+        used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.1f} cores")
+        if seen.get(Work.READ, 0.0) > 0.5:
+            return Cause.STORAGE, (used,)
+        cause, cores = _cores(training, thresholds, None)
+        return cause, (used, *cores)
     read = stages.get("read", 0.0) / work
     busy = work / (threads * training.seconds) if threads else None
     told = f", and its {threads} threads work {min(1.0, busy):.0%} of the time" if busy is not None else ""
@@ -100,7 +116,8 @@ def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
     work = training.work
     handing = work.get(Work.COLLATE, 0.0) + work.get(Work.SEND, 0.0)
     computing = fsum(work.get(what, 0.0) for what in _CPU_WORK)
-    if work and handing >= thresholds.collate and handing > max(computing, work.get(Work.READ, 0.0)):
+    met = handing * training.work_looks >= _TWICE
+    if met and handing >= thresholds.collate and handing > max(computing, work.get(Work.READ, 0.0)):
         return Cause.COLLATE, (
             cpu,
             Evidence("collate", handing, f"workers spend {handing:.0%} of their work on collating and handing over"),

@@ -152,7 +152,7 @@ def judged(steps: np.ndarray, stretches: list[Stretch], seen: list[Snapshot], cp
     lines = [
         f"- {len(seen)} attachments, {len(steps)} steps; looks at stacks: {stacks}; the worker was seen in {workers}",
         f"- median step {1e3 * median(medians[False]):.3f} ms unwatched, {1e3 * median(medians[True]):.3f} ms watched",
-        f"- longer by {longer:+.2%} in the median of {len(ratios)} pairs (95 % from {spread[0]:+.2%} to {spread[1]:+.2%})",
+        f"- longer by {longer:+.2%} in the median of {len(ratios)} pairs (95 %: {spread[0]:+.2%} to {spread[1]:+.2%})",
         f"- longest step {1e3 * longest[False]:.0f} ms unwatched, {1e3 * longest[True]:.0f} ms watched",
         f"- the watching process and py-spy used {cpu:.1%} of a core, over watched and unwatched stretches",
     ]

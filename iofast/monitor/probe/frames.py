@@ -38,7 +38,7 @@ _SAVING = re.compile(
     r"(torch/serialization\.py:_?save|torch/distributed/checkpoint/.*:_?(async_)?save\w*|safetensors/.*:save\w*"
     r"|.*:_?save_(checkpoint|model|state|pretrained)|.*:_save_checkpoint)$"
 )
-_IMPORTING = "std/<frozen importlib._bootstrap>"
+_IMPORTING = "std/<frozen importlib._bootstrap"  # and _bootstrap_external
 
 _MARKS: tuple[tuple[Frame, re.Pattern[str]], ...] = (  # of file:function
     (
@@ -63,7 +63,7 @@ _MARKS: tuple[tuple[Frame, re.Pattern[str]], ...] = (  # of file:function
         Frame.SYNC,
         re.compile(
             r"torch/(cuda|xpu|mps)/.*:(synchronize|empty_cache)$|torch/accelerator/.*:synchronize$|torch/_tensor_str\.py:"
-            r"|torch/_tensor\.py:(__repr__|__format__|__array__|__contains__)$"
+            r"|torch/_tensor\.py:(__repr__|__format__|__array__|__contains__)$|.*:(synchronize|item)$"
         ),
     ),
     (
@@ -197,7 +197,7 @@ def _in_loader(inner: Sequence[Call], entry: Call) -> Frame:
 def _in_step(calls: Sequence[Call], text: Text) -> Seen:
     known = [mark for c in calls if (mark := _mark(c)) is not None]
     line = "" if not calls or calls[0].where.startswith(("std/", "torch/optim/")) else text(calls[0])
-    importing = any(c.where == _IMPORTING for c in calls)
+    importing = any(c.where.startswith(_IMPORTING) for c in calls)
     if (
         importing
         and not {Frame.BACKWARD, Frame.OPTIMIZER} & set(known)

@@ -25,8 +25,10 @@ _CHILD = re.compile(
 _WAIT = re.compile(
     r"std/(threading|selectors|queue)\.py:|std/multiprocessing/(connection|queues|synchronize)\.py:(_poll|poll|wait|_recv|get|__enter__)$"
 )
-_COLLATE = re.compile(r"torch/utils/data/_utils/collate\.py:|.*:\w*collate\w*$|iofast/loader/(assemble|buffers)\.py:")
+_COLLATE = re.compile(r"torch/utils/data/_utils/collate\.py:|.*:\w*collat(e|ion)\w*$")
 _READS = re.compile(r"\bread\(")
+_ATTENDANT = re.compile(r"std/multiprocessing/(resource_tracker|forkserver)\.py$")
+_COLLATING = re.compile(r"[cC]ollat(e|or|ion)")  # a class that collates
 _PIN_LOOP = "torch/utils/data/_utils/pin_memory.py"
 _FEEDING = re.compile(
     r"std/multiprocessing/(connection|reduction)\.py:|torch/multiprocessing/reductions\.py:|std/multiprocessing/queues\.py:put$"
@@ -35,6 +37,8 @@ _QUEUES = re.compile(r"std/(multiprocessing/queues|queue)\.py$")
 
 _LIBRARIES: Table = (  # of file:function
     (Work.SEND, _FEEDING),
+    (Work.PIN, re.compile(r"torch/utils/data/_utils/pin_memory\.py:")),
+    (Work.COLLATE, re.compile(r"iofast/loader/(assemble|buffers)\.py:")),
     (
         Work.RESIZE,
         re.compile(
@@ -56,7 +60,7 @@ _LIBRARIES: Table = (  # of file:function
         Work.AUGMENT,
         re.compile(
             r"torchvision/(transforms|tv_tensors)/|albumentations/|albucore/|kornia/|imgaug/|monai/transforms/|torchaudio/transforms/"
-            r"|skimage/(?!io)|scipy/ndimage/|PIL/Image(Enhance|Ops|Filter|Chops|Transform)\.py:|iofast/transforms/"
+            r"|skimage/(?!io)|scipy/ndimage/|PIL/Image(Enhance|Ops|Filter|Chops|Transform)\.py:|iofast/(transforms|pixels)/"
             r"|PIL/Image\.py:(transpose|rotate|filter|point|crop|_crop|paste|transform|blend|composite|effect_\w+|__array_interface__|tobytes)$"
         ),
     ),
@@ -64,7 +68,7 @@ _LIBRARIES: Table = (  # of file:function
         Work.DECODE,
         re.compile(
             r"PIL/|torchvision/io/|turbojpeg\.py:|simplejpeg/|imageio/|decord/|av/|torchcodec/|nvidia/nvimgcodec/|skimage/io/|tifffile/"
-            r"|jpeg4py/|rawpy/|pydicom/|cv2/|accimage/|soundfile\.py:|librosa/|webdataset/autodecode\.py:|iofast/(kernel|pixels)/"
+            r"|jpeg4py/|rawpy/|pydicom/|cv2/|accimage/|soundfile\.py:|librosa/|webdataset/autodecode\.py:|iofast/(kernel/|loader/(samples|canvas|batches))"
         ),
     ),
 )
@@ -105,7 +109,7 @@ def work_of(calls: Sequence[Call], text: Text) -> Work:
     inner = _within_the_loop(calls)
     if _starved(inner):
         return Work.STARVED
-    if any(_COLLATE.match(_at(c)) for c in inner):
+    if any(_COLLATE.match(_at(c)) or (c.name == "__call__" and _COLLATING.search(c.owner)) for c in inner):
         return Work.COLLATE
     for place, c in enumerate(inner):
         work = _by_user(c, text(c) if place == 0 else "") if c.user else _by_library(c)
@@ -131,6 +135,11 @@ def feeds(calls: Sequence[Call]) -> bool:
 def parked(calls: Sequence[Call]) -> bool:
     """Whether a thread of FastLoader is not wanted for now."""
     return any(c.where == "iofast/loader/prefetch.py" and c.name == "task" for c in calls) and calls[0].name != "task"
+
+
+def attends(calls: Sequence[Call]) -> bool:
+    """Whether this is a process that multiprocessing keeps beside the workers, and no worker."""
+    return any(_ATTENDANT.match(c.where) for c in calls[-3:])
 
 
 def works(calls: Sequence[Call]) -> bool:
