@@ -18,7 +18,7 @@ MEANING = {
     Bound.COMPUTE: "The device has work all the time: the loader costs nothing.",
     Bound.MEMORY: "The device has work all the time, and its memory is what limits it.",
     Bound.COMMUNICATION: "The device waits for other ranks.",
-    Bound.THROTTLED: "The device is slowed down by its power or temperature limit.",
+    Bound.THROTTLED: "A limit slows it down: the device's power or temperature, or the job's CPU quota.",
     Bound.IDLE: "Nothing is being trained.",
     Bound.UNKNOWN: "Not enough was seen for a verdict.",
 }
