@@ -4,8 +4,8 @@
 
 Each program of benchmarks/verdicts/programs.py runs twice: watched by a monitor that knows nothing but its pid, and
 with `iofast.watch` inside. The device is simulated by a process with a timed queue, which publishes its busy time
-through a stand-in NVML. The true stall follows from the recorded timelines. Thresholds were tuned on the suite "tune"; "final",
-with other sizes, seeds and kinds, is scored once. With --resume what ran before is only judged again.
+through a stand-in NVML. The true stall follows from the recorded timelines. Thresholds were tuned on the suite "tune";
+"final", with other sizes, seeds and kinds, is scored once. With --resume what ran before is only judged again.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def page(suite: str, found: Sequence[Run], seconds: float) -> str:
     used = statistics.median(run.seen.cpu_s / ((run.seen.until - run.seen.since) / 1e9) for run in ran if run.seen)
     return f"""# Does the monitor judge rightly?
 
-Suite "{suite}": {len({run.program.name for run in ran})} programs, each watched for {seconds:.0f} s. A stall is the share
-of training time in which the device was idle while training was in next(), from the recorded timelines.
+Suite "{suite}": {len({run.program.name for run in ran})} programs, each watched for {seconds:.0f} s. A stall is the
+share of training time in which the device was idle while training was in next(), from the recorded timelines.
 
 {chr(10).join(parts)}
 {measure.machine()}

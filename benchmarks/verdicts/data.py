@@ -147,7 +147,7 @@ class Listed(Samples):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         image, _ = super().__getitem__(index)
-        return image, [float(number) for number in range(int(2e6 * self.item_s))]
+        return image, [float(number) for number in range(int(8e6 * self.item_s))]
 
 
 class Large(Samples):
