@@ -1,0 +1,1 @@
+"""What to change, best first: one small rule for each piece of advice, each with its figure and its silence."""

@@ -1,0 +1,1 @@
+"""What can be seen of a training from outside, each probe on its own. `None` stands for what cannot be seen."""
