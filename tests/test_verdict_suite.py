@@ -1,4 +1,4 @@
-"""The labelled suite of the monitor in short: its simulated device and its truth are right, and two programs are judged."""
+"""The labelled suite of the monitor in short: its simulated device and its truth are right; two programs are judged."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
     assert (magic, period) == (b"NVMLRING", 20_000)
     samples = [struct.unpack_from("<QII", raw, 24 + 16 * number) for number in range(min(count, capacity))]
     assert sum(percent for _, percent, _ in samples) * 0.2 == pytest.approx(240, abs=2), "milliseconds"
-    assert [later[0] - sooner[0] for sooner, later in zip(samples, samples[1:], strict=False)] == [20_000] * (count - 1)
+    assert [later[0] - sooner[0] for sooner, later in pairwise(samples)] == [20_000] * (count - 1)
 
 
 def test_suites_are_large_and_apart() -> None:
@@ -116,7 +117,7 @@ def test_scores_count_what_is_wrong() -> None:
 
 
 def test_two_programs_are_judged(tmp_path: Path) -> None:
-    """A slow storage from outside, and a device that is the limit with a meter inside. Both sleep, so both run at once."""
+    """A slow storage from outside, and a device that is the limit, with a meter inside. Both sleep and run at once."""
     try:
         library = build(tmp_path)
     except (OSError, subprocess.CalledProcessError):

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.verdicts.shared import CLOSING, COMPLETED, LAUNCHED, READY, SLOTS, WAITERS, Shared
 
 
@@ -107,23 +109,27 @@ class Cuda:
 class Loss:
     """What a step returns: its value is on the device."""
 
-    def __init__(self, device: Device, seconds: float, kernels: int) -> None:
-        self._device, self._seconds, self._kernels = device, seconds, kernels
+    def __init__(self, network: Network, seconds: float, kernels: int) -> None:
+        self._network, self._seconds, self._kernels = network, seconds, kernels
 
     def backward(self) -> None:
         for _ in range(self._kernels):
-            self._device.launch(self._seconds / self._kernels)
+            self._network.launch(self._seconds / self._kernels)
 
     def item(self) -> float:
-        self._device.synchronize()
+        self._network.device.synchronize()
         return 0.0
 
 
 class Network:
-    """A network whose pass over a batch takes the device `seconds`: a third forward, two thirds backward."""
+    """A network whose pass over a batch takes the device `seconds`: a third forward, two thirds backward.
 
-    def __init__(self, device: Device, seconds: float, kernels: int = 9) -> None:
-        self.device, self.seconds, self.kernels = device, seconds, kernels
+    Each of its `kernels` costs the processor `ops` small operations.
+    """
+
+    def __init__(self, device: Device, seconds: float, kernels: int = 9, ops: int = 0) -> None:
+        self.device, self.seconds, self.kernels, self.ops = device, seconds, kernels, ops
+        self.small = torch.ones(64)
 
     def __call__(self, images: object) -> Loss:
         return self.forward(images)
@@ -131,10 +137,11 @@ class Network:
     def forward(self, _images: object) -> Loss:
         count = max(1, self.kernels // 3)
         for _ in range(count):
-            self.device.launch(self.seconds / 3 / count)
-        return Loss(self.device, self.seconds * 2 / 3, max(1, self.kernels - count))
+            self.launch(self.seconds / 3 / count)
+        return Loss(self, self.seconds * 2 / 3, max(1, self.kernels - count))
 
-    def forward_fused(self, _images: object) -> Loss:
-        """The same as one kernel, without a backward pass."""
-        self.device.launch(self.seconds)
-        return Loss(self.device, 0.0, 0)
+    def launch(self, seconds: float) -> None:
+        """One kernel, and what the processor does for it."""
+        for _ in range(self.ops):
+            self.small.add(1.0)
+        self.device.launch(seconds)

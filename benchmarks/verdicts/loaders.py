@@ -27,6 +27,7 @@ from benchmarks.verdicts.programs import Program
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _DISK_BYTES_PER_S: Final = 60 << 20
+_PINNING_S: Final = 0.05  # of a batch
 _START_S: Final = 0.8  # of a worker, in the programs of load "start"
 _COPIES: Final = 150  # of each picture, for loaders that want an epoch of files
 _PR_SET_NAME: Final = 15
@@ -113,7 +114,6 @@ class Pinned:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.loader = loader
-        self._copy: torch.Tensor | None = None
 
     def __iter__(self) -> Iterator[Any]:
         ready: queue.Queue[Any] = queue.Queue(2)
@@ -123,13 +123,13 @@ class Pinned:
 
     def _pin_memory_loop(self, ready: queue.Queue[Any]) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_NAME, b"pt_data_pin", 0, 0, 0)
-        for images, labels in self.loader:
-            if self._copy is None:
-                self._copy = torch.empty_like(images)
-            until = time.thread_time() + 0.05
-            while time.thread_time() < until:
-                self._copy.copy_(images)
-            ready.put((self._copy, labels))
+        with contextlib.suppress(OSError, EOFError, RuntimeError):  # workers that are gone when the process ends
+            for images, labels in self.loader:
+                copy = torch.empty_like(images)
+                until = time.thread_time() + _PINNING_S
+                while time.thread_time() < until:
+                    copy.copy_(images)
+                ready.put((copy, labels))
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ class Training:
             for number, batch in enumerate(batches):
                 self.train_step(batch)
                 now = time.monotonic_ns()
-                if number == skip:
+                if number == skip and not since:
                     measured, since = 0, now
                 measured += 1
                 if since and now - since > 1e9 * _MEASURING_S:
@@ -156,10 +156,10 @@ class Training:
         """Forward, backward, and a look at the loss."""
         if self.device is None:
             self.train_on_cpu()
-        elif self.program.ops or self.program.wait == "loop":
-            self.train_with_small_operations(self.device)
+        elif self.program.wait == "loop":
+            self.train_looking(self.device)
         else:
-            network = Network(self.device, self.step_s, self.program.kernels)
+            network = Network(self.device, self.step_s, self.program.kernels, self.program.ops)
             loss = network(batch)
             loss.backward()
             self.steps += 1
@@ -172,15 +172,12 @@ class Training:
         while time.thread_time() < until:
             torch.mm(self.square, self.square)
 
-    def train_with_small_operations(self, device: Device) -> None:
-        """Kernels with work for the processor between them; in a loop with .item() it also waits for each."""
-        network = Network(device, self.step_s / self.program.kernels, 3)
+    def train_looking(self, device: Device) -> None:
+        """Kernels whose results the host looks at, one by one, and works with."""
         for _ in range(self.program.kernels):
-            loss = network.forward_fused(self.small)
+            value = Network(device, self.step_s / self.program.kernels, 3)(self.small).item()
             for _ in range(self.program.ops):
-                self.small = self.small.add(1.0)
-            if self.program.wait == "loop":
-                loss.item()
+                self.small = self.small.add(value)
 
     def validate(self) -> None:
         """A second of batches that come late."""
