@@ -1,4 +1,4 @@
-"""Snapshots for the tests of the monitor's judging: written by hand, or sampled from a simulated training as probes do."""
+"""Snapshots for the tests of the monitor's judging: written by hand, or sampled from a simulated training."""
 
 from __future__ import annotations
 

@@ -79,6 +79,8 @@ class Looks:
 
     samples: int
     shares: dict[Doing, float]
+    cpu_s: float | None = None  # the thread's own time on a processor, exact where shares are samples,
+    runnable_s: float | None = None  # and waiting for one; both are RUNNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,9 @@ class LoaderFigures:
     stages: dict[str, float]  # seconds of work by stage: read, decode, transfer
     failed: int = 0
     live: bool = True
+    steps: int = 0  # that `step_s` is the mean of: the first batch of an epoch ends none
+    device_step_s: float | None = None  # device time of steps that `exposed_s` is a part of: it comes some steps later
+    epoch_start_s: float = 0.0  # waited for first batches of epochs, in neither `wait_s` nor `step_s`
 
 
 @dataclass(frozen=True, slots=True)
