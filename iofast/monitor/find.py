@@ -18,7 +18,10 @@ from iofast.monitor.probe.states import PROC, Gone, Stat, read_stat
 from iofast.monitor.snapshot import Job
 from iofast.telemetry import pages
 
-_NOT_TRAININGS: Final = ("jupyter", "ipykernel", "notebook", "tensorboard", "multiprocessing.", "compile_worker", "pip")
+_NOT_TRAININGS: Final = (  # parts of what an interpreter runs
+    *("jupyter", "ipykernel", "notebook", "tensorboard"),
+    *("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker"),
+)
 _LIBRARIES: Final = (b"libtorch",)
 _TRIAL_S: Final = 0.25
 _USES_CPU: Final = 0.1  # of a core, in the trial
