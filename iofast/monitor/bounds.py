@@ -18,8 +18,9 @@ Both hold in each window, and for any set G of windows that was chosen without a
 
 G = "the windows in which the device idled for at least t". With windows much shorter than a step, |I| is 0 or 1 in
 most of them and the two sides meet; with long ones, t = 0 is plain (1) and (2). Minima and maxima of single windows are
-not taken, because a window has few looks: max(0, .) of a noisy figure is too large on average. Shares that come from
-looks are widened by Wilson's interval, and those from bursts of stacks by the scatter between bursts as well.
+not taken, because a window has few looks: max(0, .) of a noisy figure is too large on average. Windows so narrow that
+they hold a look or none are a sample of the time themselves, and |I| is uncertain as well. Shares that come from looks
+are widened by Wilson's interval, and those from bursts of stacks by the scatter between bursts, too.
 
 Without a device, the host's wait is the stall, and called so.
 """
@@ -36,8 +37,10 @@ from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import LOADER, Training
 
 _STEPS = (0.0, 0.02, 0.25, 0.5, 0.75, 0.98, 1.01)  # idle shares that choose G; 1.01 chooses no window
-_TAKING_OVER = 0.1  # of running: what next() itself may use when a batch has arrived (unpickling, mapping)
+_TAKING_OVER = 0.05  # of running: what next() itself may use when a batch has arrived (unpickling, mapping)
 _INSIDE_ERROR = 0.01  # a page's intervals and ours begin and end apart by a step
+_MANY = 1.5  # looks in a window, from which on windows follow one another
+_JITTERED = 0.7  # looks come one in each slot of time, which leaves less to chance than if they came anywhere
 _TIMING = 0.01  # a device's reading and the looks that fall into it
 
 
@@ -88,7 +91,7 @@ def exposed(training: Training, thresholds: Thresholds) -> Stall | None:
     if waited is None and not training.looks and not training.stacks:
         return None
     tier = Tier.INSIDE if waited is not None else Tier.STACKS if training.stacks else Tier.OUTSIDE
-    known = _Known(training, waited, thresholds.confidence_z)
+    known = _Known(training, waited, thresholds)
     if not windows:
         every = training.windows or [_whole(training)]
         waits = known.loader(every)
@@ -108,16 +111,18 @@ def _joined(known: _Known, windows: Sequence[Window]) -> tuple[float, float]:
         part = fsum(window.seconds for window in chosen) / seconds
         idle = _idle(chosen) / seconds
         # The totals bound each part as well: what is less than a share of all time is less within a part of it.
-        lows.append(idle - min(part * known.host(chosen), known.host_total) - _TIMING)
-        highs.append(_idle(rest) / seconds + min(part * known.loader(chosen).high, known.loader_total.high) + _TIMING)
+        lows.append(idle - known.sampled(chosen, windows) - min(part * known.host(chosen), known.host_total) - _TIMING)
+        waits = min(part * known.loader(chosen).high, known.loader_total.high)
+        highs.append(_idle(rest) / seconds + known.sampled(rest, windows) + waits + _TIMING)
     return min(1.0, max(lows)), max(0.0, min(highs))
 
 
 class _Known:
     """Which of the training thread's states are the loader's, and how much of its time at most is the host's own."""
 
-    def __init__(self, training: Training, waited: float | None, z: float) -> None:
-        self._training, self._z = training, z
+    def __init__(self, training: Training, waited: float | None, thresholds: Thresholds) -> None:
+        z = thresholds.confidence_z
+        self._training, self._z = training, thresholds.chosen_z
         self._autograd = training.thread_cpu("pt_autograd") or 0.0
         queues = training.worker_count > 0
         # A pin thread or a loader of threads hands batches over within the process.
@@ -165,6 +170,20 @@ class _Known:
             low = fsum(window.seconds * window.wait_low for window in windows) / seconds
             return 1.0 - wilson(low, looks, self._z).low
         return min(1.0, wilson(_sum(doing, self._host), looks, self._z).high + self._autograd)
+
+    def sampled(self, part: Sequence[Window], windows: Sequence[Window]) -> float:
+        """How far the idle time of `part` may be off, as a share of all: 0 where windows cover all time.
+
+        Windows of one look or none are those that a look fell into; many others may have passed between them.
+        """
+        looks = sum(window.looks for window in windows)
+        if not part or not looks or looks > _MANY * len(windows):
+            return 0.0
+        seconds = fsum(window.seconds for window in windows)
+        shares = [window.seconds * (window.idle or 0.0) / seconds for window in part]
+        mean = fsum(shares) / len(windows)
+        variance = fsum((share - mean) ** 2 for share in shares) + (len(windows) - len(part)) * mean**2
+        return self._z * sqrt(variance) * _JITTERED
 
     def _doing(self, windows: Sequence[Window]) -> tuple[float, dict[Doing, float] | None]:
         """How many looks fell into these windows, and the shares of what they saw; None where windows do not say."""

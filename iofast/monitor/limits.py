@@ -36,7 +36,8 @@ def other_than_input(training: Training, stall: Stall | None, thresholds: Thresh
     if idle < thresholds.idle:
         return _busy(training, idle, thresholds)
     host = max(0.0, idle - high)  # the device idles so long at least, and not for want of a batch
-    if stall is not None and high >= thresholds.bound and (host < thresholds.idle or not training.stacks):
+    clear = host >= thresholds.idle and (training.stacks or host >= 2 * high)
+    if stall is not None and high >= thresholds.bound and not clear:
         return _straddling(stall, thresholds)
     if host >= thresholds.notice:
         for look in (_transfer, _launch_or_sync):

@@ -23,7 +23,7 @@ _BY_FRAMES = (
     (Frame.CHECKPOINT, Phase.CHECKPOINT),
     (Frame.LOADER_START, Phase.BETWEEN),
 )
-_FEW = 2  # looks at stacks, below which they do not tell a phase
+_CONTAMINATED = 0.2  # so much more idle than training: the rest of a pause that its neighbour belongs to
 _WARM_AT_MOST = 0.5  # of the intervals: a warm-up that is longer is how this training runs
 
 WorkerSet = frozenset[tuple[int, int]]
@@ -40,10 +40,11 @@ def phases(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> tuple[Phase
             continue
         if _checkpoint(one, writing, thresholds):
             found[at] = Phase.CHECKPOINT
-        elif at and sets[at] - sets[at - 1] and sets[at - 1]:
-            found[at] = Phase.BETWEEN if not sets[at - 1] <= sets[at] else Phase.VALIDATION
+        elif _new_workers(sets, at):
+            found[at] = Phase.BETWEEN
         elif _second_set(one, sets[at], trains):
             found[at] = Phase.VALIDATION
+    _widen(snapshots, found)
     for at in range(_warm(snapshots, sets, found, thresholds)):
         if found[at] is Phase.TRAINING:
             found[at] = Phase.WARM_UP
@@ -72,7 +73,7 @@ def _alone(snapshot: Snapshot, thresholds: Thresholds) -> Phase:
     if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= thresholds.paused:
         return Phase.PAUSED
     stacks = snapshot.stacks
-    if stacks is not None and stacks.looks >= _FEW:
+    if stacks is not None and stacks.looks > 0:
         for frame, phase in _BY_FRAMES:
             if stacks.main.get(frame, 0.0) >= thresholds.phase_frames:
                 return phase
@@ -81,6 +82,32 @@ def _alone(snapshot: Snapshot, thresholds: Thresholds) -> Phase:
 
 def _workers(snapshot: Snapshot) -> WorkerSet:
     return frozenset((one.pid, one.start_time) for one in snapshot.processes if one.role == "worker")
+
+
+def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
+    """Whether workers began in this interval in place of others: a second loader's come beside those of the first."""
+    before = next((workers for workers in reversed(sets[:at]) if workers), None)
+    if before is None or not sets[at] - before:
+        return False
+    after = next((workers for workers in sets[at + 1 :] if workers), sets[at])
+    return not before <= after  # an interval may have seen the old ones end and the new ones begin
+
+
+def _widen(snapshots: Sequence[Snapshot], found: list[Phase]) -> None:
+    """Pauses begin and end within intervals: neighbours that idle far more than training does belong to them."""
+    idles = [idle_of(one) for one in snapshots]
+    training = [idle for idle, phase in zip(idles, found, strict=True) if idle is not None and phase is Phase.TRAINING]
+    if not training:
+        return
+    usual = median(training) + _CONTAMINATED
+    pauses = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
+    told = list(found)
+    for at, idle in enumerate(idles):
+        if told[at] is not Phase.TRAINING or idle is None or idle <= usual:
+            continue
+        beside = [told[other] for other in (at - 1, at + 1) if 0 <= other < len(told) and told[other] in pauses]
+        if beside:
+            found[at] = beside[0]
 
 
 def _written(snapshot: Snapshot) -> float:

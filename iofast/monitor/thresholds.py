@@ -18,7 +18,8 @@ class Thresholds:
     min_steps       TraceML asks for 20 steps before it calls anything critical
     min_seconds     where steps cannot be counted; 600 looks at 20 a second: a share of 0.5 is known to 0.04
     max_width       bounds of the stall that are wider say nothing (the issue's definition of an abstention)
-    confidence_z    standard errors; 2.6 rather than 1.96 because the best of a few inequalities is taken
+    confidence_z    standard errors of a share: 97.7 % on either side
+    chosen_z        the same, where the best of a few inequalities is taken
     margin          ours: by how much another verdict must win over the one before
 
     What else a device idles for (XProf: launch and collectives moderate from 3 %, high from 15 %):
@@ -58,7 +59,8 @@ class Thresholds:
     min_steps: int = 20
     min_seconds: float = 30.0
     max_width: float = 0.40
-    confidence_z: float = 2.6
+    confidence_z: float = 2.0
+    chosen_z: float = 2.5
     margin: float = 0.02
     idle: float = 0.10
     sync: float = 0.10

@@ -212,6 +212,16 @@ class Training:
     def steps(self) -> int | None:
         return sum(loader.batches for loader in self.loaders) if self.loaders else None
 
+    @cached_property
+    def starts(self) -> float | None:
+        """Share of the loaders' time that the first batches of epochs took; None where no loader says it."""
+        known = [one for one in self.loaders if one.start_s is not None]
+        if not known:
+            return None
+        starts = fsum(one.start_s or 0.0 for one in known)
+        whole = starts + fsum(_stepped(one) for one in known)
+        return _share(starts / whole) if whole else None
+
     def per_step(self, figure: Callable[[LoaderFigures], float | None]) -> float | None:
         """Share of step time, over the loaders that say it; of several side by side the largest share counts."""
         names = sorted({loader.name for loader in self.loaders})
@@ -247,7 +257,7 @@ def _share(value: float) -> float:
 
 
 def _stepped(loader: LoaderFigures) -> float:
-    return (loader.step_s or 0.0) * loader.batches
+    return (loader.step_s or 0.0) * (loader.batches if loader.steps is None else loader.steps)
 
 
 def _per_second(parts: Collection[tuple[float, ProcessFigures]], figure: Callable[[ProcessFigures], float]) -> float:

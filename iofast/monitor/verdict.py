@@ -109,13 +109,11 @@ def _judge(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> Verdict:
     if (short := _too_little(case)) is not None:
         return case.verdict(Finding(Bound.UNKNOWN, reason=short))
     stall = case.stall
-    if stall is not None and stall.low >= thresholds.bound and not _copies(training, stall):
-        cause, evidence = find_cause(training, thresholds)
-        if Phase.BETWEEN in counted and cause is not Cause.RANK_SKEW:
-            cause = Cause.EPOCH_START
-        return case.verdict(Finding(Bound.INPUT, evidence), cause)
     if (start := _epoch_starts(snapshots, found, case)) is not None:
         return start
+    if stall is not None and stall.low >= thresholds.bound and not _copies(training, stall):
+        cause, evidence = find_cause(training, thresholds)
+        return case.verdict(Finding(Bound.INPUT, evidence), cause)
     return case.verdict(other_than_input(training, stall, thresholds))
 
 
@@ -161,20 +159,39 @@ def _copies(training: Training, stall: Stall) -> bool:
 
 
 def _epoch_starts(snapshots: Sequence[Snapshot], found: Sequence[Phase], case: _Case) -> Verdict | None:
-    """Input-bound by the gaps between epochs, although training between them is fine."""
-    thresholds = case.thresholds
-    joined = Training(
-        [one for one, its in zip(snapshots, found, strict=True) if its in (Phase.TRAINING, Phase.BETWEEN)]
-    )
-    gaps = case.spent.get(Phase.BETWEEN, 0.0)
-    if not joined.seconds or gaps < thresholds.gap * joined.seconds:
+    """Input-bound by the starts of epochs, which cost more than all that is waited for within them."""
+    thresholds, steady = case.thresholds, case.stall
+    told = case.training.starts
+    both = [one for one, its in zip(snapshots, found, strict=True) if its in (Phase.TRAINING, Phase.BETWEEN)]
+    joined = Training(both)
+    if steady is None or not joined.seconds:
         return None
-    stall = exposed(joined, thresholds)
-    if stall is None or stall.low < thresholds.bound or stall.width > thresholds.max_width:
+    if (said := joined.starts) is not None:  # by the loader itself
+        share, stall = said, _with_starts(steady, said)
+    else:
+        share = case.spent.get(Phase.BETWEEN, 0.0) / joined.seconds
+        stall = exposed(joined, thresholds) or steady
+    before = _middle(steady) * (case.training.seconds / joined.seconds if told is None else 1.0)
+    if share < thresholds.gap or stall.low < thresholds.bound or stall.width > thresholds.max_width:
         return None
-    share = gaps / joined.seconds
-    text = f"{share:.0%} of the time belongs to intervals in which an epoch begins and its workers start"
-    return case.verdict(Finding(Bound.INPUT, (Evidence("gap", share, text),)), Cause.EPOCH_START, stall)
+    if not _short_epochs(case) and before > 0.5 * _middle(stall):
+        return None
+    what = "the first batches of epochs take" if said is not None else "intervals in which an epoch begins take"
+    evidence = Evidence("gap", share, f"{what} {share:.0%} of the time")
+    return case.verdict(Finding(Bound.INPUT, (evidence,)), Cause.EPOCH_START, stall)
+
+
+def _with_starts(steady: Stall, share: float) -> Stall:
+    """A stall within epochs, and the starts of epochs, in which a device has nothing to do either."""
+    return replace(steady, low=steady.low * (1 - share) + share, high=min(1.0, steady.high * (1 - share) + share))
+
+
+def _short_epochs(case: _Case) -> bool:
+    return case.spent.get(Phase.BETWEEN, 0.0) > case.spent.get(Phase.TRAINING, 0.0)
+
+
+def _middle(stall: Stall) -> float:
+    return (stall.low + stall.high) / 2
 
 
 _Text = Callable[[float], str]
