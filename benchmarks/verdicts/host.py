@@ -1,49 +1,53 @@
-"""What a training process calls: launches, synchronisation, and events of the simulated device, as in torch.cuda."""
+"""What a training process calls: launches, synchronisation, events and networks of the simulated device."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from benchmarks.verdicts.shared import CLOSING, COMPLETED, LAUNCHED, READY, SLOTS, WAITERS, Shared
+from benchmarks.verdicts.shared import CLOSING, COMPLETED, LAUNCHED, READY, SLOTS, Shared
+
+_SOURCE: Final = Path(__file__).with_name("driver.c")
 
 
 class Device:
     """The simulated device, started in `folder`.
 
     `depth` launches may be queued; the next one blocks, as a driver's does. `spin`: this process waits for the device
-    by asking again and again, as CUDA does by default; otherwise it sleeps on a futex.
+    by asking again and again, as CUDA does by default; otherwise it sleeps on a futex. Raises CalledProcessError or
+    FileNotFoundError where no C compiler makes the driver.
+
+    launch       queues a kernel that runs for so many nanoseconds, and returns its number
+    synchronize  waits until all that was launched has run
     """
 
+    launch: Callable[[int], int]
+    synchronize: Callable[[], None]
+
     def __init__(self, folder: Path, *, depth: int = 64, spin: bool = False, period_us: int = 20_000) -> None:
+        library = folder / "driver.so"
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)], check=True)
         self.shared = Shared(folder / "queue.bin", make=True)
-        self.depth, self.spin = min(depth, SLOTS // 2), spin
+        driver = ctypes.CDLL(str(library))
+        driver.launch.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)
+        driver.launch.restype = ctypes.c_uint64
+        driver.synchronize.argtypes = (ctypes.c_void_p, ctypes.c_int)
+        driver.synchronize.restype = None
+        # No Python function between: in a stack, what waits is the line of the program, as with a real driver.
+        self.launch = functools.partial(driver.launch, self.shared.address, min(depth, SLOTS // 2), spin)
+        self.synchronize = functools.partial(driver.synchronize, self.shared.address, spin)
         command = [sys.executable, "-m", "benchmarks.verdicts.device", str(folder), "--period", str(period_us)]
         subprocess.run(command, check=True)
         while not self.shared.words[READY]:
             time.sleep(0.01)
-
-    def launch(self, seconds: float) -> int:
-        """Queue a kernel that runs for `seconds`; its number."""
-        shared, words = self.shared, self.shared.words
-        number = words[LAUNCHED]
-        if number - words[COMPLETED] >= self.depth:
-            self._wait(number - self.depth + 1)
-        slot = shared.slot(number)
-        words[slot], words[slot + 1], words[slot + 2] = time.monotonic_ns(), int(1e9 * seconds), 0
-        words[LAUNCHED] = number + 1
-        if words[COMPLETED] == number:  # it may be asleep
-            shared.wake(LAUNCHED)
-        return int(number)
-
-    def synchronize(self) -> None:
-        """Wait until all that was launched has run."""
-        self._wait(self.shared.words[LAUNCHED])
 
     def completed(self, number: int) -> bool:
         """Whether launch `number` has run."""
@@ -58,17 +62,6 @@ class Device:
         self.shared.words[CLOSING] = 1
         self.shared.wake(LAUNCHED)
 
-    def _wait(self, until: int) -> None:
-        words = self.shared.words
-        if self.spin:
-            while words[COMPLETED] < until:
-                time.sleep(0)  # gives up the GIL, not the processor
-            return
-        words[WAITERS] = 1
-        while (completed := words[COMPLETED]) < until:
-            self.shared.wait(COMPLETED, completed, 1.0)
-        words[WAITERS] = 0
-
 
 class Event:
     """A CUDA event: an empty launch, which the device stamps when it gets there."""
@@ -78,7 +71,7 @@ class Event:
         self._number: int | None = None
 
     def record(self, _stream: object = None) -> None:
-        self._number = self._device.launch(0.0)
+        self._number = self._device.launch(0)
 
     def query(self) -> bool:
         return self._number is not None and self._device.completed(self._number)
@@ -106,42 +99,41 @@ class Cuda:
         return False
 
 
-class Loss:
-    """What a step returns: its value is on the device."""
-
-    def __init__(self, network: Network, seconds: float, kernels: int) -> None:
-        self._network, self._seconds, self._kernels = network, seconds, kernels
-
-    def backward(self) -> None:
-        for _ in range(self._kernels):
-            self._network.launch(self._seconds / self._kernels)
-
-    def item(self) -> float:
-        self._network.device.synchronize()
-        return 0.0
-
-
-class Network:
+class Network(torch.nn.Module):
     """A network whose pass over a batch takes the device `seconds`: a third forward, two thirds backward.
 
-    Each of its `kernels` costs the processor `ops` small operations.
+    Each of its `kernels` costs the processor `ops` small operations. The loss that it returns waits in .item().
     """
 
     def __init__(self, device: Device, seconds: float, kernels: int = 9, ops: int = 0) -> None:
-        self.device, self.seconds, self.kernels, self.ops = device, seconds, kernels, ops
-        self.small = torch.ones(64)
+        super().__init__()
+        self.device, self.ops = device, ops
+        self.kernels, self.kernel_ns = kernels, int(1e9 * seconds / kernels)
+        self.weight = torch.ones(64, requires_grad=True)
 
-    def __call__(self, images: object) -> Loss:
-        return self.forward(images)
+    def forward(self, _images: object) -> torch.Tensor:
+        loss: torch.Tensor = _Pass.apply(self.weight, self)
+        loss.item = self.device.synchronize  # type: ignore[assignment, method-assign]
+        return loss
 
-    def forward(self, _images: object) -> Loss:
-        count = max(1, self.kernels // 3)
-        for _ in range(count):
-            self.launch(self.seconds / 3 / count)
-        return Loss(self, self.seconds * 2 / 3, max(1, self.kernels - count))
+    def run(self, kernels: int) -> None:
+        """Launch so many kernels."""
+        small = self.weight.detach()
+        for _ in range(kernels):
+            for _ in range(self.ops):
+                small.add(1.0)
+            self.device.launch(self.kernel_ns)
 
-    def launch(self, seconds: float) -> None:
-        """One kernel, and what the processor does for it."""
-        for _ in range(self.ops):
-            self.small.add(1.0)
-        self.device.launch(seconds)
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, network: Network) -> torch.Tensor:
+        ctx.network = network
+        network.run(max(1, network.kernels // 3))
+        return weight.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        network: Network = ctx.network
+        network.run(network.kernels - max(1, network.kernels // 3))
+        return torch.zeros_like(network.weight), None

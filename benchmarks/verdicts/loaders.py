@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import multiprocessing
 import os
-import queue
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -27,10 +24,8 @@ from benchmarks.verdicts.programs import Program
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _DISK_BYTES_PER_S: Final = 60 << 20
-_PINNING_S: Final = 0.05  # of a batch
 _START_S: Final = 0.8  # of a worker, in the programs of load "start"
 _COPIES: Final = 150  # of each picture, for loaders that want an epoch of files
-_PR_SET_NAME: Final = 15
 
 
 class UnavailableError(RuntimeError):
@@ -44,8 +39,9 @@ def loader_of(program: Program, folder: Path) -> Iterable[Any]:
     if program.loader == "webdataset":
         return _webdataset(program, folder)
     dataset = data.KINDS[program.load](program, folder)
-    made = _torch(program, dataset)
-    return Pinned(made) if program.load == "copy" else made
+    if program.load == "copy":
+        _pretend_accelerator()
+    return _torch(program, dataset)
 
 
 def idle_loader(program: Program, folder: Path) -> Iterable[Any]:
@@ -60,9 +56,11 @@ def _torch(program: Program, dataset: data.Samples) -> DataLoader[Any]:
         collate = data.PaddingCollate(program.cost_s)
     elif program.load == "pickle":
         collate = data.collate_lists
-    parallel: dict[str, Any] = {}
+    elif program.load == "copy":
+        collate = data.PinnedBatch
+    parallel: dict[str, Any] = {"pin_memory": program.load == "copy"}
     if program.workers:
-        parallel = {
+        parallel |= {
             "prefetch_factor": program.prefetch,
             "persistent_workers": program.persistent,
             "multiprocessing_context": multiprocessing.get_context(program.start),
@@ -109,27 +107,11 @@ def _decoded(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
     return torch.from_numpy(np.array(small)), int(sample["cls"])
 
 
-class Pinned:
-    """What DataLoader's pin_memory=True is, where there is no GPU: a thread that copies each batch."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        ready: queue.Queue[Any] = queue.Queue(2)
-        threading.Thread(target=self._pin_memory_loop, args=(ready,), daemon=True).start()
-        while True:
-            yield ready.get()
-
-    def _pin_memory_loop(self, ready: queue.Queue[Any]) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, b"pt_data_pin", 0, 0, 0)
-        with contextlib.suppress(OSError, EOFError, RuntimeError):  # workers that are gone when the process ends
-            for images, labels in self.loader:
-                copy = torch.empty_like(images)
-                until = time.thread_time() + _PINNING_S
-                while time.thread_time() < until:
-                    copy.copy_(images)
-                ready.put((copy, labels))
+def _pretend_accelerator() -> None:
+    """Make torch believe in a GPU, so that its own pin thread runs; data.Pinned says what pinning a batch costs."""
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.set_device_index = lambda _index: None
 
 
 @contextlib.contextmanager

@@ -71,8 +71,8 @@ class Training:
         if program.device:
             self.device = Device(folder, depth=program.depth, spin=program.spin, period_us=program.period_us)
         self.files, self.inside = files, inside
+        self.computes(program.step_s if not program.compute else _LAUNCHING_S)
         self.phases: list[tuple[str, int, int]] = []
-        self.step_s = program.step_s if not program.compute else _LAUNCHING_S
         self.steps = 0
         self.small = torch.ones(64)
         self.square = torch.rand(192, 192)
@@ -97,6 +97,15 @@ class Training:
             elif self.program.extra == "checkpoint":
                 self.save_checkpoint()
         self._write(waits)
+
+    def computes(self, seconds: float) -> None:
+        """From now on a step takes the device so long."""
+        self.step_s = seconds
+        if self.device is None:
+            return
+        looks = self.program.kernels if self.program.wait == "loop" else 1
+        kernels = 1 if self.program.wait == "loop" else self.program.kernels
+        self.network = Network(self.device, seconds / looks, kernels, 0 if looks > 1 else self.program.ops)
 
     def _watched(self, loader: Iterable[Any]) -> Meter[Any]:
         meter = watch(loader, name=self.program.name)
@@ -129,7 +138,7 @@ class Training:
                 continue
             break
         if program.compute:
-            self.step_s = (now - since) / (measured - 1) / 1e9 * program.compute
+            self.computes((now - since) / (measured - 1) / 1e9 * program.compute)
         until = time.monotonic_ns() + int(1e9 * _SETTLING_S)
         while time.monotonic_ns() < until:
             batch = next(batches, None)
@@ -157,10 +166,9 @@ class Training:
         if self.device is None:
             self.train_on_cpu()
         elif self.program.wait == "loop":
-            self.train_looking(self.device)
+            self.train_looking(self.network)
         else:
-            network = Network(self.device, self.step_s, self.program.kernels, self.program.ops)
-            loss = network(batch)
+            loss = self.network(batch)
             loss.backward()
             self.steps += 1
             if self.program.wait == "step" or (self.program.extra == "accumulate" and self.steps % _ACCUMULATED == 0):
@@ -172,12 +180,13 @@ class Training:
         while time.thread_time() < until:
             torch.mm(self.square, self.square)
 
-    def train_looking(self, device: Device) -> None:
-        """Kernels whose results the host looks at, one by one, and works with."""
+    def train_looking(self, network: Network) -> None:
+        """Losses that the host looks at, one by one, and works with."""
         for _ in range(self.program.kernels):
-            value = Network(device, self.step_s / self.program.kernels, 3)(self.small).item()
+            loss = network(self.small)
+            loss.item()
             for _ in range(self.program.ops):
-                self.small = self.small.add(value)
+                self.small = self.small.add(1.0)
 
     def validate(self) -> None:
         """A second of batches that come late."""
@@ -185,7 +194,8 @@ class Training:
         for _ in range(20):
             time.sleep(0.04)
             if self.device is not None:
-                Network(self.device, 0.01)(None).item()
+                loss = Network(self.device, 0.01, 1)(None)
+                loss.item()
         self.phases.append(("validation", since, time.monotonic_ns()))
 
     def save_checkpoint(self) -> None:

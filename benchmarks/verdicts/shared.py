@@ -34,7 +34,7 @@ class Shared:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), size)
         self.words = memoryview(self._map).cast("Q")
-        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         if make:
             self.words[HOST] = os.getpid()
 
@@ -45,8 +45,8 @@ class Shared:
     def wait(self, word: int, value: int, seconds: float) -> None:
         """Sleep while `word` is `value`, at most `seconds`. The low half is looked at: counters stay below 2^32."""
         limit = _Timespec(int(seconds), int(seconds % 1 * 1e9))
-        _SYSCALL(_FUTEX, ctypes.c_void_p(self._base + 8 * word), _WAIT, ctypes.c_uint32(value), ctypes.byref(limit))
+        _SYSCALL(_FUTEX, ctypes.c_void_p(self.address + 8 * word), _WAIT, ctypes.c_uint32(value), ctypes.byref(limit))
 
     def wake(self, word: int) -> None:
         """Wake all that sleep on `word`."""
-        _SYSCALL(_FUTEX, ctypes.c_void_p(self._base + 8 * word), _WAKE, 2**31 - 1, None)
+        _SYSCALL(_FUTEX, ctypes.c_void_p(self.address + 8 * word), _WAKE, 2**31 - 1, None)
