@@ -65,6 +65,7 @@ def page(suite: str, found: Sequence[Run], seconds: float) -> str:
         scored = [score.score(run) for run in ran if run.inside is inside]
         if scored:
             parts.append(part(scored, inside=inside))
+    loud = max((run.others for run in ran), default=0.0)
     skipped = sorted({f"- {run.program.name} did not run: {run.skipped}" for run in found if run.skipped})
     used = statistics.median(run.seen.cpu_s / ((run.seen.until - run.seen.since) / 1e9) for run in ran if run.seen)
     return f"""# Does the monitor judge rightly?
@@ -74,7 +75,8 @@ share of training time in which the device was idle while training was in next()
 
 {chr(10).join(parts)}
 {measure.machine()}
-- The monitor used {used:.1%} of one core in the median run (its child processes apart)
+- The monitor used {used:.1%} of one core in the median run (its child processes apart); other programs used
+  {statistics.median(run.others for run in ran):.0%} of the processors in the median run and {loud:.0%} in the worst
 {chr(10).join([*skipped, f"- Command: `python -m benchmarks.bench_verdict --suite {suite}`"])}
 """
 
@@ -86,12 +88,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="that each program is watched")
     parser.add_argument("--resume", action="store_true", help="keep the runs that are there, and judge them again")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "iofast-verdicts")
+    parser.add_argument("--repeats", type=int, default=2, help="of a run while other programs used over a tenth")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     if not arguments.resume:
         shutil.rmtree(folder / arguments.suite, ignore_errors=True)
     (folder / "nvml").mkdir(parents=True, exist_ok=True)
-    place = Place(arguments.suite, folder, build(folder / "nvml"), arguments.seconds)
+    place = Place(arguments.suite, folder, build(folder / "nvml"), arguments.seconds, arguments.repeats)
     found = runs(place, arguments.only)
     name = "verdict" if arguments.suite == "final" else f"verdict-{arguments.suite}"
     measure.publish(name, page(arguments.suite, found, arguments.seconds), arguments.output)

@@ -122,7 +122,7 @@ def test_two_programs_are_judged(tmp_path: Path) -> None:
         library = build(tmp_path)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no C compiler")
-    place = Place("tune", tmp_path, library, seconds=8.0)
+    place = Place("tune", tmp_path, library, seconds=8.0, repeats=0)
     with ThreadPoolExecutor() as threads:
         starved = threads.submit(place.run, find("tune", "sleep-1w"), inside=False)
         busy = threads.submit(place.run, find("tune", "compute-step"), inside=True)

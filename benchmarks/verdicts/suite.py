@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +22,8 @@ from benchmarks.verdicts.programs import Program
 READY_S: Final = 60.0  # to import, warm up, and say so
 _AFTER_S: Final = 3.0  # that a program trains on after its monitor has left
 _ROOT: Final = Path(__file__).parents[2]
-_OBSERVED, _TRUTH, _SKIPPED = "observed.json", "truth.json", "skipped.txt"
+QUIET: Final = 0.10  # of the processors' time: who needs more changes which cores are free
+_OBSERVED, _TRUTH, _SKIPPED, _OTHERS = "observed.json", "truth.json", "skipped.txt", "others.txt"
 
 
 class ProgramError(RuntimeError):
@@ -36,6 +39,7 @@ class Run:
     seen: judge.Observation | None = None
     true: truth.Truth | None = None
     skipped: str = ""
+    others: float = 0.0  # of all processors' time, what programs that are not ours used meanwhile
 
 
 @dataclass(frozen=True)
@@ -47,18 +51,34 @@ class Place:
     folder: Path
     library: Path
     seconds: float = 20.0
+    repeats: int = 2  # of a run that others disturbed
 
     def run(self, program: Program, *, inside: bool) -> Run:
         """Run it and watch it, or read what an earlier call has kept."""
         folder = self.folder / self.suite / f"{program.name}-{'inside' if inside else 'outside'}"
         if not (folder / _TRUTH).exists() and not (folder / _SKIPPED).exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            for old in folder.iterdir():
-                old.unlink()
-            self._run(program, folder, inside=inside)
+            found: list[tuple[float, Path]] = []
+            while len(found) <= self.repeats and (not found or found[-1][0] > QUIET):
+                attempt = folder.with_name(f"{folder.name}.{len(found)}")
+                shutil.rmtree(attempt, ignore_errors=True)
+                attempt.mkdir(parents=True)
+                found.append((self._run(program, attempt, inside=inside), attempt))
+            shutil.rmtree(folder, ignore_errors=True)
+            least, best = min(found)
+            (best / _OTHERS).write_text(str(least))
+            best.rename(folder)
+            for _, attempt in found:
+                shutil.rmtree(attempt, ignore_errors=True)
         return load(program, folder, inside=inside)
 
-    def _run(self, program: Program, folder: Path, *, inside: bool) -> None:
+    def _run(self, program: Program, folder: Path, *, inside: bool) -> float:
+        """Run it in a fresh folder; what share of the processors' time went to others meanwhile."""
+        busy, ours, since = _busy_s(), _ours_s(), time.monotonic()
+        self._run_and_watch(program, folder, inside=inside)
+        cores = len(os.sched_getaffinity(0))
+        return max(0.0, _busy_s() - busy - (_ours_s() - ours)) / cores / (time.monotonic() - since)
+
+    def _run_and_watch(self, program: Program, folder: Path, *, inside: bool) -> None:
         command = [sys.executable, "-m", "benchmarks.verdicts.program", program.name, "--suite", self.suite]
         command += ["--folder", str(folder), "--files", str(self.folder / "files")]
         command += ["--seconds", str(self.seconds + _AFTER_S), *(["--inside"] if inside else [])]
@@ -125,8 +145,20 @@ def load(program: Program, folder: Path, *, inside: bool) -> Run:
     if (folder / _SKIPPED).exists():
         return Run(program, inside, skipped=(folder / _SKIPPED).read_text())
     true = truth.Truth(**json.loads((folder / _TRUTH).read_text()))
-    return Run(program, inside, _seen(folder), true)
+    return Run(program, inside, _seen(folder), true, others=float((folder / _OTHERS).read_text()))
 
 
 def _seen(folder: Path) -> judge.Observation:
     return kept.read(judge.Observation, json.loads((folder / _OBSERVED).read_text()))
+
+
+def _busy_s() -> float:
+    """Seconds that all processors together have worked since boot."""
+    user, nice, system, _, _, hard, soft, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    return (user + nice + system + hard + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def _ours_s() -> float:
+    """Seconds of this process's and of its children that have ended. The device is not among them, and uses 1 %."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in both)
