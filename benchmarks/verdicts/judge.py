@@ -35,15 +35,16 @@ def observe(pid: int, seconds: float) -> Observation:
     """Watch the process `pid` for that long, or until it ends."""
     watch = Watch(job_of(pid), WatchOptions(), NvmlProbe.open())
     since, used = time.monotonic_ns(), time.process_time()
-    snapshots = []
+    until, snapshots = since, []
     try:
-        while time.monotonic_ns() < since + 1e9 * seconds:
+        while until < since + 1e9 * seconds:
             snapshots.append(watch.interval())
+            until = time.monotonic_ns()
     except JobEnded:
         pass
     finally:
         watch.close()
-    return Observation(since, time.monotonic_ns(), tuple(snapshots), time.process_time() - used)
+    return Observation(since, until, tuple(snapshots), time.process_time() - used)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from iofast.monitor.findings import Bound, Verdict
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.verdict import classify
 
+INSIDE_ERROR = 0.03
 WIDEST = 0.40  # bounds of the stall that are wider say nothing
 _ROUNDING = 0.005
 # A program trains for twenty seconds here; the monitor's own 30 s are for steps that nobody counts.
@@ -86,7 +87,7 @@ def asked(scored: Sequence[Scored], *, inside: bool) -> list[tuple[str, str, str
     ]
     if inside:
         worst = max((one.error for one in scored if one.error is not None), default=0.0)
-        rows.append(("stall, largest error", "≤ 3 points", f"{100 * worst:.1f} points", worst <= 0.03))
+        rows.append(("stall, largest error", "≤ 3 points", f"{100 * worst:.1f} points", worst <= INSIDE_ERROR))
     else:
         known = [one for one in scored if one.verdict.stall is not None]
         widths = sorted(one.verdict.stall.width for one in known if one.verdict.stall is not None)
@@ -133,7 +134,8 @@ def programs(scored: Sequence[Scored]) -> str:
         assert true is not None
         said = f"{one.verdict.bound}" + (f", {one.verdict.cause}" if one.verdict.cause else "")
         wrong = "" if one.right and one.cause_right is not False else " ✗"
-        shown = "–" if bounds is None else f"{bounds.low:.2f} – {bounds.high:.2f}" + ("" if one.contained else " ✗")
+        missed = one.error is not None and one.error > INSIDE_ERROR if one.run.inside else not one.contained
+        shown = "–" if bounds is None else f"{bounds.low:.2f} – {bounds.high:.2f}" + (" ✗" if missed else "")
         idle = "–" if true.idle is None else f"{true.idle:.2f}"
         lines.append(
             (program.name, f"{program.stall:.2f}", f"{one.stall:.3f}", f"{true.wait:.2f}", idle, shown, said + wrong)
