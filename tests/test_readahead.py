@@ -217,7 +217,7 @@ def test_no_advice_while_everything_is_in_the_page_cache(
     container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(advice_module, "_is_cached", lambda *_: True)
-    monkeypatch.setattr("iofast.loader.readahead._EACH", 8)
+    monkeypatch.setattr("iofast.loader.readahead._CACHED", (8, 8))
     looked: list[int] = []
 
     def located_of(batch: int, few: bool) -> list[Located]:
@@ -235,7 +235,7 @@ def test_no_advice_while_everything_is_in_the_page_cache(
 def test_a_cache_that_goes_cold_is_noticed(container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     warm = True
     monkeypatch.setattr(advice_module, "_is_cached", lambda *_: warm)
-    monkeypatch.setattr("iofast.loader.readahead._WARM", 4)
+    monkeypatch.setattr("iofast.loader.readahead._CACHED", (4, 8))
     ahead = Readahead(container, batches(container), count(container), depth=8)
     ahead.ask(10)
     time.sleep(0.05)

@@ -32,8 +32,10 @@ Locate = Callable[[int, bool], Sequence[Located]]  # of a batch, or a few of its
 DEPTH = 256  # batches
 BUDGET = 256 << 20  # bytes: two windows of 64 blocks of 64 records of 27 kB
 
-_WARM = 8  # so many batches in a row that were there let only one of `_EACH` be looked at
-_EACH = 32
+# (so many batches in a row that were there, let only one of so many be looked at). While nothing had to be asked for,
+# all may be in the page cache: a short epoch is not to pay for looks. Later a window of a block-local order, of 16
+# batches, is there as a whole once its first batches were asked for, and the next window is not.
+_CACHED, _MIXED = (8, 32), (64, 8)
 _POLL_S = 0.01  # before the first look whether what was asked for has come; each next one waits twice as long
 _POLL_MOST_S = 0.64
 _JOIN_S = 10.0  # as in prefetch
@@ -99,6 +101,7 @@ class _Ahead:
         self._sizes: deque[tuple[int, int]] = deque()  # what they are made of: (batch, bytes)
         self._flying: deque[tuple[int, Located]] = deque()  # groups on their way: last batch, and some of their places
         self._warm = 0  # batches in a row that were in the page cache
+        self._calm, self._each = _CACHED
 
     def reach(self, batch: int) -> None:
         """The consumer has come to `batch`."""
@@ -124,14 +127,14 @@ class _Ahead:
         stop = min(self._count, self._asked + self._depth)
         most, full = max(1, self._next - self._first), self._bytes + self._budget // 4
         while self._next < stop and len(found) < most and self._bytes < full:
-            if self._warm >= _WARM and self._next % _EACH:
+            if self._warm >= self._calm and self._next % self._each:
                 self._next += 1
                 continue
             # a few rows tell: while all is in the page cache nothing else of a batch is looked up
             if self._advice.is_there(self._located_of(self._next, True)):
                 self._warm, self._next = self._warm + 1, self._next + 1
                 continue
-            if self._warm >= _WARM:  # those that were not looked at may be missing too
+            if self._warm >= self._calm:  # those that were not looked at may be missing too
                 self._warm, self._next = 0, self._sizes[-1][0] + 1 if self._sizes else self._asked
                 continue
             located = self._located_of(self._next, False)
@@ -142,6 +145,7 @@ class _Ahead:
             self._warm, self._next, self._bytes = 0, self._next + 1, self._bytes + size
             found.append(joined(located))
         if found:
+            self._calm, self._each = _MIXED
             self._flying.append((self._next - 1, sample(joined(found))))
         return found
 

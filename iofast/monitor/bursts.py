@@ -14,7 +14,7 @@ from iofast.monitor.probe.stacks import StackProbe
 from iofast.monitor.snapshot import Job, StackFigures, SyncSite
 
 _BUDGET: Final = 0.017  # of one core, py-spy's processes and ours
-_LOOKS: Final = 2  # in a burst: two tell a pause from a moment, more would see the same step again
+_LOOKS: Final = 20  # in a burst, which takes a second; starting py-spy costs as much as 25 looks
 _WORKERS: Final = 1  # of them, in turn
 _SHORTEST_S: Final = 0.25  # between bursts
 _AGAIN_S: Final = 30.0  # after one that failed
@@ -24,7 +24,7 @@ Kind = TypeVar("Kind")
 
 
 class Bursts:
-    """Runs one burst at a time, in a thread of its own: a burst takes a few hundred milliseconds."""
+    """Runs one burst at a time, in a thread of its own: a burst takes a second."""
 
     def __init__(self, job: Job) -> None:
         self._probe = StackProbe(job)

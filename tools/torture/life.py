@@ -6,23 +6,30 @@ the temporary folder under the commit's name, so that a run that was cut off goe
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import io
 import json
+import logging
 import random
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy as np
+import psutil
 import torch
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
+from iofast.containers.base import Payloads
 from iofast.loader.auto import Auto, Limits
 from iofast.loader.batches import BatchJob
 from iofast.loader.prefetch import Job, Prefetch
@@ -33,6 +40,9 @@ IMAGES, BATCH = 64, 4
 CYCLES = 10_000  # of each container
 FAULTS = 2_000  # of each kind
 SLOW = 400  # batches
+SLOW_EPOCHS = 200
+CORRUPT, CORRUPT_EPOCHS = 1_000, 200  # images, of which one in a hundred is corrupt
+KILLS = 100
 RESULTS = 100_000  # of a Prefetch that changes all the time
 QUIET_S = 120  # a machine that is busy with other things stalls for seconds
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,12 +52,17 @@ FAULT_KINDS = (ValueError, SystemExit, MemoryError)
 def run() -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         packed, folder = _make(Path(name))
+        broken = _make_corrupt(Path(name) / "corrupt.lmdb")
         parts: dict[str, Callable[[], Iterator[int]]] = {
             "made and dropped, packed": lambda: _cycles(packed),
             "made and dropped, plain folder": lambda: _cycles(folder),
             "a fault in a thread": lambda: _faults(packed),
             "a consumer that raises every 7th batch": lambda: _raising(packed),
             "a slow consumer": lambda: _slow(packed),
+            "a slow disk": lambda: _slow_disk(packed),
+            "1 % corrupt, replaced": lambda: _corrupt(broken, "replace"),
+            "1 % corrupt, left out": lambda: _corrupt(broken, "drop"),
+            "a process of map_sample that is killed": lambda: _killed(packed),
             "threads and depth that change": _changing,
         }
         rows = _resumed(parts)
@@ -136,7 +151,7 @@ def _faults(dataset: FastDataset) -> Iterator[int]:
 
         BatchJob.run = failing  # type: ignore[method-assign, assignment]
         try:
-            loader.set_epoch(0)
+            _rewind(loader)
             seen: list[list[int]] = []
             _expect(kind, lambda: seen.extend(labels.tolist() for _, labels in loader))  # noqa: B023
         finally:
@@ -162,7 +177,7 @@ def _raising(dataset: FastDataset) -> Iterator[int]:
                 raise RuntimeError("every 7th")
 
     while rounds < FAULTS:
-        loader.set_epoch(0)
+        _rewind(loader)
         seen: list[list[int]] = []
         _expect(RuntimeError, lambda: consume(seen))  # noqa: B023
         if seen != whole[: len(seen)]:
@@ -177,7 +192,7 @@ def _slow(dataset: FastDataset) -> Iterator[int]:
     loader = _loader(dataset)
     whole = _labels(loader)
     while done < SLOW:
-        loader.set_epoch(0)
+        _rewind(loader)
         seen, held, copy = [], torch.empty(0), torch.empty(0)
         for images, labels in loader:
             seen.append(labels.tolist())
@@ -190,6 +205,84 @@ def _slow(dataset: FastDataset) -> Iterator[int]:
             yield 1
         if seen != whole:
             raise Failed(f"batch {done}: {seen}")
+
+
+def _slow_disk(dataset: FastDataset) -> Iterator[int]:
+    """Every slice waits for up to 50 ms, by chance; batches come in their order, also where an epoch is left."""
+    chance, kind = random.Random(4), type(dataset.reader)
+    real, loader = kind.payloads, _loader(dataset)
+    whole = _labels(loader)
+
+    @contextlib.contextmanager
+    def slow(*where: Any) -> Iterator[Payloads]:
+        time.sleep(chance.random() * 0.05)
+        with real(*where) as payloads:
+            yield payloads
+
+    with patch.object(kind, "payloads", slow):
+        for _ in range(SLOW_EPOCHS):
+            _rewind(loader)
+            stop = chance.randrange(1, 2 * len(loader))
+            seen = [labels.tolist() for _, labels in islice(loader, stop)]
+            if seen != whole[:stop]:
+                raise Failed(f"{seen} of {stop} batches")
+            yield 1
+
+
+def _make_corrupt(path: Path) -> FastDataset:
+    """Small JPEGs, every hundredth cut off."""
+    rng = np.random.default_rng(2)
+    with open_writer(path) as writer:
+        for number in range(CORRUPT):
+            stream = io.BytesIO()
+            Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)).save(stream, "JPEG")
+            writer.write({"jpg": stream.getvalue()[: -300 if number % 100 == 50 else None], "cls": number})
+    return FastDataset(path)
+
+
+def _corrupt(dataset: FastDataset, action: Literal["replace", "drop"]) -> Iterator[int]:
+    """Each corrupt image is counted once in an epoch, with file and reason, and none comes as a sample."""
+    logging.getLogger("iofast").setLevel(logging.ERROR)
+    loader = FastLoader(dataset, 50, True, transform=[T.RandomResizedCrop(24)], num_workers=3, on_error=action)
+    for epoch in range(CORRUPT_EPOCHS):
+        before = loader.stats.errors
+        labels = [label for _, labels in loader for label in labels.tolist()]
+        counted = loader.stats.errors - before
+        told = [failure for failure in loader.failures if failure.epoch == epoch]
+        first = {failure.position for failure in told if failure.attempt == 0}
+        if any(label % 100 == 50 for label in labels) or len(labels) != (CORRUPT if action == "replace" else 990):
+            raise Failed(f"epoch {epoch}: {len(labels)} samples")
+        if len(first) != 10 or len(set(told)) != len(told) or counted != len(told):
+            raise Failed(f"epoch {epoch}: {counted} errors counted, {len(told)} told, of {len(first)} positions")
+        yield 1
+
+
+def _numbered(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"label": sample["label"], "image": sample["image"], "drawn": int(rng.integers(1 << 30))}
+
+
+def _killed(dataset: FastDataset) -> Iterator[int]:
+    """One of two processes is killed now and then: its sample is done by another, and the epoch is the same."""
+    chance = random.Random(5)
+    named = FastDataset(dataset.path, fields=("image", "label"))
+    crop = [T.RandomResizedCrop(24)]
+    loader = FastLoader(named, BATCH, True, transform=crop, num_workers=3, map_sample=_numbered, map_processes=2)
+    whole = [batch["drawn"] for batch in loader]
+    for _ in range(KILLS):
+        _rewind(loader)
+        victim, seen = chance.randrange(len(loader)), []
+        for number, batch in enumerate(loader):
+            seen.append(batch["drawn"])
+            if number == victim:
+                chance.choice(_workers()).kill()
+        if not all(map(torch.equal, seen, whole)) or len(seen) != len(whole):
+            raise Failed(f"after batch {victim} a process was killed, and the epoch was another one")
+        yield 1
+
+
+def _workers() -> list[psutil.Process]:
+    """The processes of map_sample: the resource tracker of multiprocessing is a child too."""
+    return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
 
 
 class _Number(Job[int, int]):
@@ -222,8 +315,13 @@ def _changing() -> Iterator[int]:
         raise Failed(f"the end came after result {number} of {RESULTS}")
 
 
+def _rewind(loader: FastLoader) -> None:
+    """To the start of epoch 0: `set_epoch(0)` would go on in an epoch 0 that was left."""
+    loader.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 0})
+
+
 def _labels(loader: FastLoader) -> list[list[int]]:
-    loader.set_epoch(0)
+    _rewind(loader)
     return [labels.tolist() for _, labels in loader]
 
 
