@@ -113,9 +113,10 @@ def simulate(
     for second in range(seconds):
         states = [(at, spans[_at(starts, at)]) for at in _times(second, looks[0], rng)]
         frames = [spans[_at(starts, at)][3] for at in _times(second, looks[1], rng)]
-        windows = tuple(
-            _window(second + number * reading, reading, spans, starts, states) for number in range(round(1 / reading))
-        )
+        begins = [second + number * reading for number in range(round(1 / reading))]
+        every = [_window(begin, reading, spans, starts, states) for begin in begins]
+        idle = sum(window.idle or 0.0 for window in every) / len(every)
+        windows = tuple(replace(window, seconds=window.looks / looks[0]) for window in every if window.looks)
         doing = _shares([span[2] for _, span in states])
         made.append(
             snapshot(
@@ -124,6 +125,7 @@ def simulate(
                 windows=windows,
                 processes=(MAIN, worker(1), worker(2)) if processes is None else processes,
                 threads=threads,
+                devices=(replace(DEVICE, busy=1.0 - idle),),
                 stacks=stacks(_shares(frames), len(frames)) if frames else None,
             )
         )

@@ -10,7 +10,7 @@ from monitor_snapshots import LOADER, MAIN, SYSTEM, snapshot, stacks, thread, tr
 
 from iofast.monitor.causes import find_cause
 from iofast.monitor.findings import Bound, Cause
-from iofast.monitor.snapshot import Doing, Frame, Work
+from iofast.monitor.snapshot import Doing, Frame, Looks, Work
 from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
@@ -73,10 +73,15 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
         Cause.SINGLE,
         "loader_inline",
     ),
-    "loads by itself, by its page": (
-        {"processes": (MAIN,), "loaders": (replace(LOADER, num_workers=0, wait_s=0.6),)},
+    "loads by itself, by /proc": (
+        {"processes": (MAIN,), "doing": {Doing.RUNNING: 0.6, Doing.FUTEX: 0.4}},
         Cause.SINGLE,
         "workers",
+    ),
+    "threads of whom nobody knows": (
+        {"processes": (replace(MAIN, cpu_s=0.9),), "main": Looks(20, LATE, 0.02)},
+        Cause.WORKERS,
+        "thread_cpu",
     ),
     "threads that decode": (
         {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),)},
@@ -101,7 +106,7 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_cause(name: str) -> None:
     changes, expected, evidence = CASES[name]
-    cause, found = find_cause(Training(training(10, doing=LATE, idle=0.6, **changes)), THRESHOLDS)
+    cause, found = find_cause(Training(training(10, **{"doing": LATE, "idle": 0.6, **changes})), THRESHOLDS)
     assert cause is expected
     assert not evidence or evidence in {one.name for one in found}
 

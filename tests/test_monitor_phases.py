@@ -128,10 +128,10 @@ def test_starts_of_epochs_are_a_cause() -> None:
 
 
 def test_starts_of_epochs_as_a_loader_tells_them() -> None:
-    loader = replace(LOADER, batches=10, steps=9, step_s=0.08, exposed_s=0.01, start_s=0.3)
+    loader = replace(LOADER, batches=10, steps=9, step_s=0.08, exposed_s=0.01, epoch_start_s=0.3)
     verdict = classify(training(doing=BUSY, idle=0.3, loaders=(loader,)))
     assert (verdict.bound, verdict.cause) == (Bound.INPUT, Cause.EPOCH_START)
     assert verdict.stall is not None
     assert verdict.stall.low == pytest.approx((0.01 + 0.3) / (0.72 + 0.3), abs=0.01)
-    late = replace(loader, exposed_s=0.5, start_s=0.05)
+    late = replace(loader, exposed_s=0.5, epoch_start_s=0.05)
     assert classify(training(doing=BUSY, idle=0.6, loaders=(late,))).cause is not Cause.EPOCH_START

@@ -329,7 +329,8 @@ def anything(draw: st.DrawFn) -> Snapshot:
         step_s=draw(MAYBE),
         exposed_s=draw(MAYBE),
         transfer_s=draw(MAYBE),
-        start_s=draw(MAYBE),
+        epoch_start_s=draw(SHARES),
+        device_step_s=draw(MAYBE),
         epoch=draw(st.sampled_from([None, 3])),
         stages=draw(st.sampled_from([{}, {"read": 0.5, "decode": 0.0}])),
     )

@@ -37,11 +37,14 @@ from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import LOADER, Training
 
 _STEPS = (0.0, 0.02, 0.25, 0.5, 0.75, 0.98, 1.01)  # idle shares that choose G; 1.01 chooses no window
-_TAKING_OVER = 0.05  # of running: what next() itself may use when a batch has arrived (unpickling, mapping)
+# What next() itself may use of running, when a batch has arrived (to be woken up, unpickle, map): of its waits, which
+# it follows, and of all running, for batches that were there already.
+_TAKING_OVER, _WAKING_UP = 0.05, 0.15
 _INSIDE_ERROR = 0.01  # a page's intervals and ours begin and end apart by a step
 _MANY = 1.5  # looks in a window, from which on windows follow one another
 _JITTERED = 0.7  # looks come one in each slot of time, which leaves less to chance than if they came anywhere
-_TIMING = 0.01  # a device's reading and the looks that fall into it
+_AGREEING = 0.15  # a device's mean and its windows, of which few may hold a look
+_TIMING = 0.02  # a reading and the looks that fall into it; a host that is woken up late by a device that is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ def frames_share(training: Training, which: Collection[Frame], z: float) -> Shar
 
 def exposed(training: Training, thresholds: Thresholds) -> Stall | None:
     """Bounds of the exposed stall; None where nothing was seen of the training thread nor of its loaders."""
-    measured = training.per_step(lambda loader: loader.exposed_s)
+    measured = training.exposed()
     if measured is not None:
         return Stall(measured, measured, Tier.INSIDE)
     waited = training.per_step(lambda loader: loader.wait_s)
@@ -96,24 +99,32 @@ def exposed(training: Training, thresholds: Thresholds) -> Stall | None:
         every = training.windows or [_whole(training)]
         waits = known.loader(every)
         return Stall(waits.low, waits.high, tier, host_wait=True)
-    low, high = _joined(known, windows)
+    low, high = _joined(known, windows, _whole_idle(training))
     if training.shared:  # another job's kernels: ours may idle although the device is busy
         high = max(high, known.loader(windows).high)
     return Stall(min(low, high), max(low, high), tier)
 
 
-def _joined(known: _Known, windows: Sequence[Window]) -> tuple[float, float]:
+def _joined(known: _Known, windows: Sequence[Window], idle: float | None) -> tuple[float, float]:
+    """The best of what (1) and (2) say of the windows; `idle` is the device's share of all time, where it is known."""
     seconds = fsum(window.seconds for window in windows)
+    single = sum(window.looks for window in windows) <= _MANY * len(windows)
     lows, highs = [0.0], [1.0]
     for least in _STEPS:
         chosen = [window for window in windows if (window.idle or 0.0) >= least]
         rest = [window for window in windows if (window.idle or 0.0) < least]
         part = fsum(window.seconds for window in chosen) / seconds
-        idle = _idle(chosen) / seconds
-        # The totals bound each part as well: what is less than a share of all time is less within a part of it.
-        lows.append(idle - known.sampled(chosen, windows) - min(part * known.host(chosen), known.host_total) - _TIMING)
-        waits = min(part * known.loader(chosen).high, known.loader_total.high)
-        highs.append(_idle(rest) / seconds + known.sampled(rest, windows) + waits + _TIMING)
+        if single:
+            low, high = known.sampled(windows, least, idle)
+        else:
+            # The totals bound each part as well: what is less than a share of all time is less within a part of it.
+            low = _idle(chosen) / seconds - min(part * known.host(chosen), known.host_total)
+            high = _idle(rest) / seconds + min(part * known.loader(chosen).high, known.loader_total.high)
+        lows.append(low - _TIMING)
+        highs.append(high + _TIMING)
+    if idle is not None:
+        lows.append(idle - min(known.host(windows), known.host_total) - _TIMING)
+        highs.append(min(idle, known.loader(windows).high) + _TIMING)
     return min(1.0, max(lows)), max(0.0, min(highs))
 
 
@@ -127,11 +138,13 @@ class _Known:
         queues = training.worker_count > 0
         # A pin thread or a loader of threads hands batches over within the process.
         within = training.thread_cpu("pt_data_pin") is not None or training.thread_cpu("iofast") is not None
+        running, queue = training.doing[Doing.RUNNING], training.doing[Doing.QUEUE]
+        waking = 1.0 + (min(_WAKING_UP, running / queue) if queue else 0.0)
         self._surely = {Doing.QUEUE: 1.0} if queues else {}
         if queues and not within:
-            self._maybe = {Doing.QUEUE: 1.0, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER}
+            self._maybe = {Doing.QUEUE: waking, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER}
         elif queues or within:
-            self._maybe = {Doing.QUEUE: 1.0, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER, Doing.FUTEX: 1.0}
+            self._maybe = {Doing.QUEUE: waking, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER, Doing.FUTEX: 1.0}
         else:  # no worker: the thread loads by itself, or an unknown loader does
             self._maybe = dict.fromkeys(set(Doing) - {Doing.STOPPED}, 1.0)
         # A device is waited for on a lock; on a processor too, but so does the host run.
@@ -171,19 +184,32 @@ class _Known:
             return 1.0 - wilson(low, looks, self._z).low
         return min(1.0, wilson(_sum(doing, self._host), looks, self._z).high + self._autograd)
 
-    def sampled(self, part: Sequence[Window], windows: Sequence[Window]) -> float:
-        """How far the idle time of `part` may be off, as a share of all: 0 where windows cover all time.
+    def sampled(self, windows: Sequence[Window], least: float, idle: float | None) -> tuple[float, float]:
+        """The same of windows of single looks, which are a sample of the time: most of it passed between them.
 
-        Windows of one look or none are those that a look fell into; many others may have passed between them.
+        What is summed is how far E is from |I| at most, because that varies least from window to window.
         """
-        looks = sum(window.looks for window in windows)
-        if not part or not looks or looks > _MANY * len(windows):
-            return 0.0
         seconds = fsum(window.seconds for window in windows)
-        shares = [window.seconds * (window.idle or 0.0) / seconds for window in part]
-        mean = fsum(shares) / len(windows)
-        variance = fsum((share - mean) ** 2 for share in shares) + (len(windows) - len(part)) * mean**2
-        return self._z * sqrt(variance) * _JITTERED
+        above, below, idles = [], [], []
+        for window in windows:
+            share, weight = min(1.0, max(0.0, window.idle or 0.0)), window.seconds / seconds
+            host, waits = _sum(window.doing, self._host), _sum(window.doing, self._maybe)
+            above.append(weight * (share - waits if share >= least else 0.0))
+            below.append(weight * (min(1.0, host + self._autograd) if share >= least else share))
+            idles.append(weight * share)
+        if idle is None:
+            off = [share - by for share, by in zip(idles, below, strict=True)]
+            low = fsum(off) - self._error(off)
+            over = [share - by for share, by in zip(idles, above, strict=True)]
+            return low, fsum(over) + self._error(over)
+        rest = fsum(share for share, window in zip(idles, windows, strict=True) if (window.idle or 0.0) < least)
+        low = idle - min(fsum(below) + self._error(below), rest + self._error(idles) + self.host_total)
+        return low, min(idle - fsum(above) + self._error(above), rest + self._error(idles) + self.loader_total.high)
+
+    def _error(self, parts: Sequence[float]) -> float:
+        """Of a sum of such parts, from their scatter; and one part more, for what was never met."""
+        mean = fsum(parts) / len(parts)
+        return self._z * (sqrt(fsum((part - mean) ** 2 for part in parts)) * _JITTERED + 0.5 / len(parts))
 
     def _doing(self, windows: Sequence[Window]) -> tuple[float, dict[Doing, float] | None]:
         """How many looks fell into these windows, and the shares of what they saw; None where windows do not say."""
@@ -196,12 +222,20 @@ class _Known:
         return self._training.looks * fsum(window.seconds for window in windows) / whole, None
 
 
+def _whole_idle(training: Training) -> float | None:
+    """The device's own mean, which has no gaps; None where windows contradict it: another device, or another time."""
+    busy, seen = training.device(lambda device: device.busy if device.own else None), training.idle
+    if busy is None or seen is None or abs(1.0 - busy - seen) > _AGREEING:
+        return None
+    return min(1.0, max(0.0, 1.0 - busy))
+
+
 def _whole(training: Training) -> Window:
     return Window(training.seconds, 0.0, 1.0, None, training.looks, training.doing)
 
 
 def _sum(doing: dict[Doing, float], weights: dict[Doing, float]) -> float:
-    return min(1.0, fsum(doing[what] * weight for what, weight in weights.items()))
+    return min(1.0, fsum(doing.get(what, 0.0) * weight for what, weight in weights.items()))
 
 
 def _idle(windows: Sequence[Window]) -> float:

@@ -48,12 +48,11 @@ def _single(training: Training, thresholds: Thresholds) -> Found:
         text = f"the training thread was loading samples itself in {loading:.0%} of {training.frame_looks} looks"
         return Cause.SINGLE, (Evidence("loader_inline", loading, text),)
     threads = training.thread_cpu("iofast") is not None or any(one.kind == "FastLoader" for one in training.loaders)
-    told = [one.num_workers for one in training.loaders if one.num_workers is not None]
-    if training.worker_count or threads or any(told):
+    if training.worker_count or threads or any(one.num_workers for one in training.loaders):
         return None, ()
     running = training.doing[Doing.RUNNING] + training.doing[Doing.DISK]
     asleep = training.doing[Doing.ASLEEP]
-    if not told and running + asleep < thresholds.notice:
+    if running + asleep < thresholds.notice or training.other_threads >= max(thresholds.disk, running):
         return None, ()  # a loader of threads that nobody knows
     text = f"there are no loader workers; the training thread was running or reading {running:.0%} of the time"
     return Cause.SINGLE, (Evidence("workers", 0.0, text),)
@@ -62,7 +61,10 @@ def _single(training: Training, thresholds: Thresholds) -> Found:
 def _pin(training: Training, thresholds: Thresholds) -> Found:
     cpu = training.thread_cpu("pt_data_pin")
     workers = training.workers
-    if cpu is None or cpu < thresholds.pin or (workers is not None and workers.busy >= thresholds.worker_busy):
+    if cpu is None or (workers is not None and workers.busy >= thresholds.worker_busy):
+        return None, ()
+    most = cpu >= thresholds.disk and workers is not None and cpu >= 1.5 * workers.cpu  # where all are short of cores
+    if cpu < thresholds.pin and not most:
         return None, ()
     return Cause.PIN, (Evidence("pin_cpu", cpu, f"the pin thread is on a processor {cpu:.0%} of the time"),)
 
@@ -76,8 +78,15 @@ def _threads(training: Training, thresholds: Thresholds) -> Found:
         for name, seconds in one.stages.items():
             stages[name] = stages.get(name, 0.0) + seconds
     work = stages.get("read", 0.0) + stages.get("decode", 0.0)
-    if work <= 0 or training.worker_count:
+    if training.worker_count:
         return None, ()
+    if work <= 0:  # a loader of threads that tells nothing
+        others = training.other_threads
+        if others < thresholds.disk:
+            return None, ()
+        cause, cores = _cores(training, thresholds, None)
+        text = f"other threads of the training process use {others:.1f} cores"
+        return cause, (Evidence("thread_cpu", others, text), *cores)
     read = stages.get("read", 0.0) / work
     busy = work / (threads * training.seconds) if threads else None
     told = f", and its {threads} threads work {min(1.0, busy):.0%} of the time" if busy is not None else ""

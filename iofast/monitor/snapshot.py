@@ -218,9 +218,9 @@ class LoaderFigures:
     stages: dict[str, float]  # seconds of work by stage: read, decode, transfer
     failed: int = 0
     live: bool = True
-    steps: int | None = None  # that `step_s` is the mean of: batches but the first of each epoch
+    steps: int = 0  # that `step_s` is the mean of: the first batch of an epoch ends none
     device_step_s: float | None = None  # device time of steps that `exposed_s` is a part of: it comes some steps later
-    start_s: float | None = None  # from iter() to the first batch, of epochs that began in this interval
+    epoch_start_s: float = 0.0  # waited for first batches of epochs, in neither `wait_s` nor `step_s`
 
 
 @dataclass(frozen=True, slots=True)

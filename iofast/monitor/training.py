@@ -159,6 +159,12 @@ class Training:
         return used / self.seconds if self.seconds else 0.0
 
     @cached_property
+    def other_threads(self) -> float:
+        """Cores that threads of the training process used beside the training thread; 0 where that is not known."""
+        own = [one.main.cpu_s for one in self.snapshots if one.main.cpu_s is not None]
+        return max(0.0, self.main_cpu - fsum(own) / self.seconds) if own else 0.0
+
+    @cached_property
     def workers(self) -> Workers | None:
         """Worker processes of the loader that trains. A second loader's, which only wait, are left out."""
         lives: dict[tuple[int, int], list[tuple[float, ProcessFigures]]] = {}
@@ -214,20 +220,24 @@ class Training:
 
     @cached_property
     def starts(self) -> float | None:
-        """Share of the loaders' time that the first batches of epochs took; None where no loader says it."""
-        known = [one for one in self.loaders if one.start_s is not None]
-        if not known:
-            return None
-        starts = fsum(one.start_s or 0.0 for one in known)
-        whole = starts + fsum(_stepped(one) for one in known)
+        """Share of the loaders' time that the first batches of epochs took; None where no loader reports."""
+        starts = fsum(one.epoch_start_s for one in self.loaders)
+        whole = starts + fsum(_stepped(one) for one in self.loaders)
         return _share(starts / whole) if whole else None
 
-    def per_step(self, figure: Callable[[LoaderFigures], float | None]) -> float | None:
+    def exposed(self) -> float | None:
+        """Share of the device's time that it idled for want of a batch, by its own clock; None where none says it."""
+        return self.per_step(lambda one: one.exposed_s, _device_time)
+
+    def per_step(
+        self, figure: Callable[[LoaderFigures], float | None], length: Callable[[LoaderFigures], float] | None = None
+    ) -> float | None:
         """Share of step time, over the loaders that say it; of several side by side the largest share counts."""
+        length = length or _stepped
         names = sorted({loader.name for loader in self.loaders})
         found = []
         for name in names:
-            parts = [(figure(one), _stepped(one)) for one in self.loaders if one.name == name]
+            parts = [(figure(one), length(one)) for one in self.loaders if one.name == name]
             known = [(value, seconds) for value, seconds in parts if value is not None and seconds > 0]
             if known:
                 whole = fsum(seconds for _, seconds in known)
@@ -257,7 +267,11 @@ def _share(value: float) -> float:
 
 
 def _stepped(loader: LoaderFigures) -> float:
-    return (loader.step_s or 0.0) * (loader.batches if loader.steps is None else loader.steps)
+    return (loader.step_s or 0.0) * (loader.steps or loader.batches)
+
+
+def _device_time(loader: LoaderFigures) -> float:
+    return _stepped(loader) if loader.device_step_s is None else loader.device_step_s
 
 
 def _per_second(parts: Collection[tuple[float, ProcessFigures]], figure: Callable[[ProcessFigures], float]) -> float:

@@ -123,7 +123,7 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
         live=True,
         steps=steps,
         device_step_s=device_ns / 1e9 if device_ns else None,
-        start_s=max(0, figures.epoch_start_ns - then.epoch_start_ns) / 1e9,
+        epoch_start_s=max(0, figures.epoch_start_ns - then.epoch_start_ns) / 1e9,
     )
 
 
