@@ -152,10 +152,10 @@ class Listed(Samples):
 
 
 class Large(Samples):
-    """Samples of 4 MB: cheap to make, costly to copy."""
+    """Samples of 1 MB: cheap to make, costly to copy."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
-        return torch.zeros(1 << 22, dtype=torch.uint8), index % 10
+        return torch.zeros(1 << 20, dtype=torch.uint8), index % 10
 
 
 def collate_lists(samples: list[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor, list[Any]]:
