@@ -128,7 +128,9 @@ class FastDataset(Dataset[Any]):
         asked = np.array([operator.index(index) for index in indices], np.int64)
         located = self.locate(asked)
         names = ("image", "label") if self.fields is None else self.fields
-        samples = zip(*(self._transformed(name, asked, located) for name in names), strict=True)
+        # a list: CPython 3.11 leaks what `*` has unpacked so far of a generator that raises
+        columns = [self._transformed(name, asked, located) for name in names]
+        samples = zip(*columns, strict=True)
         return list(samples) if self.fields is None else [dict(zip(names, sample, strict=True)) for sample in samples]
 
     def resolve(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from io import BytesIO
@@ -235,6 +238,21 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match=r"broken\.lmdb: 0+1: "):
         dataset.__getitems__([0, 1, 2])
     assert dataset[2][1] == 2
+
+
+def test_broken_images_leave_nothing_behind(tmp_path: Path) -> None:
+    """Two blocks each, before: 18 MB in an epoch of 100,000 images that are all damaged."""
+    dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", IMAGES[:3], [1]))
+
+    def fail(times: int) -> int:
+        for _ in range(times):
+            with contextlib.suppress(DecodeError):
+                dataset[1]
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = fail(50)
+    assert fail(500) - before < 250
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:

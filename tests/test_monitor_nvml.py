@@ -64,7 +64,9 @@ def only(probe: NvmlProbe, seconds: float = 1.0) -> DeviceFigures:
 
 
 def test_what_a_gpu_tells(play: Play) -> None:
-    keys = "uuid=GPU-7 memory_total=1000 memory_used=300 power=350500 reasons=0x25 jpeg=12 node=1 rx=2097152"
+    keys = (
+        "uuid=GPU-7 memory_total=1000 memory_used=300 power=350500 reasons=0x25 jpeg=12 node=1 rx=2097152 capability=86"
+    )
     probe = play(f"""gpu 0 name=NVIDIA%20H100 {keys}
         trace 0 steady 70
         pids 0 {os.getpid()},1""")
@@ -78,7 +80,7 @@ def test_what_a_gpu_tells(play: Play) -> None:
     assert (figures.power_w, figures.power_limit_w) == (350.5, 700)
     assert (figures.memory_used, figures.memory_total) == (300, 1000)
     assert (figures.throttle_reasons, figures.jpeg_busy, figures.numa_node) == (("power", "thermal"), 0.12, 1)
-    assert (figures.own, figures.others) == (True, 1)
+    assert (figures.own, figures.others, figures.capability) == (True, 1, (8, 6))
     assert probe.note == ""
 
 
@@ -201,7 +203,7 @@ def test_in_a_container_the_pids_may_be_those_of_the_machine(
 
 def test_each_error_costs_its_own_figure_and_has_its_line(play: Play) -> None:
     """A driver that is too old, a right that is missing, and an answer that comes again later."""
-    probe = play("""gpu 0
+    probe = play("""gpu 0 rx_start=9000000000
         error nvmlDeviceGetPowerUsage 0 NVML_ERROR_NOT_SUPPORTED
         error nvmlDeviceGetJpgUtilization 0 NVML_ERROR_FUNCTION_NOT_FOUND
         error nvmlGpmMetricsGet * NVML_ERROR_FUNCTION_NOT_FOUND

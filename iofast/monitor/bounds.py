@@ -41,6 +41,11 @@ _STEPS = (0.0, 0.02, 0.25, 0.5, 0.75, 0.98, 1.01)  # idle shares that choose G; 
 # it follows, and of all running, for batches that were there already.
 _TAKING_OVER, _WAKING_UP = 0.05, 0.15
 _INSIDE_ERROR = 0.01  # a page's intervals and ours begin and end apart by a step
+# A training thread without workers that is on no processor and on no lock reads its data: from a disk, from a network,
+# from a storage that makes it sleep. Checkpoints and pauses are other phases.
+_READING = (Doing.DISK, Doing.ASLEEP, Doing.QUEUE)
+_PICKLED = 1 << 20  # bytes a second that the training process reads beside workers: batches come through a pipe
+_FEW = 8  # looks at stacks, below which they do not correct the thread's states
 _MANY = 1.5  # looks in a window, from which on windows follow one another
 _JITTERED = 0.7  # looks come one in each slot of time, which leaves less to chance than if they came anywhere
 _AGREEING = 0.15  # a device's mean and its windows, of which few may hold a look
@@ -147,16 +152,35 @@ class _Known:
             self._maybe = {Doing.QUEUE: waking, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER, Doing.FUTEX: 1.0}
         else:  # no worker: the thread loads by itself, or an unknown loader does
             self._maybe = dict.fromkeys(set(Doing) - {Doing.STOPPED}, 1.0)
+            self._surely = dict.fromkeys(_READING, 1.0)
         # A device is waited for on a lock; on a processor too, but so does the host run.
-        self._host = {Doing.RUNNING: 1.0, Doing.DISK: 1.0, Doing.ASLEEP: 1.0, Doing.STOPPED: 1.0}
-        if not queues:
-            self._host[Doing.QUEUE] = 1.0
+        self._host = {Doing.RUNNING: 1.0, Doing.DISK: 1.0, Doing.ASLEEP: 1.0, Doing.STOPPED: 1.0, Doing.QUEUE: 1.0}
+        if queues:
+            del self._host[Doing.QUEUE]
+        elif not within:
+            self._host = {what: weight for what, weight in self._host.items() if what not in _READING}
         loader = frames_share(training, LOADER, z)
         if waited is not None:
             loader = Share(max(0.0, waited - _INSIDE_ERROR), min(1.0, waited + _INSIDE_ERROR))
         busy = frames_share(training, set(Frame) - LOADER - {Frame.SYNC}, z)
+        self._take_over(loader, waking - 1.0)
         self.loader_total = loader
         self.host_total = min(busy.high, 1.0 - loader.low)
+
+    def _take_over(self, loader: Share, woken: float) -> None:
+        """How much of running may be next(): woken up, it waits for a processor; a pickled batch is unpacked."""
+        training, base = self._training, self._maybe.get(Doing.RUNNING, 0.0)
+        running, queued = training.doing[Doing.RUNNING], training.main_runnable
+        if not running or base >= 1.0:
+            return
+        most = base + (queued or 0.0)
+        if training.main_reads >= _PICKLED:
+            most = 1.0
+        met = training.frames(*LOADER)
+        if met is not None and training.frame_looks >= _FEW and met > _sum(training.doing, self._maybe):
+            others = _sum(training.doing, {**self._maybe, Doing.RUNNING: 0.0}) - woken * training.doing[Doing.QUEUE]
+            most = max(most, (loader.high - others) / running)
+        self._maybe[Doing.RUNNING] = min(1.0, most)
 
     def loader(self, windows: Sequence[Window]) -> Share:
         """Bounds of the share of these windows that the thread waited for its loader."""

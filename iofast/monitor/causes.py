@@ -15,6 +15,8 @@ from iofast.monitor.snapshot import Doing, Frame, Snapshot, Work
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training, Workers
 
+_FEW = 8  # looks at stacks, below which not to have met a thing means nothing
+_TWICE = 1.5  # looks: what was met once may be anything
 _CPU_WORK = (Work.DECODE, Work.RESIZE, Work.AUGMENT)
 Found = tuple[Cause | None, tuple[Evidence, ...]]
 
@@ -41,8 +43,8 @@ def _rank_skew(training: Training, thresholds: Thresholds) -> Found:
 def _single(training: Training, thresholds: Thresholds) -> Found:
     """The training thread does the loading itself."""
     loading = training.frames(Frame.LOADER_INLINE)
-    if loading is not None:
-        waiting = training.frames(Frame.LOADER_WAIT) or 0.0
+    waiting = training.frames(Frame.LOADER_WAIT) or 0.0
+    if loading is not None and (loading or waiting or training.frame_looks >= _FEW):
         if loading < thresholds.notice or loading <= waiting:
             return None, ()
         text = f"the training thread was loading samples itself in {loading:.0%} of {training.frame_looks} looks"
@@ -61,6 +63,9 @@ def _single(training: Training, thresholds: Thresholds) -> Found:
 def _pin(training: Training, thresholds: Thresholds) -> Found:
     cpu = training.thread_cpu("pt_data_pin")
     workers = training.workers
+    pinning = training.work.get(Work.PIN, 0.0)
+    if pinning >= thresholds.collate and pinning * training.work_looks >= _TWICE and cpu is not None:
+        return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of looks"),)
     if cpu is None or (workers is not None and workers.busy >= thresholds.worker_busy):
         return None, ()
     most = cpu >= thresholds.disk and workers is not None and cpu >= 1.5 * workers.cpu  # where all are short of cores
@@ -109,7 +114,8 @@ def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
     work = training.work
     handing = work.get(Work.COLLATE, 0.0) + work.get(Work.SEND, 0.0)
     computing = fsum(work.get(what, 0.0) for what in _CPU_WORK)
-    if work and handing >= thresholds.collate and handing > max(computing, work.get(Work.READ, 0.0)):
+    met = handing * training.work_looks >= _TWICE
+    if met and handing >= thresholds.collate and handing > max(computing, work.get(Work.READ, 0.0)):
         return Cause.COLLATE, (
             cpu,
             Evidence("collate", handing, f"workers spend {handing:.0%} of their work on collating and handing over"),

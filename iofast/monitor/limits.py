@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import fsum
+from statistics import median
 
 from iofast.monitor.findings import Bound, Evidence, Stall
+from iofast.monitor.phases import idle_of
 from iofast.monitor.snapshot import Doing, Frame
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training
 
-_COMPUTING = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER)
+_LAUNCHING = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER, Frame.OTHER)
+_FEW = 8  # looks at stacks
+_TWICE = 1.5  # looks: what was met once may be anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ def other_than_input(training: Training, stall: Stall | None, thresholds: Thresh
     clear = host >= thresholds.idle and (training.stacks or host >= 2 * high)
     if stall is not None and high >= thresholds.bound and not clear:
         return _straddling(stall, thresholds)
-    if host >= thresholds.notice:
+    if host >= thresholds.idle and _lasting(training, high, thresholds):
         for look in (_transfer, _launch_or_sync):
             found = look(training, thresholds)
             if found is not None:
@@ -47,11 +52,17 @@ def other_than_input(training: Training, stall: Stall | None, thresholds: Thresh
         if not training.stacks and training.doing[Doing.RUNNING] >= host:
             text = f"the device runs nothing {host:.0%} of the time although no batch is late and the host runs"
             return Finding(Bound.LAUNCH, (Evidence("launch", host, text),))
-    if idle < thresholds.severe:  # a little of everything, and nothing that is worth a verdict
-        return _busy(training, idle, thresholds)
+    if idle < thresholds.severe or not _lasting(training, high, thresholds):
+        return _busy(training, idle, thresholds)  # a little of everything, or pauses now and then
     return Finding(
         Bound.UNKNOWN, reason=f"the device runs nothing {idle:.0%} of the time, at most {high:.0%} for want of a batch"
     )
+
+
+def _lasting(training: Training, high: float, thresholds: Thresholds) -> bool:
+    """Whether the device idles in most intervals, and not now and then (a validation, a log that is written)."""
+    idles = [idle for one in training.snapshots if (idle := idle_of(one)) is not None]
+    return not idles or median(idles) - high >= 0.5 * thresholds.idle
 
 
 def _straddling(stall: Stall, thresholds: Thresholds) -> Finding:
@@ -107,7 +118,7 @@ def _communication(training: Training, thresholds: Thresholds) -> Finding | None
     if slowest is not None and late >= thresholds.rank_gap and peers[slowest] >= thresholds.severe:
         text = f"rank {slowest} waits {peers[slowest]:.0%} of the time for its data, and this one for rank {slowest}"
         evidence.append(Evidence("rank_gap", late, text))
-    if talking is not None and talking >= thresholds.communication:
+    if talking is not None and talking >= max(thresholds.communication, _TWICE / max(1, training.frame_looks)):
         text = f"the training thread was waiting for other ranks in {talking:.0%} of looks"
         evidence.append(Evidence("communication", talking, text))
     return Finding(Bound.COMMUNICATION, tuple(evidence)) if evidence else None
@@ -132,25 +143,28 @@ def _throttled(training: Training, thresholds: Thresholds) -> Finding | None:
 
 
 def _launch_or_sync(training: Training, thresholds: Thresholds) -> Finding | None:
-    """The device idles while the host works: between synchronisations, or because launching takes that long."""
-    syncing = training.frames(Frame.SYNC)
-    if syncing is None:
-        lock = training.doing[Doing.FUTEX]
-        within = training.thread_cpu("pt_data_pin") is not None or training.thread_cpu("iofast") is not None
-        if lock < thresholds.sync or within or (training.thread_cpu("pt_autograd") or 0.0) >= thresholds.notice:
+    """The device idles while the host works: between synchronisations, or because launching takes that long.
+
+    Few looks at stacks say less than what the thread's state does: one that sleeps on a lock waits for the device.
+    """
+    lock = training.doing[Doing.FUTEX]
+    within = training.thread_cpu("pt_data_pin") is not None or training.thread_cpu("iofast") is not None
+    backward = (training.thread_cpu("pt_autograd") or 0.0) >= thresholds.notice
+    syncing, launching = lock, training.doing[Doing.RUNNING]
+    how = "slept on a lock, which no loader of its own holds,"
+    if training.frame_looks >= _FEW or lock < thresholds.sync or within or backward:
+        if not training.stacks:
             return None
-        if training.doing[Doing.RUNNING] > thresholds.launch_to_sync * lock:
-            return None
-        text = f"the training thread slept on a lock {lock:.0%} of the time, which no loader of its own holds"
-        return Finding(Bound.SYNC, (Evidence("sync", lock, text),))
-    launching = sum(training.frames(frame) or 0.0 for frame in _COMPUTING)
+        syncing = training.frames(Frame.SYNC) or 0.0
+        launching = fsum(training.frames(frame) or 0.0 for frame in _LAUNCHING)
+        how = "was waiting for the device"
     if syncing >= thresholds.sync and launching <= thresholds.launch_to_sync * syncing:
         sites = training.syncs()
         where = f", most at {sites[0].file}:{sites[0].line} ({sites[0].call})" if sites else ""
-        text = f"the training thread was waiting for the device in {syncing:.0%} of looks{where}"
+        text = f"the training thread {how} {syncing:.0%} of the time{where}"
         return Finding(Bound.SYNC, (Evidence("sync", syncing, text),))
     if launching >= thresholds.launch:
-        text = f"the training thread was launching work in {launching:.0%} of looks while the device ran dry"
+        text = f"the training thread was at work {launching:.0%} of the time while the device ran dry"
         return Finding(Bound.LAUNCH, (Evidence("launch", launching, text),))
     return None
 

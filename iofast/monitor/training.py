@@ -103,6 +103,12 @@ class Training:
         total = fsum(counts.values())
         return {what: count / total for what, count in counts.items()} if total > 0 else {}
 
+    @cached_property
+    def work_looks(self) -> float:
+        """Looks at workers that did something."""
+        stacks = [one.stacks for one in self.snapshots if one.stacks is not None]
+        return fsum(one.worker_looks * (1.0 - one.workers.get(Work.STARVED, 0.0)) for one in stacks)
+
     # --- devices
 
     @cached_property
@@ -163,6 +169,20 @@ class Training:
         """Cores that threads of the training process used beside the training thread; 0 where that is not known."""
         own = [one.main.cpu_s for one in self.snapshots if one.main.cpu_s is not None]
         return max(0.0, self.main_cpu - fsum(own) / self.seconds) if own else 0.0
+
+    @cached_property
+    def main_runnable(self) -> float | None:
+        """Of the training thread's time in state R, the share that it waited for a processor; None if not known."""
+        known = [one.main for one in self.snapshots if one.main.cpu_s is not None and one.main.runnable_s is not None]
+        waited = fsum(main.runnable_s or 0.0 for main in known)
+        whole = waited + fsum(main.cpu_s or 0.0 for main in known)
+        return _share(waited / whole) if whole > 0 else None
+
+    @cached_property
+    def main_reads(self) -> float:
+        """Bytes a second that read() returned to the training process."""
+        read = sum(process.read_calls_bytes or 0 for _, process in self.processes("main"))
+        return read / self.seconds if self.seconds else 0.0
 
     @cached_property
     def workers(self) -> Workers | None:

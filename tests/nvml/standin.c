@@ -14,6 +14,7 @@ so that a GPU can fail while it is watched. Without it, nvmlInit says that no dr
       link_gen=4 link_width=16                          what the PCIe link can do
       rx=0 tx=0 rx_start=0 counter_bits=64              bytes a second to and from the GPU; where its counter began, on
                                                         the first call of this process, and how many bits it has
+      capability=90                                     CUDA's, without the dot
       sm=80 tensor=40 dram=50                           percent, of busy time, that GPM reports
       sample_ms=166 samples=120                         period and number of the utilisation samples that are kept
       ring=FILE                                         the same as `trace N ring FILE`
@@ -64,7 +65,7 @@ typedef struct {
   trace_kind trace;
   double level, period_us, on_us; /* percent; of a sawtooth */
   uint64_t memory_total, memory_used, memory_reserved, rx, tx, rx_start, reasons;
-  unsigned power, power_limit, jpeg, link_gen, link_width, counter_bits, sample_ms, samples, pids[PIDS];
+  unsigned power, power_limit, jpeg, link_gen, link_width, capability, counter_bits, sample_ms, samples, pids[PIDS];
   int node;
   double sm, tensor, dram;
 } gpu;
@@ -122,6 +123,7 @@ static void set(gpu *g, const char *key, const char *value) {
   else if (!strcmp(key, "rx")) g->rx = whole;
   else if (!strcmp(key, "tx")) g->tx = whole;
   else if (!strcmp(key, "rx_start")) g->rx_start = whole;
+  else if (!strcmp(key, "capability")) g->capability = (unsigned)whole;
   else if (!strcmp(key, "counter_bits")) g->counter_bits = (unsigned)whole;
   else if (!strcmp(key, "sm")) g->sm = number;
   else if (!strcmp(key, "tensor")) g->tensor = number;
@@ -138,7 +140,7 @@ static void add_gpu(int number, char **words) {
   snprintf(g->uuid, sizeof g->uuid, "GPU-00000000-0000-0000-0000-%012d", number);
   g->level = 100;
   g->memory_total = 1ull << 34, g->memory_used = 1ull << 30, g->memory_reserved = 1ull << 28;
-  g->power = 200000, g->power_limit = 700000, g->node = 0, g->link_gen = 4, g->link_width = 16;
+  g->power = 200000, g->power_limit = 700000, g->node = 0, g->link_gen = 4, g->link_width = 16, g->capability = 90;
   g->counter_bits = 64, g->sample_ms = 166, g->samples = 120, g->sm = 80, g->tensor = 40, g->dram = 50;
   for (; *words; words++) {
     char *value = strchr(*words, '=');
@@ -450,6 +452,12 @@ int nvmlDeviceGetJpgUtilization(device *d, unsigned *percent, unsigned *period_u
   FIND("nvmlDeviceGetJpgUtilization");
   if (g->instances) return NOT_SUPPORTED;
   *percent = g->jpeg, *period_us = 1000000;
+  return OK;
+}
+
+int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) {
+  FIND("nvmlDeviceGetCudaComputeCapability");
+  *major = (int)g->capability / 10, *minor = (int)g->capability % 10;
   return OK;
 }
 

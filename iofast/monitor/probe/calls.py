@@ -17,7 +17,7 @@ from dataclasses import dataclass
 _MOST_CALLS = 400  # of one stack: deeper ones lose their outermost
 _LONGEST = 4096  # characters of a path
 _THREAD = re.compile(r"thread \((0x[0-9A-Fa-f]+|\d+)\)(?:: (.*))?$")
-_CALL = re.compile(r"(.*) \((.*?)(?::(\d+))?\)$")
+_CALL = re.compile(r"(.*?) \((.*?)(?::(\d+))?\)$")
 # The part of a path that says which library's module it is. PyTorch and iofast may lie in a checkout.
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(.+)$")
 _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+t?/(.+)$")

@@ -38,7 +38,7 @@ _SAVING = re.compile(
     r"(torch/serialization\.py:_?save|torch/distributed/checkpoint/.*:_?(async_)?save\w*|safetensors/.*:save\w*"
     r"|.*:_?save_(checkpoint|model|state|pretrained)|.*:_save_checkpoint)$"
 )
-_IMPORTING = "std/<frozen importlib._bootstrap>"
+_IMPORTING = "std/<frozen importlib._bootstrap"  # and _bootstrap_external
 
 _MARKS: tuple[tuple[Frame, re.Pattern[str]], ...] = (  # of file:function
     (
@@ -197,7 +197,7 @@ def _in_loader(inner: Sequence[Call], entry: Call) -> Frame:
 def _in_step(calls: Sequence[Call], text: Text) -> Seen:
     known = [mark for c in calls if (mark := _mark(c)) is not None]
     line = "" if not calls or calls[0].where.startswith(("std/", "torch/optim/")) else text(calls[0])
-    importing = any(c.where == _IMPORTING for c in calls)
+    importing = any(c.where.startswith(_IMPORTING) for c in calls)
     if (
         importing
         and not {Frame.BACKWARD, Frame.OPTIMIZER} & set(known)

@@ -166,6 +166,7 @@ class NvmlProbe:
             mig=unit.instance is not None,
             jpeg_busy=None if jpeg is None else min(1.0, jpeg[0] / 100),
             numa_node=self._node(unit),
+            capability=self._capability(unit),
         )
         if self._driver.absent(unit):
             self._gpm.forget(unit.uuid)
@@ -227,6 +228,10 @@ class NvmlProbe:
             return None
         nodes = [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
         return nodes[0] if len(nodes) == 1 else None
+
+    def _capability(self, unit: Unit) -> tuple[int, int] | None:
+        answer = self._driver.ask(unit, "CUDA capability", "nvmlDeviceGetCudaComputeCapability", unit.whole)
+        return None if answer is None else (answer[0], answer[1])
 
     def _pids(self, unit: Unit) -> list[int] | None:
         found = self._driver.ask(unit, "processes", "nvmlDeviceGetComputeRunningProcesses", unit.handle)

@@ -117,6 +117,8 @@ class _Tally:
         found: Counter[Work] = Counter()
         feeding = 0
         for stack in stacks:
+            if work.attends(stack.calls):
+                return
             if stack.thread == pid or stack.thread_name == "MainThread":
                 found[work.work_of(stack.calls, self._text)] += stack.looks
             elif work.feeds(stack.calls):

@@ -25,8 +25,9 @@ _CHILD = re.compile(
 _WAIT = re.compile(
     r"std/(threading|selectors|queue)\.py:|std/multiprocessing/(connection|queues|synchronize)\.py:(_poll|poll|wait|_recv|get|__enter__)$"
 )
-_COLLATE = re.compile(r"torch/utils/data/_utils/collate\.py:|.*:\w*collate\w*$|iofast/loader/(assemble|buffers)\.py:")
+_COLLATE = re.compile(r"torch/utils/data/_utils/collate\.py:|.*:\w*collat(e|ion)\w*$")
 _READS = re.compile(r"\bread\(")
+_ATTENDANT = re.compile(r"std/multiprocessing/(resource_tracker|forkserver)\.py$")
 _PIN_LOOP = "torch/utils/data/_utils/pin_memory.py"
 _FEEDING = re.compile(
     r"std/multiprocessing/(connection|reduction)\.py:|torch/multiprocessing/reductions\.py:|std/multiprocessing/queues\.py:put$"
@@ -35,6 +36,7 @@ _QUEUES = re.compile(r"std/(multiprocessing/queues|queue)\.py$")
 
 _LIBRARIES: Table = (  # of file:function
     (Work.SEND, _FEEDING),
+    (Work.COLLATE, re.compile(r"iofast/loader/(assemble|buffers)\.py:")),
     (
         Work.RESIZE,
         re.compile(
@@ -56,7 +58,7 @@ _LIBRARIES: Table = (  # of file:function
         Work.AUGMENT,
         re.compile(
             r"torchvision/(transforms|tv_tensors)/|albumentations/|albucore/|kornia/|imgaug/|monai/transforms/|torchaudio/transforms/"
-            r"|skimage/(?!io)|scipy/ndimage/|PIL/Image(Enhance|Ops|Filter|Chops|Transform)\.py:|iofast/transforms/"
+            r"|skimage/(?!io)|scipy/ndimage/|PIL/Image(Enhance|Ops|Filter|Chops|Transform)\.py:|iofast/(transforms|pixels)/"
             r"|PIL/Image\.py:(transpose|rotate|filter|point|crop|_crop|paste|transform|blend|composite|effect_\w+|__array_interface__|tobytes)$"
         ),
     ),
@@ -64,7 +66,7 @@ _LIBRARIES: Table = (  # of file:function
         Work.DECODE,
         re.compile(
             r"PIL/|torchvision/io/|turbojpeg\.py:|simplejpeg/|imageio/|decord/|av/|torchcodec/|nvidia/nvimgcodec/|skimage/io/|tifffile/"
-            r"|jpeg4py/|rawpy/|pydicom/|cv2/|accimage/|soundfile\.py:|librosa/|webdataset/autodecode\.py:|iofast/(kernel|pixels)/"
+            r"|jpeg4py/|rawpy/|pydicom/|cv2/|accimage/|soundfile\.py:|librosa/|webdataset/autodecode\.py:|iofast/(kernel/|loader/(samples|canvas|batches))"
         ),
     ),
 )
@@ -131,6 +133,11 @@ def feeds(calls: Sequence[Call]) -> bool:
 def parked(calls: Sequence[Call]) -> bool:
     """Whether a thread of FastLoader is not wanted for now."""
     return any(c.where == "iofast/loader/prefetch.py" and c.name == "task" for c in calls) and calls[0].name != "task"
+
+
+def attends(calls: Sequence[Call]) -> bool:
+    """Whether this is a process that multiprocessing keeps beside the workers, and no worker."""
+    return any(_ATTENDANT.match(c.where) for c in calls[-3:])
 
 
 def works(calls: Sequence[Call]) -> bool:
