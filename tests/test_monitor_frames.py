@@ -92,6 +92,7 @@ def at(line: str = "") -> frames.Text:
         (Frame.SYNC, LOOP, "out = out.to('cpu')"),
         (Frame.SYNC, f"{LOOP};synchronize (~torch/cuda/__init__.py:1083)", ""),
         (Frame.SYNC, f"{LOOP};Tensor.__format__ (~torch/_tensor.py:1115)", ""),
+        (Frame.SYNC, f"{LOOP};Device.synchronize (/u/device.py:4)", "self.lock.acquire()"),
         (Frame.OPTIMIZER, f"{LOOP};{STEP};_get_value (~torch/optim/optimizer.py:98)", "return x.item()"),  # of a CPU tensor
         (Frame.TRANSFER, LOOP, "x = x.to(device, non_blocking=True)"),
         (Frame.TRANSFER, LOOP, "x, y = x.cuda(), y.cuda()"),
@@ -140,6 +141,8 @@ def test_the_training_thread(frame: Frame, text: str, line: str) -> None:
         (Work.RESIZE, ITEM, "image = cv2.resize(image, (224, 224))"),
         (Work.COLLATE, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:57);default_collate (~torch/utils/data/_utils/collate.py:401)", ""),
         (Work.COLLATE, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:57);my_collate (/u/t.py:3)", "batch[i] = image.astype(float)"),
+        (Work.COLLATE, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:57);PaddingCollate.__call__ (/u/t.py:3)", "time.sleep(1)"),
+        (Work.PIN, f"{LOOP};fetch (~a.py:1);pin_memory (~torch/utils/data/_utils/pin_memory.py:70)", ""),
         (Work.SEND, f"{WORKER};Queue.put (^multiprocessing/queues.py:94)", ""),
         (Work.OTHER, ITEM, "return self.items[index]"),
         (Work.OTHER, WORKER, ""),

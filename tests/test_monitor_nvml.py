@@ -154,6 +154,14 @@ def test_a_counter_of_32_bits(play: Play, link: str, known: bool) -> None:
     assert moved == (pytest.approx(2e8, rel=0.02) if known else None)
 
 
+def test_the_counter_stands_in_until_gpm_has_two_samples(play: Play) -> None:
+    probe = play("gpu 0 rx=1048576")
+    assert only(probe).pcie_rx_bytes is None
+    time.sleep(0.12)
+    assert only(probe).pcie_rx_bytes == 1 << 20
+    assert probe.note == ""
+
+
 def test_mig_instances_take_the_place_of_their_gpu(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = play(f"gpu 0 uuid=GPU-7 rx=2097152\ntrace 0 steady 60\nmig 0 2\npids 0 {os.getpid()}\ngpu 1\nmig 1 1")
     time.sleep(0.12)

@@ -110,6 +110,10 @@ class Driver:
         """Say why `figure` is missing."""
         self._notes[unit.label, figure] = text
 
+    def settle(self, unit: Unit, figure: str) -> None:
+        """`figure` is not missing any more."""
+        self._notes.pop((unit.label, figure), None)
+
     def absent(self, unit: Unit) -> bool:
         """Whether the GPU has stopped answering."""
         return unit.label in self._absent

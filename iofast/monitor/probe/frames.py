@@ -63,7 +63,7 @@ _MARKS: tuple[tuple[Frame, re.Pattern[str]], ...] = (  # of file:function
         Frame.SYNC,
         re.compile(
             r"torch/(cuda|xpu|mps)/.*:(synchronize|empty_cache)$|torch/accelerator/.*:synchronize$|torch/_tensor_str\.py:"
-            r"|torch/_tensor\.py:(__repr__|__format__|__array__|__contains__)$"
+            r"|torch/_tensor\.py:(__repr__|__format__|__array__|__contains__)$|.*:(synchronize|item)$"
         ),
     ),
     (

@@ -141,6 +141,8 @@ class NvmlProbe:
         received = gpm.rx_bytes_per_s if gpm is not None else None
         if received is None:
             received = self._pcie.received(unit, link)
+        else:
+            self._driver.settle(unit, "PCIe bytes")
         power = ask(unit, "power", "nvmlDeviceGetPowerUsage", unit.whole)
         limit = ask(unit, "power limit", "nvmlDeviceGetEnforcedPowerLimit", unit.whole)
         memory = ask(unit, "memory", "nvmlDeviceGetMemoryInfo", unit.handle, _MEMORY_V2)

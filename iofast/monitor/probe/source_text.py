@@ -16,6 +16,7 @@ class SourceText:
     """The lines of one process's files, by the paths that it knows them by."""
 
     def __init__(self, pid: int) -> None:
+        self._pid = pid
         self._root = f"/proc/{pid}/root"  # it may live in a container with files of its own
         try:
             self._root = "" if os.path.samestat(os.stat(self._root), os.stat("/")) else self._root
@@ -26,13 +27,13 @@ class SourceText:
         """The line that a call is at; "" where it cannot be read."""
         if not call.path.startswith("/"):
             return ""
-        lines = _lines(self._root + call.path)
+        lines = _lines(self._root + call.path, self._pid)
         return lines[call.line - 1] if 0 < call.line <= len(lines) else ""
 
 
 @lru_cache(maxsize=_FILES)
-def _lines(path: str) -> tuple[str, ...]:
-    """As they are when first asked for: a file that is edited later still reads as it was when its program began."""
+def _lines(path: str, pid: int) -> tuple[str, ...]:  # noqa: ARG001 (a program that is started again reads again)
+    """As they are when first asked for: a file that is edited meanwhile still reads as its program has it."""
     try:
         file = os.open(
             path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY

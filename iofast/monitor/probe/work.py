@@ -28,6 +28,7 @@ _WAIT = re.compile(
 _COLLATE = re.compile(r"torch/utils/data/_utils/collate\.py:|.*:\w*collat(e|ion)\w*$")
 _READS = re.compile(r"\bread\(")
 _ATTENDANT = re.compile(r"std/multiprocessing/(resource_tracker|forkserver)\.py$")
+_COLLATING = re.compile(r"[cC]ollat(e|or|ion)")  # a class that collates
 _PIN_LOOP = "torch/utils/data/_utils/pin_memory.py"
 _FEEDING = re.compile(
     r"std/multiprocessing/(connection|reduction)\.py:|torch/multiprocessing/reductions\.py:|std/multiprocessing/queues\.py:put$"
@@ -36,6 +37,7 @@ _QUEUES = re.compile(r"std/(multiprocessing/queues|queue)\.py$")
 
 _LIBRARIES: Table = (  # of file:function
     (Work.SEND, _FEEDING),
+    (Work.PIN, re.compile(r"torch/utils/data/_utils/pin_memory\.py:")),
     (Work.COLLATE, re.compile(r"iofast/loader/(assemble|buffers)\.py:")),
     (
         Work.RESIZE,
@@ -107,7 +109,7 @@ def work_of(calls: Sequence[Call], text: Text) -> Work:
     inner = _within_the_loop(calls)
     if _starved(inner):
         return Work.STARVED
-    if any(_COLLATE.match(_at(c)) for c in inner):
+    if any(_COLLATE.match(_at(c)) or (c.name == "__call__" and _COLLATING.search(c.owner)) for c in inner):
         return Work.COLLATE
     for place, c in enumerate(inner):
         work = _by_user(c, text(c) if place == 0 else "") if c.user else _by_library(c)
