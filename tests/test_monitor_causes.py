@@ -88,6 +88,11 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
         Cause.WORKERS,
         "read_share",
     ),
+    "threads that read, by stacks": (
+        {"processes": (replace(MAIN, cpu_s=0.15),), "main": Looks(20, LATE, 0.02), **at_work(read=0.9, decode=0.1)},
+        Cause.STORAGE,
+        "thread_cpu",
+    ),
     "threads without cores": (
         {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),), "system": FULL},
         Cause.CPU,

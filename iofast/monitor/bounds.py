@@ -46,6 +46,7 @@ _INSIDE_ERROR = 0.01  # a page's intervals and ours begin and end apart by a ste
 _READING = (Doing.DISK, Doing.ASLEEP, Doing.QUEUE)
 _PICKLED = 1 << 20  # bytes a second that the training process reads beside workers: batches come through a pipe
 _FEW = 8  # looks at stacks, below which they do not correct the thread's states
+_ALIKE = 0.1  # looks of a burst see the same second: correlation within bursts, where few bursts cannot show it
 _MANY = 1.5  # looks in a window, from which on windows follow one another
 _JITTERED = 0.7  # looks come one in each slot of time, which leaves less to chance than if they came anywhere
 _AGREEING = 0.15  # a device's mean and its windows, of which few may hold a look
@@ -76,12 +77,12 @@ def frames_share(training: Training, which: Collection[Frame], z: float) -> Shar
     share = training.frames(*which)
     if share is None:
         return Share(0.0, 1.0)
-    looks = float(training.frame_looks)
     bursts = training.stacks
+    looks = training.frame_looks / (1.0 + _ALIKE * (training.frame_looks / len(bursts) - 1.0))
     if len(bursts) >= 3 and 0 < share < 1:
         off = (fsum(one.main.get(frame, 0.0) for frame in which) - share for one in bursts)
         scatter = fsum((one.looks * by) ** 2 for one, by in zip(bursts, off, strict=True))
-        variance = scatter * len(bursts) / (len(bursts) - 1) / looks**2
+        variance = scatter * len(bursts) / (len(bursts) - 1) / training.frame_looks**2
         if variance > 0:
             looks = min(looks, max(float(len(bursts)), share * (1 - share) / variance))
     return wilson(share, looks, z)
@@ -130,7 +131,8 @@ def _joined(known: _Known, windows: Sequence[Window], idle: float | None) -> tup
     if idle is not None:
         lows.append(idle - min(known.host(windows), known.host_total) - _TIMING)
         highs.append(min(idle, known.loader(windows).high) + _TIMING)
-    return min(1.0, max(lows)), max(0.0, min(highs))
+    # E is a part of L. Where (2) claims more, somebody was woken up late by a device that had long been done.
+    return min(1.0, max(lows), known.least(windows)), max(0.0, min(highs))
 
 
 class _Known:
@@ -198,6 +200,10 @@ class _Known:
         if found.low > whole.high or whole.low > found.high:  # they contradict each other: neither is dropped
             return Share(min(found.low, whole.low), max(found.high, whole.high))
         return Share(max(found.low, whole.low), min(found.high, whole.high))
+
+    def least(self, windows: Sequence[Window]) -> float:
+        """What the thread waited for its loader at least; 1 where its sleep on a lock may be that as well."""
+        return 1.0 if self._maybe.get(Doing.FUTEX) else self.loader(windows).low
 
     def host(self, windows: Sequence[Window]) -> float:
         """At most so much of these windows the thread did anything but wait for loader or device."""

@@ -86,12 +86,14 @@ def _threads(training: Training, thresholds: Thresholds) -> Found:
     if training.worker_count:
         return None, ()
     if work <= 0:  # a loader of threads that tells nothing
-        others = training.other_threads
-        if others < thresholds.disk:
+        others, seen = training.other_threads, training.work
+        if others < (thresholds.notice if seen else thresholds.disk):
             return None, ()
+        used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.1f} cores")
+        if seen.get(Work.READ, 0.0) > 0.5:
+            return Cause.STORAGE, (used,)
         cause, cores = _cores(training, thresholds, None)
-        text = f"other threads of the training process use {others:.1f} cores"
-        return cause, (Evidence("thread_cpu", others, text), *cores)
+        return cause, (used, *cores)
     read = stages.get("read", 0.0) / work
     busy = work / (threads * training.seconds) if threads else None
     told = f", and its {threads} threads work {min(1.0, busy):.0%} of the time" if busy is not None else ""

@@ -42,6 +42,9 @@ def other_than_input(training: Training, stall: Stall | None, thresholds: Thresh
         return _busy(training, idle, thresholds)
     host = max(0.0, idle - high)  # the device idles so long at least, and not for want of a batch
     clear = host >= thresholds.idle and (training.stacks or host >= 2 * high)
+    nearly = stall is not None and stall.low + high < 2 * thresholds.bound and idle < thresholds.severe
+    if nearly and not clear:
+        return _busy(training, idle, thresholds)
     if stall is not None and high >= thresholds.bound and not clear:
         return _straddling(stall, thresholds)
     if host >= thresholds.idle and _lasting(training, high, thresholds):

@@ -85,7 +85,7 @@ class Thresholds:
     collate: float = 0.40
     pin: float = 0.60
     gap: float = 0.10
-    phase_frames: float = 0.50
+    phase_frames: float = 0.30
     paused: float = 0.50
     burst_bytes: float = 8 << 20
     burst_ratio: float = 10.0
