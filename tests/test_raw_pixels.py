@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from iofast import transforms as T
 from iofast.cli import main
 from iofast.containers.base import Description
 from iofast.containers.lmdb import LmdbWriter
-from iofast.errors import DecodeError
+from iofast.errors import ContainerError, DecodeError
 from iofast.kernel import raw, twin
 from iofast.kernel.contract import Kind, Transcoded, TranscodeRecipe
 from iofast.record import ImageInfo
@@ -278,3 +279,29 @@ def test_the_twin_packs_what_the_kernel_packs() -> None:
     recipe = TranscodeRecipe(size=101, mode="crop", format="yuv420", reducing_gap=0)
     ours, theirs = (planes(kernel.transcode(data, recipe).data, 101, 101) for kernel in (native, twin))
     assert all(worst(a, b) <= 1 for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("check", ["crc", None])
+def test_a_container_that_is_cut_off_under_a_loader(tmp_path: Path, check: Any) -> None:
+    """Every batch until then is right, and then comes an error of one line: no signal, and no zeros for pixels."""
+    images = [photo(64, 48, i) for i in range(50)] * 8
+    with open_writer(tmp_path / "cut.lmdb") as writer:
+        for i, image in enumerate(images):
+            writer.write({"rgb": image.tobytes(), "json": {"width": 64, "height": 48}, "cls": i})
+    size = os.path.getsize(tmp_path / "cut.lmdb")
+    loader = FastLoader(FastDataset(tmp_path / "cut.lmdb"), 16, True, check=check, num_workers=2)
+    seen = []
+
+    def read(epochs: int) -> None:
+        for epoch in range(epochs):
+            loader.set_epoch(epoch)
+            for pixels, labels in loader:
+                for image, label in zip(pixels.permute(0, 2, 3, 1).numpy(), labels.tolist(), strict=True):
+                    np.testing.assert_array_equal(image, images[label])
+                seen.append(epoch)
+                if len(seen) == 30:  # in the second epoch
+                    os.truncate(tmp_path / "cut.lmdb", size // 8192 * 4096)
+
+    with pytest.raises((ContainerError, DecodeError), match=r"the file ends inside|truncated while it was open"):
+        read(100)
+    assert len(seen) >= 30

@@ -172,6 +172,8 @@ class _Opened:
         self.moved = stamp != (meta.txnid, meta.last_page)
         if not self.moved and meta.file_size > len(self.data):
             raise ContainerError(f"{path} is truncated: {len(self.data)} bytes, expected {meta.file_size}")
+        if raw_fields(self.manifest.fields):
+            self.data.map()
 
     def is_stale(self) -> bool:
         """Whether somebody wrote to the file since. Raises `ContainerError` where it was cut off."""

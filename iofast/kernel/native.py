@@ -37,6 +37,7 @@ from iofast.kernel.twin import Buffer
 from iofast.strips import STRIPS
 
 crc32c = _native.crc32c
+map_file = _native.map_file
 
 _SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 _INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them

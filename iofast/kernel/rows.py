@@ -1,4 +1,4 @@
-"""Rows of a file by position: the Python twin of src/read.c."""
+"""The bytes of a file by position: the Python twin of src/read.c and src/guard.c."""
 
 from __future__ import annotations
 
@@ -21,3 +21,7 @@ def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint
         if len(row) < size:
             raise EOFError(f"the file ends within {size} bytes from offset {offset} on")
     return np.frombuffer(bytearray().join(rows), np.uint8).reshape(len(rows), size)
+
+
+def map_file(fd: int, length: int) -> None:
+    """Raw pixels are always read by the twin; the native kernel gives an object here that keeps a map of the file."""

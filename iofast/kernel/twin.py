@@ -38,6 +38,7 @@ from iofast.kernel.contract import (
     TranscodeRecipe,
     mcus_per_row,
 )
+from iofast.kernel.rows import map_file as map_file
 from iofast.kernel.rows import read_rows as read_rows
 from iofast.record import RAW_FIELDS
 from iofast.strips import STRIPS, spans, strip_bounds

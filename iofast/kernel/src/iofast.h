@@ -5,8 +5,9 @@ Synopsis
     iof_decode_batch(c, &source, boxes, flips, &out, status, start, stop);
     iof_context_free(c);
 
-The kernel is plain C on libjpeg-turbo and knows nothing of Python. It has no global state and no thread-locals; all
-scratch memory belongs to the context and is reused, so a steady stream of images allocates nothing here.
+The kernel is plain C on libjpeg-turbo and knows nothing of Python. It has no thread-locals, and no global state but the list
+of maps (iof_map_file); all scratch memory belongs to the context and is reused, so a steady stream of images allocates
+nothing here.
 
 Coordinates are upright: what a viewer shows after the EXIF orientation is applied. Everything the kernel is given may
 be hostile: sizes are checked before memory is taken, offsets before they are used.
@@ -178,6 +179,16 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
 /* Read n rows of `size` bytes, row i from offsets[i] of the file, into `out`, one behind the other. IOF_SHORT where the file
 ends inside a row, IOF_READ where it cannot be read (see errno): `*failed` is then that row, or the first of its run. */
 iof_status iof_read_rows(int fd, const int64_t *offsets, int64_t n, size_t size, uint8_t *out, int64_t *failed);
+
+/* Map the first `length` bytes of a file: from then on raw pixels of this descriptor are looked at in the page cache instead
+of copied out of it, wherever that is safe and there is something to gain; results and statuses stay those of reading. The
+file may be cut off at any time. NULL where this cannot be done: then everything is read.
+
+The first call installs a handler for SIGBUS, which hands on what is not its own. Free the map before its descriptor is closed,
+and when no call uses it; after a fork both processes have it. */
+typedef struct iof_map iof_map;
+iof_map *iof_map_file(int fd, size_t length);
+void iof_map_free(iof_map *map);
 
 /* CRC32C (Castagnoli), continued from `value`. */
 uint32_t iof_crc32c(uint32_t value, const void *data, size_t length);

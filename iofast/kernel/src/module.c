@@ -283,6 +283,25 @@ static PyObject *read_rows(PyObject *self, PyObject *args) {
   return result;
 }
 
+#define MAP "iofast.kernel.Map"
+
+static void free_map(PyObject *capsule) { iof_map_free(PyCapsule_GetPointer(capsule, MAP)); }
+
+PyDoc_STRVAR(map_file_doc, "map_file(fd, length) -> capsule that keeps the map, or None");
+
+static PyObject *map_file(PyObject *self, PyObject *args) {
+  int fd;
+  unsigned long long length;
+  PyObject *capsule;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "iK", &fd, &length)) return NULL;
+  iof_map *map = iof_map_file(fd, (size_t)length);
+  if (!map) return Py_NewRef(Py_None);
+  capsule = PyCapsule_New(map, MAP, free_map);
+  if (!capsule) iof_map_free(map);
+  return capsule;
+}
+
 PyDoc_STRVAR(crc32c_doc, "crc32c(data, value=0) -> int");
 
 static PyObject *crc32c(PyObject *self, PyObject *args) {
@@ -313,6 +332,7 @@ static PyMethodDef METHODS[] = {
     {"rewrite", rewrite, METH_VARARGS, rewrite_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
+    {"map_file", map_file, METH_VARARGS, map_file_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
     {"versions", versions, METH_NOARGS, versions_doc},
     {NULL, NULL, 0, NULL},

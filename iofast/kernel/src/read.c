@@ -1,4 +1,4 @@
-/* Reading by position. pread, not a map: a file cut short by another process is then an error code and not a signal. */
+/* Reading by position: a file cut short by another process is an error code. */
 #include <errno.h>
 #include <unistd.h>
 
