@@ -24,7 +24,7 @@ from benchmarks.verdicts.programs import Program
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _DISK_BYTES_PER_S: Final = 60 << 20
-_START_S: Final = 0.8  # of a worker, in the programs of load "start"
+_START_S: Final = 0.5  # of a worker, in the programs of load "start"
 _COPIES: Final = 150  # of each picture, for loaders that want an epoch of files
 
 
