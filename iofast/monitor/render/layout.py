@@ -1,7 +1,7 @@
 """What the live screen shows, as lines that fit: a function of what was found and of the terminal's size.
 
-Parts get rows in the order of their worth: the verdict always, then timelines, the best advice, evidence, the
-phases of a step and of the training, notes, then more of each. So 60×20 has what matters, and a large terminal has all of it.
+Parts get rows in the order of their worth: the verdict always, then timelines, the best advice, evidence, phases of a
+step and of the training, notes, then more of each. So 60×20 has what matters, and a large terminal has all of it.
 """
 
 from __future__ import annotations
