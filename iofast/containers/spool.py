@@ -43,6 +43,7 @@ class Spool:
     def __init__(self, folder: str | os.PathLike[str], key_width: int = KEY_WIDTH) -> None:
         self.count = 0
         self.key_width = key_width
+        self.last: list[tuple[str, int, int]] = []  # of the record added last: name, length, CRC32C of each field
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - lives as long as the writer
         self._hash = hashlib.sha256()
         self._slots: dict[str, int] = {}  # field name -> number, in order of first appearance
@@ -66,9 +67,11 @@ class Spool:
         if split not in self._splits:
             self._splits[split] = self.count
         self._split, self._last, self._top = split, position, max(self._top, info.label)
+        self.last = []
         entries, strips, identity = [], [], []
         for name in sorted(fields):
             length, crc = len(fields[name]), google_crc32c.value(fields[name])
+            self.last.append((name, length, crc))
             entries.append(_FIELD.pack(self._slots.setdefault(name, len(self._slots)), length, crc))
             strips += [strip_checks(name, fields[name], info)] if name in RAW_FIELDS else []
             text = b"%c%s%c%s" % (len(key), key.encode(), len(name), name.encode())
