@@ -36,6 +36,12 @@ class OpenFiles:
         self._open: OrderedDict[int, _Permitted] = OrderedDict()  # least recently used first
         self._permits = deque(range(MAX_OPEN))
 
+    def __getstate__(self) -> tuple[Sequence[str], Callable[[int, os.stat_result], None]]:
+        return self.paths, self._check  # a descriptor means nothing in another process
+
+    def __setstate__(self, state: tuple[Sequence[str], Callable[[int, os.stat_result], None]]) -> None:
+        OpenFiles.__init__(self, *state)
+
     def get(self, number: int) -> FileBytes | None:
         """The open file; None where all descriptors are in use. Raises `ContainerError`, naming the file."""
         found = self._open.get(number)

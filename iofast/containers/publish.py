@@ -93,7 +93,7 @@ class Target:
         """Finish a publication that was interrupted at any point."""
         try:
             marker = json.loads((self.partial / MARKER).read_bytes())
-            marker.setdefault("staged", marker["names"])  # of a version that knew no other names
+            marker = {"staged": marker["names"], **marker}  # the first version knew no other names
             plain = {key: [_plain(name) for name in marker[key]] for key in ("names", "staged", "replaced")}
             self._rename(plain)
         except OSError as error:

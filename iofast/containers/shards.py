@@ -70,6 +70,28 @@ def is_pattern(name: str) -> bool:
     return (glob.has_magic(name) or _BRACES.search(name) is not None) and not os.path.lexists(name)
 
 
+def set_of(paths: Sequence[str]) -> Path | None:
+    """The set that iofast wrote and of which these are all the shards; None where they are another program's, or some.
+
+    Raises `UnfinishedError` where a set is being made beside them that may hold them.
+    """
+    folders = {os.path.dirname(os.path.abspath(path)) for path in paths}
+    if len(folders) != 1:
+        return None
+    folder = Path(folders.pop())
+    names = sorted(os.path.basename(path) for path in paths)
+    suffix = Path(names[0]).suffix
+    for entry in sorted(os.listdir(folder) if folder.is_dir() else ()):
+        own = entry.removesuffix(MANIFEST_SUFFIX).removesuffix(".partial")
+        if own == entry or not own.endswith(suffix) or not names[0].startswith(stem_of(own, suffix) + "-"):
+            continue
+        check_finished(folder / own)
+        shards = read_manifest(folder / own).shards if entry.endswith(MANIFEST_SUFFIX) else ()
+        if sorted(shard.name for shard in shards) == names:
+            return folder / own
+    return None
+
+
 def check_finished(path: Path) -> None:
     """Raise `UnfinishedError` where `<path>.partial/` stands beside the set `path`."""
     if path.with_name(path.name + ".partial").is_dir():
