@@ -167,7 +167,7 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
         open_writer(tmp_path / "out.lmdb")
     with open_writer(tmp_path / "new.lmdb"), pytest.raises(TargetError, match="another iofast pack"):
         open_writer(tmp_path / "new.lmdb")
-    for name, message in (("x.tar", "not yet .tar"), ("x.tfrecord", "not yet .tfrecord"), ("x.zip", "suffix chooses")):
+    for name, message in (("x.tfrecord", "not yet .tfrecord"), ("x.zip", "suffix chooses")):
         with pytest.raises(OptionError, match=message):
             open_writer(tmp_path / name)
 
@@ -249,7 +249,9 @@ def lmdb_folder(path: Path) -> None:
         (partial, "x.lmdb", UnfinishedError, "was not finished: run the same pack command again"),
         (empty, "x.lmdb", ContainerError, "is not a container"),
         (text, "x.lmdb", ContainerError, "is not a container"),
-        (text, "x.tar", OptionError, "not yet .tar"),
+        (nothing, "x.tar", SourceError, "does not exist"),
+        (partial, "x.tar", UnfinishedError, "was not finished: run the same pack command again"),
+        (text, "x.tar", ContainerError, "is no tar file"),
         (text, "x.tfrecord", OptionError, "not yet .tfrecord"),
         (lmdb_folder, "x", ContainerError, "single files"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from iofast.containers.file_bytes import read_at
 from iofast.errors import ContainerError
@@ -53,6 +53,7 @@ class TarFile:
         while True:
             block = self.read(offset, BLOCK)
             if len(block) < BLOCK:
+                self._refuse_compressed(block, offset)
                 raise ContainerError(f"{self.path} was cut off: at offset {offset} it has no header and no end mark")
             if not any(block):
                 return
@@ -93,13 +94,16 @@ class TarFile:
             raise ContainerError(f"{self.path}: the header at offset {offset} has no size, but {block[124:136]!r}")
         return block[156:157], size
 
-    def _refuse(self, block: bytes, offset: int) -> None:
+    def _refuse(self, block: bytes, offset: int) -> NoReturn:
+        self._refuse_compressed(block, offset)
+        what = "is no tar file" if offset == 0 else "is damaged"
+        raise ContainerError(f"{self.path} {what}: the checksum of the header at offset {offset} differs")
+
+    def _refuse_compressed(self, block: bytes, offset: int) -> None:
         for magic, name in _COMPRESSED.items():
             if offset == 0 and block.startswith(magic):
                 reason = "so no record can be read without all before it; decompress it first"
                 raise ContainerError(f"{self.path} is compressed with {name}, {reason}")
-        what = "is no tar file" if offset == 0 else "is damaged"
-        raise ContainerError(f"{self.path} {what}: the checksum of the header at offset {offset} differs")
 
     def _extension(self, offset: int, size: int) -> bytes:
         if size > MAX_EXTENSION:
