@@ -42,7 +42,12 @@ def open_reader(path: str | os.PathLike[str]) -> Reader:
     """
     place = Path(os.fspath(path))
     if is_pattern(os.fspath(path)):
-        return open_shards(expand(os.fspath(path)), os.fspath(path))
+        paths = expand(os.fspath(path))
+        if not all(map(is_shard, paths)):
+            raise OptionError(
+                f"a pattern names the shards of one set, but {path} names {paths[0]!r}: give a list of paths"
+            )
+        return open_shards(paths, os.fspath(path))
     if place.is_dir():
         return _open_folder(place)
     if place.suffix in _SETS and place.with_name(place.name + MANIFEST_SUFFIX).exists():

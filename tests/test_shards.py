@@ -10,6 +10,7 @@ import pytest
 from lmdb_containers import expected, read_all, sample
 from tar_sets import build, contents, write
 
+from iofast import open_reader
 from iofast.containers import open_files, shards
 from iofast.containers.base import Description
 from iofast.containers.shards import ShardTarget, expand, is_pattern, open_index, read_manifest, write_index
@@ -53,6 +54,14 @@ def test_a_pattern_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(shards, "MAX_SHARDS", 1000)
     with pytest.raises(OptionError, match="more than 1000 shards"):
         expand("{0..999999999999}{0..9}")
+
+
+def test_patterns_are_of_shards(tmp_path: Path) -> None:
+    for name in ("a.lmdb", "b.lmdb"):
+        (tmp_path / name).touch()
+    for pattern in ("*.lmdb", "{a,b}.lmdb"):
+        with pytest.raises(OptionError, match=r"a pattern names the shards of one set, but .*a\.lmdb.*list of paths"):
+            open_reader(tmp_path / pattern)
 
 
 # The index file.

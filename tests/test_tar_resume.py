@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from lmdb_containers import Sample, expected, read_all, sample
 from tar_sets import build, contents, write
 
-from iofast.containers import shard_journal, shard_writer
+from iofast.containers import shard_files, shard_journal
 from iofast.containers.base import Description
 from iofast.containers.shard_writer import JOURNAL, Kept
 from iofast.containers.shards import ShardTarget
@@ -200,10 +200,10 @@ def test_a_full_disk_at_any_write(whole: dict[str, bytes], tmp_path: Path, monke
 
         writer = TarWriter(folder, "x.tar", shard_size=SHARD)
         with monkeypatch.context() as patch:
-            patch.setattr(shard_writer.os, "pwritev", lambda *a: full(real[0], *a))
-            patch.setattr(shard_writer.os, "writev", lambda *a: full(real[1], *a))
-            patch.setattr(shard_writer.os, "pwrite", no_more)
-            patch.setattr(shard_writer.os, "write", no_more)
+            patch.setattr(shard_files.os, "pwritev", lambda *a: full(real[0], *a))
+            patch.setattr(shard_files.os, "writev", lambda *a: full(real[1], *a))
+            patch.setattr(shard_files.os, "pwrite", no_more)
+            patch.setattr(shard_files.os, "write", no_more)
             with pytest.raises(TargetError, match=r"x\.tar cannot be written: the disk is full"):
                 write(writer, RECORDS)
             writer.abort()

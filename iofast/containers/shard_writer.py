@@ -12,7 +12,7 @@ import itertools
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,9 @@ import google_crc32c
 
 from iofast.containers import shard_journal
 from iofast.containers.base import Description, Writer
-from iofast.containers.file_bytes import read_at
 from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, raw_fields, row_struct
 from iofast.containers.manifest import Manifest, Shard
+from iofast.containers.shard_files import OpenShard, StagedShards, sync, write
 from iofast.containers.shard_journal import Placed
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, stem_of, write_index
 from iofast.containers.spool import Spool, Stored
@@ -31,7 +31,6 @@ from iofast.record import KEY_WIDTH, ImageInfo, format_key
 
 SHARD_SIZE = 1_000_000_000  # bytes
 JOURNAL = "records"
-_PIECES = 512  # of one system call; Linux takes 1024
 
 
 class Encoded(NamedTuple):
@@ -50,14 +49,6 @@ class Kept(NamedTuple):
     position: int
 
 
-class _OpenShard:
-    """The shard that is being filled."""
-
-    def __init__(self, path: Path, split: str) -> None:
-        self.path, self.split, self.size, self.count = path, split, 0, 0
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-
-
 class ShardWriter(Writer):
     """Writes the set `name` (`train.tar`) into `folder`, its `.partial`, in shards of up to `shard_size` bytes.
 
@@ -74,7 +65,7 @@ class ShardWriter(Writer):
         if shard_size < 1:
             raise OptionError(f"shard_size must be a number of bytes above 0, found {shard_size}")
         self.folder, self.name, self.shard_size = Path(folder), name, shard_size
-        self._shard: _OpenShard | None = None
+        self._shard: OpenShard | None = None
         self._done: list[tuple[str, int, int]] = []  # split, count, size of the shards that are full
         self._begun = self._closed = False
         self._last = -1
@@ -91,7 +82,7 @@ class ShardWriter(Writer):
         if self._begun:
             raise ContainerError(f"{self.name}: the writer has begun, so it cannot resume")
         self._begun, end = True, 0
-        with self._errors(), contextlib.closing(_Shards(self._staged)) as shards:
+        with self._errors(), contextlib.closing(StagedShards(self._staged)) as shards:
             for after, placed in shard_journal.entries(self._journal):
                 if not self._replay(placed, shards):
                     break
@@ -106,9 +97,9 @@ class ShardWriter(Writer):
             key = self._spool.add(position, fields, info, split)
             encoded = self._encode(key, fields, info)
             shard = self._enter(encoded.length, split)
-            _write(shard.fd, encoded.pieces, shard.size)
+            write(shard.fd, encoded.pieces, shard.size)
             placed = self._placed(position, info, encoded, shard)
-            _write(self._journal, [shard_journal.encode(placed)], None)
+            write(self._journal, [shard_journal.encode(placed)], None)
             self._fill(shard, placed)
 
     def finish(self, description: Description) -> Manifest:
@@ -120,7 +111,7 @@ class ShardWriter(Writer):
             write_index(self.folder / (self.name + INDEX_SUFFIX), self._chunks(manifest))
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
             for staged in self.files:
-                _sync(self.folder / staged)
+                sync(self.folder / staged)
         self.abort()
         return manifest
 
@@ -177,7 +168,7 @@ class ShardWriter(Writer):
             if entry.name.startswith("shard-") and entry.name.endswith(self.suffix) and entry.name not in kept:
                 os.unlink(entry.path)
 
-    def _replay(self, placed: Placed, shards: _Shards) -> bool:
+    def _replay(self, placed: Placed, shards: StagedShards) -> bool:
         """Take up one record of an earlier run, if every byte of it is as it would be written now."""
         if not 0 <= placed.stop - placed.start <= 1 << 40:
             return False
@@ -213,13 +204,13 @@ class ShardWriter(Writer):
             return number + 1, 0
         return number, shard.size
 
-    def _enter(self, length: int, split: str) -> _OpenShard:
+    def _enter(self, length: int, split: str) -> OpenShard:
         """The shard for a record of this length."""
         number, _ = self._next(length, split)
         if number > len(self._done):
             self._leave()
         if self._shard is None:
-            self._shard = _OpenShard(self._staged(number), split)
+            self._shard = OpenShard(self._staged(number), split)
         return self._shard
 
     def _leave(self) -> None:
@@ -228,17 +219,17 @@ class ShardWriter(Writer):
         if shard is None:
             return
         end = self._end(shard.size)
-        _write(shard.fd, [end], shard.size)
+        write(shard.fd, [end], shard.size)
         size = shard.size + len(end)
         os.ftruncate(shard.fd, size)
         os.close(shard.fd)
         self._shard = None
         self._done.append((shard.split, shard.count, size))
 
-    def _fill(self, shard: _OpenShard, placed: Placed) -> None:
+    def _fill(self, shard: OpenShard, placed: Placed) -> None:
         shard.size, shard.count, self._last = placed.stop, shard.count + 1, placed.position
 
-    def _placed(self, position: int, info: ImageInfo, encoded: Encoded, shard: _OpenShard) -> Placed:
+    def _placed(self, position: int, info: ImageInfo, encoded: Encoded, shard: OpenShard) -> Placed:
         """The record that the spool took last, where it lies."""
         start = shard.size
         offsets = [start + offset for offset in encoded.offsets]
@@ -289,31 +280,6 @@ class ShardWriter(Writer):
             raise TargetError(f"{self.folder / self.name} cannot be written: {reason}") from None
 
 
-class _Shards:
-    """The shards of an earlier run, one open at a time."""
-
-    def __init__(self, path: Callable[[int], Path]) -> None:
-        self._path, self._number, self._fd = path, -1, -1
-
-    def read(self, number: int, start: int, length: int) -> bytes | None:
-        """Bytes of a shard; None where it has not so many, or is missing."""
-        if number != self._number:
-            self.close()
-            try:
-                self._fd, self._number = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), number
-            except FileNotFoundError:
-                return None
-        if os.fstat(self._fd).st_size < start + length:
-            return None
-        data = read_at(self._fd, start, length)
-        return data if len(data) == length else None
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._number = self._fd = -1
-
-
 def _row(placed: Placed, stored: Stored, numbers: Mapping[str, int]) -> list[int]:
     """An index row but for its strips."""
     if placed.position != stored.position:
@@ -324,25 +290,3 @@ def _row(placed: Placed, stored: Stored, numbers: Mapping[str, int]) -> list[int
         at = 6 + 4 * numbers[name]
         row[at : at + 4] = [placed.shard, offset, length, crc]
     return row
-
-
-def _write(fd: int, pieces: Sequence[bytes], offset: int | None) -> None:
-    """Write all pieces there, or where the file's own position is."""
-    for first in range(0, len(pieces), _PIECES):
-        part = pieces[first : first + _PIECES]
-        total = sum(map(len, part))
-        done = os.writev(fd, part) if offset is None else os.pwritev(fd, part, offset)
-        if done < total:  # a signal came, or the disk is nearly full
-            rest = memoryview(b"".join(part))[done:]
-            while rest:
-                more = os.write(fd, rest) if offset is None else os.pwrite(fd, rest, offset + done)
-                rest, done = rest[more:], done + more
-        offset = None if offset is None else offset + total
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
