@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import google_crc32c
-
 from iofast.containers import shard_journal
 from iofast.containers.base import Description, Writer
 from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, raw_fields, row_struct
@@ -27,6 +25,7 @@ from iofast.containers.shard_journal import Placed
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, stem_of, write_index
 from iofast.containers.spool import Spool, Stored
 from iofast.errors import ContainerError, OptionError, TargetError
+from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, format_key
 
 SHARD_SIZE = 1_000_000_000  # bytes
@@ -178,7 +177,7 @@ class ShardWriter(Writer):
         fields = {}
         for name, length, crc, offset in placed.fields:
             payload = data[offset - placed.start : offset - placed.start + length] if offset >= placed.start else b""
-            if len(payload) != length or google_crc32c.value(payload) != crc:
+            if len(payload) != length or crc32c(payload) != crc:
                 return False
             fields[name] = payload
         fields.pop("", None)

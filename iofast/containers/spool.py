@@ -15,11 +15,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-import google_crc32c
-
 from iofast.containers.base import Description
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard, check_split_name
 from iofast.errors import ContainerError
+from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, ImageInfo, check_field, format_key
 from iofast.strips import STRIPS, raw_length, spans, strip_bounds
 
@@ -70,7 +69,7 @@ class Spool:
         self.last = []
         entries, strips, identity = [], [], []
         for name in sorted(fields):
-            length, crc = len(fields[name]), google_crc32c.value(fields[name])
+            length, crc = len(fields[name]), crc32c(fields[name])
             self.last.append((name, length, crc))
             entries.append(_FIELD.pack(self._slots.setdefault(name, len(self._slots)), length, crc))
             strips += [strip_checks(name, fields[name], info)] if name in RAW_FIELDS else []
@@ -150,7 +149,7 @@ def strip_checks(field: str, payload: bytes, info: ImageInfo) -> bytes:
     if len(payload) != raw_length(field, width, height):
         return bytes(_STRIPS.size)
     strips = (spans(field, width, height, *pairs) for pairs in itertools.pairwise(strip_bounds(height)))
-    return _STRIPS.pack(*(google_crc32c.value(b"".join(payload[a:b] for a, b in parts)) for parts in strips))
+    return _STRIPS.pack(*(crc32c(b"".join(payload[a:b] for a, b in parts)) for parts in strips))
 
 
 def _check_info(fields: Mapping[str, bytes], info: ImageInfo) -> None:
