@@ -79,14 +79,14 @@ def open_shards(paths: Sequence[str], name: str) -> Reader:
     """Open tar shards, in this order, as one set; `name` is what messages call it.
 
     Where they are all the shards of a set that iofast wrote, that set is opened, with its classes, splits and
-    checksums. Otherwise they are indexed once; see `source.tar.ForeignTarReader`.
+    checksums. Otherwise they are indexed once; see `source.tar.WebDatasetReader`.
     """
     own = set_of(paths)
     if own is not None:
         return _SETS[own.suffix](own)
-    from iofast.source.tar import ForeignTarReader  # Pillow and the cache cost start-up time, for foreign shards only
+    from iofast.source.tar import WebDatasetReader  # Pillow and the cache cost start-up time, for foreign shards only
 
-    return ForeignTarReader(paths, name)
+    return WebDatasetReader(paths, name)
 
 
 def open_writer(

@@ -108,7 +108,8 @@ def test_a_target_that_is_taken(tmp_path: Path) -> None:
         with pytest.raises(TargetError, match="exists already"):
             ShardTarget(tmp_path / "x.tar", ".tar").acquire()
         (tmp_path / name).unlink()
-    (tmp_path / "xy-000000.tar").touch()  # another name
+    for name in ("xy-000000.tar", "x-y.tar.manifest", "x-y-val-000000.tar"):  # other names
+        (tmp_path / name).touch()
     with ShardTarget(tmp_path / "x.tar", ".tar") as target:
         target.discard()
 

@@ -22,7 +22,7 @@ from iofast import FastDataset, open_reader
 from iofast.errors import ContainerError, IofastError, SourceError
 from iofast.record import Record
 from iofast.source import tar_index
-from iofast.source.tar import ForeignTarReader
+from iofast.source.tar import WebDatasetReader
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ def test_names_as_webdataset_reads_them(tmp_path: Path, kind: int) -> None:
     members = [(name, data) for name, data in AWKWARD if kind != tarfile.USTAR_FORMAT or len(name) != 154]
     path = foreign(tmp_path / "x.tar", members, kind)
     assert records(path) == theirs(path)
-    with ForeignTarReader([path], "x") as reader:
+    with WebDatasetReader([path], "x") as reader:
         assert reader.left_out == 1  # `no-dot`
         assert reader.locate(np.arange(1), "cls").label.tolist() == [7]
 
@@ -125,7 +125,7 @@ def test_what_is_no_file_is_skipped(tmp_path: Path) -> None:
 
 def test_fields_that_cannot_be_named_are_counted(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"})
-    with ForeignTarReader([path], "x") as reader:
+    with WebDatasetReader([path], "x") as reader:
         assert list(reader) == [Record("a", {"jpg": b"1"})]
         assert reader.left_out == 3
 

@@ -150,20 +150,16 @@ class ShardTarget(Target):
 
     def __init__(self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False) -> None:
         super().__init__(path, overwrite=overwrite)
-        self._shards = re.compile(
-            re.escape(stem_of(self.path.name, suffix)) + r"(-[0-9A-Za-z_-]+)?-\d+" + re.escape(suffix)
-        )
+        self._stem, self._suffix = stem_of(self.path.name, suffix), suffix
 
     def check_free(self) -> None:
         """Raise `TargetError` if a set, a file, or shards of the same names stand in the set's place."""
         super().check_free()
         if self.overwrite:
             return
-        taken = [self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX]
-        with os.scandir(self.path.parent) as entries:
-            found = sorted(entry.name for entry in entries if entry.name in taken or self._shards.fullmatch(entry.name))
-        if found:
-            where = self.path.with_name(found[0])
+        found = next(self._taken(sorted(os.listdir(self.path.parent))), None)
+        if found is not None:
+            where = self.path.with_name(found)
             raise TargetError(f"{where} exists already: choose another name than {self.path.name}, or --overwrite it")
 
     def publish(self, names: Mapping[str, str] | Sequence[str] | None = None, replaced: Sequence[str] = ()) -> None:
@@ -179,6 +175,16 @@ class ShardTarget(Target):
                 f"{self.path.with_name(strange[0])} exists already and is no part of {self.path}: move it"
             )
         super().publish(names, old)
+
+    def _taken(self, names: Sequence[str]) -> Iterator[str]:
+        """The files that are, or may be, of a set of this name; `train-val-000000.tar` may be of `train-val.tar`."""
+        sidecars = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
+        shard = re.compile(re.escape(self._stem) + r"(-[0-9A-Za-z_-]+)?-\d+" + re.escape(self._suffix))
+        longer = [stem_of(name, self._suffix + MANIFEST_SUFFIX) for name in names if name.endswith(MANIFEST_SUFFIX)]
+        others = tuple(f"{stem}-" for stem in longer if len(stem) > len(self._stem))
+        for name in names:
+            if name in sidecars or (shard.fullmatch(name) and not name.startswith(others)):
+                yield name
 
     def _replaced(self) -> list[str]:
         """The manifest that is there, then the files that go with it."""

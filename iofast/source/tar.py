@@ -17,7 +17,7 @@ from iofast.record import IMAGE_FIELDS, RAW_FIELDS
 from iofast.source.tar_index import NOWHERE, TarIndex, open_tar_index, reopen_tar_index
 
 
-class ForeignTarReader(FilesReader):
+class WebDatasetReader(FilesReader):
     """Random access to the records of tar shards, in the order of `paths`; `name` is what messages call them.
 
     The first opening reads the headers of all members; the result is kept in the cache folder
