@@ -252,3 +252,19 @@ def test_the_loader_gives_the_same_batches_as_from_lmdb(tmp_path: Path) -> None:
         loader = FastLoader(dataset, transform=[T.RandomResizedCrop(32)], **options)  # type: ignore[arg-type]
         batches.append([(b["image"].numpy().tobytes(), b["label"].tolist(), b["index"].tolist()) for b in loader])
     assert batches[0] == batches[1] == batches[2] == batches[3]
+
+
+@pytest.mark.parametrize("field", ["rgb", "yuv"])
+def test_raw_pixels_are_those_of_lmdb(tmp_path: Path, field: str) -> None:
+    found = []
+    for path in (tmp_path / "x.lmdb", tmp_path / "x.tar"):
+        with open_writer(path) if path.suffix == ".lmdb" else open_writer(path, shard_size=20_000) as writer:
+            for i in range(12):
+                size = 3 * 40 * 30 if field == "rgb" else 40 * 30 * 3 // 2
+                data = random.Random(i).randbytes(size)
+                writer.write({field: data, "json": {"width": 40, "height": 30}, "cls": i})
+        dataset = FastDataset(path)
+        loader = FastLoader(dataset, batch_size=4, seed=2, transform=[T.RandomResizedCrop(16)], num_workers=2)
+        found.append([np.asarray(dataset[3][0]).tobytes(), *(images.numpy().tobytes() for images, _ in loader)])
+    assert found[0] == found[1]
+    assert len(list(tmp_path.glob("x-*.tar"))) > 2

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Failures, Located, Payloads, Reader
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import ABSENT, IndexView, Rows, Stamp
+from iofast.containers.index import ABSENT, IndexView, Rows, Stamp, raw_fields
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import MANIFEST_KEY, LmdbWriter, index_key
 from iofast.containers.manifest import Manifest

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Located
-from iofast.containers.index import ABSENT, IndexView, Stamp
+from iofast.containers.index import ABSENT, IndexView, Stamp, raw_fields
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.containers.rows import columns, field_numbers
@@ -118,7 +118,7 @@ class _Opened:
                 raise ContainerError(f"{path} was replaced by another dataset since it was opened")
             _check_shard(manifest, paths[number], number, status)
 
-        self.files = OpenFiles(paths, check)
+        self.files = OpenFiles(paths, check, raw=bool(raw_fields(manifest.fields)))
         self._sizes = np.array([shard.size for shard in manifest.shards] or [0], np.uint64)
         self._path = path
 
