@@ -1,6 +1,7 @@
 """The command `iofast`: finds the command, turns errors into one line and an exit status.
 
-0 done · 1 failed · 2 wrong usage · 3 done, but some images failed · 130 interrupted with Ctrl-C.
+0 done · 1 failed · 2 wrong usage · 3 done, but some images failed · 4 the monitor's verdict is one of --fail-on ·
+130 interrupted with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ examples:
   iofast pack ./images out.lmdb --dry-run        what that would take, without writing
   iofast info out.lmdb                           what is in it
   iofast bench out.lmdb                          how fast it loads here, and what the time goes into
+  iofast monitor                                 does training wait for its data, and why?
+  iofast monitor -- python train.py              the same, of a program that it starts
   iofast doctor                                  what this machine has, and what it lacks
 
 `iofast COMMAND --help` explains a command with examples.

@@ -79,6 +79,8 @@ class Looks:
 
     samples: int
     shares: dict[Doing, float]
+    cpu_s: float | None = None  # the thread's own time on a processor, exact where shares are samples,
+    runnable_s: float | None = None  # and waiting for one; both are RUNNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,16 @@ class Window:
     """A short stretch with one reading of the device: the narrower, the tighter what the two shares say together.
 
     `wait_low` and `wait_high` are bounds of the share that the training thread waited for its loader, `idle` is the
-    share that the device ran nothing (None: no device can be seen).
+    share that the device ran nothing (None: no device can be seen). Where `looks` and `doing` say how many samples of
+    the training thread fell into the window and what they saw, the bounds are drawn from these instead.
     """
 
     seconds: float
     wait_low: float
     wait_high: float
     idle: float | None
+    looks: int = 0
+    doing: dict[Doing, float] = field(default_factory=dict)  # shares of `looks`
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ class ProcessFigures:
     write_bytes: int | None
     major_faults: int | None
     threads: int
+    numa_node: int | None = None  # of the processor that it last ran on
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,7 @@ class SystemFigures:
     page_cache: int | None
     disk_read_bytes: int | None  # of all disks
     disk_busy: float | None  # of the busiest
+    numa_nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +168,7 @@ class DeviceFigures:
     mig: bool = False
     jpeg_busy: float | None = None
     numa_node: int | None = None
+    capability: tuple[int, int] | None = None  # CUDA's: (8, 0) for an A100
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +192,8 @@ class StackFigures:
     syncs: tuple[SyncSite, ...] = ()
     single_tensor_optimizer: bool = False  # an optimiser that launches per parameter was seen
     anomaly_detection: bool = False
+    convolutions: bool = False  # torch/nn/modules/conv.py was seen
+    compiled: bool = False  # torch/_dynamo or torch/_inductor was seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +218,9 @@ class LoaderFigures:
     stages: dict[str, float]  # seconds of work by stage: read, decode, transfer
     failed: int = 0
     live: bool = True
+    steps: int = 0  # that `step_s` is the mean of: the first batch of an epoch ends none
+    device_step_s: float | None = None  # device time of steps that `exposed_s` is a part of: it comes some steps later
+    epoch_start_s: float = 0.0  # waited for first batches of epochs, in neither `wait_s` nor `step_s`
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,3 +241,4 @@ class Snapshot:
     dataset_paths: tuple[str, ...] = ()  # open files of the workers, folders of them: for advice
     notes: tuple[str, ...] = ()  # one line for each thing that could not be looked at, and what would allow it
     peers: dict[int, float] = field(default_factory=dict)  # other ranks on this machine: waiting share by rank
+    file_bytes: int | None = None  # median size of the images that workers were seen to have open

@@ -1,0 +1,104 @@
+"""Does `iofast monitor` judge rightly? A labelled suite of small training programs with known bottlenecks and stalls.
+
+    python -m benchmarks.bench_verdict [--suite tune|final] [--only NAME] [--seconds 20] [--resume] [--output FILE]
+
+Each program of benchmarks/verdicts/programs.py runs twice: watched by a monitor that knows nothing but its pid, and
+with `iofast.watch` inside. The device is simulated by a process with a timed queue, which publishes its busy time
+through a stand-in NVML. The true stall follows from the recorded timelines. Thresholds were tuned on the suite "tune";
+"final", with other sizes, seeds and kinds, is scored once. With --resume what ran before is only judged again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from benchmarks import measure
+from benchmarks.verdicts import score
+from benchmarks.verdicts.programs import SUITES
+from benchmarks.verdicts.suite import Place, Run
+from tests.nvml import build
+
+
+def runs(place: Place, only: Sequence[str]) -> list[Run]:
+    """All programs of the suite, outside and inside in turn."""
+    chosen = [program for program in SUITES[place.suite] if not only or program.name in only]
+    found = []
+    with tqdm(total=2 * len(chosen), unit=" runs", disable=not sys.stderr.isatty()) as bar:
+        for program in chosen:
+            for inside in (False, True):
+                bar.set_description(program.name)
+                found.append(place.run(program, inside=inside))
+                bar.update()
+    return found
+
+
+def part(scored: Sequence[score.Scored], *, inside: bool) -> str:
+    """What came of the runs inside, or of those outside."""
+    rows = [
+        (what, wanted, found, "yes" if met else "**no**")
+        for what, wanted, found, met in score.asked(scored, inside=inside)
+    ]
+    return f"""## {"Inside" if inside else "Outside"}
+
+{measure.table(("", "asked", "found", "met"), rows)}
+
+{score.confusion(scored)}
+
+{score.causes(scored)}
+
+{score.programs(scored)}
+"""
+
+
+def page(suite: str, found: Sequence[Run], seconds: float) -> str:
+    """Figures, confusion matrices, and a line for each program."""
+    ran = [run for run in found if run.seen is not None]
+    parts = []
+    for inside in (False, True):
+        scored = [score.score(run) for run in ran if run.inside is inside]
+        if scored:
+            parts.append(part(scored, inside=inside))
+    loud = max((run.others for run in ran), default=0.0)
+    skipped = sorted({f"- {run.program.name} did not run: {run.skipped}" for run in found if run.skipped})
+    used = statistics.median(run.seen.cpu_s / ((run.seen.until - run.seen.since) / 1e9) for run in ran if run.seen)
+    return f"""# Does the monitor judge rightly?
+
+Suite "{suite}": {len({run.program.name for run in ran})} programs, each watched for {seconds:.0f} s. A stall is the
+share of training time in which the device was idle while training was in next(), from the recorded timelines.
+
+{chr(10).join(parts)}
+{measure.machine()}
+- The monitor used {used:.1%} of one core in the median run (its child processes apart); other programs used
+  {statistics.median(run.others for run in ran):.0%} of the processors in the median run and {loud:.0%} in the worst
+{chr(10).join([*skipped, f"- Command: `python -m benchmarks.bench_verdict --suite {suite}`"])}
+"""
+
+
+def main() -> None:
+    parser = measure.parser(__doc__, photos=False)
+    parser.add_argument("--suite", choices=SUITES, default="tune")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
+    parser.add_argument("--seconds", type=float, default=20.0, help="that each program is watched")
+    parser.add_argument("--resume", action="store_true", help="keep the runs that are there, and judge them again")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "iofast-verdicts")
+    parser.add_argument("--repeats", type=int, default=2, help="of a run while other programs used over a tenth")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
+    if not arguments.resume:
+        shutil.rmtree(folder / arguments.suite, ignore_errors=True)
+    (folder / "nvml").mkdir(parents=True, exist_ok=True)
+    place = Place(arguments.suite, folder, build(folder / "nvml"), arguments.seconds, arguments.repeats)
+    found = runs(place, arguments.only)
+    name = "verdict" if arguments.suite == "final" else f"verdict-{arguments.suite}"
+    measure.publish(name, page(arguments.suite, found, arguments.seconds), arguments.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Datasets whose samples cost something known, and where they come from."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import struct
+import tarfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch.utils.data import Dataset
+
+from benchmarks.verdicts.programs import Program
+
+PICTURES: Final = 48
+_SIZE: Final = (800, 600)
+_BLOB: Final = 1 << 20  # bytes of a sample on the slow disk
+_BURST: Final = 8  # batches; one of them costs as much as ten
+_FOLDERS: Final = 4
+_PINNING_S: Final = 0.05
+
+
+def pictures(folder: Path) -> list[Path]:
+    """JPEG files of 800 x 600 with as much detail as photographs have; made once."""
+    paths = [folder / f"class{n % _FOLDERS}" / f"{n:03}.jpg" for n in range(PICTURES)]
+    for number, path in enumerate(paths):
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        random = np.random.default_rng(number)
+        coarse = Image.fromarray(random.integers(0, 256, (38, 50, 3), np.uint8)).resize(_SIZE, Image.Resampling.BICUBIC)
+        noise = random.integers(-12, 13, (*_SIZE[::-1], 3))
+        pixels = np.clip(np.asarray(coarse) + noise, 0, 255).astype(np.uint8)
+        part = path.with_suffix(".part")
+        Image.fromarray(pixels).save(part, "JPEG", quality=90)
+        part.rename(path)
+    return paths
+
+
+def blobs(folder: Path) -> list[Path]:
+    """Files to be read from the disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{n:02}.bin" for n in range(16)]
+    for path in paths:
+        if not path.exists():
+            path.write_bytes(os.urandom(_BLOB))
+    os.sync()  # what is not on the disk yet cannot be dropped from the cache
+    return paths
+
+
+def shard(folder: Path) -> Path:
+    """A tar of pictures and labels, as webdataset reads it."""
+    path = folder / "shard.tar"
+    if not path.exists():
+        part = folder / "shard.part"
+        with tarfile.open(part, "w") as tar:
+            for number, picture in enumerate(pictures(folder / "pictures")):
+                for suffix, value in (("jpg", picture.read_bytes()), ("cls", b"%d" % (number % _FOLDERS))):
+                    member = tarfile.TarInfo(f"{number:03}.{suffix}")
+                    member.size = len(value)
+                    tar.addfile(member, io.BytesIO(value))
+        part.rename(path)
+    return path
+
+
+class Samples(Dataset[tuple[torch.Tensor, int]]):
+    """Small images; what they cost beyond that is the subclass's."""
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        self.program, self.folder = program, folder
+        self.item_s = program.cost_s / program.batch
+
+    def __len__(self) -> int:
+        return self.program.batches * self.program.batch
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        return torch.zeros(3, 32, 32, dtype=torch.uint8), index % 10
+
+
+class Sleeping(Samples):
+    """A storage that answers late: each sample takes its time, and no processor."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        time.sleep(self.item_s)
+        return super().__getitem__(index)
+
+
+class Bursting(Samples):
+    """One batch in eight takes ten times as long."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        time.sleep(self.item_s * (10 if index // self.program.batch % _BURST == 0 else 1))
+        return super().__getitem__(index)
+
+
+class Decoding(Samples):
+    """JPEG files, decoded and resized by Pillow."""
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        super().__init__(program, folder)
+        self.paths = pictures(folder / "pictures")
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        with Image.open(self.paths[index * 7 % PICTURES]) as image:
+            small = image.convert("RGB").resize((64, 64))
+        return torch.from_numpy(np.array(small)), index % 10
+
+
+class OnDisk(Samples):
+    """Files that are not in the page cache."""
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        super().__init__(program, folder)
+        self.paths = blobs(folder / "blobs")
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        with self.paths[index * 5 % len(self.paths)].open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            data = file.read(_BLOB)
+        return super().__getitem__(data[0])
+
+
+class Stored(Samples):
+    """A server behind a socket, as an object store is: store.py."""
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        super().__init__(program, folder)
+        self._connection: socket.socket | None = None
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        if self._connection is None:  # one for each worker
+            self._connection = socket.create_connection(("127.0.0.1", int((self.folder / "port").read_text())))
+        self._connection.sendall(struct.pack("<d", self.item_s))
+        left = struct.unpack("<I", self._connection.recv(4, socket.MSG_WAITALL))[0]
+        data = self._connection.recv(left, socket.MSG_WAITALL)
+        return super().__getitem__(data[0])
+
+
+class Listed(Samples):
+    """Samples of many Python objects each: cheap to make, and costly to hand from process to process."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        image, _ = super().__getitem__(index)
+        return image, [float(number) for number in range(int(8e6 * self.item_s))]
+
+
+class Large(Samples):
+    """Samples of 1 MB: cheap to make, costly to copy."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        return torch.zeros(1 << 20, dtype=torch.uint8), index % 10
+
+
+def collate_lists(samples: list[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor, list[Any]]:
+    """Stack the images, and leave the lists as they are."""
+    return torch.stack([image for image, _ in samples]), [label for _, label in samples]
+
+
+class PaddingCollate:
+    """A collate function in plain Python that takes `seconds` of a processor."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, samples: list[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor, NDArray[np.int64]]:
+        until = time.thread_time() + self.seconds
+        rows: list[list[int]] = []
+        while time.thread_time() < until:
+            rows = [[*row.tolist(), 0] for image, _ in samples for row in image[0]]
+        return torch.stack([image for image, _ in samples]), np.array(rows)
+
+
+class PinnedBatch:
+    """A batch whose copy into pinned memory takes `_PINNING_S` of a processor."""
+
+    def __init__(self, samples: list[tuple[torch.Tensor, Any]]) -> None:
+        self.images = torch.stack([image for image, _ in samples])
+
+    def pin_memory(self) -> PinnedBatch:
+        copy = torch.empty_like(self.images)
+        until = time.thread_time() + _PINNING_S
+        while time.thread_time() < until:
+            copy.copy_(self.images)
+        self.images = copy
+        return self
+
+
+def slow_start(seconds: float, _worker: int) -> None:
+    """What a worker does before its first sample: opens an index, imports, connects."""
+    time.sleep(seconds)
+
+
+KINDS: Final = {
+    "nothing": Samples,
+    "start": Samples,
+    "sleep": Sleeping,
+    "burst": Bursting,
+    "decode": Decoding,
+    "disk": OnDisk,
+    "store": Stored,
+    "collate": Samples,
+    "pickle": Listed,
+    "copy": Large,
+}

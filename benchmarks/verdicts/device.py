@@ -1,0 +1,133 @@
+"""The simulated device: runs launches one after the other, each for the time it was given, and publishes its busy time.
+
+    python -m benchmarks.verdicts.device FOLDER [--period US]
+
+A launch starts when the one before it has ended, or when it was launched if that was later, and ends its duration after
+that: the timeline follows from the launches alone, however late this process is woken. What is late is only that others
+hear of it. `FOLDER/busy.bin` gets the timeline, pairs of monotonic nanoseconds; `FOLDER/ring.bin` is what the stand-in
+NVML reads: the busy share of each period.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import mmap
+import os
+import struct
+import sys
+import time
+from array import array
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from benchmarks.verdicts.shared import CLOSING, COMPLETED, HOST, LAUNCHED, READY, WAITERS, Shared
+
+PERIOD_US: Final = 20_000
+_RING: Final = 1024  # samples
+_ENTRY: Final = struct.Struct("<QII")
+_HEAD: Final = struct.Struct("<8sIIQ")
+
+
+class Ring:
+    """The samples that the stand-in NVML reads."""
+
+    def __init__(self, path: Path, period_us: int) -> None:
+        path.write_bytes(_HEAD.pack(b"NVMLRING", _RING, period_us, 0).ljust(_HEAD.size + _RING * _ENTRY.size, b"\0"))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        self.count = 0
+
+    def add(self, end_us: int, busy: float) -> None:
+        """One period that ended at `end_us` of the wall clock."""
+        percent = min(100, max(0, round(100 * busy)))
+        _ENTRY.pack_into(self._map, _HEAD.size + self.count % _RING * _ENTRY.size, end_us, percent, 0)
+        self.count += 1
+        struct.pack_into("<Q", self._map, 16, self.count)
+
+
+class Timeline:
+    """The busy intervals, and the periods that are full."""
+
+    def __init__(self, ring: Ring, period_us: int) -> None:
+        self.busy = array("Q")
+        self._ring, self._period = ring, 1000 * period_us
+        self._recent: deque[tuple[int, int]] = deque()
+        self._to_wall = time.time_ns() - time.monotonic_ns()
+        self.boundary = time.monotonic_ns() + self._period
+
+    def add(self, start: int, end: int) -> None:
+        """The device is, or will be, busy from `start` to `end`."""
+        self._recent.append((start, end))
+        if self.busy and self.busy[-1] == start:
+            self.busy[-1] = end
+        else:
+            self.busy.extend((start, end))
+
+    def publish(self, now: int) -> None:
+        """Add the samples of all periods that have ended."""
+        while self.boundary <= now:
+            since, until = self.boundary - self._period, self.boundary
+            busy = sum(max(0, min(end, until) - max(start, since)) for start, end in self._recent)
+            self._ring.add((until + self._to_wall) // 1000, busy / self._period)
+            while self._recent and self._recent[0][1] <= until:
+                self._recent.popleft()
+            self.boundary += self._period
+
+
+def run(folder: Path, period_us: int) -> None:
+    """Until the host closes the queue or ends."""
+    shared = Shared(folder / "queue.bin")
+    timeline = Timeline(Ring(folder / "ring.bin", period_us), period_us)
+    words, end, done = shared.words, 0, 0
+    words[READY] = 1
+    while _host_lives(words[HOST]):
+        now = time.monotonic_ns()
+        timeline.publish(now)
+        if words[LAUNCHED] == done:
+            if words[CLOSING]:
+                break
+            shared.wait(LAUNCHED, done, max(0.0, (timeline.boundary - now) / 1e9))
+            continue
+        slot = shared.slot(done)
+        start = max(end, words[slot])
+        end = start + words[slot + 1]
+        if end > start:
+            timeline.add(start, end)
+        while (now := time.monotonic_ns()) < end:
+            timeline.publish(now)
+            time.sleep((min(end, timeline.boundary) - now) / 1e9)
+        words[slot + 2] = end
+        done += 1
+        words[COMPLETED] = done
+        if words[WAITERS]:
+            shared.wake(COMPLETED)
+    with (folder / "busy.part").open("wb") as file:
+        timeline.busy.tofile(file)
+    (folder / "busy.part").rename(folder / "busy.bin")
+
+
+def _host_lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--period", type=int, default=PERIOD_US, help="microseconds of a utilisation sample")
+    arguments = parser.parse_args()
+    if os.fork():  # a device is no child of the training process, which a monitor looks through
+        sys.exit()
+    os.setsid()
+    with contextlib.suppress(OSError):
+        os.nice(-15)  # a device does not wait for a processor
+    run(arguments.folder, arguments.period)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""A monitor at work on one program: watches from outside and keeps what it saw, so that it can be judged again.
+
+    python -m benchmarks.verdicts.judge PID --seconds 20 --output FILE
+
+A process of its own, because the stand-in NVML is found by its environment. `FILE` gets an `Observation` as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.verdicts import kept
+from iofast.monitor.find import job_of
+from iofast.monitor.probe.nvml import NvmlProbe
+from iofast.monitor.probe.proc import JobEnded
+from iofast.monitor.snapshot import Snapshot
+from iofast.monitor.watching import Watch, WatchOptions
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was seen between two monotonic times (nanoseconds), and the processor time that seeing it took."""
+
+    since: int
+    until: int
+    snapshots: tuple[Snapshot, ...]
+    cpu_s: float
+
+
+def observe(pid: int, seconds: float) -> Observation:
+    """Watch the process `pid` for that long, or until it ends."""
+    watch = Watch(job_of(pid), WatchOptions(), NvmlProbe.open())
+    since, used = time.monotonic_ns(), time.process_time()
+    until, snapshots = since, []
+    try:
+        while until < since + 1e9 * seconds:
+            snapshots.append(watch.interval())
+            until = time.monotonic_ns()
+    except JobEnded:
+        pass
+    finally:
+        watch.close()
+    return Observation(since, until, tuple(snapshots), time.process_time() - used)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pid", type=int)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    seen = observe(arguments.pid, arguments.seconds)
+    arguments.output.write_text(json.dumps(kept.plain(seen)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""The loader of a program, and what stands round it: a thread that pins, a group with a quota."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from benchmarks import slow_device
+from benchmarks.verdicts import data
+from benchmarks.verdicts.programs import Program
+
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_DISK_BYTES_PER_S: Final = 60 << 20
+_START_S: Final = 0.5  # of a worker, in the programs of load "start"
+_COPIES: Final = 150  # of each picture, for loaders that want an epoch of files
+
+
+class UnavailableError(RuntimeError):
+    """This machine cannot run the program; says why."""
+
+
+def loader_of(program: Program, folder: Path) -> Iterable[Any]:
+    """The loader that training iterates over; its files lie in `folder`."""
+    if program.loader == "fast":
+        return _fast(program, folder)
+    if program.loader == "webdataset":
+        return _webdataset(program, folder)
+    dataset = data.KINDS[program.load](program, folder)
+    if program.load == "copy":
+        _pretend_accelerator()
+    return _torch(program, dataset)
+
+
+def idle_loader(program: Program, folder: Path) -> Iterable[Any]:
+    """A cheap loader beside the one that the program is about."""
+    cheap = replace(program, load="nothing", workers=1, persistent=True, start="fork", prefetch=2)
+    return _torch(cheap, data.Samples(cheap, folder))
+
+
+def _torch(program: Program, dataset: data.Samples) -> DataLoader[Any]:
+    collate: Any = None
+    if program.load == "collate":
+        collate = data.PaddingCollate(program.cost_s)
+    elif program.load == "pickle":
+        collate = data.collate_lists
+    elif program.load == "copy":
+        collate = data.PinnedBatch
+    parallel: dict[str, Any] = {"pin_memory": program.load == "copy"}
+    if program.workers:
+        parallel |= {
+            "prefetch_factor": program.prefetch,
+            "persistent_workers": program.persistent,
+            "multiprocessing_context": multiprocessing.get_context(program.start),
+        }
+        if program.load == "start":
+            parallel["worker_init_fn"] = functools.partial(data.slow_start, _START_S)
+    return DataLoader(dataset, program.batch, num_workers=program.workers, collate_fn=collate, **parallel)
+
+
+def _fast(program: Program, folder: Path) -> Iterable[Any]:
+    from iofast import FastDataset, FastLoader
+    from iofast import transforms as T
+
+    many = folder / f"many{_COPIES}"
+    if not many.exists():
+        part = many.with_suffix(".part")
+        for path in data.pictures(folder / "pictures"):
+            (part / path.parent.name).mkdir(parents=True, exist_ok=True)
+            for copy in range(_COPIES):
+                with contextlib.suppress(FileExistsError):
+                    os.link(path, part / path.parent.name / f"{path.stem}-{copy}.jpg")
+        part.rename(many)
+    transform = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
+    return FastLoader(FastDataset(many), program.batch, shuffle=True, transform=transform, num_workers=program.workers)
+
+
+def _webdataset(program: Program, folder: Path) -> Iterable[Any]:
+    try:
+        import webdataset
+    except ImportError:
+        raise UnavailableError("webdataset is not installed") from None
+    samples = webdataset.WebDataset(str(data.shard(folder)), shardshuffle=False).repeat()
+    pairs = samples.map(_decoded)
+    return webdataset.WebLoader(pairs, batch_size=program.batch, num_workers=program.workers)  # type: ignore[no-any-return]
+
+
+def _decoded(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
+    import io
+
+    from PIL import Image
+
+    with Image.open(io.BytesIO(sample["jpg"])) as image:
+        small = image.convert("RGB").resize((64, 64))
+    return torch.from_numpy(np.array(small)), int(sample["cls"])
+
+
+def _pretend_accelerator() -> None:
+    """Make torch believe in a GPU, so that its own pin thread runs; data.Pinned says what pinning a batch costs."""
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.set_device_index = lambda _index: None
+
+
+@contextlib.contextmanager
+def surroundings(program: Program, folder: Path) -> Iterator[None]:
+    """What the system does to this process and its workers while the block runs.
+
+    Raises UnavailableError where it cannot be had.
+    """
+    with contextlib.ExitStack() as stack:
+        if program.extra == "one-core":
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        elif program.extra == "quota":
+            stack.enter_context(_quota(1.0))
+        if program.load == "disk":
+            data.blobs(folder / "blobs")
+            try:
+                stack.enter_context(slow_device.limited(folder / "blobs", _DISK_BYTES_PER_S))
+            except slow_device.SlowDeviceError as error:
+                raise UnavailableError(str(error)) from None
+        if program.load == "store":
+            (folder / "port").unlink(missing_ok=True)
+            server = subprocess.Popen([sys.executable, "-m", "benchmarks.verdicts.store", str(folder)])
+            stack.callback(server.wait)
+            stack.callback(server.terminate)
+            while not (folder / "port").exists():
+                time.sleep(0.02)
+        yield
+
+
+@contextlib.contextmanager
+def _quota(cores: float) -> Iterator[None]:
+    """A control group of this process's own that may use `cores` processors."""
+    version1 = (_GROUPS / "cpu" / "cpu.cfs_quota_us").parent
+    parent = version1 if version1.exists() else _GROUPS
+    group = parent / f"iofast-verdict-{os.getpid()}"
+    try:
+        group.mkdir()
+        if parent is version1:
+            (group / "cpu.cfs_quota_us").write_text(str(int(100_000 * cores)))
+        else:
+            (group / "cpu.max").write_text(f"{int(100_000 * cores)} 100000")
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        raise UnavailableError(f"no control group with a quota can be made (are you root?): {error}") from None
+    try:
+        yield
+    finally:
+        (parent / "cgroup.procs").write_text(str(os.getpid()))
+        for _ in range(100):  # until the workers have ended
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.05)

@@ -1,0 +1,249 @@
+"""A training process of the suite.
+
+    python -m benchmarks.verdicts.program NAME --folder DIR [--suite tune] [--seconds 20] [--inside]
+
+It warms up, says so (`DIR/ready`), trains for that long, and writes when training was in next(): `DIR/timeline.json`.
+With --inside it iterates over `iofast.watch(loader)`, whose clock is the simulated device's. Status 77: this machine
+cannot run it; one line says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.verdicts import loaders
+from benchmarks.verdicts.host import Cuda, Device, Network
+from benchmarks.verdicts.programs import SUITES, Program, find
+from iofast import watch
+from iofast.stall import Meter, StallClock
+
+UNAVAILABLE: Final = 77
+_MEASURING_S: Final = 3.0
+_SETTLING_S: Final = 1.5
+_LAUNCHING_S: Final = 0.001  # device seconds a step while the loader is being measured
+_CHECKPOINT: Final = 12_000_000  # floats
+_ACCUMULATED: Final = 8  # batches
+
+
+class Waits:
+    """An iterable of batches that notes when training was in next(), and when an epoch began."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = loader
+        self.next: list[tuple[int, int]] = []
+        self.starts: list[tuple[int, int]] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        begin = self.next[-1][0] if self.next else time.monotonic_ns()
+        since = time.monotonic_ns()
+        batches = iter(self.loader)
+        self.next.append((since, time.monotonic_ns()))
+        first = True
+        while True:
+            since = time.monotonic_ns()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.next.append((since, time.monotonic_ns()))
+            if first:
+                self.starts.append((begin, time.monotonic_ns()))
+                first = False
+            yield batch
+
+
+class Training:
+    """One program at work."""
+
+    def __init__(self, program: Program, folder: Path, files: Path, *, inside: bool) -> None:
+        self.program, self.folder = program, folder
+        self.device: Device | None = None
+        if program.device:
+            self.device = Device(folder, depth=program.depth, spin=program.spin, period_us=program.period_us)
+        self.files, self.inside = files, inside
+        self.computes(program.step_s if not program.compute else _LAUNCHING_S)
+        self.phases: list[tuple[str, int, int]] = []
+        self.steps = 0
+        self.small = torch.ones(64)
+        self.square = torch.rand(192, 192)
+
+    def run(self, seconds: float) -> None:
+        """Warm up, train for `seconds`, and write down what happened."""
+        loader = loaders.loader_of(self.program, self.files)
+        self.beside: Iterator[Any] | None = None
+        if self.program.extra in ("second-loader", "idle-loader"):
+            self.beside = iter(loaders.idle_loader(self.program, self.files))
+            next(self.beside)
+        waits = Waits(self._watched(loader) if self.inside else loader)
+        self.end = sys.maxsize
+        batches = self._warmed_up(waits)
+        self.end = time.monotonic_ns() + int(1e9 * seconds)
+        (self.folder / "ready").write_text(str(time.monotonic_ns()))
+        while time.monotonic_ns() < self.end:
+            self.train_epoch(waits, batches)
+            batches = None
+            if self.program.extra == "validation":
+                self.validate()
+            elif self.program.extra == "checkpoint":
+                self.save_checkpoint()
+        self._write(waits)
+
+    def computes(self, seconds: float) -> None:
+        """From now on a step takes the device so long."""
+        self.step_s = seconds
+        if self.device is None:
+            return
+        looks = self.program.kernels if self.program.wait == "loop" else 1
+        kernels = 1 if self.program.wait == "loop" else self.program.kernels
+        self.network = Network(self.device, seconds / looks, kernels, 0 if looks > 1 else self.program.ops)
+
+    def _watched(self, loader: Iterable[Any]) -> Meter[Any]:
+        meter = watch(loader, name=self.program.name)
+        if self.device is not None:
+            clock = getattr(loader, "clock", meter.clock)
+            info = replace(clock.info, device="cuda:0")
+            if isinstance(getattr(loader, "clock", None), StallClock):
+                clock.device, clock._cuda = "cuda:0", Cuda(self.device)  # FastLoader's own, on a device of another make
+            else:
+                meter.clock = StallClock(info, device="cuda:0", cuda=Cuda(self.device))
+        return meter
+
+    def _warmed_up(self, waits: Waits) -> Iterator[Any]:
+        """An epoch that has begun. Its first seconds measure the loader, so that the device can be told its share."""
+        program = self.program
+        skip = 2 * max(1, program.workers) * program.prefetch + 2
+        measured, since = 0, 0
+        batches = iter(waits)
+        while True:
+            for number, batch in enumerate(batches):
+                self.train_step(batch)
+                now = time.monotonic_ns()
+                if number == skip and not since:
+                    measured, since = 0, now
+                measured += 1
+                if since and now - since > 1e9 * _MEASURING_S:
+                    break
+            else:
+                batches = iter(waits)
+                continue
+            break
+        if program.compute:
+            self.computes((now - since) / (measured - 1) / 1e9 * program.compute)
+        until = time.monotonic_ns() + int(1e9 * _SETTLING_S)
+        while time.monotonic_ns() < until:
+            batch = next(batches, None)
+            if batch is None:
+                batches = iter(waits)
+            else:
+                self.train_step(batch)
+        return batches
+
+    def train_epoch(self, waits: Waits, batches: Iterator[Any] | None) -> None:
+        """One epoch, or what is left of the one that `batches` began."""
+        since = time.monotonic_ns()
+        for batch in waits if batches is None else batches:
+            if self.beside is not None and self.program.extra == "second-loader":
+                begin = time.monotonic_ns()
+                next(self.beside)
+                waits.next.append((begin, time.monotonic_ns()))
+            self.train_step(batch)
+            if time.monotonic_ns() > self.end:
+                break
+        self.phases.append(("training", since, time.monotonic_ns()))
+
+    def train_step(self, batch: Any) -> None:
+        """Forward, backward, and a look at the loss."""
+        if self.device is None:
+            self.train_on_cpu()
+        elif self.program.wait == "loop":
+            self.train_looking(self.network)
+        else:
+            loss = self.network(batch)
+            loss.backward()
+            self.steps += 1
+            if self.program.wait == "step" or (self.program.extra == "accumulate" and self.steps % _ACCUMULATED == 0):
+                loss.item()
+
+    def train_on_cpu(self) -> None:
+        """Matrix products for as long as the step takes."""
+        until = time.thread_time() + self.step_s
+        while time.thread_time() < until:
+            torch.mm(self.square, self.square)
+
+    def train_looking(self, network: Network) -> None:
+        """Losses that the host looks at, one by one, and works with."""
+        for _ in range(self.program.kernels):
+            loss = network(self.small)
+            loss.item()
+            for _ in range(self.program.ops):
+                self.small = self.small.add(1.0)
+
+    def validate(self) -> None:
+        """A second of batches that come late."""
+        since = time.monotonic_ns()
+        for _ in range(20):
+            time.sleep(0.04)
+            if self.device is not None:
+                loss = Network(self.device, 0.01, 1)(None)
+                loss.item()
+        self.phases.append(("validation", since, time.monotonic_ns()))
+
+    def save_checkpoint(self) -> None:
+        """Forty-eight megabytes to the disk."""
+        since = time.monotonic_ns()
+        torch.save({"weights": torch.zeros(_CHECKPOINT)}, self.folder / "checkpoint.pt")
+        self.phases.append(("checkpoint", since, time.monotonic_ns()))
+
+    def _write(self, waits: Waits) -> None:
+        if self.device is not None:
+            self.device.synchronize()
+            self.device.close()
+            while not (self.folder / "busy.bin").exists():
+                time.sleep(0.01)
+        marks = {
+            "next": waits.next,
+            "starts": waits.starts,
+            "training": [(start, end) for name, start, end in self.phases if name == "training"],
+            "phases": self.phases,
+            "device": self.device is not None,
+            "step_s": self.step_s,
+        }
+        (self.folder / "timeline.part").write_text(json.dumps(marks))
+        (self.folder / "timeline.part").rename(self.folder / "timeline.json")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("--suite", choices=SUITES, default="tune")
+    parser.add_argument("--folder", type=Path, required=True, help="a fresh folder for what happened")
+    parser.add_argument("--files", type=Path, help="where the samples are, or are made; by default in --folder")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--inside", action="store_true")
+    arguments = parser.parse_args()
+    program = find(arguments.suite, arguments.name)
+    files = arguments.files or arguments.folder / "files"
+    files.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    try:
+        training = Training(program, arguments.folder, files, inside=arguments.inside)
+        with loaders.surroundings(program, files):
+            training.run(arguments.seconds)
+    except loaders.UnavailableError as error:
+        print(error, file=sys.stderr)
+        return UNAVAILABLE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

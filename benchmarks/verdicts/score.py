@@ -1,0 +1,143 @@
+"""What came of a suite: each run judged against its program, and the figures that are asked of the whole."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.measure import table
+from benchmarks.verdicts.suite import Run
+from iofast.monitor.findings import Bound, Verdict
+from iofast.monitor.thresholds import Thresholds
+from iofast.monitor.verdict import classify
+
+INSIDE_ERROR = 0.03
+WIDEST = 0.40  # bounds of the stall that are wider say nothing
+_ROUNDING = 0.005
+# A program trains for twenty seconds here; the monitor's own 30 s are for steps that nobody counts.
+SHORT = replace(Thresholds(), min_seconds=10.0)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One run and its verdict."""
+
+    run: Run
+    verdict: Verdict
+
+    @property
+    def right(self) -> bool:
+        return self.verdict.bound in self.run.program.bounds
+
+    @property
+    def cause_right(self) -> bool | None:
+        """None where no cause is asked for, or none given because another verdict is right as well."""
+        program = self.run.program
+        if not program.causes or (self.right and self.verdict.bound is not Bound.INPUT):
+            return None
+        return self.verdict.cause in program.causes
+
+    @property
+    def abstained(self) -> bool:
+        stall = self.verdict.stall
+        return self.verdict.bound is Bound.UNKNOWN or stall is None or stall.width > WIDEST
+
+    @property
+    def false_input(self) -> bool:
+        return Bound.INPUT not in self.run.program.bounds and self.verdict.bound is Bound.INPUT
+
+    @property
+    def stall(self) -> float:
+        """The true stall. The start of an epoch is reported apart, but where it is what a program is about."""
+        assert self.run.true is not None
+        return self.run.true.stall if self.run.program.load == "start" else self.run.true.within_epochs
+
+    @property
+    def contained(self) -> bool | None:
+        """Whether the true stall lies within the bounds; None without bounds."""
+        bounds = self.verdict.stall
+        return None if bounds is None else bounds.low - _ROUNDING <= self.stall <= bounds.high + _ROUNDING
+
+    @property
+    def error(self) -> float | None:
+        """By how much the bounds' middle is off."""
+        bounds = self.verdict.stall
+        return None if bounds is None else abs((bounds.low + bounds.high) / 2 - self.stall)
+
+
+def score(run: Run, thresholds: Thresholds = SHORT) -> Scored:
+    """Judge what was seen of a run that was not skipped."""
+    assert run.seen is not None
+    return Scored(run, classify(run.seen.snapshots, thresholds=thresholds))
+
+
+def asked(scored: Sequence[Scored], *, inside: bool) -> list[tuple[str, str, str, bool]]:
+    """(what, asked for, found, met), of the runs inside or of those outside."""
+    count = len(scored)
+    causes = [one.cause_right for one in scored if one.cause_right is not None]
+    false = sum(one.false_input for one in scored)
+    abstained = sum(one.abstained for one in scored)
+    rows = [
+        _share("right verdicts", sum(one.right for one in scored), count, 0.95),
+        _share("right causes", sum(causes), len(causes), 0.90),
+        ("false input-bound", "0", str(false), not false),
+        ("abstentions", "≤ 10 %", f"{abstained} of {count}", abstained <= 0.10 * count),
+    ]
+    if inside:
+        worst = max((one.error for one in scored if one.error is not None), default=0.0)
+        rows.append(("stall, largest error", "≤ 3 points", f"{100 * worst:.1f} points", worst <= INSIDE_ERROR))
+    else:
+        known = [one for one in scored if one.verdict.stall is not None]
+        widths = sorted(one.verdict.stall.width for one in known if one.verdict.stall is not None)
+        rows.append(_share("true stall within the bounds", sum(bool(one.contained) for one in known), len(known), 0.95))
+        middle = statistics.median(widths) if widths else 1.0
+        wide = widths[min(len(widths) - 1, int(0.9 * len(widths)))] if widths else 1.0
+        rows.append(("width, median", "≤ 0.20", f"{middle:.2f}", middle <= 0.20))
+        rows.append(("width, nine of ten", "≤ 0.40", f"{wide:.2f}", wide <= 0.40))
+    return rows
+
+
+def _share(what: str, found: int, count: int, least: float) -> tuple[str, str, str, bool]:
+    return what, f"≥ {100 * least:.0f} %", f"{found} of {count}", count > 0 and found >= least * count
+
+
+def confusion(scored: Sequence[Scored]) -> str:
+    """Rows are what programs were built for, columns what was said."""
+    return _matrix([("/".join(one.run.program.bounds), str(one.verdict.bound)) for one in scored])
+
+
+def causes(scored: Sequence[Scored]) -> str:
+    """The same of causes, of the programs that have one."""
+    pairs = []
+    for one in scored:
+        wanted = one.run.program.causes
+        if wanted and one.cause_right is not None:
+            built = "/".join(wanted) if len(wanted) <= 2 else "any"
+            pairs.append((built, str(one.verdict.cause or f"({one.verdict.bound})")))
+    return _matrix(pairs)
+
+
+def _matrix(pairs: Sequence[tuple[str, str]]) -> str:
+    counts = Counter(pairs)
+    rows, columns = sorted({built for built, _ in pairs}), sorted({said for _, said in pairs})
+    lines = [(built, *(str(counts[built, said] or "") for said in columns)) for built in rows]
+    return table(("built for", *columns), lines)
+
+
+def programs(scored: Sequence[Scored]) -> str:
+    """A line for each program."""
+    lines = []
+    for one in scored:
+        program, true, bounds = one.run.program, one.run.true, one.verdict.stall
+        assert true is not None
+        said = f"{one.verdict.bound}" + (f", {one.verdict.cause}" if one.verdict.cause else "")
+        wrong = "" if one.right and one.cause_right is not False else " ✗"
+        missed = one.error is not None and one.error > INSIDE_ERROR if one.run.inside else not one.contained
+        shown = "–" if bounds is None else f"{bounds.low:.2f} – {bounds.high:.2f}" + (" ✗" if missed else "")
+        idle = "–" if true.idle is None else f"{true.idle:.2f}"
+        lines.append(
+            (program.name, f"{program.stall:.2f}", f"{one.stall:.3f}", f"{true.wait:.2f}", idle, shown, said + wrong)
+        )
+    return table(("program", "built for", "true stall", "waiting", "idle", "bounds", "verdict, cause"), lines)

@@ -1,0 +1,164 @@
+"""Running the programs of a suite, one at a time, each watched from outside and, in a second run, inside as well."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.verdicts import judge, kept, truth
+from benchmarks.verdicts.program import UNAVAILABLE
+from benchmarks.verdicts.programs import Program
+
+READY_S: Final = 60.0  # to import, warm up, and say so
+_AFTER_S: Final = 3.0  # that a program trains on after its monitor has left
+_ROOT: Final = Path(__file__).parents[2]
+QUIET: Final = 0.10  # of the processors' time: who needs more changes which cores are free
+_OBSERVED, _TRUTH, _SKIPPED, _OTHERS = "observed.json", "truth.json", "skipped.txt", "others.txt"
+
+
+class ProgramError(RuntimeError):
+    """A program of the suite, or its monitor, did not end well; the message has its last words."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A program that ran, what was seen of it and what is true. `skipped` says why it could not run here."""
+
+    program: Program
+    inside: bool
+    seen: judge.Observation | None = None
+    true: truth.Truth | None = None
+    skipped: str = ""
+    others: float = 0.0  # of all processors' time, what programs that are not ours used meanwhile
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a suite works: `folder` keeps what was seen, so that a suite that was cut off goes on; `library` is the
+    stand-in NVML."""
+
+    suite: str
+    folder: Path
+    library: Path
+    seconds: float = 20.0
+    repeats: int = 2  # of a run that others disturbed
+
+    def run(self, program: Program, *, inside: bool) -> Run:
+        """Run it and watch it, or read what an earlier call has kept."""
+        folder = self.folder / self.suite / f"{program.name}-{'inside' if inside else 'outside'}"
+        if not (folder / _TRUTH).exists() and not (folder / _SKIPPED).exists():
+            found: list[tuple[float, Path]] = []
+            while len(found) <= self.repeats and (not found or found[-1][0] > QUIET):
+                attempt = folder.with_name(f"{folder.name}.{len(found)}")
+                shutil.rmtree(attempt, ignore_errors=True)
+                attempt.mkdir(parents=True)
+                found.append((self._run(program, attempt, inside=inside), attempt))
+            shutil.rmtree(folder, ignore_errors=True)
+            least, best = min(found)
+            (best / _OTHERS).write_text(str(least))
+            best.rename(folder)
+            for _, attempt in found:
+                shutil.rmtree(attempt, ignore_errors=True)
+        return load(program, folder, inside=inside)
+
+    def _run(self, program: Program, folder: Path, *, inside: bool) -> float:
+        """Run it in a fresh folder; what share of the processors' time went to others meanwhile."""
+        busy, ours, since = _busy_s(), _ours_s(), time.monotonic()
+        self._run_and_watch(program, folder, inside=inside)
+        cores = len(os.sched_getaffinity(0))
+        return max(0.0, _busy_s() - busy - (_ours_s() - ours)) / cores / (time.monotonic() - since)
+
+    def _run_and_watch(self, program: Program, folder: Path, *, inside: bool) -> None:
+        command = [sys.executable, "-m", "benchmarks.verdicts.program", program.name, "--suite", self.suite]
+        command += ["--folder", str(folder), "--files", str(self.folder / "files")]
+        command += ["--seconds", str(self.seconds + _AFTER_S), *(["--inside"] if inside else [])]
+        pages = self.folder / "runtime"
+        hidden = self.folder / "hidden"  # a page that no monitor finds: from outside, the loader tells nothing
+        for runtime in (pages, hidden):
+            runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = os.environ | {"XDG_RUNTIME_DIR": str(pages if inside else hidden), "PYTHONWARNINGS": "ignore"}
+        with (folder / "output.txt").open("w+") as output:
+            process = subprocess.Popen(command, cwd=_ROOT, env=own, stdout=output, stderr=subprocess.STDOUT)
+            try:
+                if self._ready(process, folder):
+                    self._watch(program, process.pid, folder, os.environ | {"XDG_RUNTIME_DIR": str(pages)})
+                status = process.wait(READY_S)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+            output.seek(0)
+            said = output.read().strip()
+        if status == UNAVAILABLE:
+            (folder / _SKIPPED).write_text(said.splitlines()[-1] if said else "no reason given")
+        elif status:
+            raise ProgramError(f"{program.name} ended with status {status}: {said[-2000:]}")
+        else:
+            seen = _seen(folder)
+            (folder / _TRUTH).write_text(json.dumps(asdict(truth.read(folder, seen.since, seen.until))))
+            (folder / "checkpoint.pt").unlink(missing_ok=True)
+
+    def _ready(self, process: subprocess.Popen[bytes], folder: Path) -> bool:
+        until = time.monotonic() + READY_S
+        while not (folder / "ready").exists():
+            if process.poll() is not None:
+                return False
+            if time.monotonic() > until:
+                raise ProgramError(f"{folder.name} was not ready after {READY_S:.0f} s")
+            time.sleep(0.05)
+        return True
+
+    def _watch(self, program: Program, pid: int, folder: Path, environment: dict[str, str]) -> None:
+        if program.device:
+            with self._standin(pid, folder) as standin:
+                self._judge(pid, folder, environment | standin)
+        else:
+            self._judge(pid, folder, environment)
+
+    @contextlib.contextmanager
+    def _standin(self, pid: int, folder: Path) -> Iterator[dict[str, str]]:
+        script = folder / "nvml.txt"
+        script.write_text(f"gpu 0 name=Simulated ring={folder / 'ring.bin'}\npids 0 {pid}\n")
+        paths = [str(self.library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
+        yield {"LD_LIBRARY_PATH": ":".join(filter(None, paths)), "NVML_STANDIN": str(script)}
+
+    def _judge(self, pid: int, folder: Path, environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "benchmarks.verdicts.judge", str(pid), "--seconds", str(self.seconds)]
+        command += ["--output", str(folder / _OBSERVED)]
+        run = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise ProgramError(f"the monitor of {folder.name} failed: {run.stderr[-2000:]}")
+
+
+def load(program: Program, folder: Path, *, inside: bool) -> Run:
+    """What a run has left in `folder`. Raises FileNotFoundError where it has not ended."""
+    if (folder / _SKIPPED).exists():
+        return Run(program, inside, skipped=(folder / _SKIPPED).read_text())
+    true = truth.Truth(**json.loads((folder / _TRUTH).read_text()))
+    return Run(program, inside, _seen(folder), true, others=float((folder / _OTHERS).read_text()))
+
+
+def _seen(folder: Path) -> judge.Observation:
+    return kept.read(judge.Observation, json.loads((folder / _OBSERVED).read_text()))
+
+
+def _busy_s() -> float:
+    """Seconds that all processors together have worked since boot."""
+    user, nice, system, _, _, hard, soft, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    return (user + nice + system + hard + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def _ours_s() -> float:
+    """Seconds of this process's and of its children that have ended. The device is not among them, and uses 1 %."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in both)

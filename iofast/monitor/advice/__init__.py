@@ -1,0 +1,38 @@
+"""What to change, best first: one small rule for each piece of advice, each with its figure and its silence.
+
+    situation.py   what rules look at
+    loader.py      loaders that are late           transfer.py   bringing batches to the device
+    compute.py     what the device does            system.py     the machine, other ranks, validation, checkpoints
+
+Predicted gains are upper bounds: a wait that is removed gives at most 1 / (1 - E), with the lower bound of E.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iofast.monitor.advice import compute, loader, system, transfer
+from iofast.monitor.advice.situation import Rule, Situation
+from iofast.monitor.findings import Advice, Bound, Phase, Verdict
+from iofast.monitor.phases import phases
+from iofast.monitor.snapshot import Snapshot
+from iofast.monitor.thresholds import THRESHOLDS, Thresholds
+from iofast.monitor.training import Training
+
+__all__ = ["RULES", "advise"]
+
+RULES: tuple[Rule, ...] = loader.RULES + transfer.RULES + compute.RULES + system.RULES
+
+
+def advise(snapshots: Sequence[Snapshot], verdict: Verdict, thresholds: Thresholds = THRESHOLDS) -> tuple[Advice, ...]:
+    """Advice on what `verdict` found in these snapshots: the largest gain first, then what changes no accuracy.
+
+    None is given where the verdict abstains, or where nothing trains.
+    """
+    if verdict.bound in (Bound.UNKNOWN, Bound.IDLE):
+        return ()
+    found = phases(snapshots, thresholds)
+    counted = [one for one, phase in zip(snapshots, found, strict=True) if phase in (Phase.TRAINING, Phase.BETWEEN)]
+    now = Situation(Training(snapshots), Training(counted), verdict, thresholds)
+    given = [advice for rule in RULES if (advice := rule(now)) is not None]
+    return tuple(sorted(given, key=lambda advice: (-(advice.gain or 0.0), advice.changes_accuracy)))

@@ -1,0 +1,108 @@
+"""What rules of advice look at: the training intervals, the verdict on them, and what removing a wait can gain."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from iofast.monitor.findings import Advice, Bound, Cause, Phase, Verdict
+from iofast.monitor.snapshot import Snapshot, Work
+from iofast.monitor.thresholds import Thresholds
+from iofast.monitor.training import Training
+
+MOST_GAIN = 20.0  # a prediction beyond it says more about the division than about the training
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A verdict and what it was drawn from. `every` has all intervals, `training` those that counted."""
+
+    every: Training
+    training: Training
+    verdict: Verdict
+    thresholds: Thresholds
+
+    @property
+    def last(self) -> Snapshot | None:
+        return self.every.snapshots[-1] if self.every.snapshots else None
+
+    @property
+    def low(self) -> float:
+        """The part of the stall that is proved."""
+        return self.verdict.stall.low if self.verdict.stall is not None else 0.0
+
+    @property
+    def high(self) -> float:
+        return self.verdict.stall.high if self.verdict.stall is not None else 1.0
+
+    def is_input(self, *causes: Cause) -> bool:
+        """Input-bound, by one of these causes; by any where none is named."""
+        return self.verdict.bound is Bound.INPUT and (not causes or self.verdict.cause in causes)
+
+    def phase(self, phase: Phase) -> float:
+        """Share of all time in a phase."""
+        whole = sum(self.verdict.phases.values())
+        return self.verdict.phases.get(phase, 0.0) / whole if whole else 0.0
+
+    @property
+    def fast_loader(self) -> bool:
+        threads = any(one.name.startswith("iofast") for shot in self.every.snapshots for one in shot.threads)
+        return threads or any(loader.kind == "FastLoader" for loader in self.every.loaders)
+
+    @property
+    def pinned(self) -> bool:
+        return self.fast_loader or self.every.thread_cpu("pt_data_pin") is not None
+
+    @cached_property
+    def free_cores(self) -> float | None:
+        return self.training.system(lambda one: one.system.idle_cores)
+
+    @property
+    def starved(self) -> float | None:
+        """Share of the looks at workers that had nothing to do; None without stacks."""
+        seen = [one for one in self.training.stacks if one.worker_looks]
+        looks = sum(one.worker_looks for one in seen)
+        return sum(one.workers.get(Work.STARVED, 0.0) * one.worker_looks for one in seen) / looks if looks else None
+
+    @property
+    def file_bytes(self) -> int | None:
+        known = sorted(one.file_bytes for one in self.every.snapshots if one.file_bytes is not None)
+        return known[len(known) // 2] if known else None
+
+    @property
+    def data(self) -> str:
+        """The data set's path, ready for a shell; a word to be replaced where it is not known."""
+        paths = [path for one in self.every.snapshots for path in one.dataset_paths]
+        return shlex.quote(paths[-1]) if paths else "IMAGES"
+
+    @property
+    def convolutions(self) -> bool:
+        return any(one.convolutions for one in self.every.stacks)
+
+    @property
+    def compiled(self) -> bool:
+        return any(one.compiled for one in self.every.stacks)
+
+    @property
+    def memory(self) -> float | None:
+        """Share of the device's memory that is in use, at most."""
+        shares = [
+            one.memory_used / one.memory_total
+            for one in self.every.devices
+            if one.memory_used is not None and one.memory_total
+        ]
+        return max(shares, default=None)
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        return min((one.capability for one in self.every.devices if one.capability is not None), default=None)
+
+
+Rule = Callable[[Situation], Advice | None]
+
+
+def gain(removed: float) -> float:
+    """How many times as fast the training is at most when this share of its time goes away."""
+    return min(MOST_GAIN, 1.0 / max(1e-9, 1.0 - min(1.0, max(0.0, removed))))

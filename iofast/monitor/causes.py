@@ -1,0 +1,195 @@
+"""Why a loader is late, where it is: one cause, and the figures that say so.
+
+The order is that of certainty: who loads (nobody but the training thread; or one rank later than the others), then the
+one thread that everything goes through (pin), then what the workers are at. Workers that are on a processor are the
+limit, with cores left or without; workers that are not wait for their storage, unless their stacks show them collating
+or handing batches over. A storage that sleeps is a storage: a network file system leaves nothing else behind.
+"""
+
+from __future__ import annotations
+
+from math import fsum
+
+from iofast.monitor.findings import Cause, Evidence
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, Work
+from iofast.monitor.thresholds import Thresholds
+from iofast.monitor.training import Training, Workers
+
+_FEW = 8  # looks at stacks, below which not to have met a thing means nothing
+_TWICE = 1.5  # looks: what was met once may be anything
+_CPU_WORK = (Work.DECODE, Work.RESIZE, Work.AUGMENT)
+Found = tuple[Cause | None, tuple[Evidence, ...]]
+
+
+def find_cause(training: Training, thresholds: Thresholds) -> Found:
+    """The cause of a stall, None where the figures do not tell, with its evidence."""
+    for look in (_rank_skew, _single, _pin, _threads, _worker_processes):
+        cause, evidence = look(training, thresholds)
+        if cause is not None:
+            return cause, evidence
+    return None, ()
+
+
+def _rank_skew(training: Training, thresholds: Thresholds) -> Found:
+    """This rank waits for its data and the others do not: they wait for this one."""
+    peers = [share for one in training.snapshots[-1:] for share in one.peers.values()]
+    own = _waiting(training)
+    if not peers or own - max(peers) < max(thresholds.rank_gap, 0.5 * own):
+        return None, ()
+    text = f"this rank waits {own:.0%} of the time, the other ranks on this machine at most {max(peers):.0%}"
+    return Cause.RANK_SKEW, (Evidence("rank_gap", own - max(peers), text),)
+
+
+def _single(training: Training, thresholds: Thresholds) -> Found:
+    """The training thread does the loading itself."""
+    loading = training.frames(Frame.LOADER_INLINE)
+    waiting = training.frames(Frame.LOADER_WAIT) or 0.0
+    if loading is not None and (loading or waiting or training.frame_looks >= _FEW):
+        if loading < thresholds.notice or loading <= waiting:
+            return None, ()
+        text = f"the training thread was loading samples itself in {loading:.0%} of {training.frame_looks} looks"
+        return Cause.SINGLE, (Evidence("loader_inline", loading, text),)
+    threads = training.thread_cpu("iofast") is not None or any(one.kind == "FastLoader" for one in training.loaders)
+    if training.worker_count or threads or any(one.num_workers for one in training.loaders):
+        return None, ()
+    running = training.doing[Doing.RUNNING] + training.doing[Doing.DISK]
+    asleep = training.doing[Doing.ASLEEP]
+    if running + asleep < thresholds.notice or training.other_threads >= max(thresholds.disk, running):
+        return None, ()  # a loader of threads that nobody knows
+    text = f"there are no loader workers; the training thread was running or reading {running:.0%} of the time"
+    return Cause.SINGLE, (Evidence("workers", 0.0, text),)
+
+
+def _pin(training: Training, thresholds: Thresholds) -> Found:
+    cpu = training.thread_cpu("pt_data_pin")
+    workers = training.workers
+    pinning = training.work.get(Work.PIN, 0.0)
+    if pinning >= thresholds.collate and pinning * training.work_looks >= _TWICE and cpu is not None:
+        return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of looks"),)
+    if cpu is None or (workers is not None and workers.busy >= thresholds.worker_busy):
+        return None, ()
+    most = cpu >= thresholds.disk and workers is not None and cpu >= 1.5 * workers.cpu  # where all are short of cores
+    if cpu < thresholds.pin and not most:
+        return None, ()
+    return Cause.PIN, (Evidence("pin_cpu", cpu, f"the pin thread is on a processor {cpu:.0%} of the time"),)
+
+
+def _threads(training: Training, thresholds: Thresholds) -> Found:
+    """A loader of threads that reports its stages: FastLoader."""
+    stages: dict[str, float] = {}
+    threads = 0
+    for one in training.loaders:
+        threads = max(threads, one.num_workers or 0)
+        for name, seconds in one.stages.items():
+            stages[name] = stages.get(name, 0.0) + seconds
+    work = stages.get("read", 0.0) + stages.get("decode", 0.0)
+    if training.worker_count:
+        return None, ()
+    if work <= 0:  # a loader of threads that tells nothing
+        others, seen = training.other_threads, training.work
+        if others < (thresholds.notice if seen else thresholds.disk):
+            return None, ()
+        used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.1f} cores")
+        if seen.get(Work.READ, 0.0) > 0.5:
+            return Cause.STORAGE, (used,)
+        cause, cores = _cores(training, thresholds, None)
+        return cause, (used, *cores)
+    read = stages.get("read", 0.0) / work
+    busy = work / (threads * training.seconds) if threads else None
+    told = f", and its {threads} threads work {min(1.0, busy):.0%} of the time" if busy is not None else ""
+    evidence = (Evidence("read_share", read, f"reading is {read:.0%} of the loader's work{told}"),)
+    if read >= 0.5:
+        return Cause.STORAGE, evidence
+    cause, cores = _cores(training, thresholds, None)
+    return cause, evidence + cores
+
+
+def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
+    workers = training.workers
+    if workers is None:
+        return None, ()
+    cpu = Evidence(
+        "worker_cpu",
+        workers.cpu,
+        f"{workers.count} worker{'s' * (workers.count != 1)}, each on a processor {workers.cpu:.0%} of the time",
+    )
+    work = training.work
+    handing = work.get(Work.COLLATE, 0.0) + work.get(Work.SEND, 0.0)
+    computing = fsum(work.get(what, 0.0) for what in _CPU_WORK)
+    met = handing * training.work_looks >= _TWICE
+    if met and handing >= thresholds.collate and handing > max(computing, work.get(Work.READ, 0.0)):
+        return Cause.COLLATE, (
+            cpu,
+            Evidence("collate", handing, f"workers spend {handing:.0%} of their work on collating and handing over"),
+        )
+    disk = _disk(training, workers, thresholds)
+    cold = disk[0] is not None and (workers.disk >= thresholds.disk or workers.cpu < thresholds.worker_asleep)
+    if cold:
+        return disk[0], (cpu, *disk[1])
+    throttled = _throttled(training)
+    # Of a worker that is out of work for a while (a burst is over, a batch was fetched), stacks say what it does else.
+    reading = bool(work) and work.get(Work.READ, 0.0) > computing
+    on_cpu = workers.busy >= thresholds.worker_asleep or throttled >= thresholds.quota
+    if on_cpu or (work and computing >= thresholds.collate and workers.cpu >= thresholds.disk and not reading):
+        cause, cores = _cores(training, thresholds, workers)
+        return cause, (cpu, *cores)
+    text = f"workers are not on a processor {1 - workers.busy:.0%} of the time: they wait for what they read"
+    return Cause.STORAGE, (cpu, Evidence("worker_asleep", 1 - workers.busy, text), *disk[1])
+
+
+def _disk(training: Training, workers: Workers, thresholds: Thresholds) -> Found:
+    """Whether bytes come from the disk, and whether a page cache should have had them."""
+    evidence = []
+    faults = (workers.faults or 0) / training.seconds if training.seconds else 0.0
+    if faults >= thresholds.faults:
+        evidence.append(Evidence("major_faults", faults, f"{faults:.0f} page faults a second wait for the disk"))
+    uncached = workers.reads / workers.calls if workers.reads is not None and workers.calls else None
+    if workers.disk >= thresholds.disk:
+        evidence.append(Evidence("worker_disk", workers.disk, f"workers wait for a disk {workers.disk:.0%} of time"))
+    if uncached is not None and uncached >= thresholds.uncached:
+        shown = min(1.0, uncached)
+        evidence.append(Evidence("uncached", shown, f"{shown:.0%} of the bytes that workers read come from the disk"))
+    if not evidence:
+        return None, ()
+    available = training.system(lambda one: one.system.memory_available)
+    again = any((one.epoch or 0) >= 1 for one in training.loaders)
+    short = available is not None and available < thresholds.memory_short
+    if short and available is not None:
+        text = f"{available / 2**30:.1f} GiB of memory are left for the page cache"
+        evidence.append(Evidence("memory_available", available, text))
+    if faults >= thresholds.faults or (uncached is not None and uncached >= thresholds.uncached and (short or again)):
+        return Cause.PAGE_CACHE, tuple(evidence)
+    return Cause.STORAGE, tuple(evidence)
+
+
+def _cores(training: Training, thresholds: Thresholds, workers: Workers | None) -> Found:
+    """Work on processors is the limit: are there any left?"""
+    throttled = _throttled(training)
+    if throttled >= thresholds.quota:
+        text = f"the cgroup's CPU quota kept the job waiting {throttled:.0%} of the time"
+        return Cause.CPU, (Evidence("throttled", throttled, text),)
+    idle = training.system(lambda one: one.system.idle_cores)
+    queued = workers.runnable if workers is not None else None
+    if queued is not None and queued >= thresholds.runnable:
+        text = f"workers are ready to run and have no processor {queued:.0%} of the time"
+        return Cause.CPU, (Evidence("runnable", queued, text),)
+    if idle is None:
+        return None, ()
+    cores = training.system(lambda one: one.system.cores) or 0.0
+    text = f"{idle:.1f} of {cores:g} cores are idle"
+    return (Cause.WORKERS if idle >= thresholds.cores_free else Cause.CPU), (Evidence("idle_cores", idle, text),)
+
+
+def _throttled(training: Training) -> float:
+    """Seconds that the quota kept threads waiting, by second; several threads may wait at once."""
+    waited = training.system(lambda one: _per_second(one))
+    return min(1.0, waited or 0.0)
+
+
+def _per_second(one: Snapshot) -> float | None:
+    return one.system.throttled_s / one.seconds if one.system.throttled_s is not None and one.seconds > 0 else None
+
+
+def _waiting(training: Training) -> float:
+    told = training.per_step(lambda loader: loader.wait_s)
+    return told if told is not None else training.doing[Doing.QUEUE]

@@ -1,0 +1,185 @@
+"""Watch what was asked for, show it, and say how it ended: what `iofast monitor` does."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TextIO
+
+from iofast.monitor.findings import Bound
+from iofast.monitor.live import WINDOW, Jobs, Sources
+from iofast.monitor.render.json_view import print_object
+from iofast.monitor.render.lines import Lines, paragraphs
+from iofast.monitor.render.moment import View
+from iofast.monitor.render.screen import Screen
+from iofast.monitor.request import Request
+
+FAILED_ON = 4  # exit status: the verdict is one of --fail-on
+NOBODY = "no training process of yours found"
+_ONCE_S = 40.0  # 30 s of training, which suffice where steps cannot be counted, and what comes before them
+_ONCE_LEAST_S = 5.0  # steps are counted sooner, but a second may be anything
+_WAIT_S = 0.1  # for news, between two looks at the keyboard
+
+
+class Follow:
+    """One run of the command. `running` says whether to go on; without it watching ends when nothing is left to watch.
+
+    Everything goes to stdout, but beside a program that was started to stderr, for stdout is that program's.
+    """
+
+    def __init__(self, request: Request, sources: Sources, running: Callable[[], bool] | None = None) -> None:
+        self._request, self._running = request, running
+        longest = request.seconds or _ONCE_S
+        window = max(WINDOW, int(longest / request.interval)) if request.once else WINDOW
+        self._jobs = Jobs(sources, window)
+        self._out: TextIO = sys.stdout if running is None else sys.stderr
+        self._screen: Screen | None = None
+        self._views: list[View] = []
+        self._started = time.monotonic()
+
+    def run(self) -> int:
+        """Watch until it is over; the exit status. Raises KeyboardInterrupt only where `once` had no verdict yet."""
+        with ExitStack() as stack:
+            for view in self._opened():
+                self._views.append(view)
+                stack.callback(self._close, view)
+            stack.callback(self._jobs.close)
+            stack.enter_context(_stopped_and_ended(self) if self._running is None else ExitStack())
+            self._jobs.search()
+            try:
+                while not self._over():
+                    self._step()
+            except KeyboardInterrupt:
+                if self._request.once:
+                    raise
+        if self._request.once:
+            self._print_verdicts()
+        return self._status()
+
+    def stopping(self) -> Callable[[], None]:
+        """Put the screen away: we are being stopped. What is returned draws it again."""
+        screen = self._screen
+        if screen is None:
+            return lambda: None
+        screen.pause()
+        return screen.resume
+
+    def _close(self, view: View) -> None:
+        view.close(self._jobs.moments())
+
+    def _step(self) -> None:
+        moment = self._jobs.next(_WAIT_S)
+        for view in self._views:
+            if moment is not None:
+                view.update(moment)
+            elif not len(self._jobs) and self._jobs.searches:
+                view.waiting(f"{NOBODY}; waiting" if self._running is None else "waiting for the program to train")
+
+    def _over(self) -> bool:
+        elapsed = time.monotonic() - self._started
+        request, nobody = self._request, self._jobs.searches and not len(self._jobs)
+        if self._screen is not None and self._screen.quits():
+            return True
+        if self._running is not None and not self._running():
+            self._take_the_rest()
+            return True
+        if self._running is None and nobody and (request.pids or request.once):
+            return True
+        if request.once:
+            longest = request.seconds or (_ONCE_S if self._running is None else math.inf)  # a program may start slowly
+            return elapsed >= longest or (elapsed >= _ONCE_LEAST_S and self._all_judged())
+        return request.seconds is not None and elapsed >= request.seconds
+
+    def _all_judged(self) -> bool:
+        moments = [moment for moment in self._jobs.moments() if not moment.ended]
+        unsure = (Bound.UNKNOWN, Bound.IDLE)
+        return len(moments) == len(self._jobs) > 0 and all(moment.verdict.bound not in unsure for moment in moments)
+
+    def _take_the_rest(self) -> None:
+        """The program has ended: what was seen of it may still be on its way."""
+        end = time.monotonic() + min(2.0, 2 * self._request.interval)
+        while len(self._jobs) and time.monotonic() < end:
+            self._step()
+        for view in self._views if not self._jobs.moments() else ():
+            view.waiting("the program ended before anything could be said of it")
+
+    def _print_verdicts(self) -> None:
+        for moment in self._jobs.moments() if not self._request.quiet else ():
+            if self._request.json:
+                print_object(moment, self._out)
+            else:
+                self._out.write("\n".join(paragraphs(moment)) + "\n")
+        self._out.flush()
+
+    def _status(self) -> int:
+        failing, moments = self._request.failing(), self._jobs.moments()
+        if self._request.once and not moments and self._running is None:
+            from iofast.monitor.find import MonitorError
+
+            raise MonitorError(f"{NOBODY}: expected a process on a GPU, a loader that reports, or PyTorch's threads")
+        once = self._request.once
+        found = {moment.verdict.bound if once else moment.history.prevailing() for moment in moments}
+        return FAILED_ON if found & failing else 0
+
+    def _opened(self) -> Iterator[View]:
+        request = self._request
+        if request.csv is not None:
+            from iofast.monitor.render.csv_view import Rows
+
+            file = self._out if request.csv == "-" else open(request.csv, "w", newline="", encoding="utf-8")  # noqa: SIM115
+            yield Rows(file, keep_open=request.csv == "-")
+        if request.prometheus is not None:
+            from iofast.monitor.render.prometheus import Endpoint, address
+
+            yield Endpoint(*address(request.prometheus))
+        if request.tensorboard is not None:
+            from iofast.monitor.render.scalars import TensorBoard
+
+            yield TensorBoard(request.tensorboard)
+        if request.wandb:
+            from iofast.monitor.render.scalars import WeightsAndBiases
+
+            yield WeightsAndBiases()
+        if request.report is not None:
+            from iofast.monitor.render.report import Report
+
+            yield Report(request.report)
+        if not request.once and not request.quiet:
+            yield self._for_people_or_json()  # last: what cannot be opened is said before the screen is drawn
+
+    def _for_people_or_json(self) -> View:
+        request = self._request
+        if request.json:
+            from iofast.monitor.render.json_view import JsonLines
+
+            return JsonLines(self._out)
+        out = sys.stderr if request.csv == "-" else self._out
+        if out.isatty() and (self._running is None or request.screen):
+            self._screen = Screen(out, keys=self._running is None)
+            return self._screen
+        return Lines(out)
+
+
+@contextmanager
+def _stopped_and_ended(follow: Follow) -> Iterator[None]:
+    """Ctrl-Z puts the screen away; TERM and HUP end us with terminal and report in order."""
+
+    def ended(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    def stopped(_number: int, _: object) -> None:
+        again = follow.stopping()
+        signal.raise_signal(signal.SIGSTOP)
+        again()
+
+    handlers = {signal.SIGTERM: ended, signal.SIGHUP: ended, signal.SIGTSTP: stopped}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

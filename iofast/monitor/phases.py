@@ -1,0 +1,170 @@
+"""Which part of a training each interval belongs to. Only TRAINING counts towards a verdict; all are reported.
+
+Stacks say it where there are any. Without them: a stopped process is paused; an interval in which workers appear that
+were not there before is between epochs; a burst of writing by the training process while its device idles is a
+checkpoint; a second set of workers at work while the first one waits is a validation; and intervals at the beginning
+that idle much more than the later ones, or have no workers yet, are warm-up. An epoch's own set of workers that comes
+and goes cannot be told from a validation's by /proc alone, and counts as training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import fsum
+from statistics import median
+
+from iofast.monitor.findings import Phase
+from iofast.monitor.snapshot import Doing, Frame, Snapshot
+from iofast.monitor.thresholds import Thresholds
+
+_BY_FRAMES = (
+    (Frame.COMPILE, Phase.WARM_UP),
+    (Frame.VALIDATION, Phase.VALIDATION),
+    (Frame.CHECKPOINT, Phase.CHECKPOINT),
+    (Frame.LOADER_START, Phase.BETWEEN),
+)
+_CONTAMINATED = 0.2  # so much more idle than training: the rest of a pause that its neighbour belongs to
+_WARM_AT_MOST = 0.5  # of the intervals: a warm-up that is longer is how this training runs
+
+WorkerSet = frozenset[tuple[int, int]]
+
+
+def phases(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> tuple[Phase, ...]:
+    """One for each snapshot, in their order."""
+    found = [_alone(one, thresholds) for one in snapshots]
+    sets = [_workers(one) for one in snapshots]
+    writing = _typical_writing(snapshots)
+    trains = _training_set(snapshots, sets)
+    for at, one in enumerate(snapshots):
+        if found[at] is not Phase.TRAINING:
+            continue
+        if _checkpoint(one, writing, thresholds):
+            found[at] = Phase.CHECKPOINT
+        elif _new_workers(sets, at):
+            found[at] = Phase.BETWEEN
+        elif _second_set(one, sets[at], trains):
+            found[at] = Phase.VALIDATION
+    _widen(snapshots, found)
+    for at in range(_warm(snapshots, sets, found, thresholds)):
+        if found[at] is Phase.TRAINING:
+            found[at] = Phase.WARM_UP
+    return tuple(found)
+
+
+def seconds_by_phase(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> dict[Phase, float]:
+    """Seconds in each phase that occurred."""
+    return {
+        phase: fsum(one.seconds for one, its in zip(snapshots, found, strict=True) if its is phase)
+        for phase in Phase
+        if phase in found
+    }
+
+
+def idle_of(snapshot: Snapshot) -> float | None:
+    """Share of the interval that the device ran nothing."""
+    seen = [window for window in snapshot.windows if window.idle is not None and window.seconds > 0]
+    seconds = fsum(window.seconds for window in seen)
+    return fsum(window.seconds * (window.idle or 0.0) for window in seen) / seconds if seconds else None
+
+
+def _alone(snapshot: Snapshot, thresholds: Thresholds) -> Phase:
+    """By what the interval itself shows."""
+    stopped = [process.states.get("T", 0.0) for process in snapshot.processes if process.role == "main"]
+    if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= thresholds.paused:
+        return Phase.PAUSED
+    stacks = snapshot.stacks
+    if stacks is not None and stacks.looks > 0:
+        for frame, phase in _BY_FRAMES:
+            if stacks.main.get(frame, 0.0) >= thresholds.phase_frames:
+                return phase
+    return Phase.TRAINING
+
+
+def _workers(snapshot: Snapshot) -> WorkerSet:
+    return frozenset((one.pid, one.start_time) for one in snapshot.processes if one.role == "worker")
+
+
+def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
+    """Whether workers began in this interval in place of others: a second loader's come beside those of the first."""
+    before = next((workers for workers in reversed(sets[:at]) if workers), None)
+    if before is None or not sets[at] - before:
+        return False
+    after = next((workers for workers in sets[at + 1 :] if workers), sets[at])
+    return not before <= after  # an interval may have seen the old ones end and the new ones begin
+
+
+def _widen(snapshots: Sequence[Snapshot], found: list[Phase]) -> None:
+    """Pauses begin and end within intervals: neighbours that idle far more than training does belong to them."""
+    idles = [idle_of(one) for one in snapshots]
+    training = [idle for idle, phase in zip(idles, found, strict=True) if idle is not None and phase is Phase.TRAINING]
+    if not training:
+        return
+    usual = median(training) + _CONTAMINATED
+    pauses = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
+    told = list(found)
+    for at, idle in enumerate(idles):
+        if told[at] is not Phase.TRAINING or idle is None or idle <= usual:
+            continue
+        beside = [told[other] for other in (at - 1, at + 1) if 0 <= other < len(told) and told[other] in pauses]
+        if beside:
+            found[at] = beside[0]
+
+
+def _written(snapshot: Snapshot) -> float:
+    """Bytes a second that the training process wrote."""
+    written = sum(one.write_bytes or 0 for one in snapshot.processes if one.role == "main")
+    return written / snapshot.seconds if snapshot.seconds > 0 else 0.0
+
+
+def _typical_writing(snapshots: Sequence[Snapshot]) -> float:
+    return median([_written(one) for one in snapshots]) if snapshots else 0.0
+
+
+def _checkpoint(snapshot: Snapshot, typical: float, thresholds: Thresholds) -> bool:
+    written = _written(snapshot)
+    if written < thresholds.burst_bytes or written < thresholds.burst_ratio * typical:
+        return False
+    idle = idle_of(snapshot)
+    return idle is None or idle >= 0.5
+
+
+def _training_set(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet]) -> WorkerSet:
+    """The workers that are there for longest."""
+    lives: dict[tuple[int, int], float] = {}
+    for one, workers in zip(snapshots, sets, strict=True):
+        for worker in workers:
+            lives[worker] = lives.get(worker, 0.0) + one.seconds
+    most = max(lives.values(), default=0.0)
+    return frozenset(worker for worker, seconds in lives.items() if seconds >= 0.9 * most)
+
+
+def _second_set(snapshot: Snapshot, workers: WorkerSet, trains: WorkerSet) -> bool:
+    """Whether others than the training's workers do the work, which wait meanwhile."""
+    if not workers - trains or not workers & trains or snapshot.seconds <= 0:
+        return False
+    cpu: dict[bool, float] = {True: 0.0, False: 0.0}
+    for one in snapshot.processes:
+        if one.role == "worker":
+            cpu[(one.pid, one.start_time) in trains] += one.cpu_s / snapshot.seconds
+    return cpu[False] >= 0.05 and cpu[True] < 0.1 * cpu[False]
+
+
+def _warm(
+    snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase], thresholds: Thresholds
+) -> int:
+    """How many intervals at the beginning are not like those after them."""
+    if len(snapshots) < 4:
+        return 0
+    later = [at for at in range(len(snapshots) // 2, len(snapshots)) if found[at] is Phase.TRAINING]
+    idles = [idle for at in later if (idle := idle_of(snapshots[at])) is not None]
+    workers = any(sets[at] for at in later)
+    count = 0
+    for one, its in zip(snapshots, sets, strict=True):
+        idle = idle_of(one)
+        idler = bool(idles) and idle is not None and idle > median(idles) + thresholds.warm_idle
+        steps = [loader.batches for loader in one.loaders if loader.live]
+        unborn = (workers and not its) or (bool(steps) and not any(steps))
+        if not (idler or unborn) or count > len(snapshots) * _WARM_AT_MOST:
+            break
+        count += 1
+    return count if count <= len(snapshots) * _WARM_AT_MOST else 0

@@ -1,0 +1,103 @@
+"""Timelines as inline SVG: areas, a band between two bounds, a strip of verdicts. No text of others is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iofast.monitor.findings import Bound, Severity
+from iofast.monitor.render.history import Point, Span
+from iofast.monitor.render.wording import clock
+
+WIDTH, HEIGHT = 720, 64
+_LEFT, _RIGHT, _BOTTOM = 4, 4, 14  # of the drawing, in its own units
+_TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800)
+
+
+def area(points: Sequence[Point], low: int, high: int, scale: float) -> str:
+    """Columns `low` and `high` of `points` over time: the same column twice is an area, two are a band above one.
+
+    A stretch in which nothing is known stays empty.
+    """
+    if low == high:
+        return _frame(_shapes(points, low, high, scale, "area") + _axis(_end(points)), HEIGHT)
+    under = _shapes(points, low, low, scale, "under")
+    return _frame(under + _shapes(points, low, high, scale, "band") + _axis(_end(points)), HEIGHT)
+
+
+def _shapes(points: Sequence[Point], low: int, high: int, scale: float, kind: str) -> str:
+    end = _end(points)
+    shapes = []
+    for run in _known(points, low, high):
+        upper = [(point, point.values[high] or 0.0) for point in run]
+        lower = [(point, 0.0 if low == high else point.values[low] or 0.0) for point in reversed(run)]
+        corners = [_corner(point, value, scale, end, first=True) for point, value in upper[:1]]
+        corners += [_corner(point, value, scale, end, first=False) for point, value in upper]
+        corners += [_corner(point, value, scale, end, first=False) for point, value in lower]
+        corners += [_corner(point, value, scale, end, first=True) for point, value in lower[-1:]]
+        shapes.append(f'<polygon class="{kind}" points="{" ".join(corners)}"/>')
+    return "".join(shapes)
+
+
+def strip(spans: Sequence[Span]) -> str:
+    """Which verdict held when, as coloured stretches."""
+    end = max((span.end_s for span in spans), default=1.0)
+    shapes = []
+    for span in spans:
+        left, right = _x(span.start_s, end), _x(span.end_s, end)
+        words = f"{span.bound.value}, {clock(span.start_s)} to {clock(span.end_s)}"
+        shape = f'<rect class="{tone(span)}" x="{left:.1f}" y="0" width="{max(0.5, right - left):.1f}" height="18"'
+        shapes.append(f"{shape}><title>{words}</title></rect>")
+    return _frame(f'<g>{"".join(shapes)}</g><g transform="translate(0 {18 - HEIGHT + _BOTTOM})">{_axis(end)}</g>', 34)
+
+
+def tone(span: Span) -> str:
+    """The page's class for a verdict's colour."""
+    if span.bound in (Bound.UNKNOWN, Bound.IDLE):
+        return "abstained"
+    good = span.bound in (Bound.COMPUTE, Bound.MEMORY)
+    return Severity.NOTICE.value if span.severity is Severity.NONE and not good else span.severity.value
+
+
+def largest(points: Sequence[Point], column: int) -> float:
+    """The largest known value, for the scale; 1 where there is none."""
+    return max((value for point in points if (value := point.values[column])), default=1.0)
+
+
+def _end(points: Sequence[Point]) -> float:
+    return max((point.start_s + point.seconds for point in points), default=1.0)
+
+
+def _known(points: Sequence[Point], low: int, high: int) -> list[list[Point]]:
+    runs: list[list[Point]] = [[]]
+    for point in points:
+        if point.values[low] is None or point.values[high] is None:
+            runs.append([])
+        else:
+            runs[-1].append(point)
+    return [run for run in runs if run]
+
+
+def _x(seconds: float, end: float) -> float:
+    return _LEFT + (WIDTH - _LEFT - _RIGHT) * min(1.0, max(0.0, seconds / max(end, 1e-9)))
+
+
+def _corner(point: Point, value: float, scale: float, end: float, *, first: bool) -> str:
+    share = min(1.0, max(0.0, value / scale)) if scale > 0 else 0.0
+    tall = HEIGHT - _BOTTOM - 2
+    return f"{_x(point.start_s if first else point.start_s + point.seconds, end):.1f},{2 + tall * (1 - share):.1f}"
+
+
+def _axis(end: float) -> str:
+    step = next((tick for tick in _TICKS if end / tick <= 8), _TICKS[-1])
+    base = HEIGHT - _BOTTOM
+    lines = [f'<line class="base" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{base}" y2="{base}"/>']
+    for number in range(int(end / step) + 1):
+        x = _x(number * step, end)
+        anchor = "start" if x < 20 else "end" if x > WIDTH - 20 else "middle"
+        lines.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="{base}"/>')
+        lines.append(f'<text x="{x:.1f}" y="{HEIGHT - 3}" text-anchor="{anchor}">{clock(number * step)}</text>')
+    return "".join(lines)
+
+
+def _frame(content: str, height: int) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{content}</svg>'

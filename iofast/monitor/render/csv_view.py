@@ -1,0 +1,57 @@
+"""CSV: a row for each interval of a job, for spreadsheets and data frames."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Sequence
+from typing import TextIO
+
+from iofast.monitor.render.escape import cell
+from iofast.monitor.render.figures import NAMES, figures
+from iofast.monitor.render.moment import Moment
+
+_JUDGED = ("time", "pid", "rank", "command", "verdict", "cause", "severity", "tier", "stall_low", "stall_high")
+COLUMNS = (*_JUDGED, *(f"interval_{name}" for name in NAMES), "advice")
+
+
+class Rows:
+    """Writes rows into `out`; the first names the columns. Closes what is not standard output."""
+
+    def __init__(self, out: TextIO, *, keep_open: bool) -> None:
+        self._out, self._keep_open = out, keep_open
+        self._rows = csv.writer(out, lineterminator="\n")
+        self._rows.writerow(COLUMNS)
+        out.flush()
+
+    def update(self, moment: Moment) -> None:
+        """A row; a number that is not available is an empty cell."""
+        verdict, now = moment.verdict, figures(moment.snapshot)
+        row = [
+            f"{time.time():.3f}",
+            moment.job.pid,
+            moment.job.rank,
+            cell(moment.job.command),
+            verdict.bound.value,
+            "" if verdict.cause is None else verdict.cause.value,
+            verdict.severity.value,
+            verdict.tier.value,
+            None if verdict.stall is None else _short(verdict.stall.low),
+            None if verdict.stall is None else _short(verdict.stall.high),
+            *(_short(getattr(now, name)) for name in NAMES),
+            cell(verdict.advice[0].text) if verdict.advice else "",
+        ]
+        self._rows.writerow(row)
+        self._out.flush()
+
+    def waiting(self, _message: str) -> None:
+        """No row: nothing was seen."""
+
+    def close(self, _moments: Sequence[Moment]) -> None:
+        """Close the file; all rows are written."""
+        if not self._keep_open:
+            self._out.close()
+
+
+def _short(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6g}"

@@ -1,0 +1,78 @@
+"""Plain lines, for where the output is no terminal: a log file, a pipe, the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TextIO
+
+from iofast.monitor.findings import Bound, Cause, Verdict
+from iofast.monitor.render import wording
+from iofast.monitor.render.escape import plain
+from iofast.monitor.render.moment import Moment, Silent
+
+EVERY_S = 30.0  # a line about a job, unless its verdict changes before
+_ADVICE = 3
+
+
+class Lines(Silent):
+    """A line when a verdict changes and each `every` seconds; one for each job at the end."""
+
+    def __init__(self, out: TextIO, every: float = EVERY_S) -> None:
+        self._out, self._every = out, every
+        self._said: dict[tuple[int, int], tuple[float, Bound, Cause | None]] = {}
+        self._message = ""
+
+    def update(self, moment: Moment) -> None:
+        """Say how it stands, where that is news."""
+        key, now = (moment.job.pid, moment.job.start_time), moment.snapshot.time_s
+        judged = (moment.verdict.bound, moment.verdict.cause)
+        said = self._said.get(key)
+        if said is not None and said[1:] == judged and now - said[0] < self._every:
+            return
+        self._message = ""
+        self._said[key] = (now, *judged)
+        for note in moment.snapshot.notes if said is None else ():
+            self._print(f"note: {plain(note)}")
+        self._print(wording.summary(moment))
+
+    def waiting(self, message: str) -> None:
+        """Once, until something is watched again."""
+        if message != self._message:
+            self._message = message
+            self._print(plain(message))
+
+    def close(self, moments: Sequence[Moment]) -> None:
+        """The last word about each job."""
+        for moment in moments:
+            self._print(f"{'ended' if moment.ended else 'last'}: {wording.summary(moment)}")
+
+    def _print(self, line: str) -> None:
+        print(f"iofast monitor: {line}", file=self._out, flush=True)
+
+
+def paragraphs(moment: Moment) -> list[str]:
+    """A verdict in full, as `--once` prints it."""
+    verdict, snapshot = moment.verdict, moment.snapshot
+    lines = [wording.name(moment.job, 200), f"  {wording.headline(verdict).upper()}  {_severity(verdict)}".rstrip()]
+    lines.append(f"  {wording.explanation(verdict)}")
+    lines.append(f"  {wording.stall_text(verdict.stall)}")
+    lines.append(f"  {wording.basis(verdict)}")
+    known = [f"{row.name} {row.now}" for row in wording.rows(moment) if row.now != wording.NONE]
+    if known:
+        lines.append(f"  in the last {snapshot.seconds:.3g} s: {', '.join(known)}")
+    if verdict.evidence:
+        lines += ["", "  evidence", *(f"    {plain(evidence.text)}" for evidence in verdict.evidence)]
+    if verdict.advice:
+        lines += ["", "  advice"]
+    for number, advice in enumerate(verdict.advice[:_ADVICE], 1):
+        promise = wording.gain(advice)
+        lines.append(f"    {number}. {plain(advice.text)}" + (f" ({promise})" if promise else ""))
+        lines += [f"       {plain(advice.change)}"] if advice.change else []
+    if phases := wording.phases(verdict):
+        lines += ["", f"  phases: {phases}"]
+    lines += [f"  note: {plain(note)}" for note in snapshot.notes]
+    return lines
+
+
+def _severity(verdict: Verdict) -> str:
+    return "" if verdict.bound in (Bound.UNKNOWN, Bound.IDLE) else f"({verdict.severity.value})"

@@ -1,0 +1,157 @@
+"""A Prometheus endpoint: the newest interval of every live job, on the loopback unless told otherwise."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+from iofast.errors import OptionError
+from iofast.monitor.render.escape import label
+from iofast.monitor.render.figures import Figures, figures, own_devices
+from iofast.monitor.render.moment import Moment, Silent
+
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SLOWEST_S = 10.0  # a client that says nothing for this long is left
+
+HELP = {
+    "iofast_jobs": "training processes watched",
+    "iofast_verdict": "1 for the verdict that holds, with its cause and severity",
+    "iofast_stall_low_ratio": "lower bound of the exposed stall, a share of training time",
+    "iofast_stall_high_ratio": "upper bound of the exposed stall",
+    "iofast_images_per_second": "images that training took in the last interval",
+    "iofast_loader_cpu_cores": "cores that loader processes and threads used",
+    "iofast_main_cpu_cores": "cores that the training process used",
+    "iofast_disk_read_bytes_per_second": "bytes read from disks",
+    "iofast_phase_ratio": "share of the judged time that was spent in each phase",
+    "iofast_device_busy_ratio": "share of the interval in which a kernel ran",
+    "iofast_device_sm_active_ratio": "mean share of multiprocessors at work",
+    "iofast_device_memory_used_bytes": "device memory in use, by everybody",
+    "iofast_device_power_watts": "power drawn",
+}
+
+
+class Sample(NamedTuple):
+    """One value of one series."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+def exposition(moments: Sequence[Moment]) -> str:
+    """What is known of the jobs, in the text format. A figure that is not available has no line."""
+    live = [moment for moment in moments if not moment.ended]
+    samples = [Sample("iofast_jobs", (), len(live)), *(sample for moment in live for sample in _samples(moment))]
+    lines = []
+    for name, words in HELP.items():
+        series = [sample for sample in samples if sample.name == name]
+        lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"] if series else []
+        for sample in series:
+            labels = ",".join(f'{key}="{label(value)}"' for key, value in sample.labels)
+            lines.append(f"{name}{{{labels}}} {sample.value!r}" if labels else f"{name} {sample.value!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _samples(moment: Moment) -> Iterator[Sample]:
+    job, verdict, now = moment.job, moment.verdict, figures(moment.snapshot)
+    own = (("pid", str(job.pid)), ("rank", "" if job.rank is None else str(job.rank)), ("command", job.command[:120]))
+    cause = "" if verdict.cause is None else verdict.cause.value
+    judged = (("verdict", verdict.bound.value), ("cause", cause), ("severity", verdict.severity.value))
+    yield Sample("iofast_verdict", own + judged, 1)
+    if verdict.stall is not None:
+        tier = (*own, ("tier", verdict.stall.tier.value))
+        yield Sample("iofast_stall_low_ratio", tier, verdict.stall.low)
+        yield Sample("iofast_stall_high_ratio", tier, verdict.stall.high)
+    yield from (Sample(name, own, value) for name, value in _rates(now) if value is not None)
+    total = sum(verdict.phases.values())
+    for phase, seconds in verdict.phases.items():
+        if total:
+            yield Sample("iofast_phase_ratio", (*own, ("phase", phase.value)), seconds / total)
+    for device in own_devices(moment.snapshot):
+        labels = (*own, ("gpu", str(device.index)), ("uuid", device.uuid), ("name", device.name))
+        values = (
+            ("iofast_device_busy_ratio", device.busy),
+            ("iofast_device_sm_active_ratio", device.sm_active),
+            ("iofast_device_memory_used_bytes", device.memory_used),
+            ("iofast_device_power_watts", device.power_w),
+        )
+        yield from (Sample(name, labels, float(value)) for name, value in values if value is not None)
+
+
+def _rates(now: Figures) -> tuple[tuple[str, float | None], ...]:
+    return (
+        ("iofast_images_per_second", now.images_per_s),
+        ("iofast_loader_cpu_cores", now.loader_cores),
+        ("iofast_main_cpu_cores", now.main_cores),
+        ("iofast_disk_read_bytes_per_second", now.disk_bytes_per_s),
+    )
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of `9100`, `0.0.0.0:9100` or `[::1]:9100`; without a host 127.0.0.1. Raises OptionError."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not port.isascii() or not 0 <= int(port) <= 65535:
+        raise OptionError(f"--prometheus takes [HOST:]PORT with a port from 0 to 65535, found {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+class Endpoint(Silent):
+    """Serves `/metrics` from a thread of its own. Raises OptionError where the address cannot be had."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._moments: dict[tuple[int, int], Moment] = {}
+        self._text = exposition([])
+        family = _Server6 if ":" in host else _Server
+        try:
+            self._server = family((host, port), self._handler())
+        except OSError as error:
+            raise OptionError(
+                f"--prometheus cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}"
+            ) from error
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="iofast-metrics", daemon=True)
+        self._thread.start()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = _SLOWEST_S
+
+            def do_GET(self) -> None:
+                found = self.path.partition("?")[0] in ("/metrics", "/")
+                body = endpoint._text.encode() if found else b"the metrics are at /metrics\n"
+                self.send_response(200 if found else 404)
+                self.send_header("Content-Type", _TYPE)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Scrapes are no news."""
+
+        return Handler
+
+    def update(self, moment: Moment) -> None:
+        """What the next scrape gets; formatted here, so that a scrape sees nothing half-made."""
+        self._moments[moment.job.pid, moment.job.start_time] = moment
+        self._moments = {key: kept for key, kept in self._moments.items() if not kept.ended}
+        self._text = exposition(list(self._moments.values()))
+
+    def close(self, _moments: Sequence[Moment]) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # a client that holds its connection does not hold us
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6

@@ -1,0 +1,199 @@
+"""A verdict as sentences. What comes from the watched process is made plain here, once for all views for people."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from iofast.monitor.findings import Advice, Bound, Cause, Phase, Severity, Stall, Verdict
+from iofast.monitor.render.escape import plain
+from iofast.monitor.render.figures import figures
+from iofast.monitor.render.moment import Moment
+from iofast.monitor.snapshot import Job, SystemFigures, Tier
+
+MEANING = {
+    Bound.INPUT: "The device waits for batches.",
+    Bound.TRANSFER: "The device waits for batches to be copied to it.",
+    Bound.LAUNCH: "The device waits for Python to launch its next operation.",
+    Bound.SYNC: "The program waits for the device at lines that need not, and the device then waits for the program.",
+    Bound.COMPUTE: "The device has work all the time: the loader costs nothing.",
+    Bound.MEMORY: "The device has work all the time, and its memory is what limits it.",
+    Bound.COMMUNICATION: "The device waits for other ranks.",
+    Bound.THROTTLED: "A limit slows it down: the device's power or temperature, or the job's CPU quota.",
+    Bound.IDLE: "Nothing is being trained.",
+    Bound.UNKNOWN: "Not enough was seen for a verdict.",
+}
+WITHOUT_DEVICE = {
+    Bound.INPUT: "The training thread waits for batches.",
+    Bound.COMPUTE: "The training thread works all the time: the loader costs nothing.",
+}
+WHY = {
+    Cause.STORAGE: "storage is slower than the loader asks for",
+    Cause.PAGE_CACHE: "the data does not fit into the page cache, so it is read from disk in each epoch",
+    Cause.WORKERS: "decoding takes the workers' time, and cores are free for more",
+    Cause.CPU: "decoding takes all cores there are",
+    Cause.SINGLE: "the training thread loads its batches itself",
+    Cause.COLLATE: "batches are late on their way from workers to the training process",
+    Cause.PIN: "the thread that pins batches is late",
+    Cause.EPOCH_START: "an epoch begins with starting workers and filling the queue",
+    Cause.RANK_SKEW: "another rank waits for its data, and this one for that rank",
+}
+TIERS = {
+    Tier.OUTSIDE: "seen from outside (/proc, NVML)",
+    Tier.STACKS: "seen from outside, Python stacks too",
+    Tier.INSIDE: "measured inside the process",
+}
+STYLES = {Severity.NONE: "green", Severity.NOTICE: "cyan", Severity.BOUND: "yellow", Severity.SEVERE: "red"}
+NONE = "–"
+
+
+def headline(verdict: Verdict) -> str:
+    """Verdict and cause in the words of the enums."""
+    return verdict.bound.value if verdict.cause is None else f"{verdict.bound.value}: {verdict.cause.value}"
+
+
+def style(verdict: Verdict) -> str:
+    """A colour's name: by severity; what is no judgement has none."""
+    if verdict.bound in (Bound.UNKNOWN, Bound.IDLE):
+        return "dim"
+    quiet = verdict.severity is Severity.NONE and verdict.bound not in (Bound.COMPUTE, Bound.MEMORY)
+    return "yellow" if quiet else STYLES[verdict.severity]
+
+
+def explanation(verdict: Verdict) -> str:
+    """What the verdict means, in a sentence; of an abstention the reason."""
+    if verdict.reason and verdict.bound in (Bound.UNKNOWN, Bound.IDLE):
+        return sentence(plain(verdict.reason))
+    alone = verdict.stall is not None and verdict.stall.host_wait
+    meaning = WITHOUT_DEVICE.get(verdict.bound, MEANING[verdict.bound]) if alone else MEANING[verdict.bound]
+    if verdict.cause is not None:
+        meaning = f"{meaning.removesuffix('.')}: {WHY[verdict.cause]}."
+    return meaning
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", "…")) else ".") if text else ""
+
+
+def bounds(low: float | None, high: float | None) -> str:
+    """A share or its bounds in percent: 31–38%, 34%."""
+    if low is None or high is None:
+        return NONE
+    a, b = round(100 * low), round(100 * high)
+    return f"{a}%" if a == b else f"{a}–{b}%"
+
+
+def stall_text(stall: Stall | None) -> str:
+    """The stall with its bounds, and what kind of measurement it is."""
+    if stall is None:
+        return "stall not known"
+    if stall.host_wait:
+        return f"host wait {bounds(stall.low, stall.high)} of training time (no device to see)"
+    return f"stall {bounds(stall.low, stall.high)} of training time"
+
+
+def basis(verdict: Verdict) -> str:
+    """What the verdict rests on: tier, steps, seconds."""
+    steps = "" if verdict.steps is None else f"{verdict.steps:,} steps in "
+    return f"{TIERS[verdict.tier]}, {steps}{verdict.seconds:.0f} s of training"
+
+
+def gain(advice: Advice) -> str:
+    """What the advice promises, and what it may cost."""
+    parts = [] if advice.gain is None else [f"at most {advice.gain:.2f}× as fast"]
+    parts += ["changes accuracy"] if advice.changes_accuracy else []
+    parts += [plain(advice.risk)] if advice.risk else []
+    return "; ".join(parts)
+
+
+def phases(verdict: Verdict) -> str:
+    """The share of each phase in the time that was judged; "" where nothing was seen."""
+    total = sum(verdict.phases.values())
+    order = list(Phase)
+    known = sorted(verdict.phases.items(), key=lambda item: order.index(item[0]))
+    return (
+        "  ".join(f"{phase.value} {percent(seconds / total)}" for phase, seconds in known if seconds) if total else ""
+    )
+
+
+def name(job: Job, longest: int = 60) -> str:
+    """A job in a few words: pid, rank, command."""
+    several = job.rank is not None and job.world_size != 1
+    rank = (f" rank {job.rank}" + (f"/{job.world_size}" if job.world_size else "")) if several else ""
+    program, _, rest = job.command.partition(" ")
+    command = f"{program.rpartition('/')[2]} {rest}".rstrip()  # where an interpreter lies is of no interest
+    return f"pid {job.pid}{rank}: {plain(command, longest)}"
+
+
+def count(value: float | None) -> str:
+    """A rate with three digits."""
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
+
+
+def clock(seconds: float) -> str:
+    """A time as a clock shows it: 0:42, 12:05, 27:03:10."""
+    whole = int(seconds)
+    minutes = f"{whole // 60 % 60:02d}" if whole >= 3600 else f"{whole // 60}"
+    return (f"{whole // 3600}:" if whole >= 3600 else "") + f"{minutes}:{whole % 60:02d}"
+
+
+def percent(value: float | None) -> str:
+    """A share in percent."""
+    return NONE if value is None else f"{value:.0%}"
+
+
+def rate(value: float | None) -> str:
+    """Bytes a second with a decimal unit."""
+    if value is None:
+        return NONE
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5 or unit == "GB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}/s" if value < 999.5 else f"{value:,.0f} {unit}/s"
+
+
+def cores(value: float | None, system: SystemFigures) -> str:
+    """Cores used, of how many."""
+    return NONE if value is None else f"{value:.1f} of {system.cores:g} cores"
+
+
+def summary(moment: Moment) -> str:
+    """One line: the job, its verdict, the stall, the best advice."""
+    verdict = moment.verdict
+    parts = [name(moment.job, 40), headline(verdict)]
+    if verdict.stall is not None:
+        parts.append(stall_text(verdict.stall))
+    elif verdict.reason:
+        parts.append(plain(verdict.reason))
+    if verdict.advice:
+        parts.append(plain(verdict.advice[0].change or verdict.advice[0].text))
+    return " · ".join(parts)
+
+
+class Row(NamedTuple):
+    """A timeline: its name, its figure now, its columns of `Figures` (low and high where they differ), full scale."""
+
+    name: str
+    now: str
+    low: str
+    high: str
+    scale: float | None  # None: the largest value shown
+
+
+def rows(moment: Moment) -> list[Row]:
+    """The timelines of a job, as all views for people have them."""
+    now = figures(moment.snapshot)
+    system = moment.snapshot.system
+    stall = moment.verdict.stall
+    wait = "host wait" if stall is not None and stall.host_wait else "stall"
+    return [
+        Row("GPU busy", percent(now.device_busy), "device_busy", "device_busy", 1.0),
+        Row("SM active", percent(now.sm_active), "sm_active", "sm_active", 1.0),
+        Row(wait, bounds(now.stall_low, now.stall_high), "stall_low", "stall_high", 1.0),
+        Row("images/s", count(now.images_per_s), "images_per_s", "images_per_s", None),
+        Row("loader CPU", cores(now.loader_cores, system), "loader_cores", "loader_cores", system.cores),
+        Row("disk read", rate(now.disk_bytes_per_s), "disk_bytes_per_s", "disk_bytes_per_s", None),
+    ]

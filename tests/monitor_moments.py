@@ -1,0 +1,151 @@
+"""Moments written by hand, for the tests of the monitor's views: a starved job, a busy one, one that knows nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, Stall, Verdict
+from iofast.monitor.render.history import History
+from iofast.monitor.render.moment import Moment
+from iofast.monitor.snapshot import (
+    DeviceFigures,
+    Doing,
+    Job,
+    LoaderFigures,
+    Looks,
+    ProcessFigures,
+    Snapshot,
+    SystemFigures,
+    Tier,
+    Window,
+)
+
+SYSTEM = SystemFigures(8.0, 5.6, 0.0, 0.02, 0.0, 40_000_000_000, 12_000_000_000, 3_000_000, 0.04)
+HOSTILE = (
+    "\x1b]0;owned\x07\x1b[2J\x1b[31mred",
+    "a\r\nb\tc\x00d\x7f\x9b31m",
+    "[bold red]markup[/] [link=file:///x]y[/link]",
+    "<script>alert(1)</script><img src=x onerror='y'>\"&amp;",
+    '=cmd|\' /C calc\'!A0","+1","@x',
+    '"} 1\niofast_verdict{pid="1"} 0\\',
+    "\u202egnp.exe\u2066\u200b\ufeff\U000e0041",
+    "z" + "\u0301" * 40,
+    "\udc80\udcff surrogates",
+    "日本語" * 60,
+)
+
+
+def device(busy: float | None = 0.61, **changes: object) -> DeviceFigures:
+    """A GPU that can tell everything."""
+    about = DeviceFigures(
+        index=0,
+        name="NVIDIA H100 80GB HBM3",
+        uuid="GPU-1",
+        busy=busy,
+        sm_active=None if busy is None else busy * 0.7,
+        tensor_active=0.2,
+        dram_active=0.3,
+        pcie_rx_bytes=1_000_000_000,
+        pcie_bytes_per_s=5e10,
+        power_w=310.0,
+        power_limit_w=700.0,
+        memory_used=23_000_000_000,
+        memory_total=85_000_000_000,
+        throttle_reasons=(),
+        own=True,
+        others=0,
+    )
+    return replace(about, **changes)  # type: ignore[arg-type]
+
+
+def process(pid: int, role: str, cpu_s: float) -> ProcessFigures:
+    """A process that reads a little from the disk."""
+    return ProcessFigures(pid, 1, role, "python", cpu_s, 0.01, {"R": 1.0}, 1_400_000, 9_000_000, 0, 0, 4)
+
+
+def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:
+    """The second `number` of a starved job; `text` stands wherever text of others may."""
+    wave = 0.6 + 0.3 * math.sin(number / 5)
+    made = Snapshot(
+        time_s=100.0 + number + 1,
+        seconds=1.0,
+        job=Job(4242, 77, text or "python train.py --data imagenet/train --epochs 90", 0, 1),
+        main=Looks(20, {Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}),
+        windows=(Window(1.0, 0.35, 0.45, 1 - wave),),
+        processes=(process(4242, "main", 0.4), *(process(4300 + i, "worker", 0.93) for i in range(2))),
+        threads=(),
+        system=SYSTEM,
+        devices=(device(wave, **({"name": text, "uuid": text} if text else {})),),
+        notes=(text or "no Python stacks: ptrace is not allowed here (sudo sysctl kernel.yama.ptrace_scope=0)",),
+    )
+    if text:
+        loader = LoaderFigures(
+            text, text, 2, 2, 64, text, 3, 9, 576, 0.1, 0.4, None, None, {text: 0.1}, False, {text: 1.0}
+        )
+        made = replace(made, loaders=(loader,), dataset_paths=(text,))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def starved(text: str = "", **changes: object) -> Verdict:
+    """Input-bound for want of workers."""
+    advice = (
+        Advice(
+            "num_workers",
+            text or "both workers are busy 93% of the time and 5.6 of 8 cores are free",
+            text or "DataLoader(..., num_workers=4, persistent_workers=True)",
+            "worker_cpu",
+            1.52,
+            risk=text or "each worker takes 0.8 GB",
+        ),
+        Advice(
+            "pack",
+            "decoding takes 71% of the workers' time, of images 4 times as large as the crop",
+            "iofast pack imagenet/train train.lmdb --resize 256",
+            "decode",
+            1.6,
+            changes_accuracy=True,
+        ),
+        Advice("fastloader", "the loader's work is decoding, which FastLoader does in threads", "", "decode", None),
+    )
+    verdict = Verdict(
+        bound=Bound.INPUT,
+        cause=Cause.WORKERS,
+        stall=Stall(0.31, 0.38, Tier.STACKS),
+        severity=Severity.SEVERE,
+        evidence=(
+            Evidence("worker_cpu", 0.93, text or "workers run 93% of the time"),
+            Evidence("idle_cores", 5.6, "5.6 of 8 cores are free"),
+            Evidence("device_busy", 0.61, "the device ran a kernel 61% of the time"),
+        ),
+        advice=advice,
+        reason=text,
+        tier=Tier.STACKS,
+        phases={Phase.WARM_UP: 4.0, Phase.TRAINING: 92.0, Phase.VALIDATION: 11.0, Phase.CHECKPOINT: 3.0},
+        seconds=92.0,
+        steps=212,
+    )
+    return replace(verdict, **changes)  # type: ignore[arg-type]
+
+
+def busy() -> Verdict:
+    """Compute-bound."""
+    return Verdict(
+        Bound.COMPUTE, None, Stall(0.0, 0.02, Tier.INSIDE), Severity.NONE, tier=Tier.INSIDE, seconds=60.0, steps=900
+    )
+
+
+def unknown(reason: str = "7 steps in 12 s were seen, 20 steps or 30 s are needed") -> Verdict:
+    """An abstention."""
+    return Verdict(Bound.UNKNOWN, None, None, Severity.NONE, reason=reason)
+
+
+def moment(seconds: int = 90, text: str = "", last: Verdict | None = None, **changes: object) -> Moment:
+    """A job that was watched for so many seconds: first unknown, then `last` (default: starved)."""
+    history = History(100.0)
+    now = snapshot(0, text, **changes)
+    verdict = starved(text) if last is None else last
+    for number in range(seconds):
+        now = snapshot(number, text, **changes)
+        history.add(now, unknown() if number < min(10, seconds - 1) else verdict)
+    return Moment(now.job, now, verdict, history)

@@ -1,0 +1,158 @@
+"""Snapshots for the tests of the monitor's judging: written by hand, or sampled from a simulated training."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from iofast.monitor.snapshot import (
+    DeviceFigures,
+    Doing,
+    Frame,
+    Job,
+    LoaderFigures,
+    Looks,
+    ProcessFigures,
+    Snapshot,
+    StackFigures,
+    SystemFigures,
+    ThreadFigures,
+    Window,
+    Work,
+)
+
+JOB = Job(100, 5000, "python train.py")
+SYSTEM = SystemFigures(8.0, 4.0, 0.0, 0.0, 0.0, 64 << 30, 8 << 30, 0, 0.0)
+DEVICE = DeviceFigures(
+    0, "GPU", "GPU-0", 0.5, None, None, None, None, None, None, None, 10 << 30, 80 << 30, (), True, 0
+)
+MAIN = ProcessFigures(100, 5000, "main", "python", 0.5, 0.0, {"R": 0.5, "S": 0.5}, 0, 0, 0, 0, 10)
+LOADER = LoaderFigures("train", "watched", 2, 4, 32, "cpu", 0, 10, 320, 0.1, 0.0, None, None, {}, False, {})
+
+
+def worker(number: int, cpu: float = 0.0, **changes: Any) -> ProcessFigures:
+    """A loader's worker; `cpu` is its share of a second."""
+    states = {"R": cpu, "S": 1.0 - cpu}
+    made = ProcessFigures(200 + number, 6000, "worker", "pt_data_worker", cpu, 0.0, states, 0, 1 << 20, 0, 0, 1)
+    return replace(made, **changes)
+
+
+def thread(name: str, cpu: float) -> ThreadFigures:
+    return ThreadFigures(900, name, cpu, {"R": cpu, "S": 1.0 - cpu})
+
+
+def stacks(
+    main: dict[Frame, float], looks: int = 10, workers: dict[Work, float] | None = None, **changes: Any
+) -> StackFigures:
+    return StackFigures(looks, main, looks if workers else 0, workers or {}, **changes)
+
+
+def snapshot(
+    doing: dict[Doing, float] | None = None, idle: float | None = 0.5, time_s: float = 1.0, **changes: Any
+) -> Snapshot:
+    """One second of a training with two workers, seen 20 times, with one window as long as itself."""
+    doing = doing or {Doing.RUNNING: 0.5, Doing.QUEUE: 0.5}
+    made = Snapshot(
+        time_s=time_s,
+        seconds=1.0,
+        job=JOB,
+        main=Looks(20, doing),
+        windows=(Window(1.0, 0.0, 1.0, idle, 20, doing),),
+        processes=(MAIN, worker(1), worker(2)),
+        threads=(),
+        system=SYSTEM,
+        devices=() if idle is None else (replace(DEVICE, busy=1.0 - idle),),
+    )
+    return replace(made, **changes)
+
+
+def training(seconds: int = 40, **changes: Any) -> list[Snapshot]:
+    """The same second over and over."""
+    return [snapshot(time_s=float(at), **changes) for at in range(seconds)]
+
+
+Span = tuple[float, Doing, Frame, bool]  # seconds; what the thread is at; whether the device works
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Snapshots of a timeline, and the truth about it."""
+
+    snapshots: list[Snapshot]
+    stall: float
+    waits: float
+
+
+LOADING = frozenset({Frame.LOADER_WAIT, Frame.LOADER_INLINE})
+
+
+def simulate(
+    step: Callable[[random.Random], Sequence[Span]],
+    rng: random.Random,
+    seconds: int = 40,
+    reading: float = 0.2,
+    looks: Sequence[int] = (20, 0),
+    processes: tuple[ProcessFigures, ...] | None = None,
+    threads: tuple[ThreadFigures, ...] = (),
+) -> Simulated:
+    """Steps one after another, looked at as the probes do: so many looks a second at the thread's state (jittered) and
+    at its stack, and a reading of the device every `reading` seconds.
+    """
+    spans: list[tuple[float, float, Doing, Frame, bool]] = []
+    now = 0.0
+    while now < seconds:
+        for length, doing, frame, busy in step(rng):
+            spans.append((now, now + length, doing, frame, busy))
+            now += length
+    stall = sum(min(b, seconds) - min(a, seconds) for a, b, _, frame, busy in spans if frame in LOADING and not busy)
+    waits = sum(min(b, seconds) - min(a, seconds) for a, b, _, frame, _ in spans if frame in LOADING)
+    starts = [a for a, *_ in spans]
+    made = []
+    for second in range(seconds):
+        states = [(at, spans[_at(starts, at)]) for at in _times(second, looks[0], rng)]
+        frames = [spans[_at(starts, at)][3] for at in _times(second, looks[1], rng)]
+        begins = [second + number * reading for number in range(round(1 / reading))]
+        every = [_window(begin, reading, spans, starts, states) for begin in begins]
+        idle = sum(window.idle or 0.0 for window in every) / len(every)
+        windows = tuple(replace(window, seconds=window.looks / looks[0]) for window in every if window.looks)
+        doing = _shares([span[2] for _, span in states])
+        made.append(
+            snapshot(
+                time_s=float(second + 1),
+                main=Looks(len(states), doing),
+                windows=windows,
+                processes=(MAIN, worker(1), worker(2)) if processes is None else processes,
+                threads=threads,
+                devices=(replace(DEVICE, busy=1.0 - idle),),
+                stacks=stacks(_shares(frames), len(frames)) if frames else None,
+            )
+        )
+    return Simulated(made, stall / seconds, waits / seconds)
+
+
+def _times(second: int, count: int, rng: random.Random) -> list[float]:
+    return [second + (number + rng.random()) / count for number in range(count)]
+
+
+def _at(starts: Sequence[float], at: float) -> int:
+    low, high = 0, len(starts)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if starts[middle] <= at else (low, middle)
+    return low
+
+
+def _window(start: float, length: float, spans: Any, starts: Sequence[float], states: Any) -> Window:
+    end, at, idle = start + length, _at(starts, start), 0.0
+    while at < len(spans) and spans[at][0] < end:
+        if not spans[at][4]:
+            idle += max(0.0, min(spans[at][1], end) - max(spans[at][0], start))
+        at += 1
+    seen = [span[2] for time, span in states if start <= time < end]
+    return Window(length, 0.0, 1.0, min(1.0, idle / length), len(seen), _shares(seen))
+
+
+def _shares(seen: Sequence[Any]) -> dict[Any, float]:
+    return {what: seen.count(what) / len(seen) for what in set(seen)}

@@ -1,0 +1,561 @@
+/* A stand-in for NVIDIA's libnvidia-ml.so.1: GPUs that a text file describes, for machines without one.
+
+The file is named by the environment variable NVML_STANDIN. It is read at the first call and again whenever it changed,
+so that a GPU can fail while it is watched. Without it, nvmlInit says that no driver is loaded. One statement a line,
+`#` begins a comment; values hold no spaces, %20 and the like stand for any byte. GPU is a number or `*`, for all.
+
+  gpu N KEY=VALUE...             GPU N (from 0, up to 15) is there. Keys, with what they are where left out:
+      name=Stand-in%20GPU uuid=GPU-00000000-0000-0000-0000-00000000000N
+      memory_total=17179869184 memory_used=1073741824 memory_reserved=268435456   bytes
+      power=200000 power_limit=700000                   mW
+      reasons=0                                         clock event reasons, a bit mask as NVML has it
+      jpeg=0                                            percent
+      node=0                                            NUMA node; -1: the driver names none
+      link_gen=4 link_width=16                          what the PCIe link can do
+      rx=0 tx=0 rx_start=0 counter_bits=64              bytes a second to and from the GPU; where its counter began, on
+                                                        the first call of this process, and how many bits it has
+      capability=90                                     CUDA's, without the dot
+      sm=80 tensor=40 dram=50                           percent, of busy time, that GPM reports
+      sample_ms=166 samples=120                         period and number of the utilisation samples that are kept
+      ring=FILE                                         the same as `trace N ring FILE`
+  trace GPU steady PERCENT       busy so much of the time; `steady 100` is what a GPU does without a trace
+  trace GPU sawtooth PERIOD ON   busy for the first ON ms of every PERIOD ms of CLOCK_REALTIME, and idle for the rest
+  trace GPU ring FILE            as a live program says, in a file that it maps. Little-endian: 8 bytes "NVMLRING", uint32
+                                 capacity, uint32 period_us, uint64 count of samples written ever, then `capacity` entries
+                                 of (uint64 end time in us of CLOCK_REALTIME, uint32 percent 0-100, uint32 zero);
+                                 sample i lies at i % capacity
+  pids GPU 1,2,3                 processes on it; with MIG, on its first instance. `pids GPU -` for none
+  mig GPU N                      MIG is on, with N instances (0: off); utilisation is refused then, as it really is
+  gpm GPU off                    a GPU before Hopper
+  vanish GPU                     it fell off the bus: every call says NVML_ERROR_GPU_IS_LOST
+  generation N                   another N than at nvmlInit: the driver was restarted, and wants a new nvmlInit
+  error FUNCTION GPU CODE        FUNCTION (no _v2) fails with CODE: an NVML_ERROR_ name that is in the table below, or a
+                                 number. NVML_ERROR_FUNCTION_NOT_FOUND stands for a driver that is too old
+
+GPM metrics are means between two samples, which must lie 100 ms apart. nvml_standin_samples() counts those not freed. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum {
+  OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+  DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, VERSION_MISMATCH = 25
+};
+
+static const struct { const char *name; int code; } CODES[] = {
+  {"UNINITIALIZED", 1}, {"INVALID_ARGUMENT", 2}, {"NOT_SUPPORTED", 3}, {"NO_PERMISSION", 4}, {"NOT_FOUND", 6},
+  {"DRIVER_NOT_LOADED", 9}, {"TIMEOUT", 10}, {"FUNCTION_NOT_FOUND", 13}, {"GPU_IS_LOST", 15}, {"RESET_REQUIRED", 16},
+  {"LIB_RM_VERSION_MISMATCH", 18}, {"NO_DATA", 21}, {"UNKNOWN", 999}
+};
+
+#define GPUS 16
+#define INSTANCES 8
+#define ERRORS 64
+#define PIDS 64
+
+typedef struct { int there, gpu, instance; } device; /* instance -1: the whole GPU */
+typedef enum { STEADY, SAWTOOTH, RING } trace_kind;
+
+typedef struct {
+  int there, lost, gpm, instances, pid_count;
+  char name[96], uuid[80], ring[512];
+  trace_kind trace;
+  double level, period_us, on_us; /* percent; of a sawtooth */
+  uint64_t memory_total, memory_used, memory_reserved, rx, tx, rx_start, reasons;
+  unsigned power, power_limit, jpeg, link_gen, link_width, capability, counter_bits, sample_ms, samples, pids[PIDS];
+  int node;
+  double sm, tensor, dram;
+} gpu;
+
+typedef struct { char function[64]; int gpu, code; } rule; /* gpu -1: all of them, and calls that are about none */
+
+static struct {
+  gpu gpus[GPUS];
+  rule rules[ERRORS];
+  int rule_count, generation;
+} script;
+static device devices[GPUS][INSTANCES + 1];
+static int started, generation; /* the driver's at nvmlInit */
+static char read_path[512];
+static struct stat read_stat;
+static uint64_t epoch_us; /* when the counters began */
+static int live_samples;
+
+int nvml_standin_samples(void) { return live_samples; }
+
+static uint64_t now_us(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+/* ---- the script ---- */
+
+static void unescape(char *to, size_t size, const char *from) {
+  size_t at = 0;
+  while (*from && at + 1 < size) {
+    unsigned byte;
+    if (*from == '%' && sscanf(from + 1, "%2x", &byte) == 1) to[at++] = (char)byte, from += 3;
+    else to[at++] = *from++;
+  }
+  to[at] = 0;
+}
+
+static void set(gpu *g, const char *key, const char *value) {
+  double number = strtod(value, NULL);
+  uint64_t whole = strtoull(value, NULL, 0);
+  if (!strcmp(key, "name")) unescape(g->name, sizeof g->name, value);
+  else if (!strcmp(key, "uuid")) unescape(g->uuid, sizeof g->uuid, value);
+  else if (!strcmp(key, "ring")) unescape(g->ring, sizeof g->ring, value), g->trace = RING;
+  else if (!strcmp(key, "memory_total")) g->memory_total = whole;
+  else if (!strcmp(key, "memory_used")) g->memory_used = whole;
+  else if (!strcmp(key, "memory_reserved")) g->memory_reserved = whole;
+  else if (!strcmp(key, "power")) g->power = (unsigned)whole;
+  else if (!strcmp(key, "power_limit")) g->power_limit = (unsigned)whole;
+  else if (!strcmp(key, "reasons")) g->reasons = whole;
+  else if (!strcmp(key, "jpeg")) g->jpeg = (unsigned)whole;
+  else if (!strcmp(key, "node")) g->node = (int)number;
+  else if (!strcmp(key, "link_gen")) g->link_gen = (unsigned)whole;
+  else if (!strcmp(key, "link_width")) g->link_width = (unsigned)whole;
+  else if (!strcmp(key, "rx")) g->rx = whole;
+  else if (!strcmp(key, "tx")) g->tx = whole;
+  else if (!strcmp(key, "rx_start")) g->rx_start = whole;
+  else if (!strcmp(key, "capability")) g->capability = (unsigned)whole;
+  else if (!strcmp(key, "counter_bits")) g->counter_bits = (unsigned)whole;
+  else if (!strcmp(key, "sm")) g->sm = number;
+  else if (!strcmp(key, "tensor")) g->tensor = number;
+  else if (!strcmp(key, "dram")) g->dram = number;
+  else if (!strcmp(key, "sample_ms")) g->sample_ms = whole ? (unsigned)whole : 1;
+  else if (!strcmp(key, "samples")) g->samples = (unsigned)whole;
+  else fprintf(stderr, "nvml stand-in: gpu has no %s\n", key);
+}
+
+static void add_gpu(int number, char **words) {
+  gpu *g = &script.gpus[number];
+  g->there = g->gpm = 1;
+  snprintf(g->name, sizeof g->name, "Stand-in GPU");
+  snprintf(g->uuid, sizeof g->uuid, "GPU-00000000-0000-0000-0000-%012d", number);
+  g->level = 100;
+  g->memory_total = 1ull << 34, g->memory_used = 1ull << 30, g->memory_reserved = 1ull << 28;
+  g->power = 200000, g->power_limit = 700000, g->node = 0, g->link_gen = 4, g->link_width = 16, g->capability = 90;
+  g->counter_bits = 64, g->sample_ms = 166, g->samples = 120, g->sm = 80, g->tensor = 40, g->dram = 50;
+  for (; *words; words++) {
+    char *value = strchr(*words, '=');
+    if (value) *value = 0, set(g, *words, value + 1);
+  }
+}
+
+static void add_trace(gpu *g, char **words) {
+  if (!words[0] || !words[1]) return;
+  g->trace = !strcmp(words[0], "ring") ? RING : !strcmp(words[0], "sawtooth") ? SAWTOOTH : STEADY;
+  if (g->trace == RING) unescape(g->ring, sizeof g->ring, words[1]);
+  else if (g->trace == STEADY) g->level = strtod(words[1], NULL);
+  else g->period_us = 1000 * strtod(words[1], NULL), g->on_us = words[2] ? 1000 * strtod(words[2], NULL) : 0;
+}
+
+static void add_pids(gpu *g, const char *list) {
+  char *end;
+  for (g->pid_count = 0; g->pid_count < PIDS; list = end + 1) {
+    unsigned long pid = strtoul(list, &end, 10);
+    if (end == list) return;
+    g->pids[g->pid_count++] = (unsigned)pid;
+    if (*end != ',') return;
+  }
+}
+
+static int code_of(const char *name) {
+  if (!strncmp(name, "NVML_ERROR_", 11)) name += 11;
+  for (size_t i = 0; i < sizeof CODES / sizeof *CODES; i++)
+    if (!strcmp(name, CODES[i].name)) return CODES[i].code;
+  return atoi(name);
+}
+
+static void statement(char **words, int count) {
+  const char *verb = words[0];
+  if (!strcmp(verb, "generation") && count > 1) script.generation = atoi(words[1]);
+  else if (!strcmp(verb, "error") && count > 3 && script.rule_count < ERRORS) {
+    rule *r = &script.rules[script.rule_count++];
+    snprintf(r->function, sizeof r->function, "%s", words[1]);
+    r->gpu = *words[2] == '*' ? -1 : atoi(words[2]);
+    r->code = code_of(words[3]);
+  } else if (count > 1) {
+    int first = *words[1] == '*' ? 0 : atoi(words[1]), last = *words[1] == '*' ? GPUS - 1 : first;
+    for (int i = first; i <= last && i >= 0 && i < GPUS; i++) {
+      gpu *g = &script.gpus[i];
+      if (!strcmp(verb, "gpu")) add_gpu(i, words + 2);
+      else if (!strcmp(verb, "trace")) add_trace(g, words + 2);
+      else if (!strcmp(verb, "vanish")) g->lost = 1;
+      else if (!strcmp(verb, "gpm")) g->gpm = count < 3 || strcmp(words[2], "off");
+      else if (!strcmp(verb, "pids") && count > 2) add_pids(g, words[2]);
+      else if (!strcmp(verb, "mig") && count > 2) g->instances = atoi(words[2]) < INSTANCES ? atoi(words[2]) : INSTANCES;
+      else fprintf(stderr, "nvml stand-in: what is '%s'?\n", verb);
+    }
+  }
+}
+
+/* Read the script where it is new or has changed. One that is just being written is taken as it is, and again later. */
+static int refresh(void) {
+  const char *path = getenv("NVML_STANDIN");
+  struct stat found;
+  char line[4096], *words[64];
+  if (!path || stat(path, &found)) return 0;
+  if (!strcmp(path, read_path) && found.st_mtim.tv_sec == read_stat.st_mtim.tv_sec && found.st_ino == read_stat.st_ino &&
+      found.st_mtim.tv_nsec == read_stat.st_mtim.tv_nsec && found.st_size == read_stat.st_size) return 1;
+  FILE *file = fopen(path, "r");
+  if (!file) return 0;
+  memset(&script, 0, sizeof script);
+  while (fgets(line, sizeof line, file)) {
+    int count = 0;
+    char *rest = NULL;
+    line[strcspn(line, "#\n")] = 0;
+    for (char *word = strtok_r(line, " \t", &rest); word && count < 63; word = strtok_r(NULL, " \t", &rest)) words[count++] = word;
+    words[count] = NULL;
+    if (count) statement(words, count);
+  }
+  fclose(file);
+  snprintf(read_path, sizeof read_path, "%s", path);
+  read_stat = found;
+  if (!epoch_us) epoch_us = now_us();
+  return 1;
+}
+
+/* ---- what the GPUs do ---- */
+
+typedef struct { uint64_t end; uint32_t busy, zero; } entry;
+typedef struct { char magic[8]; uint32_t capacity, period_us; uint64_t count; } ring_header;
+
+/* The entries of a ring, oldest first; the caller frees them. The writer may be at work: the oldest are left out. */
+static entry *read_ring(const gpu *g, size_t *count, uint32_t *period_us) {
+  ring_header header;
+  entry *raw = NULL, *sorted = NULL;
+  *count = 0;
+  FILE *file = fopen(g->ring, "rb");
+  if (!file) return NULL;
+  if (fread(&header, sizeof header, 1, file) == 1 && !memcmp(header.magic, "NVMLRING", 8) && header.capacity &&
+      header.capacity < 1u << 20 && (raw = malloc(header.capacity * sizeof *raw)) && (sorted = malloc(header.capacity * sizeof *raw)) &&
+      fread(raw, sizeof *raw, header.capacity, file) == header.capacity) {
+    uint64_t kept = header.count < header.capacity ? header.count : header.capacity - header.capacity / 8;
+    *period_us = header.period_us;
+    for (uint64_t i = header.count - kept; i < header.count; i++) {
+      entry e = raw[i % header.capacity];
+      if (e.busy <= 100 && (!*count || e.end > sorted[*count - 1].end)) sorted[(*count)++] = e;
+    }
+  }
+  free(raw);
+  fclose(file);
+  return sorted;
+}
+
+/* us of busy time since 1970, of a trace that is a formula */
+static double busy_until(const gpu *g, double t) {
+  if (g->trace == STEADY || g->period_us <= 0) return t * g->level / 100;
+  double turns = (double)(uint64_t)(t / g->period_us), phase = t - turns * g->period_us;
+  return turns * g->on_us + (phase < g->on_us ? phase : g->on_us);
+}
+
+/* Mean percent between two times, in us */
+static double busy_between(const gpu *g, uint64_t from, uint64_t to) {
+  if (to <= from) return 0;
+  if (g->trace != RING) return 100 * (busy_until(g, (double)to) - busy_until(g, (double)from)) / (double)(to - from);
+  size_t count;
+  uint32_t period = 0;
+  double sum = 0, weight = 0;
+  entry *entries = read_ring(g, &count, &period);
+  for (size_t i = 0; i < count; i++) {
+    uint64_t begin = entries[i].end - period, low = begin > from ? begin : from, high = entries[i].end < to ? entries[i].end : to;
+    if (high > low) sum += (double)(high - low) * entries[i].busy, weight += (double)(high - low);
+  }
+  free(entries);
+  return weight > 0 ? sum / weight : 0;
+}
+
+/* ---- the functions of NVML ---- */
+
+static int refused(const char *function, int about) {
+  for (int i = 0; i < script.rule_count; i++)
+    if (!strcmp(script.rules[i].function, function) && (script.rules[i].gpu < 0 || script.rules[i].gpu == about)) return script.rules[i].code;
+  return OK;
+}
+
+static int ready(const char *function) {
+  if (!refresh()) return DRIVER_NOT_LOADED;
+  if (!started || generation != script.generation) return UNINITIALIZED;
+  return refused(function, -1);
+}
+
+static int find(const char *function, const device *d, const gpu **g) {
+  int code = ready(function);
+  if (code) return code;
+  if (!d || (const char *)d < (const char *)devices || (const char *)d >= (const char *)devices + sizeof devices) return INVALID_ARGUMENT;
+  *g = &script.gpus[d->gpu];
+  if ((*g)->lost) return GPU_IS_LOST;
+  if (!(*g)->there || d->instance >= (*g)->instances) return INVALID_ARGUMENT;
+  return refused(function, d->gpu);
+}
+
+/* Opens a function that is about a device; the name that errors go by has no version. */
+#define FIND(function) \
+  const gpu *g; \
+  int code = find(function, d, &g); \
+  if (code) return code
+
+int nvmlInitWithFlags(unsigned flags) {
+  (void)flags;
+  if (!refresh()) return DRIVER_NOT_LOADED;
+  int code = refused("nvmlInitWithFlags", -1);
+  if (!code && generation != script.generation) live_samples = 0; /* the driver that had them is no more */
+  if (!code) started = 1, generation = script.generation;
+  return code;
+}
+
+int nvmlShutdown(void) {
+  int was = started;
+  started = 0;
+  return was ? OK : UNINITIALIZED;
+}
+
+const char *nvmlErrorString(int code) {
+  static char text[64];
+  snprintf(text, sizeof text, "stand-in error %d", code);
+  return text;
+}
+
+int nvmlSystemGetDriverVersion(char *text, unsigned size) {
+  int code = ready("nvmlSystemGetDriverVersion");
+  if (!code) snprintf(text, size, "580.0-standin");
+  return code;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+  int code = ready("nvmlDeviceGetCount");
+  for (*count = 0; !code && *count < GPUS && script.gpus[*count].there;) ++*count;
+  return code;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **found) {
+  int code = ready("nvmlDeviceGetHandleByIndex");
+  if (code) return code;
+  if (index >= GPUS || !script.gpus[index].there) return INVALID_ARGUMENT;
+  if (script.gpus[index].lost) return GPU_IS_LOST;
+  *found = &devices[index][0];
+  **found = (device){1, (int)index, -1};
+  return refused("nvmlDeviceGetHandleByIndex", (int)index);
+}
+
+int nvmlDeviceGetName(device *d, char *text, unsigned size) {
+  FIND("nvmlDeviceGetName");
+  snprintf(text, size, d->instance < 0 ? "%s" : "%s MIG 1g.10gb", g->name);
+  return OK;
+}
+
+int nvmlDeviceGetUUID(device *d, char *text, unsigned size) {
+  FIND("nvmlDeviceGetUUID");
+  if (d->instance < 0) snprintf(text, size, "%s", g->uuid);
+  else snprintf(text, size, "MIG-%d-%s", d->instance, g->uuid);
+  return OK;
+}
+
+int nvmlDeviceGetMigMode(device *d, unsigned *current, unsigned *pending) {
+  FIND("nvmlDeviceGetMigMode");
+  *current = *pending = g->instances > 0;
+  return OK;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(device *d, unsigned *count) {
+  FIND("nvmlDeviceGetMaxMigDeviceCount");
+  *count = 7;
+  return OK;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned index, device **found) {
+  FIND("nvmlDeviceGetMigDeviceHandleByIndex");
+  if (index >= INSTANCES || (int)index >= g->instances) return NOT_FOUND;
+  *found = &devices[d->gpu][index + 1];
+  **found = (device){1, d->gpu, (int)index};
+  return OK;
+}
+
+int nvmlDeviceGetGpuInstanceId(device *d, unsigned *id) {
+  FIND("nvmlDeviceGetGpuInstanceId");
+  if (d->instance < 0) return INVALID_ARGUMENT;
+  *id = 7 + (unsigned)d->instance;
+  return OK;
+}
+
+typedef union { double d; unsigned ui; unsigned long long ull; } value;
+typedef struct { unsigned long long time_us; value v; } sample;
+
+int nvmlDeviceGetSamples(device *d, int kind, unsigned long long last, int *type, unsigned *count, sample *samples) {
+  FIND("nvmlDeviceGetSamples");
+  if (g->instances || kind != 1) return NOT_SUPPORTED;
+  unsigned room = *count, written = 0;
+  *type = 1; /* NVML_VALUE_TYPE_UNSIGNED_INT */
+  size_t entries = 0;
+  uint32_t period = 0;
+  if (g->trace == RING) {
+    entry *ring = read_ring(g, &entries, &period);
+    if (!samples) written = (unsigned)entries;
+    for (size_t i = 0; samples && i < entries && written < room; i++)
+      if (ring[i].end > last) samples[written].time_us = ring[i].end, samples[written++].v.ui = ring[i].busy;
+    free(ring);
+  } else {
+    uint64_t step = 1000ull * g->sample_ms, end = now_us() / step * step;
+    if (!samples) written = g->samples;
+    for (uint64_t i = g->samples; samples && i-- > 0 && written < room;)
+      if (end - i * step > last) {
+        samples[written].time_us = end - i * step;
+        samples[written++].v.ui = (unsigned)(busy_between(g, end - (i + 1) * step, end - i * step) + 0.5);
+      }
+  }
+  *count = written;
+  return written ? OK : NOT_FOUND;
+}
+
+int nvmlDeviceGetUtilizationRates(device *d, unsigned *rates) {
+  FIND("nvmlDeviceGetUtilizationRates");
+  if (g->instances) return NOT_SUPPORTED;
+  uint64_t now = now_us();
+  rates[0] = (unsigned)(busy_between(g, now - 1000000, now) + 0.5);
+  rates[1] = rates[0] / 2;
+  return OK;
+}
+
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
+
+int nvmlDeviceGetMemoryInfo_v2(device *d, memory_v2 *memory) {
+  FIND("nvmlDeviceGetMemoryInfo");
+  if (memory->version != (sizeof *memory | 2u << 24)) return VERSION_MISMATCH;
+  unsigned parts = d->instance < 0 ? 1 : 8;
+  memory->total = g->memory_total / parts, memory->reserved = g->memory_reserved / parts, memory->used = g->memory_used / parts;
+  memory->free = memory->total - memory->reserved - memory->used;
+  return OK;
+}
+
+/* Functions that answer one number. A MIG instance has none of these. */
+#define NUMBER(function, type, expression) \
+  int function(device *d, type *number) { \
+    FIND(#function); \
+    if (d->instance >= 0) return NOT_SUPPORTED; \
+    *number = (type)(expression); \
+    return OK; \
+  }
+NUMBER(nvmlDeviceGetPowerUsage, unsigned, g->power)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, g->power_limit)
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, g->reasons)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, g->link_gen)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, g->link_width)
+
+int nvmlDeviceGetJpgUtilization(device *d, unsigned *percent, unsigned *period_us) {
+  FIND("nvmlDeviceGetJpgUtilization");
+  if (g->instances) return NOT_SUPPORTED;
+  *percent = g->jpeg, *period_us = 1000000;
+  return OK;
+}
+
+int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) {
+  FIND("nvmlDeviceGetCudaComputeCapability");
+  *major = (int)g->capability / 10, *minor = (int)g->capability % 10;
+  return OK;
+}
+
+int nvmlDeviceGetMemoryAffinity(device *d, unsigned size, unsigned long *nodes, int scope) {
+  FIND("nvmlDeviceGetMemoryAffinity");
+  (void)scope;
+  if (g->node < 0 || !size) return NOT_SUPPORTED;
+  memset(nodes, 0, size * sizeof *nodes);
+  if ((unsigned)g->node < size * 64) nodes[g->node / 64] |= 1ul << g->node % 64;
+  return OK;
+}
+
+typedef struct { unsigned id, scope; long long time, latency; int type, code; value v; } field;
+
+int nvmlDeviceGetFieldValues(device *d, int count, field *fields) {
+  FIND("nvmlDeviceGetFieldValues");
+  if (d->instance >= 0) return NOT_SUPPORTED;
+  double seconds = (double)(now_us() - epoch_us) / 1e6;
+  for (int i = 0; i < count; i++) {
+    fields[i].code = fields[i].id == 197 || fields[i].id == 198 ? OK : NOT_SUPPORTED;
+    fields[i].type = g->counter_bits == 32 ? 1 : 3; /* unsigned int, unsigned long long */
+    uint64_t bytes = g->rx_start + (uint64_t)(seconds * (double)(fields[i].id == 198 ? g->rx : g->tx));
+    fields[i].v.ull = g->counter_bits < 64 ? bytes % (1ull << g->counter_bits) : bytes;
+  }
+  return OK;
+}
+
+typedef struct { unsigned pid; unsigned long long memory; unsigned instance, compute; } process;
+
+int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process *processes) {
+  FIND("nvmlDeviceGetComputeRunningProcesses");
+  unsigned found = d->instance > 0 ? 0 : (unsigned)g->pid_count, room = *count;
+  *count = found;
+  if (found > room || (found && !processes)) return INSUFFICIENT_SIZE;
+  for (unsigned i = 0; i < found; i++)
+    processes[i] = (process){g->pids[i], 1ull << 20, g->instances ? 7 : ~0u, g->instances ? 0 : ~0u};
+  return OK;
+}
+
+/* ---- GPM ---- */
+
+typedef struct { int gpu, instance; uint64_t time_us; } gpm_sample;
+typedef struct { unsigned id; int code; double value; const char *short_name, *long_name, *unit; } metric;
+typedef struct { unsigned version, count; gpm_sample *first, *second; metric metrics[]; } metrics;
+
+int nvmlGpmQueryDeviceSupport(device *d, unsigned *support) {
+  FIND("nvmlGpmQueryDeviceSupport");
+  if (support[0] != 1) return VERSION_MISMATCH;
+  support[1] = (unsigned)g->gpm;
+  return OK;
+}
+
+int nvmlGpmSampleAlloc(gpm_sample **found) {
+  int code = ready("nvmlGpmSampleAlloc");
+  if (!code) *found = calloc(1, sizeof **found), live_samples++;
+  return code;
+}
+
+int nvmlGpmSampleFree(gpm_sample *s) {
+  free(s);
+  live_samples--;
+  return OK;
+}
+
+static int take(const device *d, const gpu *g, int instance, gpm_sample *s) {
+  if (!g->gpm) return NOT_SUPPORTED;
+  *s = (gpm_sample){d->gpu, instance, now_us()};
+  return OK;
+}
+
+int nvmlGpmSampleGet(device *d, gpm_sample *s) {
+  FIND("nvmlGpmSampleGet");
+  return d->instance >= 0 || g->instances ? NOT_SUPPORTED : take(d, g, -1, s);
+}
+
+int nvmlGpmMigSampleGet(device *d, unsigned instance, gpm_sample *s) {
+  FIND("nvmlGpmMigSampleGet");
+  return instance < 7 || (int)instance - 7 >= g->instances ? INVALID_ARGUMENT : take(d, g, (int)instance, s);
+}
+
+int nvmlGpmMetricsGet(metrics *m) {
+  int code = ready("nvmlGpmMetricsGet");
+  if (code) return code;
+  if (m->version != 1) return VERSION_MISMATCH;
+  if (m->first->gpu != m->second->gpu || m->first->instance != m->second->instance) return INVALID_ARGUMENT;
+  if (m->second->time_us < m->first->time_us + 100000) return INVALID_ARGUMENT;
+  const gpu *g = &script.gpus[m->first->gpu];
+  double busy = busy_between(g, m->first->time_us, m->second->time_us);
+  for (unsigned i = 0; i < m->count; i++) {
+    metric *one = &m->metrics[i];
+    one->code = OK;
+    if (one->id == 1) one->value = busy;
+    else if (one->id == 2) one->value = busy * g->sm / 100;
+    else if (one->id == 5) one->value = busy * g->tensor / 100;
+    else if (one->id == 10) one->value = busy * g->dram / 100;
+    else if (one->id == 20) one->value = (double)g->tx / (1 << 20);
+    else if (one->id == 21) one->value = (double)g->rx / (1 << 20);
+    else one->code = NOT_SUPPORTED;
+  }
+  return OK;
+}

@@ -1,0 +1,116 @@
+"""A folder that looks like /proc, for what no test can make a kernel do, and live programs for what it can."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from iofast.monitor.snapshot import Job
+
+TRAIN = b"python\0train.py\0"
+
+
+class ProcFolder:
+    """Processes are written as the kernel writes them; what is written again is seen by who has the file open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+
+    def process(
+        self,
+        pid: int,
+        name: str = "python",
+        parent: int = 1,
+        *,
+        line: bytes = TRAIN,
+        start: int = 100,
+        state: str = "S",
+    ) -> Path:
+        folder = self.path / str(pid)
+        (folder / "task").mkdir(parents=True, exist_ok=True)
+        (folder / "cmdline").write_bytes(line)
+        (folder / "io").write_text("rchar: 0\nwchar: 0\nread_bytes: 0\nwrite_bytes: 0\n")
+        self.stat(folder, pid, name, parent, start=start, state=state)
+        self.thread(pid, pid, name, parent, start=start, state=state)
+        above = self.path / str(parent) / "task" / str(parent) / "children"
+        if above.exists() and str(pid) not in above.read_text().split():
+            above.write_text(above.read_text() + f"{pid} ")
+        return folder
+
+    def thread(
+        self, pid: int, tid: int, name: str, parent: int = 1, *, wchan: str = "0", start: int = 100, state: str = "S"
+    ) -> Path:
+        folder = self.path / str(pid) / "task" / str(tid)
+        folder.mkdir(exist_ok=True)
+        (folder / "comm").write_text(name + "\n")
+        (folder / "wchan").write_text(wchan)
+        (folder / "syscall").write_text("running")
+        (folder / "schedstat").write_text("0 0 0\n")
+        (folder / "children").touch()
+        self.stat(folder, tid, name, parent, start=start, state=state)
+        return folder
+
+    def stat(
+        self, folder: Path, pid: int, name: str, parent: int = 1, *, start: int = 100, state: str = "S", ticks: int = 0
+    ) -> None:
+        fields = [state, parent, *[0] * 7, 0, 0, ticks, 0, 0, 0, 20, 0, 1, 0, start, *[0] * 30]
+        (folder / "stat").write_text(f"{pid} ({name}) {' '.join(map(str, fields))}\n")
+
+    def state(self, pid: int, state: str, wchan: str = "0") -> None:
+        """Of the process's main thread, from now on."""
+        folder = self.path / str(pid) / "task" / str(pid)
+        self.stat(folder, pid, "python", state=state)
+        (folder / "wchan").write_text(wchan)
+
+    def end_thread(self, pid: int, tid: int) -> None:
+        (self.path / str(pid) / "task" / str(tid) / "stat").write_text("")
+        shutil.rmtree(self.path / str(pid) / "task" / str(tid))
+
+    def end(self, pid: int) -> None:
+        """Nothing is left, and who has the files open reads nothing."""
+        for file in (self.path / str(pid)).rglob("stat"):
+            file.write_text("")
+        shutil.rmtree(self.path / str(pid))
+
+
+def job(pid: int, start_time: int = 100) -> Job:
+    return Job(pid, start_time, "python train.py")
+
+
+@contextlib.contextmanager
+def running(program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A live Python program, from when it has printed its first line; killed at the end, its group with it."""
+    command = [sys.executable, "-c", textwrap.dedent(program), *words]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        assert process.stdout.readline(), "it ended before it said anything"
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        process.stdin.close()
+
+
+def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether it becomes true."""
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True

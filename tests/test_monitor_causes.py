@@ -1,0 +1,142 @@
+"""Why a loader is late: one cause for each pattern of signals, and none where they do not tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from monitor_snapshots import LOADER, MAIN, SYSTEM, snapshot, stacks, thread, training, worker
+
+from iofast.monitor.causes import find_cause
+from iofast.monitor.findings import Bound, Cause
+from iofast.monitor.snapshot import Doing, Frame, Looks, Work
+from iofast.monitor.thresholds import THRESHOLDS
+from iofast.monitor.training import Training
+from iofast.monitor.verdict import classify
+
+LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
+FULL = replace(SYSTEM, idle_cores=0.1)
+FAST = replace(LOADER, kind="FastLoader", num_workers=2, wait_s=0.6, batches=10)
+
+
+def workers(**changes: Any) -> dict[str, Any]:
+    return {"processes": (MAIN, worker(1, **changes), worker(2, **changes))}
+
+
+def busy(cpu: float = 0.95, **changes: Any) -> dict[str, Any]:
+    return workers(cpu=cpu, **changes)
+
+
+def at_work(**shares: float) -> dict[str, Any]:
+    """Stacks of workers, by the names of what they do."""
+    seen = {Work[name.upper()]: share for name, share in shares.items()}
+    return {"stacks": stacks({Frame.LOADER_WAIT: 0.6, Frame.SYNC: 0.4}, workers=seen)}
+
+
+CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
+    "cores are free": (busy(), Cause.WORKERS, "idle_cores"),
+    "no core is free": ({**busy(), "system": FULL}, Cause.CPU, "idle_cores"),
+    "workers queue for cores": (busy(0.6, runnable_s=0.35), Cause.CPU, "runnable"),
+    "a quota": ({**busy(0.4), "system": replace(SYSTEM, throttled_s=0.5)}, Cause.CPU, "throttled"),
+    "nobody knows the cores": ({**busy(), "system": replace(SYSTEM, idle_cores=None)}, None, ""),
+    "asleep, as on a network": (workers(cpu=0.05), Cause.STORAGE, "worker_asleep"),
+    "asleep, reading": ({**workers(cpu=0.2), **at_work(read=0.8, decode=0.2)}, Cause.STORAGE, "worker_asleep"),
+    "in state D": (
+        workers(cpu=0.2, states={"D": 0.7, "R": 0.2, "S": 0.1}, read_bytes=1 << 20),
+        Cause.STORAGE,
+        "worker_disk",
+    ),
+    "bytes from the disk": (workers(cpu=0.2, read_bytes=900_000), Cause.STORAGE, "uncached"),
+    "from the disk again": (
+        {**workers(cpu=0.2, read_bytes=900_000), "loaders": (replace(LOADER, epoch=2),)},
+        Cause.PAGE_CACHE,
+        "uncached",
+    ),
+    "no memory for a cache": (
+        {**workers(cpu=0.2, read_bytes=900_000), "system": replace(SYSTEM, memory_available=100 << 20)},
+        Cause.PAGE_CACHE,
+        "memory_available",
+    ),
+    "a cold mapping": (
+        workers(cpu=0.2, states={"D": 0.7, "R": 0.2}, major_faults=200, read_bytes=9 << 20, read_calls_bytes=0),
+        Cause.PAGE_CACHE,
+        "major_faults",
+    ),
+    "decodes, out of work at times": ({**busy(0.4), **at_work(decode=0.5, starved=0.5)}, Cause.WORKERS, "idle_cores"),
+    "collates": ({**busy(), **at_work(collate=0.7, decode=0.3)}, Cause.COLLATE, "collate"),
+    "hands over": ({**workers(cpu=0.3), **at_work(send=0.5, collate=0.1, decode=0.4)}, Cause.COLLATE, "collate"),
+    "pins": ({**workers(cpu=0.2), "threads": (thread("pt_data_pin", 0.95),)}, Cause.PIN, "pin_cpu"),
+    "pins at leisure": ({**busy(), "threads": (thread("pt_data_pin", 0.1),)}, Cause.WORKERS, "idle_cores"),
+    "loads by itself": (
+        {"processes": (MAIN,), "stacks": stacks({Frame.LOADER_INLINE: 0.6, Frame.SYNC: 0.4})},
+        Cause.SINGLE,
+        "loader_inline",
+    ),
+    "loads by itself, by /proc": (
+        {"processes": (MAIN,), "doing": {Doing.RUNNING: 0.6, Doing.FUTEX: 0.4}},
+        Cause.SINGLE,
+        "workers",
+    ),
+    "threads of whom nobody knows": (
+        {"processes": (replace(MAIN, cpu_s=0.9),), "main": Looks(20, LATE, 0.02)},
+        Cause.WORKERS,
+        "thread_cpu",
+    ),
+    "threads that decode": (
+        {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),)},
+        Cause.WORKERS,
+        "read_share",
+    ),
+    "threads that read, by stacks": (
+        {"processes": (replace(MAIN, cpu_s=0.15),), "main": Looks(20, LATE, 0.02), **at_work(read=0.9, decode=0.1)},
+        Cause.STORAGE,
+        "thread_cpu",
+    ),
+    "threads without cores": (
+        {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),), "system": FULL},
+        Cause.CPU,
+        "idle_cores",
+    ),
+    "threads that read": (
+        {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 1.5, "decode": 0.2}),)},
+        Cause.STORAGE,
+        "read_share",
+    ),
+    "the slowest rank": ({**busy(), "peers": {0: 0.02, 2: 0.1}}, Cause.RANK_SKEW, "rank_gap"),
+    "all ranks wait": ({**busy(), "peers": {0: 0.55, 2: 0.5}}, Cause.WORKERS, "idle_cores"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cause(name: str) -> None:
+    changes, expected, evidence = CASES[name]
+    cause, found = find_cause(Training(training(10, **{"doing": LATE, "idle": 0.6, **changes})), THRESHOLDS)
+    assert cause is expected
+    assert not evidence or evidence in {one.name for one in found}
+
+
+def test_an_input_bound_verdict_names_its_cause() -> None:
+    verdict = classify(training(doing=LATE, idle=0.6, **busy()))
+    assert (verdict.bound, verdict.cause) == (Bound.INPUT, Cause.WORKERS)
+    assert {"stall", "device_idle", "worker_cpu", "idle_cores"} <= {one.name for one in verdict.evidence}
+
+
+def test_no_cause_without_input_bound() -> None:
+    verdict = classify(training(doing={Doing.FUTEX: 1.0}, idle=0.01, **busy()))
+    assert (verdict.bound, verdict.cause) == (Bound.COMPUTE, None)
+
+
+def test_a_second_loaders_idle_workers_are_left_out() -> None:
+    """Of four workers two decode; the two of the validation set wait for their turn."""
+    processes = (MAIN, worker(1, 0.9), worker(2, 0.9), worker(3, 0.0), worker(4, 0.01))
+    pooled = Training([snapshot(LATE, 0.6, processes=processes)] * 10)
+    assert pooled.workers is not None
+    assert pooled.workers.cpu == pytest.approx(0.9)
+    assert find_cause(pooled, THRESHOLDS)[0] is Cause.WORKERS
+
+
+def test_starved_workers_are_not_at_work() -> None:
+    pooled = Training([snapshot(**at_work(starved=0.9, decode=0.1))])
+    assert pooled.work[Work.DECODE] == pytest.approx(1.0)
+    assert Training([snapshot(**at_work(starved=1.0))]).work == {}

@@ -1,0 +1,334 @@
+"""`iofast monitor` as a whole, on jobs and verdicts of our own making."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from monitor_moments import busy, snapshot, starved, unknown
+
+from iofast.cli import main
+from iofast.errors import OptionError
+from iofast.monitor import follow, sources
+from iofast.monitor.findings import Bound, Verdict
+from iofast.monitor.live import Jobs, Sources
+from iofast.monitor.request import Request
+from iofast.monitor.snapshot import Job, Snapshot
+
+PYTHON = (sys.executable, "-S", "-c")
+
+
+class Watcher:
+    """A hundred snapshots a second of a job that ends after `last` of them."""
+
+    def __init__(self, job: Job, last: float = float("inf")) -> None:
+        self._job, self._last, self._number = job, last, 0
+        self.closed = False
+
+    def interval(self) -> Snapshot:
+        time.sleep(0.01)
+        self._number += 1
+        if self._number > self._last:
+            raise ProcessLookupError(f"{self._job.pid} has ended")
+        return snapshot(self._number, job=self._job)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def made(verdict: Verdict | None = None, jobs: int = 1, last: float = float("inf")) -> Sources:
+    """Sources of `jobs` jobs that all have this verdict, after two intervals of not knowing."""
+    found = [Job(4242 + number, 77, f"python train{number}.py") for number in range(jobs)]
+
+    def judge(snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
+        return unknown() if len(snapshots) < 3 else verdict or starved()
+
+    return Sources(lambda: found, lambda job: Watcher(job, last), judge)
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the command see what `made` makes."""
+    monkeypatch.setattr(follow, "_ONCE_LEAST_S", 0.0)
+
+    def give(*args: Any, **options: Any) -> None:
+        monkeypatch.setattr(sources, "machine", lambda _request, _program=None: made(*args, **options))
+
+    return give
+
+
+def run(*arguments: str) -> int:
+    try:
+        return main(["monitor", *arguments])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+
+class TestOnce:
+    def test_one_verdict_for_people(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given()
+        assert run("--once") == 0
+        text, error = capsys.readouterr()
+        assert "INPUT-BOUND: DECODE-CPU-WORKERS" in text
+        assert "num_workers=4" in text
+        assert error == ""
+
+    def test_one_object(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given()
+        assert run("--once", "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert {"verdict", "cause", "stall", "evidence", "advice", "schema"} <= found.keys()
+        assert found["verdict"] == "input-bound"
+
+    def test_an_object_for_each_job(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given(jobs=3)
+        assert run("--once", "--json") == 0
+        assert sorted(json.loads(line)["pid"] for line in capsys.readouterr().out.splitlines()) == [4242, 4243, 4244]
+
+    def test_without_a_verdict_it_ends_in_time(
+        self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        given(unknown())
+        assert run("--once", "--seconds", "0.3") == 0
+        assert "7 steps in 12 s were seen" in capsys.readouterr().out
+
+    def test_nobody_is_an_error(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given(jobs=0)
+        assert run("--once") == 1
+        error = capsys.readouterr().err
+        assert error.startswith("iofast monitor: error: no training process of yours found")
+        assert error.count("\n") == 1
+
+    def test_a_job_that_ends_before_its_verdict(
+        self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        given(last=2)
+        assert run("--once") == 0
+        assert "UNKNOWN" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(("verdict", "status"), [(starved(), 4), (busy(), 0), (unknown(), 0)])
+    def test_fail_on(self, verdict: Verdict, status: int, given: Callable[..., None]) -> None:
+        given(verdict)
+        assert run("--once", "--quiet", "--seconds", "0.3", "--fail-on", "input-bound,sync-bound") == status
+
+
+class TestOnAndOn:
+    def test_lines(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given()
+        assert run("--seconds", "0.3") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1].startswith("iofast monitor: pid 4242: python train0.py · unknown")
+        assert lines[-1].startswith(
+            "iofast monitor: last: pid 4242: python train0.py · input-bound: decode-cpu-workers"
+        )
+        assert len(lines) == 4
+
+    def test_an_object_for_each_interval(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given()
+        assert run("--seconds", "0.3", "--json") == 0
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(found) > 3
+        assert found[0]["verdict"] == "unknown"
+        assert found[-1]["verdict"] == "input-bound"
+
+    def test_csv_on_standard_output(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given()
+        assert run("--seconds", "0.3", "--csv", "-") == 0
+        text, error = capsys.readouterr()
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert rows[-1]["verdict"] == "input-bound"
+        assert "input-bound" in error  # the lines for people go where they do not mix
+
+    def test_files(self, given: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        given()
+        files = ("--csv", str(tmp_path / "a.csv"), "--report", str(tmp_path / "a.html"))
+        assert run("--seconds", "0.3", "--quiet", *files) == 0
+        assert capsys.readouterr() == ("", "")
+        assert "input-bound" in (tmp_path / "a.csv").read_text()
+        assert "input-bound" in (tmp_path / "a.html").read_text()
+
+    def test_what_held_longest_decides(self, given: Callable[..., None]) -> None:
+        given(last=20)
+        assert run("--pid", "4242", "--quiet", "--fail-on", "input-bound") == 4
+
+    def test_named_jobs_that_ended_end_it(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given(last=5)
+        assert run("--pid", "4242") == 0
+        assert "iofast monitor: ended: pid 4242" in capsys.readouterr().out
+
+    def test_waiting(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given(jobs=0)
+        assert run("--seconds", "0.4") == 0
+        assert capsys.readouterr().out == "iofast monitor: no training process of yours found; waiting\n"
+
+    def test_ctrl_c_is_the_usual_end(self, given: Callable[..., None], tmp_path: Path) -> None:
+        given()
+        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        assert run("--quiet", "--report", str(tmp_path / "a.html"), "--fail-on", "input-bound") == 4
+        assert (tmp_path / "a.html").exists()
+
+    def test_termination_leaves_a_report(self, given: Callable[..., None], tmp_path: Path) -> None:
+        given()
+        before = signal.getsignal(signal.SIGTERM)
+        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        assert run("--quiet", "--report", str(tmp_path / "a.html")) == 143
+        assert (tmp_path / "a.html").exists()
+        assert signal.getsignal(signal.SIGTERM) is before
+
+    def test_a_failure_is_one_line(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        def judge(_snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
+            raise OSError(5, "input/output error")
+
+        broken = Sources(made().find, made().watch, judge)
+        monkeypatch.setattr(sources, "machine", lambda _request, _program=None: broken)
+        assert run("--seconds", "2") == 1
+        assert capsys.readouterr().err == "iofast monitor: error: input/output error\n"
+
+
+class TestProgram:
+    def test_its_output_and_status_are_its_own(
+        self, given: Callable[..., None], capfd: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        given(last=20)
+        report = tmp_path / "a.html"
+        code = "import time; print('mine', flush=True); time.sleep(0.6); raise SystemExit(9)"
+        assert run("--report", str(report), "--fail-on", "input-bound", "--", *PYTHON, code) == 9
+        text, error = capfd.readouterr()
+        assert text == "mine\n"
+        assert "iofast monitor: ended: pid 4242: python train0.py · input-bound" in error
+        assert "input-bound" in report.read_text()
+
+    def test_one_that_ends_at_once(self, given: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
+        given(jobs=0)
+        assert run("--", *PYTHON, "pass") == 0
+        error = capfd.readouterr().err
+        assert error.endswith("iofast monitor: the program ended before anything could be said of it\n")
+
+    def test_fail_on_where_it_succeeds(self, given: Callable[..., None]) -> None:
+        given(last=20)
+        assert run("--quiet", "--fail-on", "input-bound", "--", *PYTHON, "import time; time.sleep(0.6)") == 4
+
+    def test_json_goes_to_stderr(self, given: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
+        given()
+        assert run("--json", "--once", "--", *PYTHON, "print('mine'); import time; time.sleep(0.3)") == 0
+        text, error = capfd.readouterr()
+        assert text == "mine\n"
+        assert json.loads(error)["verdict"] == "input-bound"
+
+    @pytest.mark.parametrize(("name", "status"), [("missing", 127), (".", 126)])
+    def test_what_cannot_be_started(
+        self, name: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("--", str(tmp_path / name)) == status
+        assert capsys.readouterr().err.startswith("iofast monitor: error: cannot start '")
+
+    def test_what_goes_wrong_with_watching_is_no_harm_to_it(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        def machine(_request: Request, _program: int | None = None) -> Sources:
+            raise OptionError("cannot be watched")
+
+        monkeypatch.setattr(sources, "machine", machine)
+        assert run("--", *PYTHON, "print('mine')") == 0
+        text, error = capfd.readouterr()
+        assert text == "mine\n"
+        assert error == "iofast monitor: error: cannot be watched; the program goes on\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--interval", "0"), "--interval"),
+        (("--seconds", "-1"), "--seconds"),
+        (("--gpu", "-1"), "--gpu"),
+        (("--pid", "0"), "--pid"),
+        (("--pid", "1", "--", "true"), "after --"),
+        (("python", "train.py"), "iofast monitor -- python"),
+        (("--",), "found nothing"),
+        (("--json", "--csv", "-"), "--csv -"),
+        (("--csv", "-", "--", "true"), "--csv -"),
+        (("--screen", "--json"), "--screen"),
+        (("--fail-on", "slow"), "input-bound, transfer-bound"),
+        (("--prometheus", "x"), "--prometheus"),
+        (("--nonsense",), "--nonsense"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+class TestJobs:
+    def test_a_job_that_ended_is_remembered_and_not_watched_again(self) -> None:
+        jobs = Jobs(made(last=3))
+        job = made().find()[0]
+        jobs.add(job)
+        jobs.add(job)
+        assert len(jobs) == 1
+        while len(jobs):
+            jobs.next(1.0)
+        jobs.add(job)
+        assert len(jobs) == 0
+        assert [moment.ended for moment in jobs.moments()] == [True]
+        jobs.close()
+
+    def test_snapshots_that_nobody_takes_are_dropped(self) -> None:
+        jobs = Jobs(made(), window=5)
+        jobs.add(made().find()[0])
+        time.sleep(1.2)  # a hundred snapshots a second, and the queue holds 64
+        taken = 0
+        while jobs.next(0.0) is not None:
+            taken += 1
+        assert taken <= 70
+        jobs.close()
+        assert threading.active_count() < 20
+
+    def test_an_error_is_raised_where_it_is_seen(self) -> None:
+        def watch(_job: Job) -> Watcher:
+            raise PermissionError("not yours")
+
+        jobs = Jobs(Sources(made().find, watch, made().judge))
+        jobs.add(made().find()[0])
+        with pytest.raises(PermissionError, match="not yours"):
+            jobs.next(2.0)
+        jobs.close()
+
+    def test_what_fails_later_is_a_note(self) -> None:
+        class Failing(Watcher):
+            def interval(self) -> Snapshot:
+                if self._number == 2:
+                    raise PermissionError("it became another user's")
+                return super().interval()
+
+        jobs = Jobs(Sources(made().find, Failing, made().judge))
+        jobs.add(made().find()[0])
+        while len(jobs):
+            jobs.next(1.0)
+        assert jobs.moments()[0].ended
+        assert jobs.moments()[0].snapshot.notes[-1] == "watching it failed: it became another user's"
+        jobs.close()
+
+
+def test_verdicts_to_fail_on() -> None:
+    assert Request(fail_on="input-bound, unknown").failing() == {Bound.INPUT, Bound.UNKNOWN}
+    assert Request().failing() == frozenset()
+
+
+def test_help_and_start_import_nothing_heavy() -> None:
+    program = "import sys; from iofast.cli import main\ntry: main(['monitor', '--help'])\nexcept SystemExit: pass\n"
+    program += "print({'rich', 'torch', 'numpy', 'psutil', 'pynvml'} & set(sys.modules), file=sys.stderr)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stderr == "set()\n"

@@ -1,0 +1,162 @@
+"""`iofast monitor -- PROGRAM`: the program has its terminal, streams, signals and status as it would without us."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from iofast.monitor.launch import Program
+
+# Stands beside a program as the command does, and ends as it does.
+BESIDE = """
+import sys
+from iofast.monitor.launch import Program
+with Program(sys.argv[1:]) as program:
+    status = program.wait()
+sys.exit(status)
+"""
+PYTHON = (sys.executable, "-S", "-c")
+COUNTS = """
+import os, signal, sys, time
+seen = []
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda n, _: seen.append(n))
+print("ready", os.getpid(), flush=True)
+end = time.monotonic() + 10
+while not seen and time.monotonic() < end: time.sleep(0.01)
+time.sleep(0.3)
+print("seen", *map(int, seen), flush=True)
+"""
+
+
+def beside(*program: str, **options: object) -> subprocess.Popen[str]:
+    """A process that runs `program` beside itself."""
+    command = [sys.executable, "-c", BESIDE, *program]
+    return subprocess.Popen(command, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_for(pid: int, wanted: str) -> None:
+    end = time.monotonic() + 5
+    while state(pid) not in wanted and time.monotonic() < end:
+        time.sleep(0.01)
+    assert state(pid) in wanted
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(7)", 7),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("import os, signal; signal.signal(15, signal.SIG_DFL); os.kill(os.getpid(), 15)", 143),
+    ],
+)
+def test_its_exit_status_is_ours(code: str, status: int) -> None:
+    with Program([*PYTHON, code]) as program:
+        assert program.wait(20) == status
+        assert program.wait() == status
+    assert not Path(f"/proc/{program.pid}").exists()  # no zombie
+
+
+def test_streams_are_its_own() -> None:
+    code = "import sys; sys.stdout.write('out ' + sys.stdin.read()); sys.stderr.write('err')"
+    pipe = subprocess.PIPE
+    process = beside(*PYTHON, code, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert process.communicate("in", timeout=20) == ("out in", "err")
+    assert process.returncode == 0
+
+
+def test_signals_and_group_are_as_without_us() -> None:
+    code = (
+        "import os; print(os.getpgrp(), *[l for l in open('/proc/self/status') if l.startswith(('SigBlk', 'SigIgn'))])"
+    )
+    bare = subprocess.run([*PYTHON, code], capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    command = [sys.executable, "-c", BESIDE, *PYTHON, code]
+    ours = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    internal = (
+        0b11 << 31
+    )  # signals 32 and 33 are glibc's own: its posix_spawn has them ignored, its threads take them back
+    assert ours[:-1] == bare[:-1]
+    assert int(ours[-1], 16) & ~internal == int(bare[-1], 16) & ~internal
+
+
+def test_the_masks_of_this_process_come_back() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with Program([*PYTHON, "pass"]):
+        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    with pytest.raises(FileNotFoundError):
+        Program(["/does/not/exist"])
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_a_signal_for_us_is_passed_on_once(name: str) -> None:
+    number = getattr(signal, name)
+    process = beside(*PYTHON, COUNTS, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready")
+    process.send_signal(number)
+    assert process.stdout.readline() == f"seen {int(number)}\n"
+    assert process.wait(10) == 0
+    process.stdout.close()
+
+
+def test_ctrl_c_in_the_terminal_reaches_it_once() -> None:
+    pid, leader = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", BESIDE, *PYTHON, COUNTS])
+    seen = b""
+
+    def until(words: bytes) -> None:
+        nonlocal seen
+        end = time.monotonic() + 15
+        while words not in seen and time.monotonic() < end:
+            if select.select([leader], [], [], 0.1)[0]:
+                seen += os.read(leader, 4096)
+        assert words in seen
+
+    until(b"ready")
+    os.write(leader, b"\x03")
+    until(b"seen 2\r\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(leader)
+
+
+def test_stop_and_continue() -> None:
+    """As a shell does it with a job in a process group of its own."""
+    process = beside(*PYTHON, COUNTS, stdout=subprocess.PIPE, process_group=0)
+    assert process.stdout is not None
+    child = int(process.stdout.readline().split()[1])
+    process.send_signal(signal.SIGTSTP)
+    wait_for(process.pid, "T")
+    wait_for(child, "T")
+    process.send_signal(signal.SIGCONT)
+    wait_for(process.pid, "SR")
+    wait_for(child, "SR")
+    process.terminate()
+    assert process.stdout.readline() == "seen 15\n"
+    assert process.wait(10) == 0
+    process.stdout.close()
+
+
+def test_a_program_that_ignores_a_signal_is_waited_for() -> None:
+    code = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(.5); sys.exit(5)"
+    process = beside(*PYTHON, code, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    assert process.wait(10) == 5
+    process.stdout.close()

@@ -1,0 +1,121 @@
+"""Loaders that report from inside: differences of telemetry pages, and other ranks' pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from proc_folder import running
+
+from iofast import telemetry
+from iofast.monitor.find import job_of
+from iofast.monitor.probe.pages import PagesProbe, difference
+from iofast.monitor.snapshot import Job, LoaderFigures
+from iofast.telemetry import Figures, LoaderInfo, LoaderReport, Slot, StageStats
+
+BEFORE = Figures(2, 5, 80, 9, 9_000_000_000, 900_000_000, 10, 100, 1_000, 1)
+
+
+def report(figures: Figures, serial: int = 1, device: str = "cuda:0", **stages: StageStats) -> LoaderReport:
+    info = LoaderInfo("train", "FastLoader", 4, 8, 16, device)
+    return LoaderReport(serial, info, figures, stages)
+
+
+def test_difference_of_reports() -> None:
+    now = Figures(2, 9, 144, 13, 11_000_000_000, 1_900_000_000, 10, 500_000_100, 2_000_001_000, 2)
+    then = report(BEFORE, read=StageStats(work_s=1.0), transfer=StageStats(work_s=0.5), decode=StageStats(failed=1))
+    after = report(now, read=StageStats(work_s=1.5), transfer=StageStats(work_s=0.6), decode=StageStats(failed=3))
+    found = difference(then, after)
+    assert (found.batches, found.steps, found.images, found.step_s, found.wait_s) == (4, 4, 64, 0.5, 1.0)
+    assert (found.exposed_s, found.device_step_s) == (0.5, 2.0)
+    assert (found.stages["read"], found.transfer_s, found.failed) == (0.5, pytest.approx(0.1), 2)
+    assert (found.name, found.kind, found.num_workers, found.epoch) == ("train", "FastLoader", 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("now", "batches"),
+    [
+        (BEFORE, 0),
+        (BEFORE._replace(batch=6, steps=10), 1),
+        (BEFORE._replace(epoch=3, batch=2, steps=13), 5),  # three and one of the old one, one step and a first
+        (BEFORE._replace(epoch=3, batch=1), 1),
+        (BEFORE._replace(epoch=9, batch=1, steps=9), 7),  # epochs of one batch
+        (BEFORE._replace(epoch=0, batch=2, steps=10), 2),  # epochs are set by the user
+        (BEFORE._replace(epoch=2, batch=2, steps=10), 2),
+    ],
+)
+def test_batches_over_epochs(now: Figures, batches: int) -> None:
+    assert difference(report(BEFORE), report(now)).batches == batches
+
+
+@pytest.fixture
+def own_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    telemetry.close_page()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("iofast.monitor.probe.pages._SEARCH_S", 0.0)
+    yield job_of(os.getpid())
+    telemetry.close_page()
+
+
+def test_train_and_validation(own_pages: Job) -> None:
+    """The one that advanced is live; one that is closed is gone; a page that comes later is found."""
+    probe = PagesProbe(own_pages)
+    assert probe.take() == ()
+    train, valid = Slot(LoaderInfo("train")), Slot(LoaderInfo("valid"))
+    train.write(BEFORE)
+    assert live(probe.take()) == {"train": 10}
+    train.write(BEFORE._replace(steps=12, batch=8, updated_ns=2))
+    assert live(probe.take()) == {"train": 3}
+    valid.write(Figures(0, 4, 8, 3, 5, 5, 5, 0, 0, 3))
+    found = probe.take()
+    assert live(found) == {"valid": 4}
+    assert [(each.name, each.batches) for each in found] == [("train", 0), ("valid", 4)]
+    assert live(probe.take()) == {"valid": 0}  # nobody advanced: the one that did last
+    valid.close()
+    assert live(probe.take()) == {"train": 0}
+    train.close()
+    assert probe.take() == ()
+
+
+def live(found: tuple[LoaderFigures, ...]) -> dict[str, int]:
+    return {each.name: each.batches for each in found if each.live}
+
+
+def test_what_was_before_does_not_count(own_pages: Job) -> None:
+    slot = Slot(LoaderInfo("train"))
+    slot.write(BEFORE)
+    probe = PagesProbe(own_pages)
+    assert live(probe.take()) == {"train": 0}
+    slot.write(BEFORE._replace(steps=2, step_ns=5, updated_ns=9))  # totals fell: another loader of that number
+    (found,) = probe.take()
+    assert (found.batches, found.step_s, found.wait_s) == (0, None, 0.0)
+    slot.close()
+
+
+def test_peers_by_pages(own_pages: Job) -> None:
+    program = """
+        import time
+        from iofast.telemetry import Figures, LoaderInfo, Slot
+        slot = Slot(LoaderInfo("train", rank=1, world_size=2))
+        for turn in (1, 2):
+            slot.write(Figures(0, turn, turn, turn, turn * 1000, turn * 250, 1, 0, 0, turn))
+            print(turn, flush=True)
+            input()
+    """
+    mine = Slot(LoaderInfo("train", rank=0, world_size=2))
+    mine.write(BEFORE)
+    probe = PagesProbe(own_pages)
+    assert (probe.rank, probe.world_size) == (0, 2)
+    with running(program) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert probe.peers() == {}
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "2\n"
+        assert probe.peers() == {1: 0.25}
+    mine.close()

@@ -1,0 +1,137 @@
+"""Which part of a training an interval belongs to, and what of it counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from monitor_snapshots import LOADER, MAIN, snapshot, stacks, training, worker
+
+from iofast.monitor.findings import Bound, Cause, Phase
+from iofast.monitor.phases import phases, seconds_by_phase
+from iofast.monitor.snapshot import Doing, Frame, Snapshot
+from iofast.monitor.thresholds import THRESHOLDS
+from iofast.monitor.verdict import classify
+
+W, T, V, C, B, P = Phase.WARM_UP, Phase.TRAINING, Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED
+BUSY = {Doing.FUTEX: 0.95, Doing.RUNNING: 0.05}
+
+
+def busy(count: int = 1, **changes: Any) -> list[Snapshot]:
+    return training(count, doing=BUSY, idle=0.02, **changes)
+
+
+def seen(frame: Frame, idle: float = 0.9) -> Snapshot:
+    return snapshot(BUSY, idle, stacks=stacks({frame: 0.8, Frame.FORWARD: 0.2}))
+
+
+def found(snapshots: list[Snapshot]) -> list[Phase]:
+    return list(phases(snapshots, THRESHOLDS))
+
+
+def of_workers(*numbers: int, cpu: float = 0.5) -> dict[str, Any]:
+    return {"processes": (MAIN, *(worker(number, cpu) for number in numbers))}
+
+
+@pytest.mark.parametrize(
+    ("frame", "phase"),
+    [
+        (Frame.COMPILE, W),
+        (Frame.VALIDATION, V),
+        (Frame.CHECKPOINT, C),
+        (Frame.LOADER_START, B),
+        (Frame.LOADER_WAIT, T),
+        (Frame.SYNC, T),
+    ],
+)
+def test_stacks_tell_the_phase(frame: Frame, phase: Phase) -> None:
+    assert found([*busy(4), seen(frame), *busy(4)]) == [T] * 4 + [phase] + [T] * 4
+
+
+def test_a_stopped_process_is_paused() -> None:
+    assert found([*busy(3), snapshot({Doing.STOPPED: 1.0}, 1.0), *busy(3)]) == [T] * 3 + [P] + [T] * 3
+    halted = snapshot(BUSY, 1.0, processes=(replace(MAIN, states={"T": 0.9}),))
+    assert found([*busy(3), halted]) == [T] * 3 + [P]
+
+
+def test_other_workers_begin_an_epoch() -> None:
+    old, new = of_workers(1, 2), of_workers(3, 4)
+    assert found([*busy(3, **old), *busy(3, **new)]) == [T, T, T, B, T, T]
+    turning = busy(1, **of_workers(1, 2, 3, 4))
+    assert found([*busy(3, **old), *turning, *busy(3, **new)]) == [T, T, T, B, T, T, T]
+    between = busy(1, processes=(MAIN,))
+    assert found([*busy(3, **old), *between, *busy(3, **new)]) == [T, T, T, T, B, T, T]
+
+
+def test_a_second_set_at_work_is_a_validation() -> None:
+    own, other = [worker(1, 0.5), worker(2, 0.5)], [worker(3, 0.0), worker(4, 0.0)]
+    asleep, working = [worker(1, 0.0), worker(2, 0.0)], [worker(3, 0.6), worker(4, 0.6)]
+    train = busy(5, processes=(MAIN, *own, *other))
+    validate = busy(2, processes=(MAIN, *asleep, *working))
+    assert found([*busy(5, processes=(MAIN, *own)), *train, *validate, *train]) == [T] * 10 + [V] * 2 + [T] * 5
+
+
+def test_a_burst_of_writing_on_an_idle_device_is_a_checkpoint() -> None:
+    writes = replace(MAIN, write_bytes=300 << 20)
+    saved = snapshot(BUSY, 0.9, processes=(writes, worker(1), worker(2)))
+    assert found([*busy(5), saved, *busy(5)]) == [T] * 5 + [C] + [T] * 5
+    beside = snapshot(BUSY, 0.0, processes=(writes, worker(1), worker(2)))
+    assert found([*busy(5), beside, *busy(5)]) == [T] * 11
+    logs = replace(MAIN, write_bytes=300 << 20)
+    assert found(busy(6, processes=(logs, worker(1)))) == [T] * 6, "it always writes"
+
+
+def test_the_rest_of_a_pause_is_not_training() -> None:
+    """A validation of a second and a half lies in two intervals, or three."""
+    rest = snapshot(BUSY, 0.5)
+    assert found([*busy(4), seen(Frame.VALIDATION), rest, *busy(4)]) == [T] * 4 + [V, V] + [T] * 4
+    assert found([*busy(4), rest, *busy(5)]) == [T] * 10, "idle for no reason that is known"
+
+
+def test_warm_up_is_what_differs_at_the_beginning() -> None:
+    slow = training(3, doing=BUSY, idle=0.95)
+    assert found([*slow, *busy(9)]) == [W] * 3 + [T] * 9
+    assert found([*busy(9), *slow]) == [T] * 12
+    assert found([*busy(2, processes=(MAIN,)), *busy(8)]) == [W] * 2 + [T] * 8
+    asked = busy(2, loaders=(replace(LOADER, batches=0),))
+    assert found([*asked, *busy(8, loaders=(LOADER,))]) == [W] * 2 + [T] * 8
+    assert found(training(12, doing=BUSY, idle=0.95)) == [T] * 12
+
+
+def test_seconds_add_up_and_only_training_counts() -> None:
+    snapshots = [*busy(40), *[seen(Frame.VALIDATION)] * 10, *busy(10)]
+    spent = seconds_by_phase(snapshots, phases(snapshots, THRESHOLDS))
+    assert spent == {T: pytest.approx(50), V: pytest.approx(10)}
+    verdict = classify(snapshots)
+    assert verdict.bound is Bound.COMPUTE
+    assert verdict.phases == spent
+    assert verdict.seconds == pytest.approx(50)
+
+
+def epochs(start_s: int, steady_s: int) -> list[Snapshot]:
+    """Epochs with workers of their own; each begins with seconds of nothing but waiting."""
+    made: list[Snapshot] = []
+    for epoch in range(12):
+        own = of_workers(2 * epoch, 2 * epoch + 1)
+        start = training(start_s, doing={Doing.QUEUE: 1.0}, idle=1.0, stacks=stacks({Frame.LOADER_START: 1.0}), **own)
+        made += start + busy(steady_s, stacks=stacks({Frame.SYNC: 1.0}), **own)
+    return made
+
+
+def test_starts_of_epochs_are_a_cause() -> None:
+    verdict = classify(epochs(1, 4))
+    assert (verdict.bound, verdict.cause) == (Bound.INPUT, Cause.EPOCH_START)
+    assert verdict.stall is not None
+    assert verdict.stall.low <= 0.22 <= verdict.stall.high + 0.01
+    assert classify(epochs(1, 30)).bound is Bound.COMPUTE
+
+
+def test_starts_of_epochs_as_a_loader_tells_them() -> None:
+    loader = replace(LOADER, batches=10, steps=9, step_s=0.08, exposed_s=0.01, epoch_start_s=0.3)
+    verdict = classify(training(doing=BUSY, idle=0.3, loaders=(loader,)))
+    assert (verdict.bound, verdict.cause) == (Bound.INPUT, Cause.EPOCH_START)
+    assert verdict.stall is not None
+    assert verdict.stall.low == pytest.approx((0.01 + 0.3) / (0.72 + 0.3), abs=0.01)
+    late = replace(loader, exposed_s=0.5, epoch_start_s=0.05)
+    assert classify(training(doing=BUSY, idle=0.6, loaders=(late,))).cause is not Cause.EPOCH_START

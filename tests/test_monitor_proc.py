@@ -1,0 +1,345 @@
+"""What /proc says of a training: real processes where a kernel can be made to say it, a folder like /proc where not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from proc_folder import ProcFolder, job, running, until
+
+from iofast.monitor.find import job_of
+from iofast.monitor.probe.proc import JobEnded, ProcProbe
+from iofast.monitor.probe.states import called, sleeping_in
+from iofast.monitor.snapshot import Doing, Job, ProcessFigures
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> ProcFolder:
+    return ProcFolder(tmp_path / "proc")
+
+
+# --- what a thread sleeps in
+
+
+@pytest.mark.parametrize(
+    ("function", "doing"),
+    [
+        ("poll_schedule_timeout.constprop.0", Doing.QUEUE),
+        ("do_epoll_wait", Doing.QUEUE),
+        ("ep_poll", Doing.QUEUE),
+        ("do_select", Doing.QUEUE),
+        ("unix_stream_read_generic", Doing.QUEUE),
+        ("unix_stream_data_wait", Doing.QUEUE),
+        ("pipe_read", Doing.QUEUE),
+        ("anon_pipe_read", Doing.QUEUE),
+        ("pipe_wait", Doing.QUEUE),
+        ("futex_wait_queue_me", Doing.FUTEX),
+        ("futex_do_wait", Doing.FUTEX),
+        ("hrtimer_nanosleep", Doing.ASLEEP),
+        ("do_wait", Doing.ASLEEP),
+        ("wait_woken", Doing.ASLEEP),
+        ("os_acquire_semaphore", Doing.ASLEEP),  # the NVIDIA driver's
+    ],
+)
+def test_functions_of_kernels(function: str, doing: Doing) -> None:
+    assert sleeping_in(function) is doing
+
+
+PROGRAMS = {
+    Doing.QUEUE: "import multiprocessing as m; q = m.Queue(); print(1, flush=True); q.get()",
+    Doing.FUTEX: "import queue; print(1, flush=True); queue.Queue().get()",
+    Doing.ASLEEP: "import time; print(1, flush=True); time.sleep(60)",
+    Doing.RUNNING: "print(1, flush=True)\nwhile True: pass",
+}
+
+
+@pytest.mark.parametrize("doing", PROGRAMS)
+def test_a_real_thread(doing: Doing) -> None:
+    with running(PROGRAMS[doing]) as process:
+        probe = ProcProbe(job_of(process.pid))
+        assert until(lambda: probe.look().doing is doing)
+        for _ in range(20):
+            time.sleep(0.002)
+            probe.look()
+        looks, (main,), threads = probe.take(1.0)
+        probe.close()
+    assert looks.shares[doing] > 0.5
+    assert sum(looks.shares.values()) == pytest.approx(1)
+    assert (main.role, main.pid, threads) == ("main", process.pid, ())
+    assert sum(main.states.values()) == pytest.approx(1)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of x86-64")
+@pytest.mark.parametrize(
+    ("line", "doing"),
+    [
+        ("running", Doing.RUNNING),
+        ("7 0x1 0x1 0xffffffff", Doing.QUEUE),
+        ("232 0x3", Doing.QUEUE),
+        ("202 0x7f 0x80", Doing.FUTEX),
+        ("230 0x1", Doing.ASLEEP),
+        ("0 0x3 0x7f 0x10", Doing.QUEUE),  # read(3), a pipe
+        ("0 0x4 0x7f 0x10", Doing.ASLEEP),  # read(4), a socket: of what kind is not said
+        ("0 0x9 0x7f 0x10", Doing.ASLEEP),  # closed meanwhile
+        ("-1 0x7f 0x80", None),
+    ],
+)
+def test_system_calls(line: str, doing: Doing | None, tmp_path: Path) -> None:
+    (tmp_path / "fd").mkdir()
+    (tmp_path / "fd" / "3").symlink_to("pipe:[123]")
+    (tmp_path / "fd" / "4").symlink_to("socket:[124]")
+    assert called(line, tmp_path) is doing
+
+
+def test_a_kernel_that_does_not_tell_the_function(proc: ProcFolder) -> None:
+    """The system call says it; where that may not be read either, nothing is guessed."""
+    folder = proc.process(10) / "task" / "10"
+    probe = ProcProbe(job(10), proc.path)
+    (folder / "syscall").write_text("202 0x1" if os.uname().machine == "x86_64" else "98 0x1")
+    look = probe.look()
+    assert (look.doing, look.blind, probe.notes) == (Doing.FUTEX, False, {})
+    (folder / "syscall").write_text("-1")
+    look = probe.look()
+    assert (look.doing, look.blind) == (Doing.ASLEEP, True)
+    assert "wchan" in probe.notes["wchan"]
+
+
+@pytest.mark.parametrize(
+    ("state", "doing"), [("R", Doing.RUNNING), ("D", Doing.DISK), ("T", Doing.STOPPED), ("t", Doing.STOPPED)]
+)
+def test_states(proc: ProcFolder, state: str, doing: Doing) -> None:
+    proc.process(10)
+    probe = ProcProbe(job(10), proc.path)
+    proc.state(10, state)
+    assert probe.look().doing is doing
+
+
+def test_a_name_may_hold_anything(proc: ProcFolder) -> None:
+    proc.process(10, "evil) R 1 (x")
+    probe = ProcProbe(job(10), proc.path)
+    (proc.path / "10" / "task" / "10" / "wchan").write_text("futex_do_wait")
+    assert probe.look().doing is Doing.FUTEX
+    assert probe.take(1.0)[1][0].name == "evil) R 1 (x"
+
+
+# --- what is counted
+
+
+def test_a_new_epoch_brings_new_workers(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two takes; those that went are counted for the last time."""
+    monkeypatch.setattr("iofast.monitor.probe.proc._AGAIN_S", 0.0)
+    proc.process(10)
+    old = proc.process(11, "pt_data_worker", 10)
+    probe = ProcProbe(job(10), proc.path)
+    proc.stat(old / "task" / "11", 11, "pt_data_worker", 10, ticks=50, state="R")
+    probe.look()
+    proc.end(11)
+    (proc.path / "10" / "task" / "10" / "children").write_text("")
+    new = proc.process(12, "pt_data_worker", 10, start=300)
+    probe.look()
+    assert probe.workers == (12,)
+    proc.stat(new, 12, "pt_data_worker", 10, start=300, ticks=30)
+    _, processes, _ = probe.take(1.0)
+    assert {each.pid: each.cpu_s for each in processes} == {10: 0, 11: 0.5, 12: 0.3}
+    assert {each.pid for each in probe.take(1.0)[1]} == {10, 12}
+
+
+def test_the_number_of_an_ended_worker_is_used_again(proc: ProcFolder) -> None:
+    proc.process(10)
+    proc.process(11, "pt_data_worker", 10)
+    probe = ProcProbe(job(10), proc.path)
+    proc.end(11)
+    proc.process(11, "pt_data_worker", 10, start=900)
+    probe.take(1.0)
+    _, processes, _ = probe.take(1.0)
+    assert [(each.pid, each.start_time) for each in processes] == [(10, 100), (11, 900)]
+
+
+def test_io_and_run_queue(proc: ProcFolder) -> None:
+    folder = proc.process(10)
+    probe = ProcProbe(job(10), proc.path)
+    (folder / "io").write_text("rchar: 5000\nwchar: 7\nread_bytes: 4096\nwrite_bytes: 512\ncancelled_write_bytes: -3\n")
+    (folder / "task" / "10" / "schedstat").write_text("250000000 50000000 17\n")
+    looks, (main,), _ = probe.take(1.0)
+    assert (main.read_calls_bytes, main.read_bytes, main.write_bytes, main.runnable_s) == (5000, 4096, 512, 0.05)
+    assert (looks.cpu_s, looks.runnable_s, looks.samples) == (0.25, 0.05, 0)
+    (folder / "io").write_text("")
+    assert probe.take(1.0)[1][0].read_bytes is None
+    assert "io" in probe.notes["io"]
+
+
+def test_threads_of_loaders_and_backward(proc: ProcFolder) -> None:
+    proc.process(10)
+    proc.thread(10, 20, "pt_data_pin")
+    autograd = proc.thread(10, 21, "pt_autograd_0", state="R")
+    proc.thread(10, 22, "python")
+    probe = ProcProbe(job(10), proc.path)
+    assert probe.look().backward
+    proc.stat(autograd, 21, "pt_autograd_0", ticks=20)
+    assert not probe.look().backward
+    _, _, threads = probe.take(1.0)
+    assert {each.name: (each.cpu_s, each.states) for each in threads} == {
+        "pt_data_pin": (0, {"S": 1.0}),
+        "pt_autograd_0": (0.2, {"R": 0.5, "S": 0.5}),
+    }
+    assert probe.loader_threads
+    proc.end_thread(10, 20)
+    proc.thread(10, 23, "python")
+    probe.take(1.0)
+    proc.thread(10, 23, "iofast-3")  # a young thread took its name
+    assert {each.name for each in probe.take(1.0)[2]} == {"pt_autograd_0", "iofast-3"}
+
+
+def test_many_workers_take_turns(proc: ProcFolder) -> None:
+    """A look stays as cheap as with few, and each gets its share."""
+    proc.process(10)
+    for pid in range(100, 140):
+        proc.process(pid, "pt_data_worker", 10)
+    probe = ProcProbe(job(10), proc.path)
+    probe.take(1.0)
+    for _ in range(10):
+        probe.look()
+    assert sum(sum(each.thread.states.values()) for each in probe._kin.values()) == 40
+    assert {sum(each.thread.states.values()) for each in probe._kin.values()} == {1}
+
+
+# --- ends
+
+
+def test_a_job_that_is_another_one_by_now(proc: ProcFolder) -> None:
+    proc.process(10, start=100)
+    with pytest.raises(JobEnded, match="10"):
+        ProcProbe(job(10, start_time=99), proc.path)
+
+
+def test_a_job_that_ends(proc: ProcFolder) -> None:
+    proc.process(10)
+    probe = ProcProbe(job(10), proc.path)
+    proc.end(10)
+    with pytest.raises(JobEnded):
+        probe.look()
+    with pytest.raises(ProcessLookupError):
+        probe.take(1.0)
+
+
+def test_a_real_job_that_ends_and_is_not_reaped() -> None:
+    with running("print(1, flush=True); input()") as process:
+        probe = ProcProbe(job_of(process.pid))
+        process.kill()
+        assert until(lambda: ended(probe))
+
+
+def ended(probe: ProcProbe) -> bool:
+    try:
+        probe.look()
+    except JobEnded:
+        return True
+    return False
+
+
+def test_a_job_that_is_paused_and_goes_on() -> None:
+    with running(PROGRAMS[Doing.QUEUE]) as process:
+        probe = ProcProbe(job_of(process.pid))
+        process.send_signal(signal.SIGSTOP)
+        assert until(lambda: probe.look().doing is Doing.STOPPED)
+        process.send_signal(signal.SIGCONT)
+        assert until(lambda: probe.look().doing is Doing.QUEUE)
+        probe.close()
+
+
+def test_exec_keeps_the_job() -> None:
+    program = (
+        "import os, sys; print(1, flush=True); input(); os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])"
+    )
+    with running(program, PROGRAMS[Doing.ASLEEP]) as process:
+        probe = ProcProbe(job_of(process.pid))
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert until(lambda: probe.look().doing is Doing.ASLEEP)
+        assert probe.take(1.0)[1][0].pid == process.pid
+        probe.close()
+
+
+FORKING = """
+    import ctypes, multiprocessing as m, sys, time
+    def work():
+        ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)
+        time.sleep(60)
+    if __name__ == "__main__":
+        for epoch in range(2):
+            workers = [m.get_context("fork").Process(target=work, daemon=True) for _ in range(2)]
+            [each.start() for each in workers]
+            print(epoch, flush=True)
+            input()
+            [each.kill() or each.join() for each in workers]
+        print("over", flush=True)
+        input()
+"""
+
+
+def test_real_workers_of_two_epochs() -> None:
+    with running(FORKING) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        probe = ProcProbe(job_of(process.pid))
+        assert until(lambda: looked(probe) == 2)
+        first = set(probe.workers)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "1\n"
+        assert until(lambda: looked(probe) == 2 and not first & set(probe.workers))
+        roles = {each.role for each in probe.take(1.0)[1] if each.pid in first}
+        assert roles <= {"worker", "other"}
+        assert job_of(probe.workers[0]).pid == process.pid
+        probe.close()
+
+
+def looked(probe: ProcProbe) -> int:
+    probe.look()
+    return len([each for each in workers(probe) if each.name == "pt_data_worker"])
+
+
+def workers(probe: ProcProbe) -> list[ProcessFigures]:
+    return [each for each in probe.take(0.01)[1] if each.role == "worker"]
+
+
+def test_files_are_closed(proc: ProcFolder) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    proc.process(10)
+    proc.process(11, "pt_data_worker", 10)
+    proc.thread(10, 20, "pt_data_pin")
+    probe = ProcProbe(job(10), proc.path)
+    probe.look()
+    probe.take(1.0)
+    probe.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_another_users_process_is_seen_as_far_as_that_goes() -> None:
+    """States are for everybody; what it sleeps in and reads is not, and is said so."""
+    if os.geteuid():
+        pytest.skip("only root can make a process of another user")
+    with subprocess.Popen(["sleep", "60"], user=65534, group=65534, extra_groups=[]) as process:
+        target = job_of(process.pid)
+        child = os.fork()
+        if not child:
+            os._exit(foreign_look(target))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        process.kill()
+
+
+def foreign_look(target: Job) -> int:
+    """0 where all is as it should be."""
+    os.setgroups([])
+    os.setresgid(65533, 65533, 65533)
+    os.setresuid(65533, 65533, 65533)
+    probe = ProcProbe(target)
+    look = probe.look()
+    _, (main,), _ = probe.take(1.0)
+    expected = (Doing.ASLEEP, True, None, {"S": 1.0}, {"wchan", "io"})
+    return int((look.doing, look.blind, main.read_bytes, main.states, set(probe.notes)) != expected)

@@ -1,0 +1,189 @@
+"""Bursts of py-spy: on a real DataLoader, and with stand-ins for py-spy that refuse, hang or say nonsense."""
+
+# ruff: noqa: E501 (a stack is one line, as py-spy writes it)
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from iofast.monitor.probe import stacks
+from iofast.monitor.probe.calls import call
+from iofast.monitor.probe.source_text import SourceText
+from iofast.monitor.probe.stacks import StackProbe, missing_right
+from iofast.monitor.snapshot import Frame, Job, Work
+
+TRAINING = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 1 << 30
+    def __getitem__(self, index):
+        return self.decode(index)
+    def decode(self, index):
+        time.sleep(0.02)
+        return torch.zeros(1)
+
+if __name__ == "__main__":
+    batches = iter(DataLoader(Slow(), batch_size=2, num_workers=1))
+    next(batches)
+    print("on", flush=True)
+    for batch in batches:
+        pass
+"""
+Standin = Callable[[str], None]
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job(os.getpid(), 0, "")
+
+
+@pytest.fixture
+def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
+    """Puts a shell script in py-spy's place; $output is the file that it is to write to."""
+
+    def standin(script: str) -> None:
+        program = tmp_path / "py-spy"
+        find = 'while [ "$1" != --output ]; do shift; done; output=$2; pid=$4\n'
+        program.write_text(f"#!/bin/sh\necho call >> {tmp_path}/calls\n{find}{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(stacks, "_find", lambda: str(program))
+
+    return standin
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """The pids of a training and of its worker."""
+    program = tmp_path / "train.py"
+    program.write_text(TRAINING)
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "on\n"
+        tasks = Path(f"/proc/{process.pid}/task")
+        children = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+        yield process.pid, children[0]
+        process.kill()
+
+
+def test_a_training_that_waits_for_its_worker(training: tuple[int, int]) -> None:
+    main, worker = training
+    probe = StackProbe(Job(main, 0, ""))
+    if stacks._find() is None:
+        pytest.skip("py-spy is not installed")
+    figures = probe.burst([worker], 20)
+    if figures is None and "memory is missing" in probe.note:
+        pytest.skip(probe.note)
+    assert figures is not None, probe.note
+    assert probe.note == ""
+    assert figures.looks >= 10
+    assert figures.main.get(Frame.LOADER_WAIT, 0.0) > 0.7, figures
+    assert figures.worker_looks >= 10
+    assert figures.workers.get(Work.DECODE, 0.0) > 0.7, figures
+    assert sum(figures.main.values()) == pytest.approx(1.0)
+
+
+def test_one_that_has_ended() -> None:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    if stacks._find() is None:
+        pytest.skip("py-spy is not installed")
+    probe = StackProbe(Job(process.pid, 0, ""))
+    assert probe.burst([], 5) is None
+    assert probe.note == f"no Python stacks: process {process.pid} has ended"
+
+
+@pytest.mark.parametrize(
+    ("scope", "way"),
+    [("0", "--cap-add SYS_PTRACE"), ("1", "`iofast monitor -- python train.py`"), ("2", "sudo"), ("3", "forbids"), (None, "same user")],
+)  # fmt: skip
+def test_a_right_that_is_missing(
+    standin: Standin, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str | None, way: str
+) -> None:
+    """It is asked for once: the right does not come while the program runs."""
+    setting = tmp_path / "ptrace_scope"
+    if scope is not None:
+        setting.write_text(f"{scope}\n")
+    monkeypatch.setattr(stacks, "_PTRACE_SCOPE", setting)
+    standin("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1")
+    probe = StackProbe(job)
+    for _ in range(3):
+        assert probe.burst([], 5) is None
+    assert way in probe.note
+    assert "\n" not in probe.note
+    assert missing_right() in probe.note
+    assert (tmp_path / "calls").read_text().count("call") == 1
+
+
+def test_looks_are_counted(standin: Standin, job: Job) -> None:
+    """Of the main thread by what it does, of workers, and of the threads beside them."""
+    library, standard = "/v/lib/python3.11/site-packages", "/usr/lib/python3.11"
+    queue = f"get ({standard}/multiprocessing/queues.py:113);select ({standard}/selectors.py:415)"
+    standin(f"""
+    [ $pid = {job.pid} ] && cat > $output <<END
+thread ({job.pid}): MainThread;main (/u/train.py:7);__next__ ({library}/torch/utils/data/dataloader.py:1);_get_data ({library}/torch/utils/data/dataloader.py:2);{queue} 6
+thread ({job.pid}): MainThread;main (/u/train.py:9);synchronize ({library}/torch/cuda/__init__.py:1) 3
+thread ({job.pid}): MainThread;main (/u/train.py:9);step ({library}/torch/optim/sgd.py:1);_single_tensor_sgd ({library}/torch/optim/sgd.py:1) 1
+thread (11): Thread-1;_pin_memory_loop ({library}/torch/utils/data/_utils/pin_memory.py:1);pin_memory ({library}/torch/utils/data/_utils/pin_memory.py:2) 2
+thread (12): Thread-2;serve ({standard}/socket.py:1) 10
+END
+    [ $pid = 4194303 ] && cat > $output <<END
+thread (4194303): MainThread;_worker_loop ({library}/torch/utils/data/_utils/worker.py:1);{queue} 5
+thread (4194303): MainThread;_worker_loop ({library}/torch/utils/data/_utils/worker.py:1);fetch (x.py:1);load ({library}/PIL/ImageFile.py:1) 1
+thread (13): QueueFeederThread;_feed ({standard}/multiprocessing/queues.py:1);dumps ({standard}/multiprocessing/reduction.py:1) 2
+END
+    [ $pid = 4194302 ] && echo nonsense > $output
+    exit 0""")
+    figures = StackProbe(job).burst([4194303, 4194302], 10)
+    assert figures is not None
+    assert (figures.looks, figures.worker_looks) == (10, 8)
+    assert figures.main == {Frame.LOADER_WAIT: 0.6, Frame.SYNC: 0.3, Frame.OPTIMIZER: 0.1}
+    assert figures.workers == {Work.PIN: 0.25, Work.STARVED: 0.375, Work.SEND: 0.25, Work.DECODE: 0.125}
+    (site,) = figures.syncs
+    assert (site.file, site.line, site.call, site.share) == ("/u/train.py", 9, "synchronize()", 0.3)
+    assert figures.single_tensor_optimizer
+
+
+def test_a_py_spy_that_hangs_or_fails(
+    standin: Standin, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "_TIMEOUT_S", 0.2)
+    standin("exec sleep 60")
+    probe, began = StackProbe(job), time.monotonic()
+    assert probe.burst([], 5) is None
+    assert time.monotonic() - began < 5
+    assert "took more than 0.2 s" in probe.note
+    standin("echo 'Error: Failed to find a python interpreter in the .data section' >&2; exit 1")
+    probe = StackProbe(job)
+    for _ in range(5):
+        assert probe.burst([], 5) is None
+    assert probe.note.endswith("py-spy: Failed to find a python interpreter in the .data section")
+    assert (tmp_path / "calls").read_text().count("call") == 1 + stacks._TRIES
+
+
+def test_without_py_spy(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_find", lambda: None)
+    probe = StackProbe(job)
+    assert (probe.burst([], 5), "pip install" in probe.note) == (None, True)
+
+
+def test_lines_of_source_are_read_and_nothing_else(tmp_path: Path) -> None:
+    text = SourceText(os.getpid())
+    program = tmp_path / "train.py"
+    program.write_bytes(b"a = 1\nloss.item()  # \xff\n")
+    os.mkfifo(tmp_path / "pipe.py")
+    assert text(call("main", str(program), 2)) == "loss.item()  # \ufffd"
+    for path, line in ((program, 9), (program, 0), (tmp_path / "pipe.py", 1), (tmp_path, 1), (tmp_path / "no.py", 1)):
+        assert text(call("main", str(path), line)) == ""
+    assert text(call("main", "train.py", 1)) == ""
+    assert text(call("main", "/a\0b", 1)) == ""

@@ -1,0 +1,222 @@
+"""The machine as a job has it: cores, quotas of both kinds of control groups, pressure, disks, memory; open files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from proc_folder import ProcFolder, job, running
+
+from iofast.monitor.find import job_of
+from iofast.monitor.probe.open_files import OpenFiles
+from iofast.monitor.probe.system import SystemProbe, numa_nodes
+from iofast.monitor.snapshot import SystemFigures
+
+DISKS = """\
+   8       0 sda 100 0 {sectors} 50 0 0 0 0 0 {busy} 0 0 0 0 0 0 0
+   8       1 sda1 100 0 999999 50 0 0 0 0 0 99999 0 0 0 0 0 0 0
+   7       0 loop0 100 0 999999 50 0 0 0 0 0 99999 0 0 0 0 0 0 0
+ 253       0 dm-0 100 0 999999 50 0 0 0 0 0 99999 0 0 0 0 0 0 0
+"""
+PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+
+
+class Machine:
+    """A folder like /proc, one like /sys/fs/cgroup, one like /sys/block; the job is this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pid = os.getpid()
+        self.proc, self.groups, self.blocks = ProcFolder(folder / "proc"), folder / "cgroup", folder / "block"
+        self.proc.process(self.pid)
+        self.groups.mkdir()
+        for name in ("sda", "loop0", "dm-0"):
+            (self.blocks / name).mkdir(parents=True)
+        (self.proc.path / "pressure").mkdir()
+        self.cores = sorted(os.sched_getaffinity(0))
+        self.set()
+
+    def set(self, *, idle: int = 0, sectors: int = 0, busy: int = 0, cpu: int = 0, io: int = 0) -> None:
+        """`idle`: ticks of each core."""
+        proc = self.proc.path
+        lines = [f"cpu{core} 0 0 0 {idle - idle // 4} {idle // 4} 0 0 0 0 0" for core in (*self.cores, 9999)]
+        (proc / "stat").write_text("\n".join(["cpu 0 0 0 9 9 0 0 0 0 0", *lines, "intr 5"]))
+        (proc / "diskstats").write_text(DISKS.format(sectors=sectors, busy=busy))
+        (proc / "pressure" / "cpu").write_text(PRESSURE.format(cpu))
+        (proc / "pressure" / "io").write_text(PRESSURE.format(io))
+        (proc / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 50 kB\nCached: 30 kB\nHugePages_Total: 0\n")
+
+    def group(self, line: str, *folders: Path) -> None:
+        with (self.proc.path / str(self.pid) / "cgroup").open("a") as file:
+            file.write(line + "\n")
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def probe(self) -> SystemProbe:
+        return SystemProbe(job(self.pid), self.proc.path, self.groups, self.blocks)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_differences(machine: Machine) -> None:
+    probe, count = machine.probe(), len(machine.cores)
+    machine.set(idle=100, sectors=2000, busy=500, cpu=200_000, io=400_000)
+    figures = probe.take(2.0)
+    assert figures.cores == count
+    assert figures.idle_cores == pytest.approx(min(count, count * 100 / os.sysconf("SC_CLK_TCK") / 2))
+    assert (figures.disk_read_bytes, figures.disk_busy) == (2000 * 512, 0.25)
+    assert (figures.pressure_cpu, figures.pressure_io) == (0.1, 0.2)
+    assert (figures.memory_available, figures.page_cache) == (50 << 10, 30 << 10)
+    again = probe.take(2.0)
+    assert (again.idle_cores, again.disk_busy, again.pressure_io) == (0, 0, 0)
+
+
+def test_nothing_is_guessed(machine: Machine) -> None:
+    for name in ("stat", "diskstats", "meminfo", "pressure/cpu", "pressure/io"):
+        (machine.proc.path / name).unlink()
+    figures = machine.probe().take(1.0)
+    assert figures == SystemFigures(
+        cores=len(machine.cores),
+        **dict.fromkeys(UNKNOWN),
+        numa_nodes=figures.numa_nodes,  # type: ignore[arg-type]
+    )
+
+
+UNKNOWN = (
+    "idle_cores",
+    "throttled_s",
+    "pressure_cpu",
+    "pressure_io",
+    "memory_available",
+    "page_cache",
+    "disk_read_bytes",
+    "disk_busy",
+)
+
+
+def test_quota_of_version_2(machine: Machine) -> None:
+    """The job's own group, and those above it; not this process's."""
+    group = machine.groups / "user" / "job"
+    machine.group("0::/user/job", group)
+    (group / "cpu.max").write_text("max 100000\n")
+    (group.parent / "cpu.max").write_text("50000 100000\n")
+    stat = "usage_usec {}\nnr_throttled 7\nthrottled_usec {}\n"
+    (group.parent / "cpu.stat").write_text(stat.format(0, 1_000_000))
+    (group / "cpu.pressure").write_text(PRESSURE.format(0))
+    (group / "memory.max").write_text("20480\n")
+    (group / "memory.current").write_text("16384\n")
+    (group / "memory.stat").write_text("anon 1\ninactive_file 4096\n")
+    probe = machine.probe()
+    (group.parent / "cpu.stat").write_text(stat.format(300_000, 1_700_000))
+    (group / "cpu.pressure").write_text(PRESSURE.format(600_000))
+    machine.set(idle=1_000_000, cpu=5)
+    figures = probe.take(1.0)
+    assert figures.cores == 0.5
+    assert figures.idle_cores == pytest.approx(0.2)  # what the quota leaves, however idle the machine is
+    assert figures.throttled_s == pytest.approx(0.7)
+    assert figures.pressure_cpu == pytest.approx(0.6)
+    assert figures.memory_available == 8192
+
+
+@pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
+def test_quota_of_version_1(machine: Machine, mount: str) -> None:
+    group = machine.groups / mount / "job"
+    machine.group("4:cpu,cpuacct:/job", group)
+    machine.group("5:memory:/job", machine.groups / "memory" / "job")
+    (group / "cpu.cfs_quota_us").write_text("75000")
+    (group / "cpu.cfs_period_us").write_text("100000")
+    (group.parent / "cpu.cfs_quota_us").write_text("-1")
+    (group.parent / "cpu.cfs_period_us").write_text("100000")
+    (group / "cpu.stat").write_text("nr_throttled 0\nthrottled_time 0\n")
+    (group / "cpuacct.usage").write_text("0")
+    (machine.groups / "memory" / "job" / "memory.limit_in_bytes").write_text("9223372036854771712")
+    (machine.groups / "memory" / "job" / "memory.usage_in_bytes").write_text("1")
+    probe = machine.probe()
+    (group / "cpu.stat").write_text("nr_throttled 3\nthrottled_time 250000000\n")
+    (group / "cpuacct.usage").write_text("500000000")
+    machine.set(idle=1_000_000)
+    figures = probe.take(1.0)
+    assert (figures.cores, figures.throttled_s) == (0.75, 0.25)
+    assert figures.idle_cores == pytest.approx(0.25)
+    assert figures.memory_available == 50 << 10
+
+
+def test_a_group_that_is_the_hosts(machine: Machine) -> None:
+    """In a container the path names nothing; what is mounted is the container's own group."""
+    machine.group("0::/kubepods/pod1/abc", machine.groups)
+    machine.group("3:cpu:/../../elsewhere", machine.groups / "cpu")
+    (machine.groups / "cpu.max").write_text("150000 100000")
+    assert machine.probe().take(1.0).cores == min(1.5, len(machine.cores))
+
+
+def test_real_machine() -> None:
+    with running("import time; print(1, flush=True); time.sleep(60)") as process:
+        os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
+        figures = SystemProbe(job_of(process.pid)).take(0.5)
+    assert figures.cores <= 1
+    assert figures.idle_cores is not None
+    assert 0 <= figures.idle_cores <= 1
+    assert figures.memory_available is not None
+    assert figures.memory_available > 0
+
+
+def test_numa_nodes(tmp_path: Path) -> None:
+    for node, cores in (("node0", "0-1,4\n"), ("node1", "2-3\n"), ("node2", "\n")):
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "cpulist").write_text(cores)
+    assert numa_nodes(tmp_path) == {0: 0, 1: 0, 4: 0, 2: 1, 3: 1}
+    assert numa_nodes(tmp_path / "nothing") == {}
+
+
+# --- where the data lies
+
+
+def open_in(proc: ProcFolder, pid: int, number: int, path: Path) -> None:
+    descriptors = proc.path / str(pid) / "fd"
+    descriptors.mkdir(exist_ok=True)
+    (descriptors / str(number)).symlink_to(path)
+
+
+def data(path: Path, size: int = 10) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    return path
+
+
+def test_open_files(tmp_path: Path) -> None:
+    proc = ProcFolder(tmp_path / "proc")
+    proc.process(10)
+    proc.process(11)
+    open_in(proc, 10, 3, data(tmp_path / "data" / "train.lmdb" / "data.mdb"))
+    open_in(proc, 10, 4, data(tmp_path / "site-packages" / "x" / "a.bin"))
+    open_in(proc, 10, 5, tmp_path / "data")
+    open_in(proc, 10, 6, Path("socket:[123]"))
+    open_in(proc, 10, 7, data(tmp_path / "train.log"))
+    open_in(proc, 10, 8, tmp_path / "gone.jpg (deleted)")
+    for number, name in enumerate(("cat", "dog", "eel")):
+        open_in(proc, 11, number, data(tmp_path / "images" / name / "1.jpg", 100 * (number + 1)))
+    files = OpenFiles(proc.path)
+    for _ in range(4):
+        files.glimpse([10, 11])
+    assert set(files.folders) == {str(tmp_path / "data" / "train.lmdb"), str(tmp_path / "images")}
+    assert files.image_bytes == 200
+    files.glimpse([])
+    files.glimpse([999])
+
+
+def test_open_files_stay_few(tmp_path: Path) -> None:
+    proc = ProcFolder(tmp_path / "proc")
+    proc.process(10)
+    files = OpenFiles(proc.path)
+    for number in range(200):
+        (proc.path / "10" / "fd").mkdir(exist_ok=True)
+        link = proc.path / "10" / "fd" / "3"
+        link.unlink(missing_ok=True)
+        link.symlink_to(data(tmp_path / str(number) / "x" / "1.jpg"))
+        files._turn = 0
+        files.glimpse([10])
+    assert len(files.folders) == 16
+    assert len(files._seen) <= 129

@@ -1,0 +1,379 @@
+"""Bounds of the stall against simulated trainings whose stall is known; what classify says, keeps, and never does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, Span, simulate, snapshot, stacks, thread, training, worker
+
+from iofast.errors import OptionError
+from iofast.monitor.bounds import exposed, wilson
+from iofast.monitor.findings import Bound, Cause, Severity, Stall, Verdict
+from iofast.monitor.snapshot import Doing, Frame, Job, Looks, Snapshot, SyncSite, Tier, Window
+from iofast.monitor.thresholds import THRESHOLDS, Thresholds
+from iofast.monitor.training import Training
+from iofast.monitor.verdict import classify, severity
+
+R, Q, X, A = Doing.RUNNING, Doing.QUEUE, Doing.FUTEX, Doing.ASLEEP
+FORWARD, SYNC, WAIT, INLINE = Frame.FORWARD, Frame.SYNC, Frame.LOADER_WAIT, Frame.LOADER_INLINE
+Step = Callable[[random.Random], Sequence[Span]]
+
+# How a step of `compute` device seconds and `host` seconds of launches meets a loader that is `late` by so much.
+KINDS: dict[str, Callable[[float, float, float], Step]] = {
+    "sleeps for the device": lambda compute, host, late: (
+        lambda rng: [
+            (host, R, FORWARD, False),
+            (compute, X, SYNC, True),
+            (late * rng.uniform(0.5, 1.5), Q, WAIT, False),
+        ]
+    ),
+    "spins for the device": lambda compute, host, late: (
+        lambda rng: [
+            (host, R, FORWARD, False),
+            (compute, R, SYNC, True),
+            (late * rng.uniform(0.5, 1.5), Q, WAIT, False),
+        ]
+    ),
+    "runs ahead": lambda compute, host, late: (
+        lambda rng: [
+            (host, R, FORWARD, True),
+            (compute, Q, WAIT, True),
+            (late * rng.uniform(0.5, 1.5), Q, WAIT, False),
+        ]
+    ),
+    "a pin thread": lambda compute, host, late: (
+        lambda rng: [
+            (host, R, FORWARD, False),
+            (compute, X, SYNC, True),
+            (late * rng.uniform(0.5, 1.5), X, WAIT, False),
+        ]
+    ),
+    "loads by itself": lambda compute, host, late: (
+        lambda rng: [
+            (host, R, FORWARD, False),
+            (compute, X, SYNC, True),
+            (late * rng.uniform(0.5, 1.5), R, INLINE, False),
+        ]
+    ),
+    "waits and the device works": lambda compute, host, late: (
+        lambda rng: [
+            (host, R, FORWARD, True),
+            (compute + late * rng.uniform(0.5, 1.5), Q, WAIT, True),
+        ]
+    ),
+    "late in bursts": lambda compute, host, late: (
+        lambda rng: [
+            (host, R, FORWARD, False),
+            (compute, R, SYNC, True),
+            (8 * late if rng.random() < 0.125 else 0.0, Q, WAIT, False),
+        ]
+    ),
+}
+SEEN: dict[str, dict[str, Any]] = {
+    "a pin thread": {"threads": (thread("pt_data_pin", 0.05),)},
+    "loads by itself": {"processes": (MAIN,)},
+}
+
+
+def judged(kind: str, seed: int, reading: float, looks: tuple[int, int]) -> tuple[Stall, float]:
+    """Bounds, and the truth."""
+    rng = random.Random(seed)
+    compute, late = rng.choice([0.01, 0.04, 0.15]), rng.uniform(0, 0.9)
+    host = compute * rng.choice([0.02, 0.2])
+    step = KINDS[kind](compute, host, (compute + host) * late / (1 - late))
+    run = simulate(step, rng, 30, reading, looks, **SEEN.get(kind, {}))
+    stall = exposed(Training(run.snapshots), THRESHOLDS)
+    assert stall is not None
+    return stall, run.stall
+
+
+@pytest.mark.parametrize("looks", [(20, 0), (20, 2)], ids=["proc", "stacks"])
+@pytest.mark.parametrize("reading", [0.02, 0.2])
+def test_the_true_stall_lies_within_the_bounds(reading: float, looks: tuple[int, int]) -> None:
+    """In at least 95 % of trainings of every kind; the bounds of a miss are off by no more than 3 points."""
+    found = [(kind, *judged(kind, seed, reading, looks)) for kind in KINDS for seed in range(4)]
+    off = {kind: max(stall.low - truth, truth - stall.high) for kind, stall, truth in found}
+    missed = [kind for kind, stall, truth in found if not stall.low - 1e-3 <= truth <= stall.high + 1e-3]
+    assert len(missed) <= 0.05 * len(found)
+    assert max(off.values()) < 0.03
+    if looks[1]:
+        widths = sorted(stall.width for _, stall, _ in found)
+        assert widths[len(widths) // 2] <= 0.20
+        assert widths[int(0.9 * len(widths))] <= 0.40
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.floats(0.005, 0.4), st.sampled_from([R, Q, X, A]), st.booleans()), min_size=2, max_size=6))
+def test_bounds_hold_for_any_cycle(parts: list[tuple[float, Doing, bool]]) -> None:
+    """Whatever a step is made of: QUEUE is the loader's, FUTEX a device's that works, and the rest the host's own."""
+    frames = {Q: WAIT, X: SYNC, R: FORWARD, A: Frame.OTHER}
+    spans = [(length, doing, frames[doing], busy or doing is X) for length, doing, busy in parts]
+    for looks in ((20, 0), (20, 4)):
+        run = simulate(
+            lambda rng: [(s * rng.uniform(0.9, 1.1), *rest) for s, *rest in spans], random.Random(1), 25, 0.1, looks
+        )
+        stall = exposed(Training(run.snapshots), Thresholds(confidence_z=3.0, chosen_z=3.5))
+        assert stall is not None
+        assert stall.low - 0.01 <= run.stall <= stall.high + 0.01
+
+
+def test_without_a_device_the_wait_is_the_stall() -> None:
+    stall = exposed(Training(training(doing={Q: 0.3, R: 0.7}, idle=None)), THRESHOLDS)
+    assert stall is not None
+    assert stall.host_wait
+    assert stall.tier is Tier.OUTSIDE
+    assert 0.25 < stall.low < 0.30 < stall.high < 0.45
+
+
+def test_events_are_exact_and_a_page_is_better_than_looks() -> None:
+    loader = replace(LOADER, exposed_s=0.3, wait_s=0.8, batches=10, step_s=0.1)
+    assert exposed(Training(training(loaders=(loader,))), THRESHOLDS) == Stall(
+        pytest.approx(0.3), pytest.approx(0.3), Tier.INSIDE
+    )
+    plain = replace(loader, exposed_s=None)
+    beside = exposed(Training(training(loaders=(plain,), idle=0.4, doing={Q: 0.8, R: 0.2})), THRESHOLDS)
+    assert beside is not None
+    assert (beside.tier, beside.host_wait) == (Tier.INSIDE, False)
+    assert 0.15 < beside.low < 0.25, "0.4 idle less 0.2 of the host"
+    assert 0.38 < beside.high < 0.45
+    alone = exposed(Training(training(loaders=(plain,), idle=None)), THRESHOLDS)
+    assert alone == Stall(pytest.approx(0.8), pytest.approx(0.8), Tier.INSIDE, host_wait=True)
+
+
+def test_a_device_that_others_use_as_well_bounds_nothing_from_above() -> None:
+    doing = {Q: 0.6, R: 0.4}
+    own = exposed(Training(training(doing=doing, idle=0.1)), THRESHOLDS)
+    shared = exposed(Training(training(doing=doing, idle=0.1, devices=(replace(DEVICE, others=1),))), THRESHOLDS)
+    assert own is not None
+    assert shared is not None
+    assert own.high < 0.15 < 0.6 < shared.high
+
+
+def test_wilson() -> None:
+    assert wilson(0.5, 0, 2) == wilson(0.3, -1, 2)
+    assert (wilson(0.5, 0, 2).low, wilson(0.5, 0, 2).high) == (0.0, 1.0)
+    few, many = wilson(0.5, 10, 2), wilson(0.5, 1000, 2)
+    assert few.low < many.low < 0.5 < many.high < few.high
+    assert wilson(0.0, 50, 2).low == 0.0
+    assert wilson(1.0, 50, 2).high == pytest.approx(1.0)
+
+
+# --- verdicts
+
+
+BUSY = {X: 0.95, R: 0.05}
+LATE = {Q: 0.5, X: 0.48, R: 0.02}
+HOST = {R: 0.9, X: 0.1}
+SITE = SyncSite("train.py", 40, ".item()", 0.5)
+SLOWED = replace(DEVICE, busy=0.99, throttle_reasons=("power",))
+
+CASES: dict[str, tuple[list[Snapshot], Bound]] = {
+    "late": (training(doing=LATE, idle=0.5), Bound.INPUT),
+    "busy": (training(doing=BUSY, idle=0.02), Bound.COMPUTE),
+    "waits, and the device works": (training(doing={Q: 0.8, R: 0.2}, idle=0.02), Bound.COMPUTE),
+    "syncs": (
+        training(doing=HOST, idle=0.5, stacks=stacks({SYNC: 0.5, FORWARD: 0.5}, syncs=(SITE,))),
+        Bound.SYNC,
+    ),
+    "syncs, by /proc": (training(doing={R: 0.5, X: 0.5}, idle=0.5), Bound.SYNC),
+    "launches": (training(doing=HOST, idle=0.7, stacks=stacks({FORWARD: 0.9, SYNC: 0.1})), Bound.LAUNCH),
+    "launches, by /proc": (training(doing={R: 1.0}, idle=0.7), Bound.LAUNCH),
+    "copies": (training(doing=HOST, idle=0.4, stacks=stacks({Frame.TRANSFER: 0.4, FORWARD: 0.6})), Bound.TRANSFER),
+    "copies, measured": (
+        training(doing=HOST, idle=0.4, loaders=(replace(LOADER, exposed_s=0.35, transfer_s=0.3),)),
+        Bound.TRANSFER,
+    ),
+    "talks": (
+        training(doing=BUSY, idle=0.02, stacks=stacks({Frame.COMMUNICATION: 0.4, SYNC: 0.6})),
+        Bound.COMMUNICATION,
+    ),
+    "a slow rank": (training(doing=BUSY, idle=0.02, peers={1: 0.6}), Bound.COMMUNICATION),
+    "held back": (training(doing=BUSY, idle=0.01, devices=(SLOWED,)), Bound.THROTTLED),
+    "bandwidth": (
+        training(doing=BUSY, idle=0.01, devices=(replace(DEVICE, dram_active=0.8, tensor_active=0.1),)),
+        Bound.MEMORY,
+    ),
+    "tensor cores": (
+        training(doing=BUSY, idle=0.01, devices=(replace(DEVICE, dram_active=0.8, tensor_active=0.7),)),
+        Bound.COMPUTE,
+    ),
+    "no device, late": (training(doing={Q: 0.5, R: 0.5}, idle=None), Bound.INPUT),
+    "no device, computes": (training(doing={R: 1.0}, idle=None), Bound.COMPUTE),
+    "a quota": (
+        training(
+            doing={R: 1.0}, idle=None, system=replace(SYSTEM, throttled_s=0.5), processes=(MAIN, worker(1), worker(2))
+        ),
+        Bound.THROTTLED,
+    ),
+    "short": (training(5), Bound.UNKNOWN),
+    "no look": (training(idle=None, main=Looks(0, {}), windows=()), Bound.UNKNOWN),
+    "wide": (training(doing={R: 0.5, X: 0.5}, idle=0.5, processes=(MAIN,)), Bound.UNKNOWN),
+    "nothing": ([], Bound.IDLE),
+    "asleep": (training(doing={A: 1.0}, idle=1.0, processes=(replace(MAIN, cpu_s=0.0),)), Bound.IDLE),
+    "stopped": (training(doing={Doing.STOPPED: 1.0}, idle=1.0), Bound.IDLE),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verdict(name: str) -> None:
+    snapshots, bound = CASES[name]
+    verdict = classify(snapshots)
+    assert verdict.bound is bound, verdict
+    assert (verdict.bound is not Bound.INPUT) <= (verdict.cause is None)
+    assert bool(verdict.reason) >= (bound in (Bound.UNKNOWN, Bound.IDLE))
+    assert verdict.bound in (Bound.UNKNOWN, Bound.IDLE) or verdict.evidence
+    assert all(one.text and one.name for one in verdict.evidence)
+
+
+def test_what_a_verdict_rests_on() -> None:
+    verdict = classify(CASES["late"][0])
+    assert verdict.seconds == pytest.approx(40)
+    assert verdict.severity is Severity.SEVERE
+    assert verdict.tier is Tier.OUTSIDE
+    assert verdict.steps is None
+    assert verdict.stall is not None
+    assert verdict.stall.low <= 0.5 <= verdict.stall.high
+    assert "train.py:40" in " ".join(one.text for one in classify(CASES["syncs"][0]).evidence)
+
+
+@pytest.mark.parametrize(
+    ("low", "expected"),
+    [
+        (0.0, Severity.NONE),
+        (0.05, Severity.NOTICE),
+        (0.1, Severity.BOUND),
+        (0.2, Severity.SEVERE),
+        (1.0, Severity.SEVERE),
+    ],
+)
+def test_severity(low: float, expected: Severity) -> None:
+    assert severity(Stall(low, 1.0, Tier.OUTSIDE)) is expected
+    assert severity(None) is Severity.NONE
+
+
+def test_twenty_steps_are_enough_where_they_are_known() -> None:
+    few = replace(LOADER, batches=3, step_s=0.1, exposed_s=0.1)
+    assert classify(training(5, loaders=(few,))).bound is Bound.UNKNOWN
+    assert classify(training(8, loaders=(few,))).bound is Bound.INPUT
+    assert classify(training(8, loaders=(few,))).steps == 24
+
+
+def test_a_verdict_changes_when_the_other_is_clear_or_persists() -> None:
+    def measured(share: float, seconds: int = 30) -> list[Snapshot]:
+        return training(seconds, doing=BUSY, idle=0.09, loaders=(replace(LOADER, exposed_s=share),))
+
+    assert classify(measured(0.115)).bound is Bound.INPUT
+    busy = classify(measured(0.02))
+    assert busy.bound is Bound.COMPUTE
+    just = measured(0.06, 15) + measured(0.17, 15)
+    assert classify(just).bound is Bound.INPUT
+    assert classify(just, busy).bound is Bound.INPUT, "the later half agrees"
+    passed = measured(0.17, 15) + measured(0.06, 15)
+    assert classify(passed).bound is Bound.INPUT
+    assert classify(passed, busy).bound is Bound.COMPUTE, "neither clear nor lasting"
+    assert classify(measured(0.13), busy).bound is Bound.INPUT
+    late = classify(measured(0.3))
+    assert classify(measured(0.02), late).bound is Bound.COMPUTE
+
+
+def test_input_bound_is_never_said_of_less_than_a_tenth() -> None:
+    late = classify(CASES["late"][0])
+    for share in (0.0, 0.03, 0.07, 0.0999):
+        for idle in (0.02, 0.12, 0.5):
+            loaders = (replace(LOADER, exposed_s=share),)
+            for before in (None, late):
+                assert classify(training(doing=HOST, idle=idle, loaders=loaders), before).bound is not Bound.INPUT
+
+
+# --- for all snapshots
+
+
+SHARES = st.floats(0, 1)
+MAYBE = st.none() | SHARES
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> Snapshot:
+    doing = draw(st.dictionaries(st.sampled_from(list(Doing)), SHARES, max_size=3))
+    count = draw(st.sampled_from([None, 0, 1 << 30]))
+    odd = {"read_bytes": count, "read_calls_bytes": count, "write_bytes": count, "major_faults": count}
+    processes = [replace(MAIN, cpu_s=draw(SHARES), **odd)] if draw(st.booleans()) else []
+    for number in range(draw(st.integers(0, 3))):
+        made = worker(draw(st.integers(0, 5)) + 10 * number, draw(SHARES), runnable_s=draw(MAYBE), **odd)
+        processes.append(replace(made, states=draw(st.sampled_from([{}, {"D": 1.0}, {"S": 1.0}]))))
+    figures = {name: draw(MAYBE) for name in ("busy", "sm_active", "tensor_active", "dram_active")}
+    device = replace(
+        DEVICE,
+        own=draw(st.sampled_from([True, False, None])),
+        others=draw(st.sampled_from([None, 0, 2])),
+        memory_used=count,
+        memory_total=count,
+        pcie_rx_bytes=count,
+        pcie_bytes_per_s=draw(st.sampled_from([None, 0.0, 1e9])),
+        throttle_reasons=draw(st.sampled_from([(), ("power",), ("odd",)])),
+        **figures,
+    )
+    numbers = ("idle_cores", "throttled_s", "pressure_cpu", "pressure_io", "disk_busy")
+    system = replace(SYSTEM, **{name: draw(MAYBE) for name in numbers}, memory_available=count)
+    loader = replace(
+        LOADER,
+        kind=draw(st.sampled_from(["FastLoader", "watched"])),
+        num_workers=draw(st.sampled_from([None, 0, 2])),
+        batches=draw(st.sampled_from([0, 30])),
+        step_s=draw(MAYBE),
+        exposed_s=draw(MAYBE),
+        transfer_s=draw(MAYBE),
+        epoch_start_s=draw(SHARES),
+        device_step_s=draw(MAYBE),
+        epoch=draw(st.sampled_from([None, 3])),
+        stages=draw(st.sampled_from([{}, {"read": 0.5, "decode": 0.0}])),
+    )
+    frames = draw(st.dictionaries(st.sampled_from(list(Frame)), SHARES, max_size=3))
+    window = Window(
+        draw(st.sampled_from([0.0, 1.0])), draw(SHARES), 1.0, draw(MAYBE), draw(st.sampled_from([0, 20])), doing
+    )
+    return Snapshot(
+        time_s=draw(st.floats(0, 100)),
+        seconds=draw(st.sampled_from([0.0, 1.0, 40.0])),
+        job=Job(1, 2, "x"),
+        main=Looks(draw(st.sampled_from([0, 20])), doing),
+        windows=(window,) * draw(st.integers(0, 2)),
+        processes=tuple(processes),
+        threads=(thread(draw(st.sampled_from(["pt_data_pin", "pt_autograd_0", "iofast-1"])), draw(SHARES)),)
+        * draw(st.integers(0, 1)),
+        system=system,
+        devices=(device,) * draw(st.integers(0, 2)),
+        stacks=stacks(frames, draw(st.sampled_from([0, 5]))) if draw(st.booleans()) else None,
+        loaders=(loader,) * draw(st.integers(0, 2)),
+        peers=draw(st.sampled_from([{}, {1: 0.9}])),
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(anything(), max_size=6), st.sampled_from([None, *Bound]))
+def test_no_snapshots_make_it_raise_and_no_order_of_processes_matters(
+    seen: list[Snapshot], before: Bound | None
+) -> None:
+    last = None if before is None else Verdict(before, Cause.STORAGE, None, Severity.NONE)
+    verdict = classify(seen, last)
+    turned = [replace(one, processes=one.processes[::-1], devices=one.devices[::-1]) for one in seen]
+    assert classify(turned, last) == verdict
+    if verdict.stall is not None:
+        assert 0 <= verdict.stall.low <= verdict.stall.high <= 1
+    if verdict.bound is Bound.INPUT:
+        assert verdict.stall is not None
+        assert verdict.stall.low >= THRESHOLDS.bound
+
+
+def test_thresholds_check_themselves() -> None:
+    with pytest.raises(OptionError, match=r"^Thresholds.gap: expected a number of at least 0, found -1$"):
+        Thresholds(gap=-1)
+    with pytest.raises(OptionError, match=r"notice <= bound <= severe, found 0.05, 0.3, 0.2"):
+        Thresholds(bound=0.3)
+    assert classify([snapshot(BUSY, 0.02)] * 3, thresholds=Thresholds(min_seconds=2)).bound is Bound.COMPUTE

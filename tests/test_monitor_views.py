@@ -1,0 +1,374 @@
+"""Views for programs, and what all views share: escaping, figures, bounded histories, words."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+import unicodedata
+import urllib.error
+import urllib.request
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from monitor_moments import HOSTILE, busy, device, moment, snapshot, starved, unknown
+
+from iofast.errors import OptionError
+from iofast.monitor.findings import Bound, Cause, Stall
+from iofast.monitor.render import escape, wording
+from iofast.monitor.render.csv_view import COLUMNS, Rows
+from iofast.monitor.render.figures import NAMES, figures
+from iofast.monitor.render.history import SPANS, History, Point, Timeline
+from iofast.monitor.render.json_view import JsonLines, to_json
+from iofast.monitor.render.lines import Lines, paragraphs
+from iofast.monitor.render.prometheus import HELP, Endpoint, address, exposition
+from iofast.monitor.render.scalars import TensorBoard, WeightsAndBiases, scalars
+from iofast.monitor.snapshot import Doing, Looks, Tier, Window
+
+HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+texts = st.one_of(st.text(st.characters(exclude_categories=()), max_size=80), st.sampled_from(HOSTILE))
+
+
+def shows(text: str) -> bool:
+    """Whether every character of a text shows, and the text is one line."""
+    return not any(unicodedata.category(character) in HIDDEN for character in text)
+
+
+class TestEscape:
+    @given(texts)
+    def test_plain_is_one_line_that_shows(self, text: str) -> None:
+        line = escape.plain(text)
+        assert shows(line)
+        line.encode()  # no half of a character
+        assert len(escape.plain(text, 20)) <= 20
+
+    def test_what_is_harmless_stays(self) -> None:
+        assert escape.plain("train.py --data 'my images' Ünï 日本") == "train.py --data 'my images' Ünï 日本"
+        assert escape.plain("a\x1b[2J\n\u202e") == "a\\x1b[2J\\x0a\\u202e"
+        assert escape.plain("x" * 500)[-2:] == "x…"
+
+    @given(texts)
+    def test_page(self, text: str) -> None:
+        assert not set("<>\"'") & set(escape.page(text))
+        assert re.sub(r"&(amp|lt|gt|quot|#x27);", "", escape.page(text)).count("&") == 0
+
+    @given(texts)
+    def test_label_ends_where_it_should(self, text: str) -> None:
+        assert re.fullmatch(r'(?:[^"\\\n]|\\["\\])*', escape.label(text))
+
+    @given(texts)
+    def test_cell_is_no_formula(self, text: str) -> None:
+        assert not escape.cell(text).lstrip().startswith(("=", "+", "-", "@", "|", "%"))
+
+
+class TestFigures:
+    def test_of_a_starved_second(self) -> None:
+        now = figures(snapshot())
+        assert now.loader_cores == pytest.approx(1.86)
+        assert now.disk_bytes_per_s == pytest.approx(4.2e6)
+        assert (now.stall_low, now.stall_high) == (0.0, pytest.approx(0.4))
+        assert now.device_busy == pytest.approx(0.6)
+        assert now.images_per_s is None
+
+    def test_inside_figures_come_first(self) -> None:
+        now = figures(snapshot(text="loader"))
+        assert now.stall_low == now.stall_high == 0.4
+        assert now.images_per_s == 576
+
+    def test_nothing_is_guessed(self) -> None:
+        bare = snapshot(windows=(), processes=(), devices=(), main=Looks(0, dict.fromkeys(Doing, 0.0)))
+        system = bare.system
+        assert {name for name in NAMES if getattr(figures(bare), name) is not None} == {"disk_bytes_per_s"}
+        assert figures(bare).disk_bytes_per_s == system.disk_read_bytes  # everybody's
+
+    def test_of_several_devices_the_job_s_own(self) -> None:
+        assert figures(snapshot(devices=(device(0.2), device(0.9, index=1, own=False)))).device_busy == 0.2
+        assert figures(snapshot(devices=(device(0.2, own=None), device(0.4, own=None)))).device_busy == pytest.approx(
+            0.3
+        )
+
+    def test_without_a_device_the_wait_is_the_stall(self) -> None:
+        waits = figures(snapshot(windows=(Window(1.0, 0.2, 0.4, None), Window(3.0, 0.4, 0.6, None))))
+        assert (waits.stall_low, waits.stall_high) == (pytest.approx(0.35), pytest.approx(0.55))
+
+
+class TestHistory:
+    def test_days_take_no_more_than_an_hour(self) -> None:
+        timeline = Timeline(16)
+        for number in range(20_000):
+            timeline.add(Point(float(number), 1.0, (number % 2, None)))
+        points = timeline.points()
+        assert len(points) <= 17
+        assert sum(point.seconds for point in points) == 20_000
+        assert points[0].start_s == 0
+        assert {round(point.values[0] or 0, 6) for point in points} == {0.5}
+        assert {point.values[1] for point in points} == {None}
+
+    def test_values_weigh_as_their_time(self) -> None:
+        assert Point(0, 1, (1.0, None)).joined(Point(1, 3, (0.0, 2.0))) == Point(0, 4, (0.25, 2.0))
+
+    def test_verdicts_become_spans(self) -> None:
+        spans = list(moment(90).history.spans)
+        assert [(span.bound, span.start_s, span.end_s) for span in spans] == [
+            (Bound.UNKNOWN, 0, 10),
+            (Bound.INPUT, 10, 90),
+        ]
+        assert (spans[1].low, spans[1].high) == (0.31, 0.38)
+
+    def test_spans_are_bounded_and_what_held_longest_is_known(self) -> None:
+        history = History(100.0)
+        for number in range(3 * SPANS):
+            history.add(snapshot(number), busy() if number % 3 else starved())
+        assert len(history.spans) == SPANS
+        assert len(history.held_s) == 2
+        assert history.prevailing() is Bound.COMPUTE
+        assert History(0.0).prevailing() is Bound.UNKNOWN
+
+
+class TestWords:
+    def test_numbers(self) -> None:
+        assert wording.bounds(0.314, 0.377) == "31–38%"
+        assert wording.bounds(0.2, 0.2) == "20%"
+        assert [wording.clock(s) for s in (9, 61, 3723)] == ["0:09", "1:01", "1:02:03"]
+        assert [wording.rate(r) for r in (0, 4.2e6, 3.21e9, 2e12)] == ["0 B/s", "4.2 MB/s", "3.21 GB/s", "2,000 GB/s"]
+        assert [wording.count(c) for c in (None, 0.5, 812.3, 12345.6)] == ["–", "0.5", "812", "12,346"]
+
+    def test_every_verdict_and_cause_has_words(self) -> None:
+        assert set(wording.MEANING) == set(Bound)
+        assert set(wording.WHY) == set(Cause)
+        assert set(wording.TIERS) == set(Tier)
+
+    def test_a_host_wait_is_not_called_a_stall(self) -> None:
+        assert wording.stall_text(Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True)).startswith("host wait 20–30%")
+        assert (
+            wording.rows(moment(last=starved(stall=Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True))))[2].name
+            == "host wait"
+        )
+
+    def test_without_a_device_none_is_spoken_of(self) -> None:
+        alone = starved(stall=Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True))
+        assert wording.explanation(alone).startswith("The training thread waits for batches: decoding takes")
+        assert wording.explanation(starved()).startswith("The device waits for batches: decoding takes")
+
+    def test_an_abstention_says_why(self) -> None:
+        assert wording.explanation(unknown()) == "7 steps in 12 s were seen, 20 steps or 30 s are needed."
+
+
+class TestJson:
+    def test_what_issue_and_documents_promise(self) -> None:
+        shown = moment()
+        found = json.loads(json.dumps(to_json(shown.snapshot, shown.verdict), allow_nan=False))
+        assert (found["schema"], found["verdict"], found["cause"]) == (1, "input-bound", "decode-cpu-workers")
+        assert found["stall"] == {"low": 0.31, "high": 0.38, "tier": "stacks", "host_wait": False}
+        assert found["evidence"][0] == {"name": "worker_cpu", "value": 0.93, "text": "workers run 93% of the time"}
+        assert found["advice"][0]["gain"] == 1.52
+        assert found["phases"]["training"] == 92.0
+        assert found["devices"][0]["busy"] == found["figures"]["device_busy"]
+
+    def test_what_is_not_known_is_null(self) -> None:
+        found = to_json(snapshot(devices=(device(float("nan")),)), unknown())
+        assert found["stall"] is None
+        assert found["cause"] is None
+        assert found["devices"][0]["busy"] is None
+
+    @pytest.mark.parametrize("text", HOSTILE)
+    def test_hostile_text(self, text: str) -> None:
+        out = io.StringIO()
+        JsonLines(out).update(moment(1, text, starved(text)))
+        assert out.getvalue().count("\n") == 1
+        assert out.getvalue().isascii()
+
+        def strings(value: Any) -> list[str]:
+            if isinstance(value, dict):
+                return [*value, *(s for item in value.values() for s in strings(item))]
+            return [s for item in value for s in strings(item)] if isinstance(value, list) else [value]
+
+        assert all(shows(text) for text in strings(json.loads(out.getvalue())) if isinstance(text, str))
+
+
+class TestCsv:
+    @pytest.mark.parametrize("text", ["", *HOSTILE])
+    def test_rows(self, text: str) -> None:
+        out = io.StringIO()
+        rows = Rows(out, keep_open=True)
+        rows.update(moment(3, text, starved(text)))
+        rows.close([])
+        head, row = list(csv.reader(io.StringIO(out.getvalue())))
+        assert tuple(head) == COLUMNS
+        found = dict(zip(head, row, strict=True))
+        assert (found["verdict"], found["stall_low"], found["interval_disk_bytes_per_s"]) == (
+            "input-bound",
+            "0.31",
+            "4.2e+06",
+        )
+        assert shows(found["command"])
+        assert found["command"][0] not in "=+-@|%"
+
+    def test_a_file_is_closed_standard_output_is_not(self) -> None:
+        for keep_open in (True, False):
+            out = io.StringIO()
+            Rows(out, keep_open=keep_open).close([])
+            assert out.closed is not keep_open
+
+
+class TestPrometheus:
+    LINE = re.compile(r'(?:# (?:HELP|TYPE) \w+ .+|\w+(?:\{(?:\w+="(?:[^"\\\n]|\\["\\n])*",?)+\})? [0-9.e+-]+)')
+
+    @settings(max_examples=20)
+    @given(texts)
+    def test_hostile_text_stays_within_its_label(self, text: str) -> None:
+        lines = exposition([moment(1, text or "x", starved(text))]).splitlines()
+        assert [line for line in lines if not self.LINE.fullmatch(line)] == []
+        assert len([line for line in lines if line.startswith("iofast_verdict{")]) == 1
+
+    def test_names_and_values(self) -> None:
+        text = exposition([moment()])
+        assert 'iofast_stall_high_ratio{pid="4242",rank="0",command="python train.py' in text
+        assert re.search(
+            r'^iofast_verdict\{.*verdict="input-bound",cause="decode-cpu-workers",severity="severe"\} 1$', text, re.M
+        )
+        assert set(re.findall(r"^(\w+)[ {]", text, re.M)) == set(HELP) - {"iofast_images_per_second"}
+        assert text.startswith(
+            "# HELP iofast_jobs training processes watched\n# TYPE iofast_jobs gauge\niofast_jobs 1\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("9100", ("127.0.0.1", 9100)),
+            ("0.0.0.0:0", ("0.0.0.0", 0)),
+            ("[::1]:80", ("::1", 80)),
+            (":81", ("127.0.0.1", 81)),
+        ],
+    )
+    def test_address(self, text: str, expected: tuple[str, int]) -> None:
+        assert address(text) == expected
+
+    @pytest.mark.parametrize("text", ["", "x", "host:", "1:65536", "-1", "²"])
+    def test_wrong_address(self, text: str) -> None:
+        with pytest.raises(OptionError, match="--prometheus"):
+            address(text)
+
+    def test_serves(self) -> None:
+        endpoint = Endpoint("127.0.0.1", 0)
+        try:
+            endpoint.update(moment())
+            with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=5) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                assert "iofast_jobs 1\n" in answer.read().decode()
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/etc/passwd", timeout=5)
+            with pytest.raises(OptionError, match=r"cannot listen on 127\.0\.0\.1:"):
+                Endpoint("127.0.0.1", endpoint.port)
+        finally:
+            endpoint.close([])
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=5)
+
+
+class TestLines:
+    def test_a_line_when_it_changes_and_now_and_then(self) -> None:
+        out = io.StringIO()
+        lines = Lines(out, every=30)
+        lines.waiting("nobody; waiting")
+        lines.waiting("nobody; waiting")
+        for seconds in range(1, 70, 3):
+            lines.update(moment(seconds, last=starved()))
+        said = out.getvalue().splitlines()
+        assert said.pop(0) == "iofast monitor: nobody; waiting"
+        assert said.pop(0).startswith("iofast monitor: note: no Python stacks")
+        assert len(said) == 3
+        assert all("input-bound: decode-cpu-workers · stall 31–38%" in line for line in said)
+
+    @pytest.mark.parametrize("text", HOSTILE)
+    def test_hostile_text(self, text: str) -> None:
+        out = io.StringIO()
+        lines = Lines(out)
+        lines.waiting(text)
+        lines.update(moment(1, text, starved(text)))
+        lines.close([moment(1, text, starved(text))])
+        assert all(shows(line) for line in out.getvalue().split("\n"))
+        assert all(shows(line) for line in paragraphs(moment(1, text, starved(text))))
+
+    def test_a_verdict_in_full(self) -> None:
+        text = "\n".join(paragraphs(moment()))
+        for words in (
+            "INPUT-BOUND: DECODE-CPU-WORKERS  (severe)",
+            "5.6 of 8 cores are free",
+            "at most 1.52× as fast",
+            "--resize 256",
+        ):
+            assert words in text
+        assert "UNKNOWN" in paragraphs(moment(3, last=unknown()))[1]
+
+
+class _Log:
+    def __init__(self, folder: str = "") -> None:
+        self.folder, self.scalars, self.texts, self.closed = folder, {}, [], False
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.scalars[tag, step] = value
+
+    def add_text(self, _tag: str, text: str, step: int) -> None:
+        self.texts.append((text, step))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class TestScalars:
+    def test_tags_hold_no_text_of_others(self) -> None:
+        for text in HOSTILE:
+            assert all(re.fullmatch(r"iofast/[a-z0-9_/]+", tag) for tag in scalars(moment(1, text, starved(text))))
+
+    def test_tensorboard(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = ModuleType("torch.utils.tensorboard")
+        made: list[_Log] = []
+        module.SummaryWriter = lambda folder: made.append(_Log(folder)) or made[-1]  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+        board = TensorBoard("runs")
+        for seconds in (5, 20, 30):
+            board.update(moment(seconds))
+        board.close([])
+        assert [log.folder for log in made] == ["runs"]
+        assert made[0].scalars["iofast/rank0/verdict_stall_high", 30] == 0.38
+        assert made[0].texts == [("input-bound", 5)]
+        assert made[0].closed
+
+    @pytest.mark.parametrize(
+        ("view", "package"), [(lambda: TensorBoard("runs"), "tensorboard"), (WeightsAndBiases, "wandb")]
+    )
+    def test_a_missing_package_is_one_line(self, view: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("torch.utils.tensorboard", "tensorboardX", "wandb"):
+            monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(OptionError, match=rf"--{package} needs the package {package}.*pip install"):
+            view()
+
+    @pytest.mark.parametrize("active", [True, False])
+    def test_wandb(self, active: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Run:
+            logged: list[dict[str, Any]] = []  # noqa: RUF012
+            finished = False
+
+            def log(self, values: dict[str, Any]) -> None:
+                self.logged.append(values)
+
+            def finish(self) -> None:
+                self.finished = True
+
+        run = Run()
+        run.logged = []
+        wandb = ModuleType("wandb")
+        wandb.run = run if active else None  # type: ignore[attr-defined]
+        wandb.init = lambda **_: run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "wandb", wandb)
+        view = WeightsAndBiases()
+        view.update(moment())
+        view.close([])
+        assert run.logged[0]["iofast/verdict"] == "input-bound"
+        assert run.finished is not active

@@ -1,0 +1,297 @@
+"""Snapshots of one job: looks joined with a device, loaders that report, stacks in bursts, and what watching costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from proc_folder import running, until
+
+from iofast.errors import OptionError
+from iofast.monitor import bursts
+from iofast.monitor.bursts import Bursts, together
+from iofast.monitor.find import MonitorError, Table, find_jobs, job_of
+from iofast.monitor.probe.proc import JobEnded
+from iofast.monitor.snapshot import (
+    DeviceFigures,
+    Doing,
+    Frame,
+    Job,
+    StackFigures,
+    SyncSite,
+    Work,
+)
+from iofast.monitor.watching import Watch, WatchOptions
+
+
+@dataclass(frozen=True)
+class Reading:
+    time_s: float
+    seconds: float
+    busy: float
+
+
+# --- bursts of stacks
+
+
+class Stacks:
+    """Stands for StackProbe: says what the test gave it."""
+
+    note = ""
+    given: StackFigures | None = None
+    calls: ClassVar[list[list[int]]] = []
+
+    def __init__(self, job: Job) -> None:
+        Stacks.calls = []
+
+    def burst(self, worker_pids: Collection[int], looks: int) -> StackFigures | None:
+        self.calls.append(list(worker_pids))
+        return self.given
+
+
+SEEN = StackFigures(2, {Frame.SYNC: 1.0}, 1, {Work.DECODE: 1.0}, (SyncSite("train.py", 7, ".item()", 1.0),))
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> type[Stacks]:
+    monkeypatch.setattr(bursts, "StackProbe", Stacks)
+    monkeypatch.setattr(Stacks, "given", SEEN)
+    return Stacks
+
+
+def test_bursts_together() -> None:
+    other = StackFigures(6, {Frame.FORWARD: 0.5, Frame.SYNC: 0.5}, 0, {}, convolutions=True)
+    found = together([SEEN, other])
+    assert found is not None
+    assert (found.looks, found.worker_looks, found.workers) == (8, 1, {Work.DECODE: 1.0})
+    assert found.main == {Frame.SYNC: pytest.approx(0.625), Frame.FORWARD: pytest.approx(0.375)}
+    assert found.syncs == (SyncSite("train.py", 7, ".item()", 0.25),)
+    assert found.convolutions
+    assert together([]) is None
+    assert together([SEEN]) is SEEN
+
+
+def test_bursts_take_workers_in_turn(stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bursts, "_SHORTEST_S", 0.0)
+    found = Bursts(Job(1, 1, ""))
+    for _ in range(4):
+        found._due_at = 0.0
+        found.start_if_due([7, 8, 9])
+        assert until(lambda: found._running is not None and found._running.done())
+        found._collect(time.monotonic())
+    assert stacks.calls == [[7], [8], [9], [7]]
+    taken = found.take()
+    assert taken is not None
+    assert taken.looks == 8
+    assert found.take() is None
+    found.close()
+
+
+def test_bursts_keep_their_budget(stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = iter([10.0, 10.05])
+    monkeypatch.setattr(bursts, "_spent_s", lambda: next(costs))
+    found = Bursts(Job(1, 1, ""))
+    found.start_if_due([])
+    assert until(lambda: found._running is not None and found._running.done())
+    found._collect(1000.0)
+    assert 0.05 / 0.02 * 0.5 < found._due_at - 1000 < 0.05 / 0.017 * 1.51
+    found.close()
+
+
+def test_stacks_that_cannot_be_had(stacks: type[Stacks], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "given", None)
+    monkeypatch.setattr(stacks, "note", "not allowed")
+    with running("import time; print(1, flush=True); time.sleep(60)") as process:
+        watch = Watch(job_of(process.pid), WatchOptions(0.1))
+        watch.interval()
+        assert "not allowed" in watch.interval().notes
+        watch.close()
+        watch = Watch(job_of(process.pid), WatchOptions(0.1, stacks="on"))
+        with pytest.raises(MonitorError, match="not allowed"):
+            watch.interval()
+        watch.close()
+
+
+# --- watching
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"interval": 0}, {"interval": float("nan")}, {"rate": 21}, {"rate": 0}, {"stacks": "maybe"}, {"device": -1}],
+)
+def test_options(wrong: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=next(iter(wrong))):
+        WatchOptions(**wrong)
+
+
+class Gpu:
+    """Stands for NvmlProbe: one GPU, busy by half, with a reading every 100 ms."""
+
+    notes = ("power is not told",)
+
+    def __init__(self, own: bool | None = True, index: int = 0) -> None:
+        self.own, self.index, self.pids = own, index, frozenset[int]()
+
+    def devices(self, pids: Collection[int], seconds: float) -> tuple[DeviceFigures, ...]:
+        self.pids = frozenset(pids)
+        unknown: dict[str, Any] = dict.fromkeys(DeviceFigures.__dataclass_fields__)
+        unknown |= {
+            "index": self.index,
+            "name": "GPU",
+            "uuid": "u",
+            "busy": 0.5,
+            "throttle_reasons": (),
+            "own": self.own,
+        }
+        return (DeviceFigures(**unknown),)
+
+    def readings(self, index: int, since: float, uuid: str | None = None) -> list[Reading]:
+        assert (index, uuid) == (self.index, "u")
+        first = int(max(since, time.monotonic() - 3) * 10) + 1
+        return [Reading(at / 10, 0.1, 0.5) for at in range(first, int(time.monotonic() * 10) + 1)]
+
+
+LOADING = """
+    import ctypes, multiprocessing as m, time
+    def work(queue):
+        ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)
+        while True:
+            time.sleep(0.03)
+            queue.put(1)
+    if __name__ == "__main__":
+        fork = m.get_context("fork")
+        queue = fork.Queue()
+        fork.Process(target=work, args=(queue,), daemon=True).start()
+        queue.get()
+        print(1, flush=True)
+        while True:
+            queue.get()
+            time.sleep(0.01)
+"""
+
+
+def test_a_training_that_waits(stacks: type[Stacks]) -> None:
+    """Two thirds of its time, beside a device that is idle by half; nothing drifts, and it costs next to nothing."""
+    with running(LOADING) as process:
+        gpu: Any = Gpu()
+        watch = Watch(job_of(process.pid), WatchOptions(0.5), gpu)
+        start, cost = time.monotonic(), watch.cost_s
+        found = [watch.interval() for _ in range(6)]
+        assert time.monotonic() - start == pytest.approx(3.0, abs=0.2)
+        assert watch.cost_s - cost < 0.06
+        watch.close()
+        windows = [window for each in found for window in each.windows]
+        total = sum(window.looks for window in windows)
+        assert sum(window.seconds for window in windows) == pytest.approx(3.0, abs=0.3)
+        assert sum(window.looks * window.wait_low for window in windows) / total == pytest.approx(0.67, abs=0.25)
+        assert {window.idle for window in windows} == {0.5}
+        assert {each.role for each in found[-1].processes} == {"main", "worker"}
+        assert gpu.pids == {each.pid for each in found[-1].processes}
+        assert any(each.stacks == SEEN for each in found)
+        assert found[-1].notes == ("power is not told",)
+        assert found[-1].main.samples >= 1
+
+
+TORCH = """
+    import sys, time
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+    class Slow(Dataset):
+        def __len__(self):
+            return 1 << 30
+        def __getitem__(self, index):
+            time.sleep(0.05)
+            return torch.zeros(4)
+    if __name__ == "__main__":
+        torch.set_num_threads(1)
+        for number, batch in enumerate(DataLoader(Slow(), 2, num_workers=2)):
+            if number == 1:
+                print(1, flush=True)
+            time.sleep(0.01)
+"""
+
+
+def test_a_real_dataloader(stacks: type[Stacks]) -> None:
+    """Two workers make a batch in 100 ms each, a step takes 10: four fifths of the time are waiting."""
+    with running(TORCH) as process:
+        assert process.pid in {job.pid for job in find_jobs()}
+        watch = Watch(job_of(process.pid), WatchOptions(2.0))
+        snapshot = watch.interval()
+        watch.close()
+    assert [each.role for each in snapshot.processes] == ["main", "worker", "worker"]
+    assert {each.name for each in snapshot.processes[1:]} == {"pt_data_worker"}
+    assert snapshot.main.shares[Doing.QUEUE] > 0.4
+    assert all(window.idle is None for window in snapshot.windows)
+
+
+@pytest.mark.parametrize(
+    ("own", "index", "option", "idle"),
+    [(None, 0, None, 0.5), (False, 0, None, None), (False, 1, 1, 0.5), (True, 0, 1, None)],
+)
+def test_whose_device(own: bool | None, index: int, option: int | None, idle: float | None) -> None:
+    with running("import time; print(1, flush=True); time.sleep(60)") as process:
+        gpu: Any = Gpu(own, index)
+        watch = Watch(job_of(process.pid), WatchOptions(0.3, stacks="off", device=option), gpu)
+        snapshots = [watch.interval(), watch.interval()]
+        watch.close()
+    assert {window.idle for each in snapshots for window in each.windows} == {idle}
+
+
+def test_paused_and_ended() -> None:
+    with running("import time; print(1, flush=True); time.sleep(60)") as process:
+        watch = Watch(job_of(process.pid), WatchOptions(0.1, stacks="off"))
+        process.send_signal(signal.SIGSTOP)
+        watch.interval()
+        assert watch.interval().main.shares == {Doing.STOPPED: 1.0}
+        process.kill()
+        process.wait()
+        with pytest.raises(JobEnded):
+            watch.interval()
+        watch.close()
+
+
+def test_a_container_of_its_own() -> None:
+    """Processes are seen from the machine; pages name other pids, so that is said instead of looking for them."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
+    program = [*command, "import time; print(1, flush=True); time.sleep(60)"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            pytest.skip("this user may not make a pid namespace")
+        (inside,) = Table(os.geteuid()).below(process.pid)
+        watch = Watch(job_of(inside), WatchOptions(0.2, stacks="off"))
+        snapshot = watch.interval()
+        watch.close()
+        process.kill()
+    assert snapshot.main.shares == {Doing.ASLEEP: 1.0}
+    assert any("container of its own" in note for note in snapshot.notes)
+
+
+def test_a_late_caller_gets_a_whole_interval() -> None:
+    with running("import time; print(1, flush=True); time.sleep(60)") as process:
+        watch = Watch(job_of(process.pid), WatchOptions(0.2, stacks="off"))
+        time.sleep(0.5)
+        start = time.monotonic()
+        snapshot = watch.interval()
+        assert time.monotonic() - start > 0.15
+        assert snapshot.seconds == pytest.approx(0.7, abs=0.1)
+        assert snapshot.main.samples <= 4
+        watch.close()
+
+
+def test_dear_looks_become_rare() -> None:
+    with running("import time; print(1, flush=True); time.sleep(60)") as process:
+        watch = Watch(job_of(process.pid), WatchOptions(stacks="off"))
+        assert watch._rate() == 20
+        watch._look_s, watch._snapshot_s = 0.001, 0.002
+        assert watch._rate() == pytest.approx(6)
+        watch._look_s = 1.0
+        assert watch._rate() == 2
+        watch.close()

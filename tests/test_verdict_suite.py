@@ -1,0 +1,137 @@
+"""The labelled suite of the monitor in short: its simulated device and its truth are right; two programs are judged."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.verdicts import kept, truth
+from benchmarks.verdicts.host import Cuda, Device
+from benchmarks.verdicts.programs import SUITES, find
+from benchmarks.verdicts.score import SHORT, Scored, asked, confusion, score
+from benchmarks.verdicts.suite import Place, Run
+from iofast.monitor.findings import Bound, Severity, Stall, Verdict
+from iofast.monitor.snapshot import Tier
+from tests.nvml import build
+
+
+def rows(found: truth.Intervals) -> list[list[int]]:
+    return found.tolist()
+
+
+def test_intervals_are_joined_and_cut() -> None:
+    found = truth.intervals([(5, 9), (0, 3), (2, 4), (9, 9), (8, 12)])
+    assert rows(found) == [[0, 4], [5, 12]]
+    assert rows(truth.both(found, truth.intervals([(1, 2), (3, 6), (11, 20)]))) == [[1, 2], [3, 4], [5, 6], [11, 12]]
+    assert rows(truth.gaps(found, 0, 20)) == [[4, 5], [12, 20]]
+    assert rows(truth.gaps(truth.intervals([]), 0, 20)) == [[0, 20]]
+    assert truth.length(found) == 11
+
+
+def test_the_true_stall_is_where_the_device_idles_in_next(tmp_path: Path) -> None:
+    """A busy device takes the waiting's cost away, and what was not training does not count."""
+    marks = {
+        "training": [(100, 200), (300, 400)],
+        "next": [(90, 120), (140, 160), (210, 290), (300, 330)],
+        "starts": [(295, 330)],
+        "device": True,
+    }
+    (tmp_path / "timeline.json").write_text(json.dumps(marks))
+    np.array([110, 150, 200, 310, 330, 390], np.int64).tofile(tmp_path / "busy.bin")
+    found = truth.read(tmp_path)
+    # idle while training: 100-110, 150-200, 310-330, 390-400; in next: 100-110, 150-160, 310-330
+    assert found.stall == pytest.approx(40 / 200)
+    assert found.starts == pytest.approx(20 / 200)
+    assert found.within_epochs == pytest.approx(0.1 / 0.9)
+    assert found.wait == pytest.approx(70 / 200)
+    assert found.idle == pytest.approx(90 / 200)
+    assert found.steps == 2
+    assert truth.read(tmp_path, until=150).stall == pytest.approx(10 / 50)
+
+
+@pytest.mark.parametrize("spin", [False, True])
+def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
+    """One launch after the other, each for its time; the ring says how busy it was; events are stamped on its clock."""
+    device = Device(tmp_path, depth=4, spin=spin)
+    cuda = Cuda(device)
+    first, last = cuda.Event(), cuda.Event()
+    first.record()
+    begin = time.monotonic()
+    for _ in range(12):
+        device.launch(20_000_000)
+    assert time.monotonic() - begin > 0.14, "the queue holds no more than four"
+    last.record()
+    device.synchronize()
+    took = time.monotonic() - begin
+    assert first.query() and last.query()  # noqa: PT018
+    assert first.elapsed_time(last) == pytest.approx(240, abs=1)
+    time.sleep(0.1)
+    device.close()
+    until = time.monotonic() + 5
+    while not (tmp_path / "busy.bin").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    busy = truth.intervals(np.fromfile(tmp_path / "busy.bin", np.int64))
+    assert truth.length(busy) == 240_000_000
+    assert len(busy) == 1
+    assert took > 0.239
+    raw = (tmp_path / "ring.bin").read_bytes()
+    magic, capacity, period, count = struct.unpack_from("<8sIIQ", raw)
+    assert (magic, period) == (b"NVMLRING", 20_000)
+    samples = [struct.unpack_from("<QII", raw, 24 + 16 * number) for number in range(min(count, capacity))]
+    assert sum(percent for _, percent, _ in samples) * 0.2 == pytest.approx(240, abs=2), "milliseconds"
+    assert [later[0] - sooner[0] for sooner, later in pairwise(samples)] == [20_000] * (count - 1)
+
+
+def test_suites_are_large_and_apart() -> None:
+    for name, programs in SUITES.items():
+        assert len({program.name for program in programs}) == len(programs) >= 24, name
+    tune, final = (set(SUITES[name]) for name in ("tune", "final"))
+    assert not {replace(program, seed=0) for program in final} & {replace(program, seed=0) for program in tune}
+    assert len({program.name for program in final} - {program.name for program in tune}) >= 2, "new kinds"
+
+
+def test_what_was_seen_survives_json() -> None:
+    verdict = Verdict(Bound.INPUT, None, Stall(0.1, 0.3, Tier.STACKS), Severity.BOUND, phases={})
+    assert kept.read(Verdict, json.loads(json.dumps(kept.plain(verdict)))) == verdict
+
+
+def test_scores_count_what_is_wrong() -> None:
+    true = truth.Truth(stall=0.5, starts=0.0, wait=0.5, idle=0.5, seconds=10.0, steps=100)
+    run = Run(find("tune", "compute-step"), inside=False, true=true)
+    wrong = Scored(run, Verdict(Bound.INPUT, None, Stall(0.0, 0.3, Tier.OUTSIDE), Severity.BOUND))
+    assert (wrong.right, wrong.false_input, wrong.contained, wrong.abstained) == (False, True, False, False)
+    wide = Scored(run, Verdict(Bound.COMPUTE, None, Stall(0.0, 0.9, Tier.OUTSIDE), Severity.NONE))
+    assert (wide.right, wide.contained, wide.abstained, wide.cause_right) == (True, True, True, None)
+    met = {what: met for what, _, _, met in asked([wrong, wide], inside=False)}
+    assert not any(met.values())
+    assert "| compute-bound | 1 | 1 |" in confusion([wrong, wide])
+
+
+def test_two_programs_are_judged(tmp_path: Path) -> None:
+    """A slow storage from outside, and a device that is the limit, with a meter inside. Both sleep and run at once."""
+    try:
+        library = build(tmp_path)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no C compiler")
+    place = Place("tune", tmp_path, library, seconds=8.0, repeats=0)
+    with ThreadPoolExecutor() as threads:
+        starved = threads.submit(place.run, find("tune", "sleep-1w"), inside=False)
+        busy = threads.submit(place.run, find("tune", "compute-step"), inside=True)
+        runs = starved.result(), busy.result()
+    outside, inside = (score(run, replace(SHORT, min_seconds=5.0)) for run in runs)
+    assert outside.right, outside.verdict
+    assert outside.cause_right, outside.verdict
+    assert outside.error is not None
+    assert outside.error < 0.15, "a short look, perhaps on a busy machine: containment is the whole suite's to show"
+    assert inside.right, inside.verdict
+    assert inside.error is not None
+    assert inside.error < 0.03
