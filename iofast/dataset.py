@@ -20,7 +20,7 @@ from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError
 from iofast.fields import check_fields, decode_field
-from iofast.opening import open_reader
+from iofast.opening import is_shard, open_reader, open_shards
 from iofast.selection import Columns, Filter, Selection, of_split
 
 _EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is resampled
@@ -37,7 +37,7 @@ class FastDataset(Dataset[Any]):
     and spawn, in torch's own DataLoader with any number of workers; `FastLoader` reads it without going through `[i]`.
 
     `split` names one of the container's splits, "all" their union. A container of several splits has to be told.
-    Paths in a list are joined one after another; their classes must be the same.
+    Paths in a list are joined one after another; their classes must be the same. A list of tar shards is one set.
 
     `indices` are the samples to take, in that order; they may repeat, and negative ones count from the end. `filter` is
     called once, with the `Columns` (index, label, width, height) of those samples, and returns a mask or the places of
@@ -271,4 +271,6 @@ def _paths(path: Path | Sequence[Path]) -> list[str]:
 def _opened(paths: Sequence[str]) -> Reader:
     if len(paths) == 1:
         return open_reader(paths[0])
+    if all(is_shard(path) and os.path.isfile(path) for path in paths):
+        return open_shards(paths, f"{paths[0]} …")
     return JoinedReader([open_reader(path) for path in paths], paths)

@@ -9,17 +9,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
+from iofast.containers import tar, tfrecord
 from iofast.containers.base import Description, Reader
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import Target
-from iofast.errors import ContainerError, OptionError, SourceError, UnfinishedError
+from iofast.containers.shard_reader import ShardReader
+from iofast.containers.shard_writer import SHARD_SIZE, ShardWriter
+from iofast.containers.shards import MANIFEST_SUFFIX, ShardTarget, check_finished, expand, is_pattern, set_of
+from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, ImageInfo, check_field, image_field
 from iofast.strips import raw_length
 
 _PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
-_LATER = (".tar", ".tfrecord")
+WRITTEN = (".lmdb", tar.SUFFIX, *tfrecord.SUFFIXES)  # the suffix chooses the container
+_SETS: dict[str, type[ShardReader]] = {tar.SUFFIX: tar.TarReader} | dict.fromkeys(
+    tfrecord.SUFFIXES, tfrecord.TfrecordReader
+)  # containers of several files, by the suffix of the name given to `pack`
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2")
 _LISTS = (".csv", ".tsv", ".jsonl", ".parquet")  # manifests that name image files; source.table reads them
 _FORMATS = {"jpg": "jpeg", "png": "png", "webp": "webp"}
 
@@ -27,17 +35,27 @@ Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[s
 
 
 def open_reader(path: str | os.PathLike[str]) -> Reader:
-    """Open an LMDB container, a plain folder of images, or a list of image files (.csv …), for access to its records.
+    """Open a container, a plain folder of images, or a list of image files (.csv …), for access to its records.
 
+    A container is an LMDB file, or a set of tar or TFRecord shards by the name given to `pack`. Shards of other
+    programs are named one by one, or by a pattern (`train-{000000..000127}.tar`, `train-*-of-*`); see `open_shards`.
     Raises `SourceError` where there is nothing to open, `UnfinishedError` where packing never ended, `ContainerError`
-    where the bytes are not a container's, `OptionError` for a kind of container that this version does not read.
+    where the bytes are not a container's.
     """
     place = Path(os.fspath(path))
+    if is_pattern(os.fspath(path)):
+        paths = expand(os.fspath(path))
+        if not all(map(is_shard, paths)):
+            raise OptionError(
+                f"a pattern names the shards of one set, but {path} names {paths[0]!r}: give a list of paths"
+            )
+        return open_shards(paths, os.fspath(path))
     if place.is_dir():
         return _open_folder(place)
+    if place.suffix in _SETS and place.with_name(place.name + MANIFEST_SUFFIX).exists():
+        return _SETS[place.suffix](place)
     if not place.exists():
-        if place.with_name(place.name + ".partial").is_dir():
-            raise UnfinishedError(f"{place} was not finished: run the same pack command again to go on with it")
+        check_finished(place)
         raise SourceError(f"{place} does not exist")
     try:
         with place.open("rb") as file:
@@ -48,8 +66,34 @@ def open_reader(path: str | os.PathLike[str]) -> Reader:
         return LmdbReader(place)
     if place.suffix.lower() in _LISTS:
         return _open_folder(place)
-    _refuse_later(place)
-    raise ContainerError(f"{place} is not a container: no LMDB file and no folder of images")
+    if is_shard(place):
+        return open_shards([os.fspath(place)], os.fspath(place))
+    raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
+
+
+def is_shard(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names a shard, by its suffix: several of these are one set, not several to be joined."""
+    name = os.path.basename(os.fspath(path)).lower()
+    return name.endswith((tar.SUFFIX, *_COMPRESSED)) or tfrecord.is_named_so(name)
+
+
+def open_shards(paths: Sequence[str], name: str) -> Reader:
+    """Open tar or TFRecord shards, in this order, as one set; `name` is what messages call it.
+
+    Where they are all the shards of a set that iofast wrote, that set is opened, with its classes, splits and
+    checksums. Otherwise they are indexed once; see `source.tar.WebDatasetReader` and `source.tfrecord`.
+    """
+    own = set_of(paths)
+    if own is not None:
+        return _SETS[own.suffix](own)
+    # Pillow and the cache cost start-up time, for foreign shards only
+    if all(tfrecord.is_named_so(os.path.basename(path).lower()) for path in paths):
+        from iofast.source.tfrecord import ForeignTfrecordReader
+
+        return ForeignTfrecordReader(paths, name)
+    from iofast.source.tar import WebDatasetReader
+
+    return WebDatasetReader(paths, name)
 
 
 def open_writer(
@@ -59,22 +103,42 @@ def open_writer(
     recipe: Mapping[str, object] | None = None,
     overwrite: bool = False,
     split: str = WHOLE,
+    shard_size: int = SHARD_SIZE,
 ) -> RecordWriter:
-    """Begin a new LMDB container at `path`; use it in a `with` block.
+    """Begin a new container at `path`, whose suffix says which (.lmdb, .tar, .tfrecord); use it in a `with` block.
 
     `classes` are the names behind the numbers in `cls`; `recipe` is kept in the manifest; `split` is where records go
-    that name none. Nothing stands under `path` before the block has ended without an exception.
+    that name none; shards get up to `shard_size` bytes. Nothing stands under `path` before the block has ended without
+    an exception.
 
         with open_writer("out.lmdb", classes=["cat", "dog"]) as writer:
             writer.write({"jpg": jpeg, "cls": 1, "boxes.json": [[10, 20, 30, 40]]})
 
     Raises `TargetError` where `path` cannot be written, exists, or is being written by another process.
     """
-    if Path(os.fspath(path)).suffix != ".lmdb":
-        _refuse_later(Path(os.fspath(path)))
-        raise OptionError(f"the suffix chooses the container, and this version writes .lmdb, found {os.fspath(path)!r}")
+    target = target_of(path, overwrite=overwrite)
     names = None if classes is None else tuple(classes)
-    return RecordWriter(Target(path, overwrite=overwrite), Description(classes=names, recipe=recipe), split)
+    return RecordWriter(target, Description(classes=names, recipe=recipe), split, shard_size)
+
+
+def target_of(path: str | os.PathLike[str], *, overwrite: bool = False) -> Target:
+    """The place of a new container, by its suffix. Raises `OptionError` for one that this version does not write."""
+    place = Path(os.fspath(path))
+    if place.suffix not in WRITTEN:
+        known = ", ".join(WRITTEN)
+        raise OptionError(f"the suffix chooses the container, and this version writes {known}, found {place.name!r}")
+    if place.suffix == ".lmdb":
+        return Target(path, overwrite=overwrite)
+    return ShardTarget(path, place.suffix, overwrite=overwrite)
+
+
+def writer_of(target: Target, description: Description, shard_size: int = SHARD_SIZE) -> LmdbWriter | ShardWriter:
+    """The writer that stages the container of an acquired target; `description` is the one that `finish` will get."""
+    if target.path.suffix == ".lmdb":
+        return LmdbWriter(target.stage())
+    if target.path.suffix in tfrecord.SUFFIXES:
+        return tfrecord.TfrecordWriter(target.partial, target.path.name, description, shard_size=shard_size)
+    return tar.TarWriter(target.partial, target.path.name, shard_size=shard_size)
 
 
 class RecordWriter:
@@ -83,7 +147,7 @@ class RecordWriter:
     `manifest` is None until the container is finished.
     """
 
-    def __init__(self, target: Target, description: Description, split: str) -> None:
+    def __init__(self, target: Target, description: Description, split: str, shard_size: int) -> None:
         self.manifest: Manifest | None = None
         self._target, self._description, self._split = target, description, split
         self._count = 0
@@ -93,7 +157,7 @@ class RecordWriter:
                 target.complete()
                 target.acquire()
             target.clear()
-            self._writer = LmdbWriter(target.stage())
+            self._writer = writer_of(target, description, shard_size)
         except BaseException:
             target.release()
             raise
@@ -114,7 +178,7 @@ class RecordWriter:
     def finish(self) -> Manifest:
         """Finish the container and give it its name."""
         self.manifest = self._writer.finish(self._description)
-        self._target.publish()
+        self._target.publish(self._writer.files)
         return self.manifest
 
     def abort(self) -> None:
@@ -156,11 +220,6 @@ def _open_folder(place: Path) -> Reader:
     from iofast.source.folder import FolderReader  # Pillow and the scan cost start-up time, for folders only
 
     return FolderReader(place)
-
-
-def _refuse_later(place: Path) -> None:
-    if place.suffix in _LATER:
-        raise OptionError(f"{place}: this version knows .lmdb containers and folders, not yet {place.suffix}")
 
 
 def _checked(name: str) -> str:

@@ -57,6 +57,7 @@ def test_the_true_stall_is_where_the_device_idles_in_next(tmp_path: Path) -> Non
     assert found.steps == 2
     assert truth.read(tmp_path, until=150).stall == pytest.approx(10 / 50)
 
+
 BUSY = 0.1  # of the processors, used by other tests: then looks are rare, and no verdict is as right as a true one
 
 
@@ -89,7 +90,8 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
     magic, capacity, period, count = struct.unpack_from("<8sIIQ", raw)
     assert (magic, period) == (b"NVMLRING", 20_000)
     samples = [struct.unpack_from("<QII", raw, 24 + 16 * number) for number in range(min(count, capacity))]
-    assert sum(percent for _, percent, _ in samples) * 0.2 == pytest.approx(240, abs=21), "milliseconds; the last period may be under way"
+    milliseconds = sum(percent for _, percent, _ in samples) * 0.2
+    assert milliseconds == pytest.approx(240, abs=21), "the last period may be under way"
     assert [later[0] - sooner[0] for sooner, later in pairwise(samples)] == [20_000] * (count - 1)
 
 

@@ -167,6 +167,11 @@ class Description:
 class Writer(ABC):
     """Writes records, in packing order, into a container that nobody sees before `finish`."""
 
+    @property
+    @abstractmethod
+    def files(self) -> dict[str, str]:
+        """Staged names and what they will be called, in the order of publishing: what `Target.publish` takes."""
+
     @abstractmethod
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position` (greater than any before; holes are allowed).

@@ -117,14 +117,23 @@ def decode_header(data: bytes, fields: Sequence[str]) -> ChunkHeader:
 class IndexView:
     """The rows of an index that lies in a file, read when they are asked for; no row is kept.
 
-    `find(chunk)` gives offset and length of a chunk in the file. Any number of threads may use a view: what it
+    `find(chunk)` gives offset and length of a chunk in the file; `groups` are the location groups of a row, by default
+    the manifest's fields. Any number of threads may use a view: what it
     remembers (where chunks are, which blocks were checked) is only ever added to. Errors are `ContainerError` that name
     `where`.
     """
 
-    def __init__(self, data: FileBytes, manifest: Manifest, find: Callable[[int], tuple[int, int]], where: str) -> None:
+    def __init__(
+        self,
+        data: FileBytes,
+        manifest: Manifest,
+        find: Callable[[int], tuple[int, int]],
+        where: str,
+        groups: Sequence[str] | None = None,
+    ) -> None:
         self._data, self._find, self._where, self._manifest = data, find, where, manifest
-        self._dtype = row_dtype(manifest.fields)
+        self._groups = manifest.fields if groups is None else groups
+        self._dtype = row_dtype(self._groups)
         self._starts = np.full(chunk_count(manifest.count), -1, np.int64)  # of the first row of each chunk
         blocks = chunk_count(manifest.count) * (CHUNK_ROWS // BLOCK_ROWS)
         self._checks = np.zeros(blocks, np.uint32)  # of the chunks that were opened: 1.6 MB for 100 million rows
@@ -162,11 +171,11 @@ class IndexView:
         offset, length = self._find(chunk)
         own = min(CHUNK_ROWS, self._manifest.count - chunk * CHUNK_ROWS)
         try:
-            expected = chunk_size(own, self._manifest.fields)
+            expected = chunk_size(own, self._groups)
             if length != expected:
                 raise ContainerError(f"it has {length} bytes, expected {expected}")
             head = self._data[offset : offset + HEADER_SIZE + 4 * _blocks(own)]
-            header = decode_header(head, self._manifest.fields)
+            header = decode_header(head, self._groups)
             if (header.first, header.rows) != (chunk * CHUNK_ROWS, own):
                 raise ContainerError(f"it begins at row {header.first} and has {header.rows}, expected {own}")
             if chunk and header.stamp != self.stamp():

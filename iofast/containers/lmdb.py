@@ -23,10 +23,10 @@ from iofast.containers.index import ABSENT, IndexView, Rows, Stamp, raw_fields
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import MANIFEST_KEY, LmdbWriter, index_key
 from iofast.containers.manifest import Manifest
+from iofast.containers.rows import columns, field_numbers
 from iofast.containers.values import damaged, read_values
 from iofast.errors import ContainerError, UnfinishedError
-from iofast.record import IMAGE_FIELDS, RAW_FIELDS, Record, format_key
-from iofast.strips import STRIPS
+from iofast.record import Record, format_key
 
 __all__ = ["LmdbReader", "LmdbWriter"]
 
@@ -57,26 +57,12 @@ class LmdbReader(Reader):
         opened = self._open()
         indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
         rows = opened.index.rows(indices)
-        number = _numbers(self.manifest.fields, field, rows, self.path)
-        place = rows["place"][np.arange(len(rows)), number]
-        offset, length = place["offset"].astype(np.uint64), place["length"].astype(np.uint64)
+        number = field_numbers(self.manifest.fields, field, rows, self.path)
+        located = columns(indices, self.manifest.fields, rows, number)
         if opened.moved:
-            _look_up(opened.tree, self._keys(rows, number), offset, length)
-        opened.check_places(rows, place["file"], offset, length)
-        return Located(
-            indices=indices,
-            position=rows["position"].astype(np.uint64),
-            label=rows["label"].astype(np.int32),
-            width=rows["width"].astype(np.int32),
-            height=rows["height"].astype(np.int32),
-            orientation=rows["orientation"].copy(),
-            file=place["file"].astype(np.uint32),
-            offset=offset,
-            length=length,
-            crc=place["crc"].astype(np.uint32),
-            kind=_kinds(self.manifest.fields)[number],
-            strips=_strips(self.manifest.fields, rows, number),
-        )
+            _look_up(opened.tree, self._keys(rows, number), located.offset, located.length)
+        opened.check_places(rows, located.file, located.offset, located.length)
+        return located
 
     @contextlib.contextmanager
     def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
@@ -223,35 +209,3 @@ def _look_up(tree: Tree, keys: list[bytes | None], offset: NDArray[np.uint64], l
     for i, key in enumerate(keys):
         if key is not None:
             offset[i], length[i] = tree.find(key) or (0, 0)
-
-
-def _kinds(fields: tuple[str, ...]) -> NDArray[np.uint8]:
-    """The `Located.kind` of each field."""
-    return np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)
-
-
-def _strips(fields: tuple[str, ...], rows: Rows, number: NDArray[np.intp]) -> NDArray[np.uint32] | None:
-    """The `Located.strips` of the places `number` of the rows."""
-    strips: NDArray[np.uint32] | None = None
-    for place, name in enumerate(raw_fields(fields)):
-        own = number == fields.index(name)
-        if own.any():
-            strips = np.zeros((len(rows), STRIPS), np.uint32) if strips is None else strips
-            strips[own] = rows["strips"][own, place]
-    return strips
-
-
-def _numbers(fields: tuple[str, ...], field: str | None, rows: Rows, path: str) -> NDArray[np.intp]:
-    """Which place of each row is meant: that of `field`, or that of each record's own image."""
-    if field is not None:
-        if field not in fields:
-            raise KeyError(f"{path} has no field {field!r}, only {', '.join(fields)}")
-        return np.full(len(rows), fields.index(field), np.intp)
-    images = [fields.index(name) for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields]
-    if not images:
-        raise KeyError(f"{path} has no image field, only {', '.join(fields)}")
-    number = np.full(len(rows), images[0], np.intp)
-    if len(images) > 1:
-        for own in reversed(images):
-            number[rows["place"][:, own]["file"] != ABSENT] = own
-    return number

@@ -67,6 +67,12 @@ class LmdbWriter(Writer):
             raise self._cannot_write(error) from None
         self._page_size: int = self._environment.stat()["psize"]
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The one file; see `Writer.files`."""
+        name = os.path.basename(self.path)
+        return {name: name}
+
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""
         self._require_open()

@@ -12,7 +12,8 @@ from iofast.errors import ContainerError
 from iofast.record import KEY_WIDTH, check_field
 
 VERSION = 1
-MAX_COUNT = 65_536 * 10_000  # four digits number the index chunks
+CHUNK_LIMIT = 10_000  # of the index: four digits number its chunks
+MAX_COUNT = 65_536 * CHUNK_LIMIT
 MAX_FIELDS = 1024
 MAX_CLASSES = 1 << 20
 MAX_CLASS_NAME = 4096

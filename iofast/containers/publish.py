@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -68,17 +69,19 @@ class Target:
         """Where to make the file that will be called `name` (default: the target itself)."""
         return self.partial / _plain(self.path.name if name is None else name)
 
-    def publish(self, names: Sequence[str] | None = None, replaced: Sequence[str] = ()) -> None:
+    def publish(self, names: Mapping[str, str] | Sequence[str] | None = None, replaced: Sequence[str] = ()) -> None:
         """Give the staged files their names beside the target, in this order, and remove the folder.
 
-        Default: the target alone. `replaced` names files beside the target that go first: an old manifest, then the
-        shards it names. What makes the set visible (the manifest) stands last in `names`.
+        Default: the target alone. A mapping gives staged names other names. `replaced` names files beside the target
+        that go first: an old manifest, then the shards it names. What makes the set visible (the manifest) stands last.
         """
-        marker = {"names": list(names or [self.path.name]), "replaced": list(replaced)}
-        for name in (*marker["names"], *marker["replaced"]):
+        staged = list(names or [self.path.name])
+        final = list(names.values()) if isinstance(names, Mapping) else staged
+        marker = {"names": final, "staged": staged, "replaced": list(replaced)}
+        for name in itertools.chain.from_iterable(marker.values()):
             _plain(name)
         try:
-            for name in marker["names"]:
+            for name in staged:
                 _sync(self.stage(name))
             self._write_marker(marker)
             self._rename(marker)
@@ -90,8 +93,9 @@ class Target:
         """Finish a publication that was interrupted at any point."""
         try:
             marker = json.loads((self.partial / MARKER).read_bytes())
-            names, replaced = [_plain(name) for name in marker["names"]], [_plain(name) for name in marker["replaced"]]
-            self._rename({"names": names, "replaced": replaced})
+            marker = {"staged": marker["names"], **marker}  # the first version knew no other names
+            plain = {key: [_plain(name) for name in marker[key]] for key in ("names", "staged", "replaced")}
+            self._rename(plain)
         except OSError as error:
             raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -177,14 +181,15 @@ class Target:
         _sync(self.partial)
 
     def _rename(self, marker: dict[str, list[str]]) -> None:
+        staged = dict(zip(marker["names"], marker["staged"], strict=True))
         for name in marker["replaced"]:
-            if name in marker["names"] and not os.path.lexists(self.stage(name)):
+            if name in staged and not os.path.lexists(self.stage(staged[name])):
                 continue  # that is the new one, renamed before the interruption
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path.parent / name)
         for name in marker["names"]:
             try:
-                os.rename(self.stage(name), self.path.parent / name)
+                os.rename(self.stage(staged[name]), self.path.parent / name)
             except FileNotFoundError:  # renamed before the interruption
                 os.stat(self.path.parent / name)
         _sync(self.path.parent)

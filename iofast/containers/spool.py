@@ -15,11 +15,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-import google_crc32c
-
 from iofast.containers.base import Description
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard, check_split_name
 from iofast.errors import ContainerError
+from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, ImageInfo, check_field, format_key
 from iofast.strips import STRIPS, raw_length, spans, strip_bounds
 
@@ -43,6 +42,7 @@ class Spool:
     def __init__(self, folder: str | os.PathLike[str], key_width: int = KEY_WIDTH) -> None:
         self.count = 0
         self.key_width = key_width
+        self.last: list[tuple[str, int, int]] = []  # of the record added last: name, length, CRC32C of each field
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - lives as long as the writer
         self._hash = hashlib.sha256()
         self._slots: dict[str, int] = {}  # field name -> number, in order of first appearance
@@ -66,9 +66,11 @@ class Spool:
         if split not in self._splits:
             self._splits[split] = self.count
         self._split, self._last, self._top = split, position, max(self._top, info.label)
+        self.last = []
         entries, strips, identity = [], [], []
         for name in sorted(fields):
-            length, crc = len(fields[name]), google_crc32c.value(fields[name])
+            length, crc = len(fields[name]), crc32c(fields[name])
+            self.last.append((name, length, crc))
             entries.append(_FIELD.pack(self._slots.setdefault(name, len(self._slots)), length, crc))
             strips += [strip_checks(name, fields[name], info)] if name in RAW_FIELDS else []
             text = b"%c%s%c%s" % (len(key), key.encode(), len(name), name.encode())
@@ -147,7 +149,7 @@ def strip_checks(field: str, payload: bytes, info: ImageInfo) -> bytes:
     if len(payload) != raw_length(field, width, height):
         return bytes(_STRIPS.size)
     strips = (spans(field, width, height, *pairs) for pairs in itertools.pairwise(strip_bounds(height)))
-    return _STRIPS.pack(*(google_crc32c.value(b"".join(payload[a:b] for a, b in parts)) for parts in strips))
+    return _STRIPS.pack(*(crc32c(b"".join(payload[a:b] for a, b in parts)) for parts in strips))
 
 
 def _check_info(fields: Mapping[str, bytes], info: ImageInfo) -> None:

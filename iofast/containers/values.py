@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import google_crc32c
 import numpy as np
 
@@ -23,7 +25,7 @@ def read_values(
         crcs = places.crcs.tolist() if check and places.crcs is not None else None
         for row in rows.tolist():
             try:
-                data = read_at(fds[row], offsets[row], lengths[row])
+                data = _read(fds[row], offsets[row], lengths[row])
                 if len(data) < lengths[row]:
                     raise ContainerError(f"ends after {len(data)} of {lengths[row]} bytes: the file was cut off")
                 if crcs is not None and google_crc32c.value(data) != crcs[row]:
@@ -35,6 +37,11 @@ def read_values(
                     raise found from None
                 failed[row] = found
     return values
+
+
+def _read(fd: int, offset: int, length: int) -> bytes:
+    """What `Payloads` says: bytes of a file, or at an address."""
+    return ctypes.string_at(offset, length) if fd == -1 else read_at(fd, offset, length)
 
 
 def damaged(name: str, field: str | None, offset: int) -> ContainerError:

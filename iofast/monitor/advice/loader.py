@@ -138,10 +138,11 @@ def fast_loader(now: Situation) -> Advice | None:
     images = work.get(Work.DECODE, 0.0) + work.get(Work.RESIZE, 0.0) + work.get(Work.AUGMENT, 0.0)
     if work and images + work.get(Work.COLLATE, 0.0) + work.get(Work.SEND, 0.0) < 0.40:
         return None  # whatever the workers do, it is not what FastLoader does faster
+    device = ', device="cuda"' if now.last is not None and now.last.devices else ""
     return Advice(
         name="fastloader",
         text=f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it.",
-        change='FastLoader(FastDataset("train.lmdb"), batch_size=..., transform=[...], device="cuda")',
+        change=f'FastLoader(FastDataset("train.lmdb"), batch_size=..., transform=[...]{device})',
         trigger="worker_cpu",
         gain=gain(now.low),
         risk="for images, with transforms that it knows",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from iofast.monitor.findings import Bound, Cause, Verdict
+from iofast.monitor.findings import Bound, Cause, Severity, Verdict
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, Silent
@@ -77,4 +77,5 @@ def paragraphs(moment: Moment) -> list[str]:
 
 
 def _severity(verdict: Verdict) -> str:
-    return "" if verdict.bound in (Bound.UNKNOWN, Bound.IDLE) else f"({verdict.severity.value})"
+    judged = verdict.bound not in (Bound.UNKNOWN, Bound.IDLE) and verdict.severity is not Severity.NONE
+    return f"({verdict.severity.value})" if judged else ""

@@ -1,0 +1,62 @@
+"""From rows of the binary index to the columns of `Located`: the same for every container that has such an index."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.base import Located
+from iofast.containers.index import ABSENT, Rows, raw_fields
+from iofast.record import IMAGE_FIELDS, RAW_FIELDS
+from iofast.strips import STRIPS
+
+
+def field_numbers(fields: tuple[str, ...], field: str | None, rows: Rows, path: str) -> NDArray[np.intp]:
+    """Which place of each row is meant: that of `field`, or that of each record's own image. Raises `KeyError`."""
+    if field is not None:
+        if field not in fields:
+            raise KeyError(f"{path} has no field {field!r}, only {', '.join(fields)}")
+        return np.full(len(rows), fields.index(field), np.intp)
+    images = [fields.index(name) for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields]
+    if not images:
+        raise KeyError(f"{path} has no image field, only {', '.join(fields)}")
+    number = np.full(len(rows), images[0], np.intp)
+    if len(images) > 1:
+        for own in reversed(images):
+            number[rows["place"][:, own]["file"] != ABSENT] = own
+    return number
+
+
+def columns(indices: NDArray[np.int64], fields: tuple[str, ...], rows: Rows, number: NDArray[np.intp]) -> Located:
+    """The columns of the places `number` of the rows of `indices`; places are not checked yet."""
+    place = rows["place"][np.arange(len(rows)), number]
+    return Located(
+        indices=indices,
+        position=rows["position"].astype(np.uint64),
+        label=rows["label"].astype(np.int32),
+        width=rows["width"].astype(np.int32),
+        height=rows["height"].astype(np.int32),
+        orientation=rows["orientation"].copy(),
+        file=place["file"].astype(np.uint32),
+        offset=place["offset"].astype(np.uint64),
+        length=place["length"].astype(np.uint64),
+        crc=place["crc"].astype(np.uint32),
+        kind=_kinds(fields)[number],
+        strips=_strips(fields, rows, number),
+    )
+
+
+def _kinds(fields: tuple[str, ...]) -> NDArray[np.uint8]:
+    """The `Located.kind` of each field."""
+    return np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)
+
+
+def _strips(fields: tuple[str, ...], rows: Rows, number: NDArray[np.intp]) -> NDArray[np.uint32] | None:
+    """The `Located.strips` of the places `number` of the rows."""
+    strips: NDArray[np.uint32] | None = None
+    for place, name in enumerate(raw_fields(fields)):
+        own = number == fields.index(name)
+        if own.any():
+            strips = np.zeros((len(rows), STRIPS), np.uint32) if strips is None else strips
+            strips[own] = rows["strips"][own, place]
+    return strips

@@ -1,0 +1,226 @@
+"""What a set of shards is: names and patterns, the sidecars `<DST>.manifest` and `<DST>.index`, how it is published.
+
+docs/format.md sections 3.2, 5, 6 and 8. Readers and writers of sets are in `shard_reader` and `shard_writer`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import itertools
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.file_bytes import FileBytes
+from iofast.containers.index import IndexView, chunk_count, chunk_size
+from iofast.containers.manifest import CHUNK_LIMIT, WHOLE, Manifest
+from iofast.containers.publish import Target
+from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
+
+MANIFEST_SUFFIX = ".manifest"
+INDEX_SUFFIX = ".index"
+MAX_SHARDS = 1_000_000  # of a pattern: {0..999999999999} must not fill the memory
+
+_MAGIC, _VERSION, _ALIGN = b"iofastIF", 1, 64
+_HEADER = struct.Struct("<8sHHIQI")  # then its CRC32C
+_HEADER_SIZE = _HEADER.size + 4
+_U32 = struct.Struct("<I")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)", re.ASCII)
+
+
+def stem_of(name: str, suffix: str) -> str:
+    """The name of a set without its suffix: what the names of its shards begin with."""
+    return name.removesuffix(suffix)
+
+
+def split_part(split: str) -> str:
+    """What stands for a split in the name of a shard: nothing for the one split of a set without splits."""
+    return "" if split == WHOLE else f"-{split}"
+
+
+def expand(pattern: str) -> list[str]:
+    """The files that a pattern of shards names: braces as in `{000000..000127}` and `{a,b}`, then `*`, `?` and `[…]`.
+
+    In the order of the braces; what a glob matches is sorted. A brace pattern names its files whether they are there or
+    not. Raises `SourceError` where a glob matches nothing, `OptionError` for a pattern that is too long.
+    """
+    named = list(itertools.islice(_braces(pattern), MAX_SHARDS + 1))
+    if len(named) > MAX_SHARDS:
+        raise OptionError(f"{pattern} names more than {MAX_SHARDS} shards")
+    found: list[str] = []
+    for name in named:
+        matches = sorted(glob.glob(name)) if glob.has_magic(name) and not os.path.exists(name) else [name]
+        if not matches:
+            raise SourceError(f"no file matches {name}")
+        found += matches
+    return found
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a path is to be expanded: it has braces or a glob, and is not the name of a file itself."""
+    return (glob.has_magic(name) or _BRACES.search(name) is not None) and not os.path.lexists(name)
+
+
+def set_of(paths: Sequence[str]) -> Path | None:
+    """The set that iofast wrote and of which these are all the shards; None where they are another program's, or some.
+
+    Raises `UnfinishedError` where a set is being made beside them that may hold them.
+    """
+    folders = {os.path.dirname(os.path.abspath(path)) for path in paths}
+    if len(folders) != 1:
+        return None
+    folder = Path(folders.pop())
+    names = sorted(os.path.basename(path) for path in paths)
+    suffix = Path(names[0]).suffix
+    for entry in sorted(os.listdir(folder) if folder.is_dir() else ()):
+        own = entry.removesuffix(MANIFEST_SUFFIX).removesuffix(".partial")
+        if own == entry or not own.endswith(suffix) or not names[0].startswith(stem_of(own, suffix) + "-"):
+            continue
+        check_finished(folder / own)
+        shards = read_manifest(folder / own).shards if entry.endswith(MANIFEST_SUFFIX) else ()
+        if sorted(shard.name for shard in shards) == names:
+            return folder / own
+    return None
+
+
+def check_finished(path: Path) -> None:
+    """Raise `UnfinishedError` where `<path>.partial/` stands beside the set `path`."""
+    if path.with_name(path.name + ".partial").is_dir():
+        raise UnfinishedError(f"{path} was not finished: run the same pack command again to go on with it")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the set `path`. Raises `FileNotFoundError` where there is none, `ContainerError`."""
+    file = path.with_name(path.name + MANIFEST_SUFFIX)
+    return Manifest.from_json(FileBytes(os.fspath(file))[:], os.fspath(file))
+
+
+def write_index(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write the chunks of a binary index as `<DST>.index`."""
+    starts = []
+    with path.open("wb") as file:
+        file.write(bytes(_HEADER_SIZE))
+        for chunk in chunks:
+            file.write(bytes(-file.tell() % _ALIGN))
+            starts.append(file.tell())
+            file.write(chunk)
+        end = file.tell()
+        directory = struct.pack(f"<{len(starts) + 1}Q", *starts, end)
+        file.write(directory + _U32.pack(google_crc32c.value(directory)))
+        file.seek(0)
+        header = _HEADER.pack(_MAGIC, _VERSION, 0, len(starts), end, 0)
+        file.write(header + _U32.pack(google_crc32c.value(header)))
+
+
+def open_index(path: Path, manifest: Manifest, groups: Sequence[str] | None = None) -> IndexView:
+    """The rows in `<DST>.index`, of which nothing but the directory is read yet. Raises `ContainerError`.
+
+    `groups` are the location groups of a row, where there are others than the manifest's fields.
+    """
+    groups = manifest.fields if groups is None else groups
+    where = os.fspath(path)
+    data = FileBytes(where)
+    head = data[:_HEADER_SIZE]
+    if len(head) < _HEADER_SIZE or google_crc32c.value(head[:-4]) != _U32.unpack_from(head, _HEADER.size)[0]:
+        raise ContainerError(f"{where} is no index, or the header at offset 0 is damaged: its CRC32C differs")
+    magic, version, _, count, offset, _ = _HEADER.unpack_from(head)
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise ContainerError(f"{where} begins with {magic!r} version {version}, expected {_MAGIC!r} version {_VERSION}")
+    if count != chunk_count(manifest.count) or count > CHUNK_LIMIT:
+        raise ContainerError(f"{where} has {count} chunks, expected {chunk_count(manifest.count)}")
+    length = 8 * (count + 1)
+    directory = data[offset : offset + length + 4] if offset < len(data) else b""
+    if len(directory) < length + 4 or google_crc32c.value(directory[:-4]) != _U32.unpack_from(directory, length)[0]:
+        raise ContainerError(f"{where} is cut off, or its directory at offset {offset} is damaged: its CRC32C differs")
+    starts = np.frombuffer(directory, "<u8", count + 1)
+    return IndexView(data, manifest, partial(_find_chunk, starts, manifest.count, groups, where), where, groups)
+
+
+class ShardTarget(Target):
+    """The place of a set of shards that is being made. `suffix` is that of its shards."""
+
+    def __init__(self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False) -> None:
+        super().__init__(path, overwrite=overwrite)
+        self._stem, self._suffix = stem_of(self.path.name, suffix), suffix
+
+    def check_free(self) -> None:
+        """Raise `TargetError` if a set, a file, or shards of the same names stand in the set's place."""
+        super().check_free()
+        if self.overwrite:
+            return
+        found = next(self._taken(sorted(os.listdir(self.path.parent))), None)
+        if found is not None:
+            where = self.path.with_name(found)
+            raise TargetError(f"{where} exists already: choose another name than {self.path.name}, or --overwrite it")
+
+    def publish(self, names: Mapping[str, str] | Sequence[str] | None = None, replaced: Sequence[str] = ()) -> None:
+        """Publish a set; what it replaces is found in the manifest of the old one.
+
+        Raises `TargetError` where a file would be written over that the old set does not name.
+        """
+        named = list(names.values()) if isinstance(names, Mapping) else list(names or ())
+        old = [*replaced, *self._replaced()]
+        strange = [name for name in named if name not in old and os.path.lexists(self.path.with_name(name))]
+        if strange:
+            raise TargetError(
+                f"{self.path.with_name(strange[0])} exists already and is no part of {self.path}: move it"
+            )
+        super().publish(names, old)
+
+    def _taken(self, names: Sequence[str]) -> Iterator[str]:
+        """The files that are, or may be, of a set of this name; `train-val-000000.tar` may be of `train-val.tar`."""
+        sidecars = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
+        shard = re.compile(re.escape(self._stem) + r"(-[0-9A-Za-z_-]+)?-\d+" + re.escape(self._suffix))
+        longer = [stem_of(name, self._suffix + MANIFEST_SUFFIX) for name in names if name.endswith(MANIFEST_SUFFIX)]
+        others = tuple(f"{stem}-" for stem in longer if len(stem) > len(self._stem))
+        for name in names:
+            if name in sidecars or (shard.fullmatch(name) and not name.startswith(others)):
+                yield name
+
+    def _replaced(self) -> list[str]:
+        """The manifest that is there, then the files that go with it."""
+        file = self.path.with_name(self.path.name + MANIFEST_SUFFIX)
+        if not os.path.lexists(file):
+            return [self.path.name + INDEX_SUFFIX]
+        shards: list[str] = []
+        with contextlib.suppress(OSError, ContainerError):  # damaged: what it named is not known, and stays
+            shards = [shard.name for shard in read_manifest(self.path).shards]
+        return [file.name, self.path.name + INDEX_SUFFIX, *filter(None, shards)]
+
+
+def _find_chunk(
+    starts: NDArray[np.uint64], records: int, groups: Sequence[str], where: str, chunk: int
+) -> tuple[int, int]:
+    start, end = int(starts[chunk]), int(starts[chunk + 1])
+    size = chunk_size(min(1 << 16, records - (chunk << 16)), groups)
+    if start % _ALIGN or not 0 <= end - start - size < _ALIGN:
+        raise ContainerError(f"{where}: index chunk {chunk} at {start} … {end} has not the {size} bytes expected")
+    return start, size
+
+
+def _braces(pattern: str) -> Iterator[str]:
+    """The pattern with its first pair of braces (one without braces inside) replaced, again and again."""
+    found = _BRACES.search(pattern)
+    if found is None:
+        yield pattern
+        return
+    head, tail = pattern[: found.start()], pattern[found.end() :]
+    if numbers := _RANGE.fullmatch(found[1]):
+        low, high = int(numbers[1]), int(numbers[2])
+        width = max(map(len, numbers.groups())) if "0" in (numbers[1][0], numbers[2][0]) else 0
+        step = 1 if low <= high else -1
+        choices: Iterable[str] = (f"{number:0{width}d}" for number in range(low, high + step, step))
+    else:
+        choices = found[1].split(",")
+    for choice in choices:
+        for rest in _braces(tail):
+            yield head + choice + rest

@@ -1,0 +1,55 @@
+"""The tar container: WebDataset's shards, in plain USTAR that every tar program reads (docs/format.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from iofast.containers.shard_reader import ShardReader
+from iofast.containers.shard_writer import Encoded, ShardWriter
+from iofast.containers.shards import split_part
+from iofast.record import ImageInfo
+
+SUFFIX = ".tar"
+BLOCK = 512
+RECORD = 20 * BLOCK  # what tar programs pad an archive to
+MTIME = 946_684_800  # 1 January 2000: constant, or equal records would give other bytes on another day
+
+# A header but for name, size and checksum, which is counted with spaces in its place.
+_MODE_IDS = b"0000444\0" + b"0000000\0" * 2
+_REST = b"0" + bytes(100) + b"ustar\x0000" + b"iofast".ljust(32, b"\0") * 2 + b"0000000\0" * 2 + bytes(167)
+_MTIME = b"%011o\0" % MTIME
+_FIXED = sum(_MODE_IDS) + sum(_MTIME) + sum(b" " * 8) + sum(_REST)
+
+
+class TarReader(ShardReader):
+    """Random access to a set of tar shards that iofast wrote; see `ShardReader`."""
+
+
+class TarWriter(ShardWriter):
+    """Writes a set of tar shards; see `ShardWriter`."""
+
+    suffix = SUFFIX
+
+    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Encoded:  # noqa: ARG002
+        pieces: list[bytes] = []
+        offsets, at = [], 0
+        for name in sorted(fields):
+            payload = fields[name]
+            padding = -len(payload) % BLOCK
+            pieces += [header(f"{key}.{name}", len(payload)), payload, bytes(padding)]
+            offsets.append(at + BLOCK)
+            at += BLOCK + len(payload) + padding
+        return Encoded(pieces, at, offsets)
+
+    def _end(self, size: int) -> bytes:
+        return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)
+
+    def _name(self, stem: str, split: str, number: int, total: int) -> str:  # noqa: ARG002
+        return f"{stem}{split_part(split)}-{number:06d}{SUFFIX}"
+
+
+def header(name: str, size: int) -> bytes:
+    """The USTAR header of a regular file; `name` is ASCII of less than 100 bytes, `size` below 8 GiB."""
+    text, octal = name.encode("ascii"), b"%011o\0" % size
+    checksum = b"%06o\0 " % (_FIXED + sum(text) + sum(octal))
+    return b"".join((text.ljust(100, b"\0"), _MODE_IDS, octal, _MTIME, checksum, _REST))

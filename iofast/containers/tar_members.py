@@ -1,0 +1,163 @@
+"""The members of any tar file: USTAR, GNU long names, pax headers. Nothing that the file says is believed unchecked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
+
+from iofast.containers.file_bytes import read_at
+from iofast.errors import ContainerError
+
+BLOCK = 512
+MAX_EXTENSION = 1 << 20  # bytes of a long name or a pax header
+_WINDOW = 1 << 15  # read at once: a header, and the start of an image behind it
+_OCTAL = re.compile(rb"[ \0]*([0-7]*)[ \0]*")
+_PAX = re.compile(rb"(\d{1,7}) ([^=]+)=", re.ASCII)
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
+
+
+class Member(NamedTuple):
+    """A regular file in the archive; `offset` is that of its first byte."""
+
+    name: str
+    offset: int
+    size: int
+
+
+class TarFile:
+    """One tar file, read by position. Errors are `ContainerError` that name `path` and the offset."""
+
+    def __init__(self, path: str, fd: int, size: int) -> None:
+        self.path, self._fd, self._size = path, fd, size
+        self._start, self._window = 0, b""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes of the file; fewer where it ends."""
+        at = offset - self._start
+        if not 0 <= at <= len(self._window) - length:
+            try:
+                self._window = read_at(self._fd, offset, max(length, _WINDOW))
+            except OSError as error:
+                raise ContainerError(f"{self.path} cannot be read at offset {offset}: {error.strerror}") from None
+            self._start, at = offset, 0
+        return self._window[at : at + length]
+
+    def members(self) -> Iterator[Member]:
+        """All regular files, in order; directories, links and devices are left out.
+
+        Raises `ContainerError` for a header that is damaged, an archive that is compressed, cut off, or has no end.
+        """
+        offset, name, size = 0, "", -1  # what an extension says of the next member
+        while True:
+            block = self.read(offset, BLOCK)
+            if len(block) < BLOCK:
+                self._refuse_compressed(block, offset)
+                raise ContainerError(f"{self.path} was cut off: at offset {offset} it has no header and no end mark")
+            if not any(block):
+                return
+            kind, own = self._header(block, offset)
+            data = offset + BLOCK
+            if kind in b"xgLK":
+                body = self._extension(data, own)
+                if kind == b"L":
+                    name = _text(body.rstrip(b"\0"))
+                elif kind == b"x":
+                    name, size = self._pax(body, offset, name, size)
+                offset = data + own + -own % BLOCK
+                continue
+            if kind in b"123456":  # links, devices, directories: their size speaks of nothing that follows
+                own = 0
+            elif size >= 0:
+                own = size
+            if own > self._size - data:
+                found = f"a member of {own} bytes at offset {data} goes beyond its end at {self._size}"
+                raise ContainerError(f"{self.path} was cut off: {found}")
+            if kind == b"S":
+                raise ContainerError(f"{self.path} has a sparse file at offset {offset}, which is not supported")
+            path = name or _name(block)
+            if kind in b"0\x007" and not path.endswith("/"):
+                yield Member(path, data, own)
+            offset, name, size = data + own + -own % BLOCK, "", -1
+
+    def _header(self, block: bytes, offset: int) -> tuple[bytes, int]:
+        """Kind and size of a member."""
+        stored = _number(block[148:156])
+        unsigned = sum(block) - sum(block[148:156]) + 8 * 32
+        if stored != unsigned:
+            high = sum(1 for byte in block[:148] + block[156:] if byte > 127)
+            if stored != unsigned - 256 * high:  # some old programs summed signed bytes
+                self._refuse(block, offset)
+        size = _number(block[124:136])
+        if size is None:
+            raise ContainerError(f"{self.path}: the header at offset {offset} has no size, but {block[124:136]!r}")
+        return block[156:157], size
+
+    def _refuse(self, block: bytes, offset: int) -> NoReturn:
+        self._refuse_compressed(block, offset)
+        what = "is no tar file" if offset == 0 else "is damaged"
+        raise ContainerError(f"{self.path} {what}: the checksum of the header at offset {offset} differs")
+
+    def _refuse_compressed(self, block: bytes, offset: int) -> None:
+        for magic, name in _COMPRESSED.items():
+            if offset == 0 and block.startswith(magic):
+                reason = "so no record can be read without all before it; decompress it first"
+                raise ContainerError(f"{self.path} is compressed with {name}, {reason}")
+
+    def _extension(self, offset: int, size: int) -> bytes:
+        if size > MAX_EXTENSION:
+            raise ContainerError(
+                f"{self.path}: a long name or pax header at offset {offset} has {size} bytes, too many"
+            )
+        body = self.read(offset, size)
+        if len(body) < size:
+            raise ContainerError(f"{self.path} was cut off in the extended header at offset {offset}")
+        return body
+
+    def _pax(self, body: bytes, offset: int, name: str, size: int) -> tuple[str, int]:
+        """Path and size that a pax header gives the next member."""
+        at = 0
+        while at < len(body) and body[at]:
+            found = _PAX.match(body, at)
+            end = at + int(found[1]) if found else 0
+            if found is None or not found.end() < end <= len(body) or body[end - 1 : end] != b"\n":
+                raise ContainerError(f"{self.path}: the pax header at offset {offset} is damaged at its byte {at}")
+            key, value = found[2], body[found.end() : end - 1]
+            if key.startswith(b"GNU.sparse"):
+                raise ContainerError(f"{self.path} has a sparse file at offset {offset}, which is not supported")
+            if key == b"path":
+                name = _text(value)
+            elif key == b"size":
+                if not value.isdigit() or len(value) > 18:
+                    raise ContainerError(f"{self.path}: the pax header at offset {offset} says the size {value!r:.40}")
+                size = int(value)
+            at = end
+        return name, size
+
+
+def open_tar(path: str) -> tuple[int, os.stat_result]:
+    """Descriptor and status of a file; the caller closes it. Raises `ContainerError`."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
+    except OSError as error:
+        raise ContainerError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    return fd, os.fstat(fd)
+
+
+def _number(field: bytes) -> int | None:
+    """Octal digits, or GNU's big-endian numbers that begin with the bit 0x80. None where it is neither."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    found = _OCTAL.fullmatch(field)
+    return None if found is None else int(found[1] or b"0", 8)
+
+
+def _name(block: bytes) -> str:
+    name = block[:100].split(b"\0", 1)[0]
+    prefix = block[345:500].split(b"\0", 1)[0] if block[257:263] == b"ustar\0" else b""
+    return _text(prefix + b"/" + name if prefix else name)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

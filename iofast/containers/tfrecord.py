@@ -1,0 +1,68 @@
+"""The TFRecord container's Reader (docs/format.md section 6); its Writer is in `tfrecord_writer`.
+
+The index knows where in a shard every payload lies, so no Example is parsed: a payload is read alone, with `pread`,
+and checked with its own checksum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.file_bytes import FileBytes
+from iofast.containers.index import Rows
+from iofast.containers.manifest import Manifest
+from iofast.containers.shard_reader import ShardReader
+from iofast.containers.tfrecord_framing import HEAD, read_data, read_frame
+from iofast.containers.tfrecord_writer import SUFFIXES, TfrecordWriter
+from iofast.errors import ContainerError
+
+__all__ = ["SUFFIXES", "TfrecordReader", "TfrecordWriter", "is_named_so"]
+
+# x.tfrecord, x-00000-of-00008.tfrecord; ImageNet's train-00000-of-01024; TensorFlow Datasets' x.tfrecord-00000-of-00008
+_NAMES = re.compile(r".+(\.tfrecords?|\.tfrecords?-\d+-of-\d+|-\d{5,}-of-\d{5,})(\.gz|\.gzip|\.zlib|\.z)?", re.ASCII)
+
+
+def is_named_so(name: str) -> bool:
+    """Whether files of this name (in lower case) are TFRecords; compressed ones too, which a reader then refuses."""
+    return _NAMES.fullmatch(name) is not None
+
+
+class TfrecordReader(ShardReader):
+    """Random access to a set of TFRecord shards that iofast wrote; see `ShardReader`."""
+
+    def examples(self, indices: NDArray[np.int64]) -> Rows:
+        """Where whole records lie: `file`, `offset` and `length` with framing, `crc` of the data; (N,), structured.
+
+        Raises `IndexError` for an index out of range, `ContainerError` for a place outside the shards.
+        """
+        opened = self._open()
+        rows = opened.index.rows(np.ascontiguousarray(indices, np.int64).reshape(-1))
+        places = rows["place"][:, -1]
+        sizes = np.array([shard.size for shard in self.manifest.shards] or [0], np.uint64)
+        file = np.minimum(places["file"], len(sizes) - 1)
+        rest = sizes[file] - np.minimum(places["offset"], sizes[file])
+        wrong = (places["file"] != file) | (places["length"] > rest)
+        if wrong.any():
+            row = rows[int(np.argmax(wrong))]
+            raise ContainerError(f"{self.path}: the index puts the record of position {row['position']} outside")
+        return places.copy()
+
+    def check(self, index: int) -> None:
+        """Raise `ContainerError` unless the framing of a record, and all its data, are as they were written.
+
+        `view` and `values` check payloads; this is for what lies between them, which other programs read.
+        """
+        place = self.examples(np.array([index]))[0]
+        file = FileBytes(self._files().paths[int(place["file"])])
+        offset = int(place["offset"])
+        frame = read_frame(file, offset)
+        if frame.end - offset != place["length"] or frame.offset != offset + HEAD:
+            raise ContainerError(f"{self.name(index)}: the record at offset {offset} has another length than the index")
+        read_data(file, frame)
+
+    def _groups(self, manifest: Manifest) -> Sequence[str]:
+        return (*manifest.fields, "")

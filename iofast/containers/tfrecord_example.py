@@ -1,0 +1,299 @@
+"""`tf.train.Example`, read and written without protobuf.
+
+A protobuf library gives copies of the values; what an index needs is where they lie in the record, so that a payload
+can be read alone. And its serialisation is not canonical: a map's entries come in any order. Read is what protobuf
+itself reads (tests compare the two), and never more than `MAX_PARTS` places are kept of one record.
+
+    Example {1: Features {1: entry {1: name, 2: Feature {1: BytesList, 2: FloatList or 3: Int64List}}}}
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from iofast.errors import ContainerError
+from iofast.kernel import crc32c
+
+MAX_PARTS = 65_536  # features and values of one record whose places are kept: 13 MB
+MAX_DEPTH = 64  # of unknown groups in one another
+MAX_NUMBERS = 1 << 20  # of one list that is decoded
+
+_VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
+_TAG_1, _TAG_2 = b"\x0a", b"\x12"  # fields 1 and 2 with a length
+_SMALL = 2048  # bytes of a value that is copied
+_SHORT = [bytes([number]) for number in range(0x80)]
+_FLOAT = struct.Struct("<f")
+
+
+class Kind(enum.IntEnum):
+    """Which list a feature has; the number is its field's."""
+
+    NONE = 0
+    BYTES = 1
+    FLOATS = 2
+    INTEGERS = 3
+
+
+class Span(NamedTuple):
+    """Bytes of the record: one value of a bytes list, a packed run of numbers, or a run of tagged ones."""
+
+    start: int
+    stop: int
+    packed: bool = True
+
+
+class Feature(NamedTuple):
+    """A feature of a record that was parsed: where its values lie."""
+
+    kind: Kind
+    spans: list[Span]
+
+
+class Encoded(NamedTuple):
+    """An Example as pieces of bytes that follow one another, and where in it the payloads lie."""
+
+    pieces: list[bytes]
+    length: int
+    crc: int  # CRC32C of all of it
+    places: dict[str, int]  # feature → offset of its (only) bytes value
+
+
+def encode(features: Mapping[str, bytes | int]) -> Encoded:
+    """The canonical Example: entries sorted by name, integers packed. Large values are not copied.
+
+    Raises `ContainerError` where an integer does not fit 64 bits.
+    """
+    pieces, places, at = [b""], {}, 0
+    run: list[bytes] = []  # of small pieces, joined into one: a checksum and a write cost more than a copy
+    for name in sorted(features):  # code points sort as their UTF-8 does
+        value = features[name]
+        if isinstance(value, int):
+            value = _integer(value)
+            run.append(_entry(name, Kind.INTEGERS, len(value)))
+        else:
+            run.append(_entry(name, Kind.BYTES, len(value)))
+            places[name] = at + len(run[-1])
+        at += len(run[-1]) + len(value)
+        if len(value) < _SMALL:
+            run.append(value)
+        else:
+            pieces += [b"".join(run), value]
+            run = []
+    pieces.append(b"".join(run))
+    pieces[0] = _TAG_1 + _varint(at)
+    crc = 0
+    for piece in pieces:
+        crc = crc32c(piece, crc)
+    head = len(pieces[0])
+    return Encoded(pieces, head + at, crc, {name: head + place for name, place in places.items()})
+
+
+def parse(data: bytes) -> dict[str, Feature]:
+    """The features of a serialised Example, in the order in which they first come.
+
+    Unknown fields are skipped, parts that come again are merged as protobuf does. Numbers are looked at by `integers`
+    and `floats`. Raises `ContainerError` where the bytes are no Example, or have more parts than `MAX_PARTS`.
+    """
+    found: dict[str, Feature] = {}
+    budget = _Budget(MAX_PARTS)
+    for number, wire, start, stop in _fields(data, 0, len(data)):
+        if (number, wire) == (1, _BYTES):
+            for own, own_wire, at, end in _fields(data, start, stop):
+                if (own, own_wire) == (1, _BYTES):
+                    name, feature = _parse_entry(data, at, end, budget)
+                    found[name] = feature  # of two entries of one name the later counts
+    return found
+
+
+def integers(data: bytes, feature: Feature) -> list[int]:
+    """The numbers of an int64 list. Raises `ContainerError` where they are no varints, or more than `MAX_NUMBERS`."""
+    numbers: list[int] = []
+    for start, stop, packed in feature.spans:
+        at = start
+        while at < stop:
+            if not packed:
+                at += 1  # the tag, one byte, was checked by `parse`
+            value, at = _read_varint(data, at, stop, 10)
+            numbers.append(value - (1 << 64) if value >> 63 else value)
+            if len(numbers) > MAX_NUMBERS:
+                raise ContainerError(f"a feature has more than {MAX_NUMBERS} integers")
+    return numbers
+
+
+def floats(data: bytes, feature: Feature) -> list[float]:
+    """The numbers of a float list. Raises `ContainerError` where there are more than `MAX_NUMBERS`."""
+    numbers: list[float] = []
+    for start, stop, packed in feature.spans:
+        step = 4 if packed else 5
+        if (stop - start) // step + len(numbers) > MAX_NUMBERS:
+            raise ContainerError(f"a feature has more than {MAX_NUMBERS} floats")
+        numbers += [_FLOAT.unpack_from(data, at)[0] for at in range(start + step - 4, stop, step)]
+    return numbers
+
+
+class _Budget:
+    """How many more parts of a record may be kept."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise ContainerError(f"an Example has more than {MAX_PARTS} features and values")
+
+
+def _parse_entry(data: bytes, start: int, stop: int, budget: _Budget) -> tuple[str, Feature]:
+    name, feature = b"", Feature(Kind.NONE, [])
+    budget.take()
+    for number, wire, at, end in _fields(data, start, stop):
+        if (number, wire) == (1, _BYTES):
+            name = data[at:end]
+            _text(name)
+        elif (number, wire) == (2, _BYTES):
+            feature = _parse_feature(data, at, end, feature, budget)
+    return _text(name), feature
+
+
+def _parse_feature(data: bytes, start: int, stop: int, feature: Feature, budget: _Budget) -> Feature:
+    """The feature in these bytes, merged into what came before: another kind of list replaces it."""
+    for number, wire, at, end in _fields(data, start, stop):
+        if wire == _BYTES and 1 <= number <= 3:
+            if feature.kind != number:
+                feature = Feature(Kind(number), [])
+            _parse_list(data, at, end, feature, budget)
+    return feature
+
+
+def _parse_list(data: bytes, start: int, stop: int, feature: Feature, budget: _Budget) -> None:
+    kind, spans = feature
+    single = {Kind.FLOATS: _FIXED32, Kind.INTEGERS: _VARINT}.get(kind)
+    before = start
+    for number, wire, at, end in _fields(data, start, stop):
+        if number == 1 and wire == _BYTES:
+            if kind == Kind.FLOATS and (end - at) % 4:
+                raise ContainerError(f"a float list of {end - at} bytes at {at} is no multiple of 4")
+            if kind == Kind.INTEGERS and end > at and data[end - 1] >= 0x80:
+                raise ContainerError(f"an int64 list at {at} ends within a number")
+            budget.take()
+            spans.append(Span(at, end))
+        elif number == 1 and wire == single:
+            if spans and not spans[-1].packed and spans[-1].stop == before and data[before] == 8 | wire:
+                spans[-1] = spans[-1]._replace(stop=end)
+            else:
+                budget.take()
+                spans.append(Span(at - 1, end, packed=False))
+        before = end
+
+
+def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Number, wire type, and first and last place of the value of every field of a message, groups skipped."""
+    at = start
+    while at < stop:
+        tag = data[at]
+        if tag & 0x87 == _BYTES and tag > 7 and at + 1 < stop and data[at + 1] < 0x80:  # most are so
+            first = at + 2
+            at = first + data[at + 1]
+            if at > stop:
+                raise _beyond(tag >> 3, first, at, stop)
+            yield tag >> 3, _BYTES, first, at
+            continue
+        tag, at = _read_varint(data, at, stop, 5)
+        number, wire = tag >> 3, tag & 7
+        if wire == _GROUP:
+            at = _skip_group(data, at, stop, number)
+            continue
+        first, at = _value(data, at, stop, tag)
+        yield number, wire, first, at
+
+
+def _value(data: bytes, at: int, stop: int, tag: int) -> tuple[int, int]:
+    """First byte of the value behind a tag, and where the next tag begins."""
+    number, wire = tag >> 3, tag & 7
+    if number == 0 or tag >> 32:
+        raise ContainerError(f"field number {number} before {at} is not 1 … 2²⁹−1")
+    first = at
+    if wire == _BYTES:
+        length, first = _read_varint(data, at, stop, 5)
+        at = first + length
+    elif wire == _VARINT:
+        at = _read_varint(data, at, stop, 10)[1]
+    elif wire in (_FIXED32, _FIXED64):
+        at += 4 if wire == _FIXED32 else 8
+    else:
+        raise ContainerError(f"wire type {wire} of field {number} before {at} does not exist, or ends no group")
+    if at > stop:
+        raise _beyond(number, first, at, stop)
+    return first, at
+
+
+def _beyond(number: int, first: int, at: int, stop: int) -> ContainerError:
+    return ContainerError(f"field {number} at {first} ends at {at}, its message at {stop}")
+
+
+def _skip_group(data: bytes, at: int, stop: int, number: int) -> int:
+    """Where a group of no interest ends; groups in it are followed without recursion."""
+    opened = [number]
+    while opened:
+        if len(opened) > MAX_DEPTH or not opened[-1]:
+            raise ContainerError(f"groups before {at} are nested deeper than {MAX_DEPTH}, or have no number")
+        tag, at = _read_varint(data, at, stop, 5)
+        if tag & 7 == _GROUP:
+            opened.append(tag >> 3)
+        elif tag & 7 == _GROUP_END:
+            if opened.pop() != tag >> 3:
+                raise ContainerError(f"a group ends before {at} that did not begin")
+        else:
+            at = _value(data, at, stop, tag)[1]
+    return at
+
+
+def _read_varint(data: bytes, at: int, stop: int, most: int) -> tuple[int, int]:
+    """A number of up to `most` bytes, and where it ends."""
+    value = shift = 0
+    for here in range(at, min(stop, at + most)):
+        byte = data[here]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, here + 1
+        shift += 7
+    raise ContainerError(f"the number at {at} ends nowhere, or needs more than {'64' if most > 5 else '32'} bits")
+
+
+def _varint(number: int) -> bytes:
+    if number <= 0x7F:
+        return _SHORT[number]
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _integer(number: int) -> bytes:
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ContainerError(f"{number} does not fit an int64 feature")
+    return _varint(number & (1 << 64) - 1)
+
+
+def _entry(name: str, kind: Kind, length: int) -> bytes:
+    """What comes before the one value (of `length` bytes) of a feature: map entry, name, feature, list."""
+    key = name.encode()
+    value = _TAG_1 + _varint(length)
+    own = bytes([kind << 3 | _BYTES]) + _varint(len(value) + length) + value
+    feature = _TAG_2 + _varint(len(own) + length) + own
+    entry = _TAG_1 + _varint(len(key)) + key + feature
+    return _TAG_1 + _varint(len(entry) + length) + entry
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise ContainerError(f"a feature's name is not UTF-8: {name!r:.80}") from None

@@ -1,0 +1,116 @@
+"""The TFRecord container's Writer: a `tf.train.Example` per record, named as ImageNet's (docs/format.md section 6)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from iofast.containers.base import Description
+from iofast.containers.manifest import MAX_CLASS_NAME, Manifest
+from iofast.containers.shard_writer import SHARD_SIZE, Encoded, ShardWriter
+from iofast.containers.shards import split_part
+from iofast.containers.tfrecord_example import encode
+from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
+from iofast.errors import ContainerError, OptionError
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, ImageInfo, image_field
+
+SUFFIXES = (".tfrecord", ".tfrecords")
+LABEL_BASE = "label_base"  # of the recipe: 1 where 0 means background, as the ImageNet converters count
+
+_FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP"}
+_KEY = "iofast/key"
+_OF_A_FIELD = MAX_FIELD_NAME + 64  # bytes that a field may add to its payload, at most
+_OF_A_RECORD = 4 * MAX_CLASS_NAME + (1 << 16)  # and a record to its fields
+_MAX_JSON = 1 << 20  # bytes that are searched for a path
+
+
+def feature_of(field: str, image: str | None) -> str:
+    """The feature that holds a field of a record with this image field."""
+    if field == image and field in IMAGE_FIELDS:
+        return "image/encoded"
+    return "iofast/field/key" if field == "key" else f"iofast/{field}"
+
+
+class TfrecordWriter(ShardWriter):
+    """Writes a set of TFRecord shards; see `ShardWriter`.
+
+    Class names and label base stand in every record, so the `description` that `finish` will be given is needed at
+    once. Raises `OptionError` where its recipe has another label base than 0 or 1.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        name: str,
+        description: Description,
+        *,
+        shard_size: int = SHARD_SIZE,
+        key_width: int = KEY_WIDTH,
+    ) -> None:
+        self.suffix = os.path.splitext(name)[1]
+        self._classes, self._base = description.classes, _label_base(description)
+        super().__init__(folder, name, shard_size=shard_size, key_width=key_width)
+
+    def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+        """Append the record of `position`; see `Writer.write`. All of it must fit one protobuf message, 2 GiB."""
+        size = sum(len(payload) + _OF_A_FIELD for payload in fields.values() if isinstance(payload, bytes))
+        if size + _OF_A_RECORD > MAX_DATA:
+            raise ContainerError(f"record {position} has {size} bytes, more than one TFRecord can hold: {MAX_DATA}")
+        super().write(position, fields, info, split)
+
+    def finish(self, description: Description) -> Manifest:
+        """Write index and manifest; see `ShardWriter.finish`. Raises `ContainerError` for another description."""
+        if (description.classes, _label_base(description)) != (self._classes, self._base):
+            raise ContainerError(f"{self.name}: the records were written with other class names or another label base")
+        return super().finish(description)
+
+    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Encoded:
+        image = image_field(fields)
+        features: dict[str, bytes | int] = {feature_of(name, image): payload for name, payload in fields.items()}
+        features[_KEY] = key.encode()
+        if image in IMAGE_FIELDS:
+            features |= {"image/format": _FORMATS[image], "image/channels": 3, "image/colorspace": b"RGB"}
+        if image is not None and info.width and info.height:
+            features |= {"image/width": info.width, "image/height": info.height}
+        if info.label >= 0:
+            features["image/class/label"] = info.label + self._base
+            if self._classes is not None and info.label < len(self._classes):
+                features["image/class/text"] = self._classes[info.label].encode(errors="backslashreplace")
+        filename = _filename(fields.get(JSON_FIELD))
+        if filename:
+            features["image/filename"] = filename
+        example = encode(features)
+        offsets = [HEAD + example.places[feature_of(name, image)] for name in sorted(fields)]
+        length = HEAD + example.length + FOOT
+        return Encoded(
+            [head(example.length), *example.pieces, foot(example.crc)], length, offsets, (0, length, example.crc)
+        )
+
+    def _end(self, size: int) -> bytes:  # noqa: ARG002
+        return b""
+
+    def _name(self, stem: str, split: str, number: int, total: int) -> str:
+        return f"{stem}{split_part(split)}-{number:05d}-of-{total:05d}{self.suffix}"
+
+    def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        return (*fields, "")
+
+
+def _label_base(description: Description) -> int:
+    base = (description.recipe or {}).get(LABEL_BASE, 0)
+    if base not in (0, 1) or not isinstance(base, int):
+        raise OptionError(f"the recipe's {LABEL_BASE} must be 0 or 1, found {base!r}")
+    return base
+
+
+def _filename(text: bytes | None) -> bytes:
+    """The last part of the path that a record's `json` knows; empty where it knows none."""
+    if text is None or len(text) > _MAX_JSON or b'"path"' not in text:
+        return b""
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        return b""
+    path = members.get("path") if isinstance(members, dict) else None
+    return path.rpartition("/")[2].encode(errors="backslashreplace") if isinstance(path, str) else b""

@@ -1,0 +1,138 @@
+"""Tar shards that iofast did not write, WebDataset's above all, as a Reader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.base import Located
+from iofast.containers.index import ABSENT
+from iofast.containers.manifest import WHOLE, Manifest, Shard
+from iofast.containers.open_files import FilesReader, OpenFiles
+from iofast.errors import ContainerError, SourceError
+from iofast.record import IMAGE_FIELDS, RAW_FIELDS
+from iofast.source.tar_index import NOWHERE, TarIndex, open_tar_index, reopen_tar_index
+
+
+class WebDatasetReader(FilesReader):
+    """Random access to the records of tar shards, in the order of `paths`; `name` is what messages call them.
+
+    The first opening reads the headers of all members; the result is kept in the cache folder
+    (`$XDG_CACHE_HOME/iofast`) and used again until a shard changes. A key is the member's name up to the first dot
+    behind the last slash, and need not be unique. Labels are the decimal in `cls`, else the integer `label` in `json`,
+    else -1. `jpeg` is read as the field `jpg`. There are no classes, splits or checksums. Members whose names make no
+    key or no field are left out (`left_out` counts them). Raises `SourceError` where a shard is missing,
+    `ContainerError` where its bytes are no tar.
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], name: str) -> None:
+        self.paths = [os.path.abspath(path) for path in paths]
+        self.path = name
+        for path in self.paths:
+            if not os.path.isfile(path):
+                raise SourceError(f"{path} is not a file, so {name} cannot be read")
+        self._index: TarIndex | None = open_tar_index(self.paths)
+        self.left_out = self._index.left_out
+        self.manifest = _manifest(self._index)
+
+    def __getstate__(self) -> dict[str, object]:
+        members = {**self.__dict__, "_index": None}
+        if self._index is not None and self._index.file is None:  # not in the cache: it would have to be built again
+            members["_index"] = self._index
+        return members
+
+    def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
+        """Where the payloads lie; see `Reader.locate`. A record without the field has `file` 0xFFFFFFFF."""
+        index = self._open()
+        arrays, fields = index.arrays, self.manifest.fields
+        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
+            raise IndexError(f"{self.path}: indices {indices.min()} to {indices.max()} of {len(self)} records")
+        if field is not None and field not in fields:
+            raise KeyError(f"{self.path} has no field {field!r}, only {', '.join(fields)}")
+        names = [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields] if field is None else [field]
+        if not names:
+            raise KeyError(f"{self.path} has no image field, only {', '.join(fields)}")
+        offset, length = np.full(len(indices), NOWHERE, np.uint64), np.zeros(len(indices), np.uint64)
+        kind = np.zeros(len(indices), np.uint8)
+        for name in reversed(names):  # the first that a record has counts
+            place = arrays[f"offset.{fields.index(name)}"][indices]
+            there = place != NOWHERE
+            offset[there] = place[there]
+            length[there] = arrays[f"length.{fields.index(name)}"][indices][there]
+            kind[there] = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
+        absent = offset == NOWHERE
+        shard = arrays["shard"][indices]
+        located = Located(
+            indices=indices,
+            position=indices.astype(np.uint64),
+            label=arrays["label"][indices],
+            width=arrays["width"][indices],
+            height=arrays["height"][indices],
+            orientation=arrays["orientation"][indices],
+            file=np.where(absent, ABSENT, shard).astype(np.uint32),
+            offset=np.where(absent, 0, offset).astype(np.uint64),
+            length=length,
+            kind=kind,
+            crc=None,
+            strips=None,
+        )
+        self._check(index, shard, located)
+        return located
+
+    def keys(self, located: Located) -> list[str]:
+        """The keys of the records in `located`, as the shards have them."""
+        index = self._open()
+        return [index.key(row) for row in located.indices.tolist()]
+
+    def name(self, index: int) -> str:
+        """`train-000000.tar: n01440764/0001`."""
+        shard = int(self._open().arrays["shard"][index])
+        return f"{self.paths[shard] if 0 <= shard < len(self.paths) else self.path}: {self._key(index)}"
+
+    def close(self) -> None:
+        """Let go of the index and all files, unless it is not in the cache and would have to be built again."""
+        if self._index is not None and self._index.file is not None:
+            self._index = None
+
+    def _open(self) -> TarIndex:
+        if self._index is None:
+            index = reopen_tar_index(self.paths, self.manifest.fingerprint)
+            if index.fingerprint != self.manifest.fingerprint:
+                raise ContainerError(f"the shards of {self.path} have changed since they were opened")
+            self._index = index
+        return self._index
+
+    def _files(self) -> OpenFiles:
+        return self._open().files
+
+    def _there(self, index: int) -> list[str]:
+        arrays = self._open().arrays
+        return [name for i, name in enumerate(self.manifest.fields) if arrays[f"offset.{i}"][index] != NOWHERE]
+
+    def _key(self, index: int) -> str:
+        return self._open().key(index)
+
+    def _check(self, index: TarIndex, shard: NDArray[np.int32], located: Located) -> None:
+        """Refuse what no index of ours says: the cache is a file like any other."""
+        wrong = (shard < 0) | (shard >= len(self.paths))
+        size = index.stamps[0][np.where(wrong, 0, shard)].astype(np.uint64)
+        wrong |= (located.offset > size) | (located.length > size - np.minimum(located.offset, size))
+        wrong |= (located.orientation - 1 > 7) | (located.label < -1) | (located.width < 0) | (located.height < 0)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            place = f"file {located.file[i]}, offset {located.offset[i]}, {located.length[i]} bytes"
+            raise ContainerError(f"{index.file}: the index is damaged in row {located.indices[i]} ({place}): delete it")
+
+
+def _manifest(index: TarIndex) -> Manifest:
+    return Manifest(
+        count=len(index),
+        fields=index.fields,
+        splits={WHOLE: ((0, len(index)),)},
+        fingerprint=index.fingerprint,
+        shards=(Shard("", len(index), int(index.stamps[0].sum())),),
+    )

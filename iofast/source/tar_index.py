@@ -1,0 +1,319 @@
+"""The index of tar shards that iofast did not write: which members make a record, from the cache or from reading them.
+
+A record is what WebDataset makes of the same shards: consecutive members with one key, which is the name up to the
+first dot behind the last slash; the rest, in lower case, is the field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
+from iofast.containers.open_files import OpenFiles
+from iofast.containers.tar_members import Member, TarFile, open_tar
+from iofast.errors import ContainerError, DecodeError
+from iofast.kernel.contract import MAX_BYTES
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, check_field, image_field
+from iofast.source.cache import Arrays, cache_file, load, locked, store
+from iofast.source.index import HEADS, SETTLED, THREADS
+from iofast.strips import raw_length
+
+NOWHERE = (1 << 64) - 1  # the offset of a field that a record does not have
+
+_KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_META = re.compile(r"__[^/]*__($|/)")  # what WebDataset leaves out
+_SAME = {"jpeg": "jpg"}  # names of a format that readers here know by another
+_MAX_JSON, _MAX_LABEL = 1 << 20, 32
+_COLUMNS = {"shard": "i", "label": "i", "width": "i", "height": "i", "orientation": "B"}
+_TYPES = {"shard": "<i4", "label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1"}
+
+Stamps = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class TarIndex:
+    """Columns of one row per record: `arrays` has those of `_TYPES`, the keys, and offset and length of each field."""
+
+    paths: tuple[str, ...]
+    fields: tuple[str, ...]
+    fingerprint: str
+    left_out: int  # members whose names make no field, or no key
+    stamps: Stamps  # (2, shards): sizes and times of change of the shards
+    scanned: tuple[int, int]  # ns since 1970: when the scan began and ended
+    arrays: Arrays
+    file: Path | None = None  # the index file that this is a map of
+    files: OpenFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", OpenFiles(self.paths, partial(_check_same, self.paths, self.stamps)))
+
+    def __len__(self) -> int:
+        return len(self.arrays["label"])
+
+    def key(self, index: int) -> str:
+        """The key of a record. Raises `ContainerError` for an index whose bounds are wrong."""
+        bounds, blob = self.arrays["keys.bounds"], self.arrays["keys.blob"]
+        start, stop = int(bounds[index]), int(bounds[index + 1])
+        if not 0 <= start <= stop <= len(blob):
+            raise ContainerError(f"{self.file}: the key of record {index} at {start} … {stop} lies outside")
+        return blob[start:stop].tobytes().decode("utf-8", "replace")
+
+
+def open_tar_index(paths: Sequence[str]) -> TarIndex:
+    """The index of these shards: the cached one if none of them has changed since, else a new one.
+
+    Any number of processes may call this at the same moment: one builds, the others wait for it. A cache that cannot
+    be used costs time, never an error. Raises `ContainerError`.
+    """
+    asked = time.time_ns()
+    file = _file(paths)
+    if file is None:
+        return build_tar_index(paths)
+    found = _valid(file, paths, asked)
+    if found is not None:
+        return found
+    with locked(file):
+        return _valid(file, paths, asked) or _stored(file, paths, build_tar_index(paths))
+
+
+def reopen_tar_index(paths: Sequence[str], fingerprint: str) -> TarIndex:
+    """The index as another process of this run has opened it, or as the shards are now where that one is gone."""
+    file = _file(paths)
+    found = None if file is None else _loaded(file, paths)
+    return found if found is not None and found.fingerprint == fingerprint else open_tar_index(paths)
+
+
+def build_tar_index(paths: Sequence[str]) -> TarIndex:
+    """Read the headers of all shards, several at a time; with a progress bar if that takes over a second."""
+    from tqdm import tqdm  # costs 30 ms, and cached shards need none
+
+    began = time.time_ns()
+    pool = ThreadPoolExecutor(THREADS, "iofast-tar")
+    try:
+        tasks = [pool.submit(_scan, path, number) for number, path in enumerate(paths)]
+        quiet = not sys.stderr.isatty()
+        with tqdm(total=len(tasks), desc="indexing", unit=" shards", delay=1, leave=False, disable=quiet) as bar:
+            for task in as_completed(tasks):
+                task.result()  # the first error ends it all
+                bar.update()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    scans = [task.result() for task in tasks]
+    stamps = np.array([scan.stamp for scan in scans], np.int64).reshape(-1, 2).T
+    fields = tuple(sorted({name for scan in scans for name in scan.slots}))
+    count, members = sum(len(scan.columns["label"]) for scan in scans), sum(len(scan.record) for scan in scans)
+    if count > MAX_COUNT or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
+        raise ContainerError(f"{paths[0]} …: {count} records with {len(fields)} different fields are too many")
+    arrays = _arrays(scans, fields, count)
+    left_out = sum(scan.left_out for scan in scans)
+    identity = hashlib.sha256(json.dumps(fields).encode())
+    for name in sorted(arrays):
+        identity.update(np.ascontiguousarray(arrays[name]).data)
+    scanned = (began, time.time_ns())
+    return TarIndex(tuple(paths), fields, f"sha256:{identity.hexdigest()}", left_out, stamps, scanned, arrays)
+
+
+class _Scan:
+    """What one shard holds. Members are rows of their own: record, slot of the field, offset, length."""
+
+    def __init__(self, path: str, number: int) -> None:
+        self.path, self.number, self.left_out = path, number, 0
+        self.stamp = (0, 0)
+        self.columns = {name: array(code) for name, code in _COLUMNS.items()}
+        self.keys, self.bounds = bytearray(), array("Q")
+        self.slots: dict[str, int] = {}
+        self.record, self.slot, self.offset, self.length = array("Q"), array("H"), array("Q"), array("Q")
+        self._key, self._own = "", dict[str, Member]()
+
+    def take(self, member: Member, tar: TarFile) -> None:
+        """One more member, in the order of the file."""
+        found = _KEY.fullmatch(member.name)
+        if found is None or _META.match(member.name):
+            self.left_out += _META.match(member.name) is None
+            return
+        key, name = found[1], found[2].lower()
+        if key != self._key:
+            self.end(tar)
+            self._key = key
+        name = _SAME[name] if name in _SAME and _SAME[name] not in self._own else name
+        if name in self._own:
+            where = f"at offsets {self._own[name].offset} and {member.offset}"
+            raise ContainerError(f"{self.path}: {key} has the field {name} twice, {where}")
+        try:
+            check_field(name)
+        except ContainerError:
+            self.left_out += 1
+            return
+        if member.size > MAX_PAYLOAD:
+            raise ContainerError(f"{self.path}: {member.name} has {member.size} bytes, more than {MAX_PAYLOAD}")
+        if len(self.slots) >= MAX_FIELDS and name not in self.slots:
+            raise ContainerError(f"{self.path}: more than {MAX_FIELDS} different fields, at offset {member.offset}")
+        self._own[name] = member
+
+    def end(self, tar: TarFile) -> None:
+        """The record is complete."""
+        own, self._own = self._own, {}
+        if not own:
+            return
+        record = len(self.bounds)
+        for name, member in own.items():
+            self.record.append(record)
+            self.slot.append(self.slots.setdefault(name, len(self.slots)))
+            self.offset.append(member.offset)
+            self.length.append(member.size)
+        row = (self.number, *_describe(own, tar))
+        for column, value in zip(self.columns.values(), row, strict=True):
+            column.append(value)
+        self.keys += self._key.encode("utf-8", "replace")
+        self.bounds.append(len(self.keys))
+
+
+def _scan(path: str, number: int) -> _Scan:
+    scan = _Scan(path, number)
+    fd, status = open_tar(path)
+    try:
+        if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+            raise ContainerError(f"{path} is not a file, or is empty")
+        scan.stamp = (status.st_size, status.st_mtime_ns)
+        tar = TarFile(path, fd, status.st_size)
+        for member in tar.members():
+            scan.take(member, tar)
+        scan.end(tar)
+    finally:
+        os.close(fd)
+    return scan
+
+
+def _describe(own: Mapping[str, Member], tar: TarFile) -> tuple[int, int, int, int]:
+    """Label, upright width and height, orientation: of `cls`, `json` and the image's header; -1, 0, 0, 1 = unknown."""
+    said: dict[str, Any] = {}
+    image = image_field(own)
+    if JSON_FIELD in own and (LABEL_FIELD not in own or image in RAW_FIELDS) and own[JSON_FIELD].size <= _MAX_JSON:
+        try:
+            parsed = json.loads(tar.read(own[JSON_FIELD].offset, own[JSON_FIELD].size))
+            said = parsed if isinstance(parsed, dict) else {}
+        except (ValueError, RecursionError):
+            pass  # the user's own; it has no label then
+    label = _integer(said.get("label"))
+    if LABEL_FIELD in own and own[LABEL_FIELD].size <= _MAX_LABEL:
+        text = tar.read(own[LABEL_FIELD].offset, own[LABEL_FIELD].size).strip()
+        label = int(text) if text.isdigit() and int(text) < 1 << 31 else -1
+    if image in RAW_FIELDS:
+        width, height = _integer(said.get("width")), _integer(said.get("height"))
+        if 0 < width <= 0xFFFF and 0 < height <= 0xFFFF and raw_length(image, width, height) == own[image].size:
+            return label, width, height, 1
+    if image not in IMAGE_FIELDS:
+        return label, 0, 0, 1
+    for length in (*HEADS, MAX_BYTES):
+        try:
+            header = kernel.read_header(tar.read(own[image].offset, min(length, own[image].size)))
+            return label, header.width, header.height, header.orientation
+        except DecodeError:
+            if length >= own[image].size:
+                break
+    return label, 0, 0, 1
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else -1
+
+
+def _arrays(scans: Sequence[_Scan], fields: Sequence[str], count: int) -> Arrays:
+    """The columns of all shards, one after another."""
+    arrays: Arrays = {
+        name: np.concatenate([np.frombuffer(scan.columns[name], kind) for scan in scans] or [np.zeros(0, kind)])
+        for name, kind in _TYPES.items()
+    }
+    places = {f"{what}.{i}": np.zeros(count, np.uint64) for what in ("offset", "length") for i in range(len(fields))}
+    bounds, start = [np.zeros(1, np.uint64)], 0
+    for i in range(len(fields)):
+        places[f"offset.{i}"][:] = NOWHERE
+    for scan in scans:
+        record = np.frombuffer(scan.record, np.uint64) + np.uint64(start)
+        slot = np.frombuffer(scan.slot, np.uint16)
+        for name, own in scan.slots.items():
+            rows, number = np.flatnonzero(slot == own), fields.index(name)
+            places[f"offset.{number}"][record[rows]] = np.frombuffer(scan.offset, np.uint64)[rows]
+            places[f"length.{number}"][record[rows]] = np.frombuffer(scan.length, np.uint64)[rows]
+        bounds.append(np.frombuffer(scan.bounds, np.uint64) + bounds[-1][-1])
+        start += len(scan.bounds)
+    blob = np.frombuffer(b"".join(bytes(scan.keys) for scan in scans), np.uint8)
+    return arrays | places | {"keys.bounds": np.concatenate(bounds), "keys.blob": blob}
+
+
+def _file(paths: Sequence[str]) -> Path | None:
+    names = [os.fsencode(place) for path in paths for place in (os.path.realpath(path), os.path.abspath(path))]
+    return cache_file(b"tar", *names)
+
+
+def _stamps(paths: Sequence[str]) -> Stamps:
+    status = [os.stat(path) for path in paths]
+    return np.array([[each.st_size for each in status], [each.st_mtime_ns for each in status]], np.int64)
+
+
+def _valid(file: Path, paths: Sequence[str], asked: int) -> TarIndex | None:
+    """The cached index if it is as good as one built now."""
+    index = _loaded(file, paths)
+    try:
+        if index is None or not np.array_equal(index.stamps, _stamps(paths)):
+            return None
+    except OSError:
+        return None
+    began, ended = index.scanned
+    times = index.stamps[1]
+    # a change that is followed by another within the clock's tick cannot be seen: such an index counts only for those
+    # who asked before it was begun
+    settled = not bool(((times > began - SETTLED) & (times < ended + SETTLED)).any())
+    return index if settled or began >= asked else None
+
+
+def _check_same(paths: Sequence[str], stamps: Stamps, number: int, status: os.stat_result) -> None:
+    size, changed = stamps[:, number].tolist()
+    if (status.st_size, status.st_mtime_ns) != (size, changed):
+        found = f"{status.st_size} bytes, it had {size}"
+        raise ContainerError(f"{paths[number]} has changed since it was indexed ({found}): open it again")
+
+
+def _stored(file: Path, paths: Sequence[str], index: TarIndex) -> TarIndex:
+    members = {"fields": index.fields, "fingerprint": index.fingerprint, "left_out": index.left_out}
+    arrays = index.arrays | {"sizes": index.stamps[0], "times": index.stamps[1]}
+    try:
+        store(file, {**members, "scanned": index.scanned}, arrays)
+    except (OSError, ContainerError):  # a full or read-only disk
+        return index
+    return _loaded(file, paths) or index
+
+
+def _loaded(file: Path, paths: Sequence[str]) -> TarIndex | None:
+    try:
+        members, arrays = load(file)
+        fields = tuple(check_field(name) for name in members["fields"])
+        stamps = np.array([arrays.pop("sizes"), arrays.pop("times")], np.int64)
+        began, ended = members["scanned"]
+        columns = [*_TYPES, *(f"{what}.{i}" for what in ("offset", "length") for i in range(len(fields)))]
+        count = len(arrays["label"])
+        if stamps.shape != (2, len(paths)) or len(arrays["keys.bounds"]) != count + 1:
+            return None
+        if any(len(arrays[name]) != count for name in columns) or arrays["keys.blob"].dtype != np.uint8:
+            return None
+        identity = members["fingerprint"], int(members["left_out"])
+        return TarIndex(tuple(paths), fields, *identity, stamps, (int(began), int(ended)), arrays, file)
+    except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # absent, or written by something else: built again

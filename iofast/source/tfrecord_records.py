@@ -1,0 +1,127 @@
+"""What a record of a foreign TFRecord file means: which of its features are image, label, class name and path.
+
+The names are those that are in use: the ImageNet converters', TensorFlow Datasets', img2dataset's and WebDataset's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from iofast.containers.tfrecord_example import Feature, Kind, Span, integers, parse
+from iofast.errors import ContainerError, OptionError
+from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
+
+IMAGES = ("image/encoded", "image", "jpg", "jpeg", "png", "webp", "image_raw", "image/raw", "encoded_image")
+LABELS = ("image/class/label", "label", "cls", "class", "target")
+TEXTS = ("image/class/text", "image/class/name", "class_name")
+PATHS = ("image/filename", "file_name", "filename", "path")
+KEYS = ("key", "__key__", "iofast/key")
+
+MAX_TEXT = 4096  # bytes of a class name, path or key; a longer one is none
+
+
+@dataclass(frozen=True, slots=True)
+class TfrecordOptions:
+    """Which features of foreign TFRecords are what, where they do not have one of the usual names.
+
+    `image` (encoded, bytes), `label` (int64) and `path` (bytes) are names of features; None = the first of the usual
+    names that a record has. `label_base` is the number of the first class: 1 where 0 means background, as the ImageNet
+    converters count. `fields` gives further bytes features as fields of the records: pairs of field and feature, such
+    as `("seg.png", "image/segmentation/class/encoded")`. Raises `OptionError` for a value that cannot be.
+    """
+
+    image: str | None = None
+    label: str | None = None
+    path: str | None = None
+    label_base: int = 0
+    fields: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.label_base not in (0, 1):
+            raise OptionError(f"label_base must be 0 or 1, found {self.label_base!r}")
+        names = [field for field, _ in self.fields]
+        taken = {"jpg", "png", "webp", LABEL_FIELD, JSON_FIELD}.intersection(names)
+        if taken or len(set(names)) < len(names):
+            raise OptionError(f"fields must be named once, and not as the record's own: {', '.join(sorted(names))}")
+        for name in names:
+            try:
+                check_field(name)
+            except ContainerError as error:
+                raise OptionError(f"fields: {error}") from None
+
+
+class Understood(NamedTuple):
+    """One record: where in its data the payloads lie, and what else it says. None = it does not have that."""
+
+    image: Span | None
+    label: int  # from 0, −1 = none
+    text: str | None  # the class's name
+    json: bytes | None  # path and key, as the field `json` says them
+    fields: list[Span | None]  # in the order of the options
+
+
+def understand(data: bytes, options: TfrecordOptions) -> Understood:
+    """The meaning of one serialised Example. Raises `ContainerError` where it is none, or its label is impossible."""
+    features = parse(data)
+    said = {
+        "key": _text(data, features, KEYS),
+        "path": _text(data, features, PATHS if options.path is None else (options.path,)),
+    }
+    known = {name: text for name, text in said.items() if text is not None}
+    return Understood(
+        image=_place(features, IMAGES if options.image is None else (options.image,)),
+        label=_label(data, features, options),
+        text=_text(data, features, TEXTS),
+        json=json.dumps(known, ensure_ascii=False, separators=(",", ":")).encode() if known else None,
+        fields=[_place(features, (feature,), empty=True) for _, feature in options.fields],
+    )
+
+
+def _place(features: dict[str, Feature], names: Iterable[str], *, empty: bool = False) -> Span | None:
+    """The first value of the first of these features that is a bytes list with something in it."""
+    for name in names:
+        feature = features.get(name)
+        if feature is not None and feature.kind == Kind.BYTES and feature.spans:
+            span = feature.spans[0]
+            if empty or span.stop > span.start:
+                return span
+    return None
+
+
+def _text(data: bytes, features: dict[str, Feature], names: Iterable[str]) -> str | None:
+    span = _place(features, names)
+    if span is None or span.stop - span.start > MAX_TEXT:
+        return None
+    try:
+        return data[span.start : span.stop].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _label(data: bytes, features: dict[str, Feature], options: TfrecordOptions) -> int:
+    """The class index; −1 where there is none, or several. Decimal text counts as a number: WebDataset's `cls`."""
+    for name in LABELS if options.label is None else (options.label,):
+        feature = features.get(name)
+        if feature is None or len(feature.spans) != 1:
+            continue
+        if feature.kind == Kind.INTEGERS:
+            numbers = integers(data, feature) if feature.spans[0].stop - feature.spans[0].start <= 11 else []
+        elif feature.kind == Kind.BYTES:
+            text = data[feature.spans[0].start : feature.spans[0].stop]
+            numbers = [int(text)] if text.isdigit() and len(text) <= 10 else []
+        else:
+            numbers = []
+        if len(numbers) == 1:
+            return _checked(name, numbers[0], options.label_base)
+    return -1
+
+
+def _checked(name: str, number: int, base: int) -> int:
+    if number == -1:  # how many say that there is none
+        return -1
+    if not base <= number < 1 << 31:
+        raise ContainerError(f"its label {name} is {number}, expected {base} (the label base) or more, below 2³¹")
+    return number - base

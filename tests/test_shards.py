@@ -1,0 +1,182 @@
+"""What all sets of shards have in common: patterns, the index file, what a target may replace, bounded descriptors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lmdb_containers import expected, read_all, sample
+from tar_sets import build, contents, write
+
+from iofast import open_reader
+from iofast.containers import open_files, shards
+from iofast.containers.base import Description
+from iofast.containers.shards import ShardTarget, expand, is_pattern, open_index, read_manifest, write_index
+from iofast.containers.tar import TarReader, TarWriter
+from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
+
+# Patterns.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("a.tar", ["a.tar"]),
+        ("a-{000..002}.tar", ["a-000.tar", "a-001.tar", "a-002.tar"]),
+        ("{8..11}", ["8", "9", "10", "11"]),
+        ("{08..11}", ["08", "09", "10", "11"]),
+        ("{2..0}", ["2", "1", "0"]),
+        ("{a,b}/{0..1}", ["a/0", "a/1", "b/0", "b/1"]),
+        ("x{,.tar}", ["x", "x.tar"]),
+    ],
+)
+def test_braces(pattern: str, names: list[str]) -> None:
+    assert expand(pattern) == names
+
+
+def test_globs_are_sorted_and_must_match(tmp_path: Path) -> None:
+    for name in ("b-1.tar", "a-10.tar", "a-2.tar", "[x].tar"):
+        (tmp_path / name).touch()
+    assert [os.path.basename(name) for name in expand(f"{tmp_path}/{{b,a}}-*.tar")] == [
+        "b-1.tar",
+        "a-10.tar",
+        "a-2.tar",
+    ]
+    with pytest.raises(SourceError, match=r"no file matches .*c-\*\.tar"):
+        expand(f"{tmp_path}/c-*.tar")
+    assert is_pattern(f"{tmp_path}/*.tar")
+    assert not is_pattern(f"{tmp_path}/[x].tar")  # it is there
+
+
+def test_a_pattern_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MAX_SHARDS", 1000)
+    with pytest.raises(OptionError, match="more than 1000 shards"):
+        expand("{0..999999999999}{0..9}")
+
+
+def test_patterns_are_of_shards(tmp_path: Path) -> None:
+    for name in ("a.lmdb", "b.lmdb"):
+        (tmp_path / name).touch()
+    for pattern in ("*.lmdb", "{a,b}.lmdb"):
+        with pytest.raises(OptionError, match=r"a pattern names the shards of one set, but .*a\.lmdb.*list of paths"):
+            open_reader(tmp_path / pattern)
+
+
+# The index file.
+
+
+def test_index_files_that_are_damaged(tmp_path: Path) -> None:
+    """Every byte of header and directory is covered by a checksum; those of the rows are when they are used."""
+    build(tmp_path / "x.tar", [sample(i, 100) for i in range(300)])
+    index, manifest = tmp_path / "x.tar.index", read_manifest(tmp_path / "x.tar")
+    data = index.read_bytes()
+    rows = open_index(index, manifest).rows(np.arange(300)).tobytes()
+    for at in [*range(32), *range(32, len(data) - 20, 97), *range(len(data) - 20, len(data))]:
+        index.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+        error = ""
+        try:
+            found = open_index(index, manifest).rows(np.arange(300)).tobytes()
+        except ContainerError as caught:
+            error = str(caught)
+        else:
+            assert found == rows  # a gap between chunks
+        assert not error or "x.tar.index" in error
+    for size in (0, 10, 31, 32, 100, len(data) - 1):
+        index.write_bytes(data[:size])
+        with pytest.raises(ContainerError, match=r"x\.tar\.index"):
+            open_index(index, manifest).rows(np.arange(300))
+
+
+def test_an_index_without_chunks(tmp_path: Path) -> None:
+    manifest = build(tmp_path / "x.tar", [])
+    assert manifest.shards == ()
+    with TarReader(tmp_path / "x.tar") as reader:
+        assert len(reader) == 0
+    write_index(tmp_path / "x.tar.index", [b"one too many"])
+    with pytest.raises(ContainerError, match="has 1 chunks, expected 0"):
+        TarReader(tmp_path / "x.tar")
+
+
+# Targets.
+
+
+def test_a_target_that_is_taken(tmp_path: Path) -> None:
+    for name in ("x-000000.tar", "x-val-000001.tar", "x.tar.manifest", "x.tar.index", "x.tar"):
+        (tmp_path / name).write_bytes(b"of another")
+        with pytest.raises(TargetError, match="exists already"):
+            ShardTarget(tmp_path / "x.tar", ".tar").acquire()
+        (tmp_path / name).unlink()
+    for name in ("xy-000000.tar", "x-y.tar.manifest", "x-y-val-000000.tar"):  # other names
+        (tmp_path / name).touch()
+    with ShardTarget(tmp_path / "x.tar", ".tar") as target:
+        target.discard()
+
+
+def test_overwriting_removes_what_the_old_manifest_names(tmp_path: Path) -> None:
+    build(tmp_path / "x.tar", [sample(i, 3000) for i in range(200)])
+    assert len(contents(tmp_path)) > 5
+    new = [sample(i, 500) for i in range(20)]
+    with ShardTarget(tmp_path / "x.tar", ".tar", overwrite=True) as target:
+        writer = TarWriter(target.partial, "x.tar")
+        write(writer, new)
+        writer.finish(Description())
+        target.publish(writer.files)
+    assert sorted(contents(tmp_path)) == ["x-000000.tar", "x.tar.index", "x.tar.manifest"]
+    assert read_all(TarReader(tmp_path / "x.tar")) == expected(new)  # type: ignore[arg-type]
+
+
+def test_overwriting_spares_what_is_not_of_the_set(tmp_path: Path) -> None:
+    (tmp_path / "x-000000.tar").write_bytes(b"of another program")
+    with ShardTarget(tmp_path / "x.tar", ".tar", overwrite=True) as target:
+        writer = TarWriter(target.partial, "x.tar")
+        write(writer, [sample(0)])
+        writer.finish(Description())
+        with pytest.raises(TargetError, match=r"x-000000\.tar exists already and is no part of .*x\.tar"):
+            target.publish(writer.files)
+        target.discard()
+    assert contents(tmp_path) == {"x-000000.tar": b"of another program"}
+
+
+def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
+    """Staged names differ from the final ones, so the marker has both."""
+    target = ShardTarget(tmp_path / "x.tar", ".tar")
+    target.acquire()
+    writer = TarWriter(target.partial, "x.tar", shard_size=20_000)
+    records = [sample(i, 3000) for i in range(20)]
+    write(writer, records)
+    writer.finish(Description())
+    final = list(writer.files.values())
+    target._write_marker({"names": final, "staged": list(writer.files), "replaced": ["x.tar.index"]})
+    first = next(iter(writer.files))
+    os.rename(target.stage(first), tmp_path / final[0])
+    target.release()
+    with pytest.raises(UnfinishedError, match="run the same pack command again"):
+        TarReader(tmp_path / "x.tar")
+    with ShardTarget(tmp_path / "x.tar", ".tar") as again:
+        assert again.interrupted
+        again.complete()
+    assert read_all(TarReader(tmp_path / "x.tar")) == expected(records)  # type: ignore[arg-type]
+
+
+# Many shards.
+
+
+def test_more_shards_than_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_files, "MAX_OPEN", 3)
+    monkeypatch.setattr(open_files, "_AT_A_TIME", 2)
+    records = [sample(i, 100) for i in range(20)]
+    manifest = build(tmp_path / "x.tar", records, shard_size=1)
+    assert len(manifest.shards) == 20
+    before = len(os.listdir("/proc/self/fd"))
+    with TarReader(tmp_path / "x.tar") as reader:
+        assert [record.fields["jpg"] for record in reader] == [fields["jpg"] for _, fields, _, _ in records]
+        located = reader.locate(np.arange(20))
+        with reader.payloads(located, 0, 20) as first, reader.payloads(located, 5, 9) as second:
+            assert len(os.listdir("/proc/self/fd")) <= before + 4  # three shards and the index
+            assert (first.fds == -1).sum() == 17
+            assert (second.fds == -1).sum() == 4
+        assert reader.values(np.arange(20)[::-1], "jpg") == [fields["jpg"] for _, fields, _, _ in records[::-1]]
+    del reader, first, second
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,320 @@
+"""Tar shards of other programs: what WebDataset makes of them, indexed once, watched for changes, never trusted."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import random
+import tarfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_images import exif, jpeg, photo
+from tar_sets import build, foreign
+
+from iofast import FastDataset, open_reader
+from iofast.errors import ContainerError, IofastError, SourceError
+from iofast.record import Record
+from iofast.source import tar_index
+from iofast.source.tar import WebDatasetReader
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+def settle(*paths: Path) -> None:
+    """As if the files had been written long ago: an index of files that change right now is not used again."""
+    for path in paths:
+        os.utime(path, ns=(10**18, path.stat().st_mtime_ns - 60 * 10**9))
+
+
+def records(path: Path) -> list[Record]:
+    with open_reader(path) as reader:
+        return list(reader)
+
+
+def theirs(*paths: Path) -> list[Record]:
+    """What webdataset makes of the shards."""
+    from webdataset.tariterators import group_by_keys, tar_file_expander
+
+    found: list[dict[str, bytes]] = []
+    for path in paths:
+        with path.open("rb") as stream:
+            found += group_by_keys(tar_file_expander([{"url": str(path), "stream": stream}]))
+    return [Record(item["__key__"], {k: v for k, v in item.items() if k[:2] != "__"}) for item in found]  # type: ignore[arg-type]
+
+
+def test_what_webdatasets_writer_wrote(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.ShardWriter(str(tmp_path / "x-%06d.tar"), maxcount=7, verbose=0, start_shard=0) as writer:
+        for i in range(20):
+            image = jpeg(photo(40 + i, 30, i), "RGB", **({"exif": exif(6)} if i % 2 else {}))
+            writer.write(
+                {"__key__": f"n{i % 3}/{i:04d}", "jpg": image, "cls": i % 3, "json": {"i": i}, "seg.png": b"x"}
+            )
+    shards = sorted(tmp_path.glob("*.tar"))
+    assert len(shards) == 3
+    with open_reader(tmp_path / "x-{000000..000002}.tar") as reader:
+        assert list(reader) == theirs(*shards)
+        assert reader.manifest.fields == ("cls", "jpg", "json", "seg.png")
+        located = reader.locate(np.arange(20))
+        assert located.label.tolist() == [i % 3 for i in range(20)]
+        assert located.width.tolist() == [30 if i % 2 else 40 + i for i in range(20)]
+        assert located.orientation.tolist() == [6 if i % 2 else 1 for i in range(20)]
+        assert reader.keys(located) == [f"n{i % 3}/{i:04d}" for i in range(20)]
+        assert reader.name(8) == f"{shards[1]}: n2/0008"
+    for paths in (str(tmp_path / "*.tar"), [str(path) for path in shards]):
+        dataset = FastDataset(paths)
+        assert [dataset[i][1] for i in range(20)] == [i % 3 for i in range(20)]
+        assert dataset[19][0].size == (30, 59)
+
+
+AWKWARD = [
+    ("./a.jpg", b"1"),
+    ("./a.cls", b"7"),
+    ("dir.with.dots/b.seg.PNG", b"2"),
+    ("dir.with.dots/b.txt", b""),
+    ("no-dot", b"left out"),
+    ("__meta__.json", b"left out"),
+    ("__meta__/x.json", b"left out"),
+    ("dir/.hidden", b"3"),
+    ("c.x", b"4"),
+    ("d.x", b"5"),
+    ("c.x", b"of another record, for it does not follow the first"),
+    ("ä/ö.txt", b"6"),
+    ("k" * 150 + ".txt", b"long name"),
+    ("l" * 120 + "/" + "m" * 90 + ".txt", b"in prefix and name"),
+]
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_names_as_webdataset_reads_them(tmp_path: Path, kind: int) -> None:
+    pytest.importorskip("webdataset")
+    members = [(name, data) for name, data in AWKWARD if kind != tarfile.USTAR_FORMAT or len(name) != 154]
+    path = foreign(tmp_path / "x.tar", members, kind)
+    assert records(path) == theirs(path)
+    with WebDatasetReader([path], "x") as reader:
+        assert reader.left_out == 1  # `no-dot`
+        assert reader.locate(np.arange(1), "cls").label.tolist() == [7]
+
+
+def test_what_is_no_file_is_skipped(tmp_path: Path) -> None:
+    pytest.importorskip("webdataset")
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "global"}) as tar:
+        for kind, name in ((tarfile.DIRTYPE, "d"), (tarfile.SYMTYPE, "a.jpg"), (tarfile.LNKTYPE, "b.jpg")):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            tar.addfile(info)
+        for name in ("c.jpg", "c.txt"):
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime, info.pax_headers = 3, 1.5, {"SCHILY.xattr": "x\n" * 300}  # type: ignore[assignment]
+            tar.addfile(info, io.BytesIO(b"abc"))
+    assert records(path) == theirs(path) == [Record("c", {"jpg": b"abc", "txt": b"abc"})]
+
+
+def test_fields_that_cannot_be_named_are_counted(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"})
+    with WebDatasetReader([path], "x") as reader:
+        assert list(reader) == [Record("a", {"jpg": b"1"})]
+        assert reader.left_out == 3
+
+
+def test_labels_and_other_names_of_jpeg(tmp_path: Path) -> None:
+    image = jpeg(photo(20, 10, 1), "RGB")
+    members = [("a.JPEG", image), ("a.cls", b" 12\n"), ("b.jpeg", image), ("b.json", b'{"label": 3}')]
+    members += [("c.json", b'{"label": "x"}'), ("d.cls", b"-1"), ("e.cls", b"9" * 30), ("f.json", b"[" * 3000)]
+    with open_reader(foreign(tmp_path / "x.tar", members)) as reader:
+        located = reader.locate(np.arange(6))
+        assert located.label.tolist() == [12, 3, -1, -1, -1, -1]
+        assert located.width.tolist() == [20, 20, 0, 0, 0, 0]
+        assert reader.values(np.arange(3), "jpg") == [image, image, None]
+
+
+def test_a_field_twice_in_one_record(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "x.tar", [("a.txt", b"1"), ("a.TXT", b"2")])
+    with pytest.raises(ContainerError, match=r"x\.tar: a has the field txt twice, at offsets 512 and 1536"):
+        open_reader(path)
+
+
+def test_part_of_a_set_of_ours(tmp_path: Path) -> None:
+    """Whose `.partial` is gone and whose manifest names more shards than were asked for."""
+    from lmdb_containers import expected, samples
+
+    build(tmp_path / "x.tar", samples())
+    assert records(tmp_path / "x-val-*.tar") == expected(samples())[200:]
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "error"),
+    [
+        ("x.tar.gz", gzip.compress(b"x" * 2000), "compressed with gzip.*decompress"),
+        ("x.tar", b"\x28\xb5\x2f\xfd" + bytes(600), "compressed with zstd"),
+        ("x.tar", b"something else" * 100, r"x\.tar is no tar file: the checksum of the header at offset 0 differs"),
+        ("x.tar", b"short", "cut off: at offset 0"),
+        ("x.tar", b"", "is not a file, or is empty"),
+    ],
+)
+def test_what_is_no_tar(tmp_path: Path, name: str, data: bytes, error: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ContainerError, match=error):
+        open_reader(tmp_path / name)
+
+
+def test_missing_shards(tmp_path: Path) -> None:
+    foreign(tmp_path / "x-0.tar", {"a.txt": b"1"})
+    with pytest.raises(SourceError, match=r"x-1\.tar is not a file"):
+        open_reader(tmp_path / "x-{0..1}.tar")
+    with pytest.raises(SourceError, match="no file matches"):
+        open_reader(tmp_path / "y-*.tar")
+    with pytest.raises(SourceError, match="does not exist"):
+        open_reader(tmp_path / "x.tar")
+
+
+def test_every_length_and_many_flips(tmp_path: Path) -> None:
+    """Cut anywhere: an error with file and offset, never fewer records. Flipped: an error, or some records."""
+    path = foreign(tmp_path / "x.tar", AWKWARD, tarfile.PAX_FORMAT)
+    data, right = path.read_bytes(), records(path)
+    end = len(data.rstrip(b"\0")) // 512 * 512 + 512
+    for size in range(1, end, 173):
+        path.write_bytes(data[:size])
+        with pytest.raises(ContainerError, match=r"x\.tar was cut off|x\.tar is damaged"):
+            open_reader(path)
+    path.write_bytes(data[: end + 512])  # one block of zeros is an end
+    assert records(path) == right
+    rng = random.Random(5)
+    for _ in range(400):
+        at = rng.randrange(end)
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :])
+        try:
+            found = records(path)
+        except IofastError as caught:
+            assert "x.tar" in str(caught)  # noqa: PT017
+        else:
+            assert len(found) <= len(right) + 2
+
+
+header = st.binary(min_size=512, max_size=512) | st.builds(
+    lambda name, size, kind: tar_index_header(name, size, kind),
+    st.binary(max_size=100),
+    st.binary(max_size=12),
+    st.binary(max_size=1),
+)
+
+
+def tar_index_header(name: bytes, size: bytes, kind: bytes) -> bytes:
+    """A header with a right checksum round anything."""
+    block = bytearray(512)
+    block[: len(name)], block[124 : 124 + len(size)], block[156 : 156 + len(kind)] = name, size, kind
+    block[257:263], block[148:156] = b"ustar\0", b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+@given(
+    st.lists(
+        header | st.binary(max_size=1500).map(lambda data: data.ljust(-(-len(data) // 512) * 512, b"\0")), max_size=6
+    )
+)
+@settings(max_examples=150)
+def test_any_bytes_are_records_or_an_error(tmp_path_factory: pytest.TempPathFactory, blocks: list[bytes]) -> None:
+    path = tmp_path_factory.mktemp("any") / "x.tar"
+    path.write_bytes(b"".join(blocks) + bytes(1024))
+    try:
+        found = records(path)
+    except IofastError as caught:
+        assert "x.tar" in str(caught)  # noqa: PT017
+    else:
+        assert all(record.fields for record in found)
+
+
+# The cache.
+
+
+def test_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+    paths = [foreign(tmp_path / f"x-{i}.tar", {f"{i}.txt": b"%d" % i}) for i in range(3)]
+    settle(*paths)
+    first = records(tmp_path / "x-*.tar")
+    with monkeypatch.context() as patch:
+        patch.setattr(tar_index, "build_tar_index", lambda _: pytest.fail("was indexed again"))
+        assert records(tmp_path / "x-*.tar") == first
+        with open_reader(tmp_path / "x-*.tar") as reader:
+            copy = pickle.loads(pickle.dumps(reader))
+            assert list(copy) == first
+    foreign(paths[1], {"new.txt": b"n"})  # the same size
+    assert [record.key for record in records(tmp_path / "x-*.tar")] == ["0", "new", "2"]
+    assert len(list((own_cache / "iofast").glob("*.index"))) == 1
+
+
+def test_a_shard_that_changes_while_it_is_open(tmp_path: Path) -> None:
+    paths = [foreign(tmp_path / f"x-{i}.tar", {"a.txt": b"1"}) for i in range(2)]
+    settle(*paths)
+    reader = open_reader(tmp_path / "x-*.tar")
+    reader.record(0)
+    foreign(paths[1], {"b.txt": b"2"})
+    with pytest.raises(ContainerError, match=r"x-1\.tar has changed since it was indexed"):
+        reader.record(1)
+    copy = pickle.dumps(reader)
+    open_reader(tmp_path / "x-*.tar").close()
+    with pytest.raises(ContainerError, match="have changed since they were opened"):
+        pickle.loads(copy).record(0)
+
+
+def test_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tar_index, "cache_file", lambda *_: None)
+    path = foreign(tmp_path / "x.tar", {"a.txt": b"1"})
+    reader = open_reader(path)
+    copy = pickle.loads(pickle.dumps(reader))
+    reader.close()
+    assert list(reader) == list(copy) == [Record("a", {"txt": b"1"})]
+
+
+def test_many_open_at_once(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "x.tar", {f"{i}.txt": b"%d" % i for i in range(200)})
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(len(records(path)))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 6
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4), st.booleans()
+)
+@settings(max_examples=150)
+def test_an_index_that_was_damaged(
+    tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[float, int]], cut: bool
+) -> None:
+    """The cache is a file like any other: whatever stands in it, records or one clear error."""
+    folder = tmp_path_factory.mktemp("damaged")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        path = foreign(folder / "x.tar", {"a.jpg": b"1", "a.cls": b"3", "b.jpg": b"22"})
+        settle(path)
+        records(path)
+        (cache,) = (folder / "iofast").glob("*.index")
+        data = bytearray(cache.read_bytes())
+        for at, value in flips:
+            data[int(at * len(data))] = value
+        cache.write_bytes(data[: int(flips[0][0] * len(data))] if cut else data)
+        try:
+            found = records(path)
+        except IofastError as caught:
+            assert "x.tar" in str(caught) or ".index" in str(caught)  # noqa: PT017
+        else:
+            assert all(len(payload) < 20_480 for record in found for payload in record.fields.values())

@@ -1,0 +1,191 @@
+"""TFRecord sets: the same bytes after any kill, refusals, and damage that is always noticed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lmdb_containers import expected, sample, samples
+from tfrecord_sets import CLASSES, build, contents, shards
+
+from iofast.containers import shard_writer
+from iofast.containers.base import Description
+from iofast.containers.index import ABSENT, Stamp, encode_chunk, row_struct
+from iofast.containers.shards import write_index
+from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
+from iofast.errors import ContainerError, OptionError, UnfinishedError
+from iofast.record import ImageInfo
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 records with holes in their keys, two splits, many shards. Not to be changed."""
+    path = tmp_path_factory.mktemp("tfrecord") / "out.tfrecord"
+    build(path, samples(), CLASSES)
+    return path
+
+
+# The same bytes, whatever happened before.
+
+
+def test_resume_after_a_kill_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill tears the write that it meets: of its bytes, a part stands there."""
+    written = [sample(i, 200 + i, "train" if i < 12 else "val") for i in range(20)]
+    (tmp_path / "whole").mkdir()
+    build(tmp_path / "whole" / "out.tfrecord", written, size=2500)
+    wanted = contents(tmp_path / "whole")
+    assert len(wanted) > 6
+    plain = shard_writer.write
+    for kill in (*range(10), *range(10, 46, 3)):
+        folder = tmp_path / str(kill)
+        folder.mkdir()
+        left = [kill, kill % 3 if kill < 36 else 0]  # writes until each kill: of the first run, then of its successor
+        for count in left:
+            _kill_after(count, monkeypatch)
+            with pytest.raises(KeyboardInterrupt):
+                build(folder / "out.tfrecord", written, size=2500)
+            monkeypatch.setattr(shard_writer, "write", plain)
+        with pytest.raises(UnfinishedError):
+            TfrecordReader(folder / "out.tfrecord")
+        build(folder / "out.tfrecord", written, size=2500)
+        assert contents(folder) == wanted
+
+
+def _kill_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = shard_writer.write
+    left = [count]
+
+    def write(fd: int, pieces: Any, offset: int | None) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            data = b"".join(pieces)
+            plain(fd, [data[: len(data) * (count % 4) // 4]], offset)
+            raise KeyboardInterrupt
+        plain(fd, pieces, offset)
+
+    monkeypatch.setattr(shard_writer, "write", write)
+
+
+def test_resume_after_a_real_kill(tmp_path: Path) -> None:
+    written = [sample(i, 3000) for i in range(300)]
+    (tmp_path / "whole").mkdir()
+    build(tmp_path / "whole" / "out.tfrecord", written)
+    for number, seconds in enumerate((0.0, 0.02, 0.05, 0.1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        child = multiprocessing.get_context("fork").Process(target=build, args=(folder / "out.tfrecord", written))
+        child.start()
+        time.sleep(seconds)
+        os.kill(child.pid or 0, signal.SIGKILL)
+        child.join(30)
+        if child.exitcode == -signal.SIGKILL and not (folder / "out.tfrecord.manifest").exists():
+            build(folder / "out.tfrecord", written)
+        assert contents(folder) == contents(tmp_path / "whole")
+
+
+def test_resume_rewrites_what_was_damaged(tmp_path: Path) -> None:
+    written = [sample(i, 500) for i in range(12)]
+    build(tmp_path / "out.tfrecord", written, size=3000)
+    wanted = contents(tmp_path)
+    for byte in (0, 9, 100, 700, 2000):
+        folder = tmp_path / "again" / str(byte) / "out.tfrecord.partial"
+        folder.mkdir(parents=True)
+        writer = TfrecordWriter(folder, "out.tfrecord", Description(), shard_size=3000)
+        for each in written:
+            writer.write(*each)
+        writer.abort()
+        with (folder / "shard-000001.tfrecord").open("r+b") as file:
+            file.seek(byte)
+            old = file.read(1)
+            file.seek(byte)
+            file.write(bytes([old[0] ^ 4]))
+        build(folder.parent / "out.tfrecord", written, size=3000)
+        assert contents(folder.parent) == {name: data for name, data in wanted.items() if name != "again"}
+
+
+@pytest.mark.parametrize("other", [Description(recipe={"label_base": 1}), Description(classes=tuple("tuvwxyz"))])
+def test_what_was_written_with_other_options_is_not_kept(tmp_path: Path, other: Description) -> None:
+    writer = TfrecordWriter(tmp_path, "out.tfrecord", other)
+    writer.write(*sample(0))
+    writer.abort()
+    writer = TfrecordWriter(tmp_path, "out.tfrecord", Description())
+    assert writer.resume() == (0, -1)
+    writer.abort()
+
+
+def test_no_records(tmp_path: Path) -> None:
+    build(tmp_path / "out.tfrecord", [])
+    reader = TfrecordReader(tmp_path / "out.tfrecord")
+    assert len(reader) == 0 == len(reader.examples(np.zeros(0, np.int64)))
+
+
+# Refusals and damage.
+
+
+def test_what_a_writer_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match="label_base must be 0 or 1, found 2"):
+        TfrecordWriter(tmp_path, "out.tfrecord", Description(recipe={"label_base": 2}))
+    writer = TfrecordWriter(tmp_path, "out.tfrecord", Description(classes=("a",)))
+    writer.write(0, {"cls": b"0"}, ImageInfo(0), "all")
+    with pytest.raises(ContainerError, match="other class names or another label base"):
+        writer.finish(Description(classes=("b",)))
+    monkeypatch.setattr("iofast.containers.tfrecord_writer.MAX_DATA", 100_000)
+    with pytest.raises(ContainerError, match="record 1 has 100128 bytes, more than one TFRecord can hold: 100000"):
+        writer.write(1, {"jpg": bytes(100_000)}, ImageInfo(), "all")
+    writer.write(1, {"jpg": b"z"}, ImageInfo(), "all")  # the illegal one left nothing behind
+    assert writer.finish(Description(classes=("a",))).count == 2
+
+
+def test_an_index_that_points_elsewhere(container: Path, tmp_path: Path) -> None:
+    """Right checksums, impossible places: a reader believes none of them."""
+    manifest = TfrecordReader(container).manifest
+    data = contents(container.parent)
+    for place in ([99, 0, 5, 0], [0, 1 << 63, 5, 0], [0, 0, 0xFFFFFFFF, 0], [len(manifest.shards), 0, 0, 0]):
+        for name, each in data.items():
+            (tmp_path / name).write_bytes(each)
+        groups = (*manifest.fields, "")
+        row = row_struct(groups).pack(0, -1, 0, 0, 1, 0, *place * len(groups))
+        later = row_struct(groups).pack(1, -1, 0, 0, 1, 0, *[ABSENT, 0, 0, 0] * len(groups))
+        write_index(tmp_path / "out.tfrecord.index", [encode_chunk(row + later * 299, 0, groups, Stamp())])
+        reader = TfrecordReader(tmp_path / "out.tfrecord")
+        for look in (reader.locate, reader.examples):
+            with pytest.raises(ContainerError, match="outside"):
+                look(np.array([0]))
+        with pytest.raises(ContainerError, match="outside"):
+            reader.examples(np.array([1]))  # there is no record without a place
+
+
+def test_damaged_shards(container: Path, tmp_path: Path) -> None:
+    for name, data in contents(container.parent).items():
+        (tmp_path / name).write_bytes(data)
+    copy = tmp_path / "out.tfrecord"
+    first = shards(copy)[0]
+    whole, records = first.read_bytes(), expected(samples())
+    count = TfrecordReader(copy).manifest.shards[0].count
+    for byte in range(0, len(whole), 1499):
+        first.write_bytes(whole[:byte] + bytes([whole[byte] ^ 8]) + whole[byte + 1 :])
+        reader = TfrecordReader(copy)
+        noticed = []
+        for i in range(count):
+            failed: dict[int, Any] = {}
+            for field in ("jpg", "cls", "json"):
+                value = reader.values(np.array([i]), field, failed=failed)[0]
+                assert value in (None, records[i].fields[field])
+            try:
+                reader.check(i)
+            except ContainerError as error:
+                noticed.append(str(error))
+        assert len(noticed) == 1
+        assert str(first) in noticed[0]
+    first.write_bytes(whole[:-1])
+    with pytest.raises(ContainerError, match=f"{first} was cut off"):
+        TfrecordReader(copy)
+    os.unlink(first)
+    with pytest.raises(ContainerError, match=f"{first} cannot be read"):
+        TfrecordReader(copy)

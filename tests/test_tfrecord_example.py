@@ -1,0 +1,228 @@
+"""The Example codec against protobuf: what we write it reads, what it writes we read, and damage is refused alike."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import google_crc32c
+import pytest
+from google.protobuf.message import DecodeError as ProtobufError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tfrecord_messages import Example, values
+
+from iofast.containers import tfrecord_example
+from iofast.containers.tfrecord_example import Kind, encode, floats, integers, parse
+from iofast.errors import ContainerError
+
+NAMES = {Kind.NONE: "", Kind.BYTES: "bytes_list", Kind.FLOATS: "float_list", Kind.INTEGERS: "int64_list"}
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["image/encoded", "label"])
+int64 = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 300)
+features = st.dictionaries(
+    names,
+    st.one_of(
+        st.tuples(st.just("bytes_list"), st.lists(st.binary(max_size=300), max_size=4)),
+        st.tuples(st.just("float_list"), st.lists(st.floats(width=32, allow_nan=False), max_size=5)),
+        st.tuples(st.just("int64_list"), st.lists(int64, max_size=5)),
+        st.tuples(st.just(""), st.just([])),
+    ),
+    max_size=6,
+)
+
+
+def message(content: dict[str, tuple[str, list[Any]]]) -> Any:
+    example = Example()
+    for name, (kind, own) in content.items():
+        feature = example.features.feature[name]
+        if kind:
+            getattr(feature, kind).SetInParent()
+            getattr(feature, kind).value.extend(own)
+    return example
+
+
+def ours(data: bytes) -> dict[str, tuple[str, list[Any]]]:
+    """What our parser finds, as `values` has it."""
+    found: dict[str, tuple[str, list[Any]]] = {}
+    for name, feature in parse(data).items():
+        own: list[Any] = []
+        if feature.kind == Kind.BYTES:
+            own = [data[span.start : span.stop] for span in feature.spans]
+        elif feature.kind == Kind.FLOATS:
+            own = floats(data, feature)
+        elif feature.kind == Kind.INTEGERS:
+            own = integers(data, feature)
+        found[name] = (NAMES[feature.kind], own)
+    return found
+
+
+def number(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(tag: int, content: bytes) -> bytes:
+    """A field with a length: `tag` is its number."""
+    return number(tag << 3 | 2) + number(len(content)) + content
+
+
+def example(*entries: bytes) -> bytes:
+    return field(1, b"".join(field(1, entry) for entry in entries))
+
+
+def entry(name: str, feature: bytes) -> bytes:
+    return field(1, name.encode()) + field(2, feature)
+
+
+@given(st.dictionaries(names, st.binary(max_size=300) | st.integers(2040, 2060).map(bytes) | int64, max_size=8))
+@settings(max_examples=150, deadline=None)
+def test_protobuf_reads_what_we_write(content: dict[str, bytes | int]) -> None:
+    encoded = encode(content)
+    data = b"".join(encoded.pieces)
+    assert (len(data), google_crc32c.value(data)) == (encoded.length, encoded.crc)
+    read = Example.FromString(data)
+    kinds = {name: "bytes_list" if isinstance(value, bytes) else "int64_list" for name, value in content.items()}
+    assert values(read) == {name: (kinds[name], [value]) for name, value in content.items()} == ours(data)
+    for name, value in content.items():
+        if isinstance(value, bytes):
+            assert data[encoded.places[name] : encoded.places[name] + len(value)] == value
+    # sorted by name, and nothing that protobuf would leave out
+    assert len(read.SerializeToString()) == len(data)
+    assert list(parse(data)) == sorted(content, key=str.encode)
+
+
+@given(features, st.randoms(use_true_random=False))
+@settings(max_examples=80, deadline=None)
+def test_we_read_what_protobuf_writes(content: dict[str, tuple[str, list[Any]]], rng: random.Random) -> None:
+    order = list(content)
+    rng.shuffle(order)
+    data = message({name: content[name] for name in order}).SerializeToString()
+    assert ours(data) == values(Example.FromString(data)) == content
+
+
+PIECES = st.recursive(
+    st.binary(max_size=6) | st.integers(0, 1 << 35).map(number) | int64.map(lambda n: number(n % (1 << 64))),
+    lambda inner: (
+        st.tuples(st.integers(1, 4), st.lists(inner, max_size=4)).map(lambda t: field(t[0], b"".join(t[1])))
+        | st.tuples(st.sampled_from([8, 9, 13, 16, 24, 29, 0x1B]), inner).map(lambda t: number(t[0]) + t[1])
+    ),
+    max_leaves=14,
+)
+
+
+def agrees(data: bytes) -> bool:
+    """Whether protobuf takes these bytes; ours must give the same values, or refuse both."""
+    try:
+        theirs = values(Example.FromString(data))
+    except ProtobufError:
+        with pytest.raises(ContainerError):
+            ours(data)
+        return False
+    found = ours(data)
+    assert same(found) == same(theirs)
+    return True
+
+
+def same(content: dict[str, tuple[str, list[Any]]]) -> str:
+    """For comparing: NaN equals NaN."""
+    return repr({name: content[name] for name in sorted(content)})
+
+
+@given(st.lists(PIECES, max_size=3).map(b"".join), st.booleans())
+@settings(max_examples=250, deadline=None)
+def test_any_wire_bytes_mean_the_same_to_both(data: bytes, inside: bool) -> None:
+    agrees(example(entry("a", data)) if inside else data)
+
+
+@given(features, st.data())
+@settings(max_examples=150, deadline=None)
+def test_damaged_bytes_mean_the_same_to_both(content: dict[str, tuple[str, list[Any]]], data: st.DataObject) -> None:
+    text = bytearray(message(content).SerializeToString() or b"\n\0")
+    for _ in range(data.draw(st.integers(1, 3))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    agrees(bytes(text[: data.draw(st.integers(0, len(text)))]))
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        field(3, number(8) + number(5) + number(8) + number(1 << 63)),  # unpacked
+        field(3, field(1, b"\1\2") + b"\x08\3" + field(1, b"\4") + b"\x08\5\x08\6"),  # both, mixed
+        field(3, b"\x08\1" + b"\x88\0\2" + b"\x08\3"),  # a tag of two bytes
+        field(2, b"\x0d\0\0\x80\x3f\x0d\0\0\0\x40" + field(1, b"\0\0\0\0")),
+        field(3, b"\x08\1") + field(3, b"\x08\2"),  # merged
+        field(3, b"\x08\1") + field(1, field(1, b"x")),  # the later list counts
+        field(3, b"\x08\1") + field(1, field(1, b"x")) + field(3, b"\x08\2"),
+        field(9, b"unknown") + field(3, field(7, b"") + b"\x08\1\x10\1\x11abcdefgh\x15abcd") + b"\x4b\x08\1\x4c",
+        b"\x08\1",  # a list as a number: unknown
+        b"",
+        field(3, b"") + b"\x1b\x23\x08\1\x24\x1c",  # a group in a group
+        field(2, field(1, b"\0\0\xc0\x7f")),  # NaN
+    ],
+)
+def test_shapes_that_others_write(feature: bytes) -> None:
+    assert agrees(example(entry("a", feature), entry("b", feature), entry("a", feature) + field(2, feature)))
+    assert agrees(example(entry("a", feature)) + field(5, b"?") + example(entry("c", b"")))
+    assert agrees(example(field(2, feature)))  # no name
+    assert agrees(example(field(2, feature) + field(1, b"late")))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x0a\x05", "ends at 7, its message at 2"),
+        (b"\x0a\xff\xff\xff\xff\x0f", "its message at 6"),
+        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "more than 32 bits"),
+        (b"\x08" + b"\xff" * 11, "more than 64 bits"),
+        (b"\x08" + b"\xff" * 9 + b"\x02", "more than 64 bits"),
+        (b"\x0c", "ends no group"),
+        (b"\x0e\0", "wire type 6"),
+        (b"\x02\0", "field number 0"),
+        (b"\x0b", "ends nowhere"),
+        (b"\x0b\x14", "did not begin"),
+        (b"\x0b" * 70 + b"\x0c" * 70, "deeper than 64"),
+        (example(field(1, b"\xff")), "not UTF-8"),
+        (example(entry("a", field(2, field(1, b"123")))), "no multiple of 4"),
+        (example(entry("a", field(3, field(1, b"\x80")))), "ends within a number"),
+    ],
+)
+def test_what_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ContainerError, match=message):
+        parse(data)
+
+
+def test_limits() -> None:
+    many = example(entry("a", field(1, field(1, b"") * 66_000)))
+    with pytest.raises(ContainerError, match="more than 65536 features and values"):
+        parse(many)
+    mixed = example(entry("a", field(3, (b"\x08\1" + field(1, b"\1")) * 40_000)))
+    with pytest.raises(ContainerError, match="more than 65536"):
+        parse(mixed)
+    unpacked = example(entry("a", field(3, b"\x08\1" * 66_000)))
+    assert len(parse(unpacked)["a"].spans) == 1
+    assert integers(unpacked, parse(unpacked)["a"]) == [1] * 66_000
+
+
+def test_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfrecord_example, "MAX_NUMBERS", 3)
+    data = example(entry("a", field(3, field(1, b"\1" * 4))), entry("b", field(2, field(1, bytes(16)))))
+    with pytest.raises(ContainerError, match="more than 3 integers"):
+        integers(data, parse(data)["a"])
+    with pytest.raises(ContainerError, match="more than 3 floats"):
+        floats(data, parse(data)["b"])
+
+
+def test_integers_have_64_bits() -> None:
+    with pytest.raises(ContainerError, match="does not fit an int64"):
+        encode({"a": 1 << 63})
+    assert math.isnan(floats(*_one(field(2, field(1, b"\0\0\xc0\x7f"))))[0])
+
+
+def _one(feature: bytes) -> tuple[bytes, Any]:
+    data = example(entry("a", feature))
+    return data, parse(data)["a"]

@@ -1,0 +1,280 @@
+"""TFRecords of other programs: usual and unusual names, records without images, damage, and files that change."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+from PIL import Image
+from tfrecord_messages import Example
+
+from iofast import FastDataset, open_reader
+from iofast.containers.index import ABSENT
+from iofast.containers.shards import expand
+from iofast.containers.tfrecord_framing import FOOT, HEAD, foot, head
+from iofast.errors import ContainerError, OptionError, SourceError
+from iofast.source import tfrecord_index
+from iofast.source.tfrecord import ForeignTfrecordReader
+from iofast.source.tfrecord_records import TfrecordOptions
+
+Features = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "iofast"
+
+
+def image(number: int, kind: str = "jpeg") -> bytes:
+    out = io.BytesIO()
+    pixels = np.full((8 + number % 5, 9, 3), number * 7 % 256, np.uint8)
+    Image.fromarray(pixels).save(out, kind)
+    return out.getvalue()
+
+
+def example(features: Features) -> bytes:
+    message = Example()
+    for name, value in features.items():
+        feature = message.features.feature[name]
+        values = value if isinstance(value, list) else [value]
+        if isinstance(values[0], bytes):
+            feature.bytes_list.value.extend(values)
+        elif isinstance(values[0], float):
+            feature.float_list.value.extend(values)
+        else:
+            feature.int64_list.value.extend(values)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def write(path: Path, records: Sequence[Features | bytes]) -> Path:
+    data = [record if isinstance(record, bytes) else example(record) for record in records]
+    path.write_bytes(b"".join(head(len(own)) + own + foot(google_crc32c.value(own)) for own in data))
+    return path
+
+
+def foreign(path: Path | Sequence[Path], options: TfrecordOptions | None = None) -> ForeignTfrecordReader:
+    paths = expand(str(path)) if isinstance(path, Path) else path
+    return ForeignTfrecordReader(paths, str(paths[0]), options)
+
+
+def imagenet(number: int) -> Features:
+    """As the ImageNet converters write it."""
+    return {
+        "image/encoded": image(number),
+        "image/format": b"JPEG",
+        "image/class/label": number % 3 + 1,
+        "image/class/text": (b"tench", b"goldfish", b"shark")[number % 3],
+        "image/filename": b"n%08d.JPEG" % number,
+        "image/object/bbox/xmin": [0.25, 0.5],
+        "image/height": 8,
+    }
+
+
+def test_imagenet_shards(tmp_path: Path) -> None:
+    for shard in range(3):
+        write(tmp_path / f"train-{shard:05d}-of-00003", [imagenet(shard * 4 + i) for i in range(4)])
+    with foreign(tmp_path / "train-*-of-*", TfrecordOptions(label_base=1)) as reader:
+        assert reader.manifest.fields == ("cls", "jpg", "json")
+        assert reader.manifest.classes == ("tench", "goldfish", "shark")
+        assert len(reader) == 12
+        located = reader.locate(np.arange(12)[::-1])
+        assert located.label.tolist() == [i % 3 for i in range(12)][::-1]
+        assert located.height.tolist() == [8 + i % 5 for i in range(12)][::-1]
+        with reader.payloads(located, 0, 12) as places:
+            read = [os.pread(fd, n, at) for fd, at, n in zip(*map(np.ndarray.tolist, places[:3]), strict=True)]
+        assert read == [image(i) for i in range(12)][::-1] == reader.values(np.arange(12)[::-1])
+        record = reader.record(5)
+        assert record.key == "00000005"
+        assert record.fields == {"cls": b"2", "jpg": image(5), "json": b'{"path":"n00000005.JPEG"}'}
+        assert reader.name(5) == f"{tmp_path}/train-00001-of-00003: record 1"
+
+
+def test_labels_from_one_stay_without_the_option(tmp_path: Path) -> None:
+    with foreign(write(tmp_path / "a", [imagenet(0), imagenet(1)])) as reader:
+        assert reader.columns(np.arange(2)).label.tolist() == [1, 2]
+        assert reader.manifest.classes is None  # class 0 has no name
+
+
+@pytest.mark.parametrize(
+    ("features", "label", "fields"),
+    [
+        ({"image": image(1, "png"), "label": 4, "file_name": b"a/b.png"}, 4, {"png", "cls", "json"}),
+        ({"jpg": image(1), "cls": b"7", "__key__": b"0001"}, 7, {"jpg", "cls", "json"}),
+        ({"webp": image(1, "webp"), "label": [1, 2]}, -1, {"webp"}),
+        ({"image_raw": b"no image at all", "label": -1}, -1, {"jpg"}),
+        ({"image/encoded": b"", "image": image(2), "label": 0.5}, -1, {"jpg"}),
+        ({"image": [1, 2, 3], "label": 2}, 2, {"cls"}),  # pixels as numbers are no encoded image
+    ],
+)
+def test_names_in_use(tmp_path: Path, features: Features, label: int, fields: set[str]) -> None:
+    with foreign(write(tmp_path / "a", [features])) as reader:
+        assert set(reader.record(0).fields) == fields
+        assert reader.columns(np.arange(1)).label.tolist() == [label]
+
+
+def test_mapped_names(tmp_path: Path) -> None:
+    records: list[Features] = [{"foto": image(i), "art": i, "wo": b"%d" % i} for i in range(3)]
+    records[1]["maske"] = b"mask"
+    options = TfrecordOptions(image="foto", label="art", path="wo", fields=(("seg.png", "maske"), ("txt", "none")))
+    with foreign(write(tmp_path / "a", records), options) as reader:
+        assert reader.manifest.fields == ("cls", "jpg", "json", "seg.png")
+        assert reader.values(np.arange(3), "seg.png") == [None, b"mask", None]
+        assert reader.locate(np.arange(3), "seg.png").file.tolist() == [ABSENT, 0, ABSENT]
+        assert [bytes(reader.view(i, "cls")) for i in range(3)] == [b"0", b"1", b"2"]
+        assert json.loads(bytes(reader.view(2, "json"))) == {"path": "2"}
+        with pytest.raises(KeyError, match=r"has no field 'seg\.png'"):
+            reader.view(0, "seg.png")
+        with pytest.raises(KeyError, match="lies in no file"):
+            reader.locate(np.arange(3), "json")
+        with pytest.raises(KeyError, match="no field 'nothing'"):
+            reader.values(np.arange(3), "nothing")
+        with pytest.raises(IndexError, match="indices 0 to 3 of 3"):
+            reader.locate(np.arange(4))
+
+
+def test_records_without_images(tmp_path: Path) -> None:
+    write(tmp_path / "a", [{"image": image(0), "label": 1}, {"label": 0}, {"x": 1}, {}])
+    write(tmp_path / "empty", [])
+    with foreign([tmp_path / "empty", tmp_path / "a"]) as reader:
+        assert reader.locate(np.arange(4)).file.tolist() == [1, ABSENT, ABSENT, ABSENT]
+        assert reader.values(np.arange(4)) == [image(0), None, None, None]
+        assert [set(record.fields) for record in reader] == [{"jpg", "cls"}, {"cls"}, set(), set()]
+        assert reader.name(0) == f"{tmp_path}/a: record 0"
+    with foreign(write(tmp_path / "b", [{"label": 0}])) as reader:
+        assert reader.columns(np.arange(1)).file.tolist() == [ABSENT]
+        with pytest.raises(KeyError, match="no field 'jpg'"):
+            reader.locate(np.arange(1))
+
+
+def test_impossible_options() -> None:
+    for options in ({"label_base": 2}, {"fields": (("cls", "a"),)}, {"fields": (("A", "a"),)}):
+        with pytest.raises(OptionError):
+            TfrecordOptions(**options)
+    with pytest.raises(OptionError):
+        TfrecordOptions(fields=(("txt", "a"), ("txt", "b")))
+
+
+# The cache, and files that change.
+
+
+def test_indexed_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a", [imagenet(i) for i in range(5)])
+    first = foreign(path)
+    assert len(list(cache.glob("*.index"))) == 1
+    assert os.listdir(tmp_path) != os.listdir(cache)
+    monkeypatch.setattr(tfrecord_index, "_build", lambda *_: pytest.fail("indexed again"))
+    again = foreign(path)
+    assert again.manifest == first.manifest
+    assert [record.fields for record in again] == [record.fields for record in first]
+    copy = pickle.loads(pickle.dumps(again))
+    assert copy.values(np.arange(5)) == again.values(np.arange(5))
+    again.close()
+    assert again.record(1) == first.record(1)
+
+
+def test_without_a_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(write(tmp_path / "file", [{"x": 1}])))
+    reader = foreign(write(tmp_path / "a", [imagenet(1)]))
+    assert pickle.loads(pickle.dumps(reader)).record(0) == reader.record(0)
+
+
+def test_a_damaged_cache_is_built_again(tmp_path: Path, cache: Path) -> None:
+    path = write(tmp_path / "a", [imagenet(i) for i in range(5)])
+    wanted = list(foreign(path))
+    for damage in (b"", b"x" * 100, b"iofast-cache\0\0\0\1" + bytes(500)):
+        next(cache.glob("*.index")).write_bytes(damage)
+        assert list(foreign(path)) == wanted
+
+
+def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [imagenet(i) for i in range(5)])
+    before = foreign(path)
+    write(path, [imagenet(i + 1) for i in range(5)])
+    os.utime(path, ns=(1, 1))
+    assert foreign(path).values(np.arange(5)) == [image(i + 1) for i in range(5)]
+    with pytest.raises(ContainerError, match=f"{path} was changed since it was opened"):
+        before.values(np.arange(5))
+    before.close()
+    with pytest.raises(ContainerError, match="changed since"):
+        before.locate(np.arange(5))
+    os.truncate(path, 50)
+    with pytest.raises(ContainerError, match=f"{path} ends within the record at offset 0"):
+        foreign(path)
+
+
+# Damage.
+
+
+def test_what_is_no_tfrecord_file(tmp_path: Path) -> None:
+    plain = write(tmp_path / "a", [imagenet(0)])
+    (tmp_path / "b.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    (tmp_path / "c").write_bytes(b"something else entirely")
+    write(tmp_path / "d", [imagenet(0), b"\xff\xff\xff"])
+    write(tmp_path / "e", [imagenet(0), {"label": -7}])
+    end = plain.stat().st_size
+    for name, message in (
+        ("b.gz", "compressed as a whole with GZIP"),
+        ("c", "damaged at offset 0"),
+        ("d", f"record 1 at offset {end} is no tf.train.Example that can be read: the number at 0"),
+        ("e", f"record 1 at offset {end} .* its label label is -7, expected 0"),
+        ("none*", "no file matches"),
+    ):
+        with pytest.raises((ContainerError, SourceError), match=message):
+            foreign(tmp_path / name)
+
+
+def test_one_damaged_record_fails_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [imagenet(i) for i in range(4)])
+    whole = path.read_bytes()
+    at = whole.index(image(2)) + 30
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with foreign(path) as reader:
+        failed: dict[int, Any] = {}
+        assert reader.values(np.arange(4), failed=failed) == [image(0), image(1), None, image(3)]
+        assert f"{path}: record 2: image at offset" in str(failed[2])
+        assert "CRC32C differs" in str(failed[2])
+
+
+def test_any_flipped_bit_gives_an_error_or_the_right_image(tmp_path: Path) -> None:
+    records: list[Features] = [{"image": image(i), "label": i} for i in range(2)]
+    whole = write(tmp_path / "whole", records).read_bytes()
+    wanted = [image(0), image(1)]
+    second = len(example(records[0])) + HEAD + FOOT
+    heads = {*range(HEAD), *range(second, second + HEAD)}
+    path = tmp_path / "a"
+    for byte in range(0, len(whole), 7):
+        path.write_bytes(whole[:byte] + bytes([whole[byte] ^ 1 << byte % 8]) + whole[byte + 1 :])
+        if byte in heads:
+            with pytest.raises(ContainerError, match=f"{path} is damaged at offset"):
+                foreign(path)
+            continue
+        failed: dict[int, Any] = {}
+        read = foreign(path).values(np.arange(2), failed=failed)
+        assert len(failed) == 1
+        assert all(own == right for own, right in zip(read, wanted, strict=True) if own is not None)
+
+
+def test_opened_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", [imagenet(0)])
+    write(tmp_path / "b.tfrecords", [imagenet(1)])
+    assert len(open_reader(tmp_path / "a.tfrecord")) == 1
+    assert len(open_reader(tmp_path / "b.tfrecords")) == 1
+    assert len(open_reader(tmp_path / "*.tfrecord*")) == 2
+    assert len(open_reader(str(tmp_path) + "/{a.tfrecord,b.tfrecords}")) == 2
+    for name in ("train-00000-of-00002", "mnist-train.tfrecord-00000-of-00001"):
+        assert open_reader(write(tmp_path / name, [imagenet(2)])).name(0) == f"{tmp_path / name}: record 0"
+    assert len(FastDataset([tmp_path / "a.tfrecord", tmp_path / "b.tfrecords"])) == 2
+    (tmp_path / "c.tfrecord.gz").write_bytes(gzip.compress(bytes(50)))
+    with pytest.raises(ContainerError, match="compressed as a whole with GZIP"):
+        open_reader(tmp_path / "c.tfrecord.gz")
