@@ -88,29 +88,26 @@ def test_a_loader_that_could_not_be_read_once_was_not_made_anew(
 TRAINING = """
     import time
     from iofast import watch
-    def spin(seconds):
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end: pass
     meter = watch([[0]] * 100_000, name="train", device="cpu")
     for number, _ in enumerate(meter):
-        with meter.step("forward"): spin(0.006)
-        with meter.step("backward"): spin(0.003)
-        spin(0.001)
-        if number == 5: print("trains", flush=True)
+        with meter.step("forward"): time.sleep(0.060)
+        with meter.step("backward"): time.sleep(0.030)
+        time.sleep(0.010)
+        if number == 1: print("trains", flush=True)
 """
 
 
 def test_phases_of_a_live_training(own_pages: Job) -> None:
-    """Read from outside: 60 % and 30 % of a step, whoever else uses the processors."""
+    """Read from outside: 60 % and 30 % of a step. Sleeps, which others on this machine lengthen least."""
     with running(TRAINING) as training:
         probe = PagesProbe(job_of(training.pid))
-        time.sleep(1.0)
+        time.sleep(2.0)
         (found,) = probe.take()
-    assert found.batches > 10
+    assert found.batches >= 10
     assert found.step_s is not None
     assert not found.phases_on_device
     shares = {name: seconds / found.batches / found.step_s for name, seconds in found.phases.items()}
-    assert shares == {"forward": pytest.approx(0.6, abs=0.06), "backward": pytest.approx(0.3, abs=0.06)}
+    assert shares == {"forward": pytest.approx(0.6, abs=0.04), "backward": pytest.approx(0.3, abs=0.04)}
 
 
 @pytest.fixture
