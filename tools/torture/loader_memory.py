@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import io
 import os
+import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +32,7 @@ EPOCHS = 200  # of each container
 ABANDONED = 5_000  # iterators of each container that gave one batch
 FAILURES = 100_000  # images, through the loader, half of them through the dataset
 ALLOWED = 4 << 20  # bytes, after the first tenth; 100 bytes per failure would be 10 MB, a context per iterator 5 GB
+BLOCKS = 10_000  # objects of Python: one per iterator, and the thousand failures that a loader remembers
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Left:
     """What the process holds at one moment."""
 
     resident: int
+    blocks: int
     threads: int
     descriptors: int
 
@@ -124,9 +128,12 @@ def watched(name: str, steps: Iterator[int]) -> str:
             next_look = time.monotonic() + 0.25
     seen.append(_look(process))
     warm, last = seen[len(seen) // 10 : -1] or seen, seen[-1]
-    growth = max(left.resident for left in seen[len(seen) // 10 :]) - warm[0].resident
+    # medians of a tenth: what is resident at one moment also says how many iterators are just ending
+    growth = int(_median(seen[-max(1, len(seen) // 10) :]) - _median(warm[: max(1, len(seen) // 10)]))
     if growth > ALLOWED:
         raise Failed(f"{name}: resident memory grew by {growth / 2**20:.1f} MiB over {total} times")
+    if last.blocks - warm[0].blocks > BLOCKS:
+        raise Failed(f"{name}: {last.blocks - warm[0].blocks} more objects after {total} times")
     if last.threads > seen[0].threads or last.descriptors > warm[0].descriptors:
         raise Failed(f"{name}: {warm[0]} at first, {last} at last")
     return (
@@ -136,4 +143,8 @@ def watched(name: str, steps: Iterator[int]) -> str:
 
 def _look(process: psutil.Process) -> Left:
     gc.collect()
-    return Left(process.memory_info().rss, process.num_threads(), process.num_fds())
+    return Left(process.memory_info().rss, sys.getallocatedblocks(), process.num_threads(), process.num_fds())
+
+
+def _median(seen: list[Left]) -> float:
+    return statistics.median(left.resident for left in seen)
