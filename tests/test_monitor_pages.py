@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from iofast import telemetry
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.pages import PagesProbe, difference
 from iofast.monitor.snapshot import Job, LoaderFigures
-from iofast.telemetry import Figures, LoaderInfo, LoaderReport, Slot, StageStats
+from iofast.telemetry import Figures, LoaderInfo, LoaderReport, PhaseTotals, Slot, StageStats
 
 BEFORE = Figures(2, 5, 80, 9, 9_000_000_000, 900_000_000, 10, 100, 1_000, 1)
 
@@ -48,6 +50,64 @@ def test_difference_of_reports() -> None:
 )
 def test_batches_over_epochs(now: Figures, batches: int) -> None:
     assert difference(report(BEFORE), report(now)).batches == batches
+
+
+def test_phases_of_an_interval() -> None:
+    then = LoaderReport(1, LoaderInfo("train"), BEFORE, {}, {"forward": PhaseTotals(10, 8, 800_000_000)}, True)
+    totals = {
+        "forward": PhaseTotals(14, 10, 1_200_000_000),  # entered 4 times; 2 were timed: 0.2 s each
+        "idle": PhaseTotals(3, 3, 5),
+        "new": PhaseTotals(2, 2, 100_000_000),
+        "not yet passed": PhaseTotals(1, 0, 0),
+    }
+    before = replace(then, phases=then.phases | {"idle": totals["idle"]})
+    found = difference(before, replace(then, phases=totals))
+    assert found.phases == {"forward": pytest.approx(0.8), "new": pytest.approx(0.1)}
+    assert found.phases_on_device
+    totals["forward"] = PhaseTotals(12, 8, 800_000_000)  # the device lies behind: the mean until now, 0.1 s
+    assert difference(before, replace(then, phases=totals)).phases["forward"] == pytest.approx(0.2)
+    assert difference(before, then).phases == {}
+
+
+def test_a_loader_that_could_not_be_read_once_was_not_made_anew(
+    own_pages: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe, slot = PagesProbe(own_pages), Slot(LoaderInfo("train"))
+    slot.write(BEFORE)
+    probe.take()
+    monkeypatch.setattr("iofast.telemetry.reading._PATIENCE_S", 0)
+    (page,) = telemetry.pages()
+    with page.path.open("r+b", buffering=0) as file:
+        for sequence in (5, 6):  # a writer that was stopped, and goes on
+            os.pwrite(file.fileno(), sequence.to_bytes(8, "little"), 256)
+            found = probe.take()
+    assert live(found) == {"train": 0}
+    slot.close()
+
+
+TRAINING = """
+    import time
+    from iofast import watch
+    meter = watch([[0]] * 100_000, name="train", device="cpu")
+    for number, _ in enumerate(meter):
+        with meter.step("forward"): time.sleep(0.060)
+        with meter.step("backward"): time.sleep(0.030)
+        time.sleep(0.010)
+        if number == 1: print("trains", flush=True)
+"""
+
+
+def test_phases_of_a_live_training(own_pages: Job) -> None:
+    """Read from outside: 60 % and 30 % of a step. Sleeps, which others on this machine lengthen least."""
+    with running(TRAINING) as training:
+        probe = PagesProbe(job_of(training.pid))
+        time.sleep(2.0)
+        (found,) = probe.take()
+    assert found.batches >= 10
+    assert found.step_s is not None
+    assert not found.phases_on_device
+    shares = {name: seconds / found.batches / found.step_s for name, seconds in found.phases.items()}
+    assert shares == {"forward": pytest.approx(0.6, abs=0.04), "backward": pytest.approx(0.3, abs=0.04)}
 
 
 @pytest.fixture

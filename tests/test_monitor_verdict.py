@@ -333,6 +333,7 @@ def anything(draw: st.DrawFn) -> Snapshot:
         device_step_s=draw(MAYBE),
         epoch=draw(st.sampled_from([None, 3])),
         stages=draw(st.sampled_from([{}, {"read": 0.5, "decode": 0.0}])),
+        phases=draw(st.sampled_from([{}, {"a": 0.0, "b": 9.0}])),
     )
     frames = draw(st.dictionaries(st.sampled_from(list(Frame)), SHARES, max_size=3))
     window = Window(

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -281,6 +282,18 @@ def test_collected_by_one_of_its_own_threads() -> None:
     del made
     assert gone.wait(20)
     assert eventually(lambda: workers() == 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_kernel_knows_the_threads_names() -> None:
+    """A monitor looks from outside, and tells a loader's threads by them."""
+    made = Prefetch(Counted, 50, num_workers=2, depth=4)
+    next(made)
+    tasks = Path("/proc/self/task")
+    for number, thread in enumerate(made._threads):
+        comm = tasks / str(thread.native_id) / "comm"
+        assert eventually(lambda comm=comm, name=f"iofast-{number}\n": comm.read_text() == name)
+    made.close()
 
 
 def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -276,6 +276,8 @@ def test_the_thread_ends_with_close_and_with_its_owner(container: Reader, calls:
     ahead = Readahead(container, batches(container), count(container), depth=2)
     ahead.ask(0)
     assert eventually(lambda: bool(calls))
+    comm = Path(f"/proc/self/task/{ahead._thread.native_id}/comm")
+    assert not comm.exists() or comm.read_text() == "iofast-readahea\n", "all that the kernel has room for"
     gone = weakref.ref(ahead)
     del ahead
     gc.collect()

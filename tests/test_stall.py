@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stall_loaders import Time, timed
+from stall_loaders import Time, TimedLoader, timed
 from torch.utils.data import DataLoader, TensorDataset
 
 from iofast import telemetry
@@ -82,6 +82,34 @@ def test_the_first_batch_of_each_epoch_stands_apart_and_so_does_what_lies_betwee
     assert stats.epoch_start_s == pytest.approx(0.1)
     assert stats.step_mean_s == pytest.approx(0.05)
     assert stats.host_wait == pytest.approx(0.2)
+
+
+def test_what_the_end_of_an_epoch_takes_counts_to_its_start() -> None:
+    """Where a DataLoader ends its workers; leaving early asks for nothing, and so waits for nothing."""
+    time = Time()
+
+    class Ending(TimedLoader):
+        def _batches(self) -> Iterator[np.ndarray[Any, Any]]:
+            yield from super()._batches()
+            self.time.go(500)
+
+    meter = watch(Ending(time, [100, 10], start_ms=20))
+    meter.clock.now = time
+    for _ in meter:
+        time.go(40)
+    assert meter.stats.epoch_start_s == pytest.approx(0.620)
+    assert (meter.stats.step_mean_s, meter.stats.host_wait) == (pytest.approx(0.05), pytest.approx(0.2))
+    ((reported,),) = (page.loaders for page in telemetry.pages())
+    assert reported.figures.epoch_start_ns == 620_000_000
+    batches = iter(meter)
+    next(batches)
+    time.go(9_000)
+    del batches
+    for _ in meter:
+        time.go(7_000)
+        break
+    assert meter.stats.epoch_start_s == pytest.approx((0.62 + 2 * 0.12) / 3)
+    assert list(watch(Ending(time, []))) == []
 
 
 def _fail_in(meter: Meter[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time as host
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -245,17 +246,35 @@ def test_two_streams_and_rounding() -> None:
     assert (times.steps, times.step_ns, times.stall_ns) == (1, MS, 0)
 
 
-def test_the_page_tells_the_devices_times(stream: Stream, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     close_page()
     for variable in ("XDG_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
+    yield
+    close_page()
+
+
+def test_the_page_tells_phases_by_the_devices_clock(stream: Stream, own_page: None) -> None:
+    meter = watched(stream, [0.0] * 10)
+    for _ in meter:
+        with meter.step("forward"):
+            stream.launch(6)
+        stream.time.go(2)
+    ((reported,),) = (page.loaders for page in pages())
+    forward = reported.phases["forward"]
+    assert reported.phases_on_device
+    assert 0 < forward.timed < forward.entered == 10, "the device lies behind"
+    assert forward.ns == forward.timed * 6 * MS
+
+
+def test_the_page_tells_the_devices_times(stream: Stream, own_page: None) -> None:
     meter = watched(stream, [30.0] * 20)
     train(meter, stream, device_ms=10)
     ((reported,),) = (page.loaders for page in pages())
     assert reported.info.device == "cuda:0"
     assert (reported.figures.device_stall_ns, reported.figures.device_step_ns) == (19 * 20 * MS, 19 * 31 * MS)
-    close_page()
 
 
 # --- on a GPU

@@ -101,10 +101,10 @@ def test_bytes_are_where_the_format_says() -> None:
     slot.write(Figures(*range(100, 110)), stages)
     page = only_page()
     raw = page.path.read_bytes()
-    assert len(raw) == 4352
+    assert len(raw) == 10880
     assert raw[:8] == b"iofastTP"
-    assert struct.unpack_from("<4H", raw, 8) == (1, 256, 16, 256)
-    assert struct.unpack_from("<IiII", raw, 16) == (os.getpid(), 5, 6, 0)
+    assert struct.unpack_from("<4H", raw, 8) == (2, 256, 16, 256)
+    assert struct.unpack_from("<IiIHH", raw, 16) == (os.getpid(), 5, 6, 8, 408)
     assert struct.unpack_from("<QQ", raw, 32) == (os.stat("/proc/self/ns/pid").st_ino, page.start_time)
     assert raw[48:64].hex() == Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
     assert not any(raw[64:256])
@@ -117,6 +117,7 @@ def test_bytes_are_where_the_format_says() -> None:
     by_stage = [each * number for number in range(1, 5) for each in (10, 11, 12)]
     assert struct.unpack_from("<12QQ", used, 144) == (*by_stage, 4 * 13)
     assert not any(used[248:])
+    assert not any(raw[4352:]), "nobody has phases"
 
 
 # --- this process's page

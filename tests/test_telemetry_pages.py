@@ -22,6 +22,7 @@ from iofast.telemetry import Figures, LoaderInfo, Page, Slot
 from iofast.telemetry.folder import place, start_time
 from iofast.telemetry.layout import (
     HEADER_SIZE,
+    PHASE_SLOT_SIZE,
     SEQUENCE,
     SIZE,
     SLOT_SIZE,
@@ -158,7 +159,7 @@ def test_stale_pages_go_and_what_cannot_be_judged_stays(slot: Slot, tmp_path: Pa
             ),
             "name of another": (f"{pid}-{started - 3}.page", header(pid=pid, start_time=started - 1)),
             "no page": (f"{pid}-{started - 4}.page", b"x" * HEADER_SIZE),
-            "another version": (f"{pid}-{started - 5}.page", own[:8] + b"\2" + own[9:HEADER_SIZE]),
+            "another version": (f"{pid}-{started - 5}.page", own[:8] + b"\3" + own[9:HEADER_SIZE]),
             "short": (f"{pid}-{started - 6}.page", b""),
             "strange name": ("notes.txt", header(pid=pid, start_time=started - 1)),
         }
@@ -249,12 +250,16 @@ def test_any_bytes_are_a_page_or_none(slot: Slot, tmp_path: Path, data: st.DataO
     """A valid header before anything, slots with right checksums before anything, or just anything."""
     from zlib import crc32
 
-    first = data.draw(st.one_of(st.just(header()), st.binary(min_size=HEADER_SIZE, max_size=HEADER_SIZE)))
+    anything = st.binary(min_size=HEADER_SIZE, max_size=HEADER_SIZE)
+    first = data.draw(st.one_of(st.just(header()), st.just(header(version=1)), anything))
     body = data.draw(st.binary(min_size=SLOT_SIZE - 12, max_size=SLOT_SIZE - 12))
     check = crc32(body) if data.draw(st.booleans()) else 0
     hostile = SEQUENCE.pack(data.draw(st.integers(0, 3))) + check.to_bytes(4, "little") + body
     path = tmp_path / "any.page"
-    path.write_bytes(first + hostile * SLOTS)
+    body = data.draw(st.binary(min_size=PHASE_SLOT_SIZE - 12, max_size=PHASE_SLOT_SIZE - 12))
+    check = crc32(body) if data.draw(st.booleans()) else 0
+    phases = SEQUENCE.pack(data.draw(st.integers(0, 3))) + check.to_bytes(4, "little") + body
+    path.write_bytes(first + hostile * SLOTS + (b"" if first == header(version=1) else phases * SLOTS))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("iofast.telemetry.reading._PATIENCE_S", 0)
         page = telemetry.read_page(path)
@@ -263,6 +268,7 @@ def test_any_bytes_are_a_page_or_none(slot: Slot, tmp_path: Path, data: st.DataO
     for loader in page.loaders if page else ():
         assert loader.info.name.isprintable()
         assert min(loader.figures) >= 0
+        assert all(name.isprintable() and min(totals) >= 0 for name, totals in loader.phases.items())
         assert all(each.occupancy is None or 0 <= each.occupancy <= 1 for each in loader.stages.values())
 
 

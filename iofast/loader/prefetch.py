@@ -13,6 +13,7 @@ and the thread that would set it stands.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -22,6 +23,7 @@ from _thread import start_new_thread
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -310,7 +312,16 @@ def start_thread(thread: threading.Thread) -> None:
         raise error
 
 
+def name_for_kernel() -> None:
+    """Give the calling thread its Python name also in the kernel, where monitors and `top -H` look."""
+    if sys.version_info < (3, 14):  # from then on Python does
+        with contextlib.suppress(OSError):  # no /proc: another system
+            comm = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+            comm.write_text(threading.current_thread().name)  # the kernel takes the first 15 bytes
+
+
 def _work(number: int, shared: _Shared, clock: Clock) -> None:
+    name_for_kernel()
     clock.begin()
     while isinstance(task := shared.task(clock), tuple) and not shared.stopped:
         promise, part = task

@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 
 from iofast.containers.base import Located, Reader
 from iofast.loader.advice import Advice, joined, sample
-from iofast.loader.prefetch import start_thread
+from iofast.loader.prefetch import name_for_kernel, start_thread
 from iofast.machine import memory_limit
 
 Locate = Callable[[int, bool], Sequence[Located]]  # of a batch, or a few of its rows: the places of every field read
@@ -157,6 +157,7 @@ def _budget() -> int:
 
 
 def _work(ahead: _Ahead, advice: Advice, shared: _Shared) -> None:
+    name_for_kernel()
     wait: float | None = None  # seconds; None: until the consumer has come nearer
     try:
         while shared.wanted < _NEVER:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from statistics import median
 
@@ -15,6 +15,8 @@ from iofast.monitor.training import Training
 _LAUNCHING = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER, Frame.OTHER)
 _FEW = 8  # looks at stacks
 _TWICE = 1.5  # looks: what was met once may be anything
+_BY_PHASE = frozenset({Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.SYNC})  # the program's own doing
+_PHASES = 4  # that evidence names
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,25 @@ class Finding:
 
 def other_than_input(training: Training, stall: Stall | None, thresholds: Thresholds) -> Finding:
     """The verdict on a training that is not known to be input-bound; the bounds of its stall may leave this open."""
+    found = _bound(training, stall, thresholds)
+    if found.bound not in _BY_PHASE or (phases := _step_phases(training)) is None:
+        return found
+    return replace(found, evidence=(*found.evidence, phases))
+
+
+def _step_phases(training: Training) -> Evidence | None:
+    """In which phases of a step the time goes, where the program names them."""
+    shares, on_device = training.step_phases()
+    named = [(name, share) for name, share in shares.items() if share >= 0.005][:_PHASES]
+    if not named:
+        return None
+    (first, most), *others = named
+    rest = "".join(f", {name} {share:.0%}" for name, share in others)
+    clock = " (by the device's clock)" if on_device else ""
+    return Evidence("step_phases", most, f"{first} takes {most:.0%} of a step{rest}{clock}")
+
+
+def _bound(training: Training, stall: Stall | None, thresholds: Thresholds) -> Finding:
     for look in (_transfer_measured, _communication, _throttled):
         found = look(training, thresholds)
         if found is not None:

@@ -213,14 +213,14 @@ class LoaderFigures:
     wait_s: float  # host wait in next(), added up
     exposed_s: float | None  # the device's idle time for want of a batch, by CUDA events
     transfer_s: float | None
-    phases: dict[str, float]  # seconds by name of meter.step
+    phases: dict[str, float]  # seconds by name of meter.step, of those that were entered
     phases_on_device: bool
     stages: dict[str, float]  # seconds of work by stage: read, decode, transfer
     failed: int = 0
     live: bool = True
     steps: int = 0  # that `step_s` is the mean of: the first batch of an epoch ends none
     device_step_s: float | None = None  # device time of steps that `exposed_s` is a part of: it comes some steps later
-    epoch_start_s: float = 0.0  # waited for first batches of epochs, in neither `wait_s` nor `step_s`
+    epoch_start_s: float = 0.0  # in next() for first batches of epochs and at their ends: not in `wait_s`, `step_s`
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,10 +240,31 @@ class Training:
 
     @cached_property
     def starts(self) -> float | None:
-        """Share of the loaders' time that the first batches of epochs took; None where no loader reports."""
+        """Share of the loaders' time that starts and ends of epochs took; None where no loader reports."""
         starts = fsum(one.epoch_start_s for one in self.loaders)
         whole = starts + fsum(_stepped(one) for one in self.loaders)
         return _share(starts / whole) if whole else None
+
+    def step_phases(self) -> tuple[dict[str, float], bool]:
+        """Shares of a step by name of `meter.step`, the largest first, and whether a device has timed them.
+
+        Of several loaders that have phases, those of the one whose steps took most of the time.
+        """
+        told: dict[str, list[LoaderFigures]] = {}
+        for one in self.loaders:
+            if one.phases and one.step_s:
+                told.setdefault(one.name, []).append(one)
+        times = {name: fsum((one.step_s or 0.0) * one.batches for one in each) for name, each in told.items()}
+        if not times:
+            return {}, False
+        longest = max(sorted(times), key=times.__getitem__)
+        parts = told[longest]
+        shares = {
+            phase: fsum(one.phases.get(phase, 0.0) for one in parts) / times[longest]
+            for phase in {phase for one in parts for phase in one.phases}
+        }
+        order = sorted(shares, key=lambda phase: (-shares[phase], phase))
+        return {phase: shares[phase] for phase in order}, any(one.phases_on_device for one in parts)
 
     def exposed(self) -> float | None:
         """Share of the device's time that it idled for want of a batch, by its own clock; None where none says it."""

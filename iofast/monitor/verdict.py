@@ -176,7 +176,7 @@ def _epoch_starts(snapshots: Sequence[Snapshot], found: Sequence[Phase], case: _
         return None
     if not _short_epochs(case) and before > 0.5 * _middle(stall):
         return None
-    what = "the first batches of epochs take" if said is not None else "intervals in which an epoch begins take"
+    what = "starts and ends of epochs take" if said is not None else "intervals in which an epoch begins take"
     evidence = Evidence("gap", share, f"{what} {share:.0%} of the time")
     return case.verdict(Finding(Bound.INPUT, (evidence,)), Cause.EPOCH_START, stall)
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 from iofast.errors import OptionError
 from iofast.stall.device import RECENT, DeviceTimes, Marks
 from iofast.stall.stats import MeterStats, Phase, Stall
-from iofast.telemetry import Cells, Figures, LoaderInfo, Slot, Stages
+from iofast.telemetry import Cells, Figures, LoaderInfo, PhaseTotals, Slot, Stages
 
 PUBLISH_NS: Final = 20_000_000  # a page is looked at by people and monitors; writing it at every batch would be waste
 MAX_PHASES: Final = 64
@@ -98,7 +98,8 @@ class StallClock:
         times = self._times
         on_device = (0, 0) if times is None else (times.stall_ns, times.step_ns)
         figures = Figures(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
-        self.slot.write(figures, self.stages)
+        phases = self._phase_totals() if self._phases else ()
+        self.slot.write(figures, self.stages, phases, on_device=times is not None)
 
     def flush(self, epoch: int, batch: int) -> None:
         """Tell the telemetry page now."""
@@ -142,14 +143,20 @@ class StallClock:
 
     def _phase_stats(self, batches: int, step_s: float | None) -> dict[str, Phase]:
         found = {}
-        for name, cells in list(self._phases.items()):
-            entered, timed, total = cells.sums()
-            if self._times is not None and name in self._times.phases:
-                on_device, device_ns = self._times.phases[name]
-                timed, total = timed + on_device, total + device_ns
+        for name, (entered, timed, total) in self._phase_totals():
             if timed:  # not every one that was entered: the device has yet to pass it, or had no event left for it
                 seconds = total / timed * entered / max(1, batches) / 1e9
                 found[name] = Phase(seconds, seconds / step_s if step_s else None)
+        return found
+
+    def _phase_totals(self) -> list[tuple[str, PhaseTotals]]:
+        """In the order in which they were entered first."""
+        on_device = {} if self._times is None else self._times.phases
+        found = []
+        for name, cells in list(self._phases.items()):
+            entered, timed, total = cells.sums()
+            also, also_ns = on_device.get(name, (0, 0))
+            found.append((name, PhaseTotals(entered, timed + also, total + also_ns)))
         return found
 
     def _device_times(self) -> DeviceTimes | None:
@@ -177,7 +184,7 @@ class Pass:
     def __init__(self, clock: StallClock, epoch: int, times: DeviceTimes | None) -> None:
         self._clock, self._epoch, self._batch = clock, epoch, 0
         self._marks = None if times is None else Marks(times)
-        self._since = 0
+        self._since: int | None = None  # the consumer has asked for a batch that it has not got
         self._before_ns = 0  # what iter() took
         self._last: int | None = None
 
@@ -189,7 +196,7 @@ class Pass:
 
     def began(self) -> None:
         """After `waiting()`: it was iter() that took this time, and it belongs to the start of the epoch."""
-        self._before_ns = self._clock.now() - self._since
+        self._before_ns = self._waited(self._clock.now())
 
     def arrived(self) -> None:
         """The batch is there; what follows is the wait for its copy to the device."""
@@ -200,7 +207,7 @@ class Pass:
         """The batch is handed over: `images` samples, None where nobody knows."""
         clock = self._clock
         now = clock.now()
-        wait, row = now - self._since, clock.sums.mine()
+        wait, row = self._waited(now), clock.sums.mine()
         row[_BATCHES] += 1
         if images is None:
             row[_UNKNOWN] += 1
@@ -225,11 +232,19 @@ class Pass:
 
     def left(self) -> None:
         """The pass has ended: at its end, by an error, or because the consumer left. May be called in a finalizer."""
+        clock = self._clock
         if self._marks is not None:
             self._marks.left()
         if self._batch:
-            self._clock.flush(self._epoch, self._batch)
-        self._last = None
+            # a next() that brought no batch: a DataLoader ends its workers in it
+            clock.sums.mine()[_START_NS] += self._waited(clock.now())
+            clock.flush(self._epoch, self._batch)
+        self._last = self._since = None
+
+    def _waited(self, now: int) -> int:
+        """Since the consumer asked, once."""
+        since, self._since = self._since, None
+        return 0 if since is None else now - since
 
 
 class PhaseTimer:

@@ -41,7 +41,8 @@ class MeterStats:
     host_wait     share of step time that the training thread spent in next(); beside a GPU this may cost nothing
     stall         the exposed stall; on a CPU that is the host wait
     transfer      share of step time that the device waited for the copy of a batch: a part of the stall
-    epoch_start_s mean seconds from iter() to the first batch; not in `host_wait` nor `stall`
+    epoch_start_s mean seconds from iter() to the first batch, and of the next() that ends the epoch, in which a
+                  DataLoader ends its workers; not in `host_wait` nor `stall`
     phases        by the name given to `step`
     """
 

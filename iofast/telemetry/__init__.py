@@ -15,6 +15,7 @@ from iofast.telemetry.counters import StageStats as StageStats
 from iofast.telemetry.layout import Figures as Figures
 from iofast.telemetry.layout import LoaderInfo as LoaderInfo
 from iofast.telemetry.layout import LoaderReport as LoaderReport
+from iofast.telemetry.layout import PhaseTotals as PhaseTotals
 from iofast.telemetry.publish import Slot as Slot
 from iofast.telemetry.publish import close_page as close_page
 from iofast.telemetry.reading import Page as Page
@@ -30,6 +31,7 @@ __all__ = [
     "LoaderInfo",
     "Figures",
     "LoaderReport",
+    "PhaseTotals",
     "Slot",
     "close_page",
     "Page",

@@ -1,12 +1,15 @@
 """The bytes of a telemetry page: docs/format.md, section 12. Reading trusts nothing; writing is a pack and a checksum.
 
 A slot carries a checksum besides its sequence counter, because Python has no memory barriers: on a processor that
-reorders stores a reader could see an even counter before the figures that it stands for.
+reorders stores a reader could see an even counter before the figures that it stands for. A loader's phases have a slot
+of their own behind all others, so that a page of version 1 is the beginning of one of version 2.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import Struct
 from typing import Final, Literal, NamedTuple
 from zlib import crc32
@@ -14,14 +17,18 @@ from zlib import crc32
 from iofast.telemetry.counters import STAGES, Stages, StageStats
 
 MAGIC: Final = b"iofastTP"
-VERSION: Final = 1
+VERSION: Final = 2
 SLOTS: Final = 16
 SLOT_SIZE: Final = 256
 HEADER_SIZE: Final = 256
-SIZE: Final = HEADER_SIZE + SLOTS * SLOT_SIZE
+PHASES: Final = 8  # that a phase slot has room for
+PHASE_SLOT_SIZE: Final = 408
+PHASES_AT: Final = HEADER_SIZE + SLOTS * SLOT_SIZE
+SIZE: Final = PHASES_AT + SLOTS * PHASE_SLOT_SIZE
 RANK_AT: Final = 20
 
-HEADER = Struct("<8sHHHHIiI4xQQ16s")  # magic, version, three sizes, pid, rank, world size, namespace, start, boot
+# magic, version, three sizes, pid, rank, world size, phases, size of a phase slot, namespace, start, boot
+HEADER = Struct("<8sHHHHIiIHHQQ16s")
 RANK = Struct("<iI")  # rank and world size, inside of the header
 SEQUENCE = Struct("<Q")
 _CHECK = Struct("<I")
@@ -29,6 +36,8 @@ _CHECK = Struct("<I")
 _LOADER = Struct("<BBhIHHI24s")
 # failed, epoch, occupancies; ten figures; three for each stage; bytes to the device
 _FIGURES = Struct("<II4B10Q12QQ8x")
+_PHASE_HEAD = Struct("<IBB6x")  # serial, clock, how many
+_PHASE = Struct("<24sQQQ")  # name, entered, timed, nanoseconds
 
 Kind = Literal["FastLoader", "watched"]
 _KINDS: Final[tuple[Kind, ...]] = ("FastLoader", "watched")  # stored counting from 1: 0 is a slot nobody uses
@@ -59,7 +68,8 @@ class LoaderInfo:
 class Figures(NamedTuple):
     """What a loader has done: totals since it was made, but `epoch`, `batch` (in this epoch) and `updated_ns`.
 
-    A step goes from one batch handed over to the next; the first batch of an epoch counts in `epoch_start_ns` instead.
+    A step goes from one batch handed over to the next; what the first batch of an epoch and the next() that ends it
+    take counts in `epoch_start_ns` instead.
     `device_stall_ns` of `device_step_ns` were measured on the device, where there is one. `updated_ns` is
     CLOCK_MONOTONIC.
     """
@@ -76,18 +86,34 @@ class Figures(NamedTuple):
     updated_ns: int = 0
 
 
+class PhaseTotals(NamedTuple):
+    """A phase of a loader's steps so far: `entered` so often, of which `timed` took `ns` nanoseconds together.
+
+    A device's clock says some steps later how long a phase took, and of some never: then fewer are timed than entered.
+    """
+
+    entered: int
+    timed: int
+    ns: int
+
+
 @dataclass(frozen=True)
 class LoaderReport:
-    """One loader of a page. `serial` numbers the loaders of a process: another one means another loader."""
+    """One loader of a page. `serial` numbers the loaders of a process: another one means another loader.
+
+    `phases` are by name, those that were entered first; `phases_on_device`: a CUDA device's clock has timed them.
+    """
 
     serial: int
     info: LoaderInfo
     figures: Figures
     stages: dict[str, StageStats]
+    phases: dict[str, PhaseTotals] = field(default_factory=dict)
+    phases_on_device: bool = False
 
 
 class Header(NamedTuple):
-    """Whose page it is. `rank` is −1 where nobody said."""
+    """Whose page it is. `rank` is −1 where nobody said. Pages of version 1 have no phases."""
 
     pid: int
     rank: int
@@ -95,6 +121,12 @@ class Header(NamedTuple):
     start_time: int
     pid_namespace: int
     boot: bytes
+    version: int = VERSION
+
+    @property
+    def size(self) -> int:
+        """Of the whole page, in bytes."""
+        return SIZE if self.version == VERSION else PHASES_AT
 
     @property
     def place(self) -> tuple[int, bytes]:
@@ -104,19 +136,26 @@ class Header(NamedTuple):
 
 def encode_header(header: Header) -> bytes:
     """`HEADER_SIZE` bytes."""
-    pid, rank, world_size, started, namespace, boot = header
-    sizes = VERSION, HEADER_SIZE, SLOTS, SLOT_SIZE
-    return HEADER.pack(MAGIC, *sizes, pid, rank, world_size, namespace, started, boot).ljust(HEADER_SIZE, b"\0")
+    pid, rank, world_size, started, namespace, boot, version = header
+    sizes, phases = (version, HEADER_SIZE, SLOTS, SLOT_SIZE), _PHASE_SIZES[version]
+    return HEADER.pack(MAGIC, *sizes, pid, rank, world_size, *phases, namespace, started, boot).ljust(
+        HEADER_SIZE, b"\0"
+    )
 
 
 def decode_header(raw: bytes) -> Header | None:
-    """None where this is not the beginning of a page of this version."""
+    """None where this is not the beginning of a page of this version or the one before."""
     if len(raw) < HEADER.size:
         return None
-    magic, *sizes, pid, rank, world_size, namespace, started, boot = HEADER.unpack_from(raw)
-    if magic != MAGIC or sizes != [VERSION, HEADER_SIZE, SLOTS, SLOT_SIZE]:
+    magic, version, *sizes, pid, rank, world_size, phases, phase_slot, namespace, started, boot = HEADER.unpack_from(
+        raw
+    )
+    if magic != MAGIC or sizes != [HEADER_SIZE, SLOTS, SLOT_SIZE] or _PHASE_SIZES.get(version) != (phases, phase_slot):
         return None
-    return Header(pid, rank, world_size, started, namespace, boot) if pid and rank >= -1 else None
+    return Header(pid, rank, world_size, started, namespace, boot, version) if pid and rank >= -1 else None
+
+
+_PHASE_SIZES: Final = {1: (0, 0), VERSION: (PHASES, PHASE_SLOT_SIZE)}  # by version
 
 
 def encode_loader(info: LoaderInfo, serial: int) -> bytes:
@@ -132,6 +171,15 @@ def encode_loader(info: LoaderInfo, serial: int) -> bytes:
         min(info.batch_size, _U32),
         _name_bytes(info.name),
     )
+
+
+def encode_phases(serial: int, phases: Sequence[tuple[str, PhaseTotals]], on_device: bool) -> bytes:
+    """A phase slot without its sequence counter, of the first `PHASES` of `phases`. Raises struct.error."""
+    told = phases[:PHASES]
+    rows = [_PHASE.pack(_name_bytes(str(name)) or b"?", *totals) for name, totals in told]
+    body = b"".join((_PHASE_HEAD.pack(serial & _U32, on_device, len(told)), *rows))
+    body = body.ljust(PHASE_SLOT_SIZE - SEQUENCE.size - _CHECK.size, b"\0")
+    return _CHECK.pack(crc32(body)) + body
 
 
 def encode(loader: bytes, figures: Figures, stages: Stages | None) -> bytes:
@@ -160,6 +208,7 @@ _NO_OCCUPANCIES: Final = (_NO_OCCUPANCY,) * len(STAGES)
 _NO_STAGES: Final = (0,) * (3 * len(STAGES) + 1)
 
 
+@lru_cache(maxsize=256)
 def _name_bytes(name: str) -> bytes:
     """At most 24 bytes of UTF-8, cut between characters; what a terminal would obey is left out."""
     printable = "".join(character for character in name if character.isprintable())
@@ -194,6 +243,28 @@ def decode(raw: bytes, header: Header) -> LoaderReport | None:
     )
     moved, lost = (nbytes, 0, 0, to_device), (0, failed, 0, 0)  # pages tell these of one stage only
     return LoaderReport(serial, info, Figures(epoch, batch, images, *others), _stage_stats(full, stages, moved, lost))
+
+
+def decode_phases(raw: bytes, serial: int) -> tuple[dict[str, PhaseTotals], bool]:
+    """What `encode_phases` made: the phases of the loader `serial`, and whether a device has timed them; none where
+    nobody wrote any. Raises ValueError for anything else. Names that were cut to the same are added up.
+    """
+    if raw == bytes(PHASE_SLOT_SIZE - SEQUENCE.size):
+        return {}, False
+    (check,), body = _CHECK.unpack_from(raw), raw[_CHECK.size :]
+    if len(raw) != PHASE_SLOT_SIZE - SEQUENCE.size or crc32(body) != check:
+        raise ValueError("the checksum of the phases does not match")
+    whose, clock, count = _PHASE_HEAD.unpack_from(body)
+    if whose != serial or clock > 1 or count > PHASES:
+        raise ValueError("phases of another loader, an unknown clock, or too many phases")
+    found: dict[str, PhaseTotals] = {}
+    for number in range(count):
+        name, *totals = _PHASE.unpack_from(body, _PHASE_HEAD.size + number * _PHASE.size)
+        before = found.get(checked := _checked_name(name), PhaseTotals(0, 0, 0))
+        found[checked] = PhaseTotals(*map(sum, zip(before, totals, strict=True)))
+        if max(found[checked]) > _U63:
+            raise ValueError("a figure of a phase is negative")
+    return found, bool(clock)
 
 
 def _checked_name(raw: bytes) -> str:

@@ -16,12 +16,15 @@ import re
 import struct
 import threading
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from iofast.telemetry.counters import Stages
 from iofast.telemetry.folder import folders, opened, place, start_time
 from iofast.telemetry.layout import (
     HEADER_SIZE,
+    PHASE_SLOT_SIZE,
+    PHASES_AT,
     RANK,
     RANK_AT,
     SEQUENCE,
@@ -31,9 +34,11 @@ from iofast.telemetry.layout import (
     Figures,
     Header,
     LoaderInfo,
+    PhaseTotals,
     encode,
     encode_header,
     encode_loader,
+    encode_phases,
 )
 from iofast.telemetry.reading import remove_stale
 
@@ -115,7 +120,7 @@ class Slot:
         self._serial = next(_SERIALS)
         self.info = info
         self._page: _Page | None = None
-        self._at = 0
+        self._number = 0
         self._places: dict[_Page, int] = {}  # which of two threads has found the place: setdefault is one step
         self._closed = False
 
@@ -128,21 +133,33 @@ class Slot:
     def info(self, info: LoaderInfo) -> None:
         self._info, self._loader = info, encode_loader(info, self._serial)
 
-    def write(self, figures: Figures, stages: Stages | None = None) -> None:
-        """Tell what the loader has done by now. Raises nothing."""
+    def write(
+        self,
+        figures: Figures,
+        stages: Stages | None = None,
+        phases: Sequence[tuple[str, PhaseTotals]] = (),
+        *,
+        on_device: bool = False,
+    ) -> None:
+        """Tell what the loader has done by now, and the phases of its steps: the first eight, timed by a device or by
+        the host. Raises nothing.
+        """
         with contextlib.suppress(OSError, ValueError, struct.error):  # such as a figure that has no room
             page = self._page
             mapped = self._taken() if page is None or page.map is None else page.map
             if mapped is not None:
-                _store(mapped, self._at, encode(self._loader, figures, stages))
+                if phases:
+                    _store(mapped, _phases_at(self._number), encode_phases(self._serial, phases, on_device))
+                _store(mapped, _at(self._number), encode(self._loader, figures, stages))
 
     def close(self) -> None:
         """Give the place back. May be called from a finalizer, and more than once."""
         page, self._page, self._closed = self._page, None, True
         if page is not None and page.map is not None:
             with contextlib.suppress(ValueError):
-                _store(page.map, self._at, bytes(SLOT_SIZE - SEQUENCE.size))
-            page.free.append((self._at - HEADER_SIZE) // SLOT_SIZE)
+                _store(page.map, _at(self._number), bytes(SLOT_SIZE - SEQUENCE.size))
+                _store(page.map, _phases_at(self._number), bytes(PHASE_SLOT_SIZE - SEQUENCE.size))
+            page.free.append(self._number)
 
     def _taken(self) -> mmap.mmap | None:
         page = None if self._closed else _own_page()
@@ -155,11 +172,19 @@ class Slot:
         mine = self._places.setdefault(page, number)
         if mine != number:
             page.free.append(number)
-        self._at = HEADER_SIZE + mine * SLOT_SIZE
+        self._number = mine
         self._page = page  # last: from here on other threads use both
         if self.info.rank is not None:
             RANK.pack_into(page.map, RANK_AT, self.info.rank, self.info.world_size)
         return page.map
+
+
+def _at(number: int) -> int:
+    return HEADER_SIZE + number * SLOT_SIZE
+
+
+def _phases_at(number: int) -> int:
+    return PHASES_AT + number * PHASE_SLOT_SIZE
 
 
 def _store(mapped: mmap.mmap, at: int, body: bytes) -> None:
@@ -167,7 +192,7 @@ def _store(mapped: mmap.mmap, at: int, body: bytes) -> None:
     sequence |= 1  # odd also where a Ctrl-C came between the lines below
     SEQUENCE.pack_into(mapped, at, sequence)
     try:
-        mapped[at + SEQUENCE.size : at + SLOT_SIZE] = body
+        mapped[at + SEQUENCE.size : at + SEQUENCE.size + len(body)] = body
     finally:
         SEQUENCE.pack_into(mapped, at, (sequence + 1) % (1 << 64))
 

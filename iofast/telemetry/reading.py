@@ -11,20 +11,23 @@ import itertools
 import os
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iofast.telemetry.folder import NAME, Place, folders, opened, place, start_time
 from iofast.telemetry.layout import (
     HEADER_SIZE,
+    PHASE_SLOT_SIZE,
+    PHASES_AT,
     SEQUENCE,
-    SIZE,
     SLOT_SIZE,
     SLOTS,
+    VERSION,
     Header,
     LoaderReport,
     decode,
     decode_header,
+    decode_phases,
 )
 
 _PATIENCE_S = 0.05  # for a whole page: a writing thread that has lost the GIL gets it back within 5 ms
@@ -49,7 +52,7 @@ class Page:
 
 
 def read_page(path: Path | str) -> Page | None:
-    """The page at `path`; None where there is none, of another version, or of a process that is not running here."""
+    """The page at `path`; None where there is none, of an unknown version, or of a process that is not running here."""
     try:
         here = place()
         return _read(Path(path), os.open(path, _FLAGS), here)
@@ -104,9 +107,10 @@ def _names(folder: int) -> list[str]:
 def _header(descriptor: int) -> Header | None:
     """Of a regular file of this user (or of anyone, for root) with the size of a page. Raises OSError."""
     found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_size != SIZE or os.geteuid() not in (0, found.st_uid):
+    if not stat.S_ISREG(found.st_mode) or os.geteuid() not in (0, found.st_uid):
         return None
-    return decode_header(os.pread(descriptor, HEADER_SIZE, 0))
+    header = decode_header(os.pread(descriptor, HEADER_SIZE, 0))
+    return header if header is not None and header.size == found.st_size else None
 
 
 def _read(path: Path, descriptor: int, here: Place) -> Page | None:
@@ -118,7 +122,7 @@ def _read(path: Path, descriptor: int, here: Place) -> Page | None:
         loaders, unreadable, end = [], 0, time.monotonic() + _PATIENCE_S
         for number in range(SLOTS):
             try:
-                report = _slot(descriptor, HEADER_SIZE + number * SLOT_SIZE, header, end)
+                report = _loader(descriptor, number, header, end)
             except ValueError:
                 unreadable += 1
             else:
@@ -130,18 +134,28 @@ def _read(path: Path, descriptor: int, here: Place) -> Page | None:
     return Page(path, header.pid, header.start_time, rank, header.world_size, tuple(loaders), unreadable)
 
 
-def _slot(descriptor: int, at: int, header: Header, end: float) -> LoaderReport | None:
+def _loader(descriptor: int, number: int, header: Header, end: float) -> LoaderReport | None:
     """A slot's loader; None where nobody uses it. Raises ValueError where there is no whole one until `end`."""
     while True:
-        raw = os.pread(descriptor, SLOT_SIZE, at)
-        if len(raw) != SLOT_SIZE:
-            raise ValueError("the page was cut")
-        (sequence,) = SEQUENCE.unpack_from(raw)
         try:
-            if sequence % 2 or os.pread(descriptor, SEQUENCE.size, at) != raw[: SEQUENCE.size]:
-                raise ValueError("the slot is being written")
-            return decode(raw[SEQUENCE.size :], header)
+            report = decode(_slot(descriptor, HEADER_SIZE + number * SLOT_SIZE, SLOT_SIZE), header)
+            if report is None or header.version < VERSION:
+                return report
+            raw = _slot(descriptor, PHASES_AT + number * PHASE_SLOT_SIZE, PHASE_SLOT_SIZE)
+            phases, on_device = decode_phases(raw, report.serial)
+            return replace(report, phases=phases, phases_on_device=on_device)
         except ValueError:
             if time.monotonic() >= end:
                 raise
         time.sleep(100e-6)
+
+
+def _slot(descriptor: int, at: int, size: int) -> bytes:
+    """The `size` bytes at `at` without their sequence counter. Raises ValueError where they are being written."""
+    raw = os.pread(descriptor, size, at)
+    if len(raw) != size:
+        raise ValueError("the page was cut")
+    (sequence,) = SEQUENCE.unpack_from(raw)
+    if sequence % 2 or os.pread(descriptor, SEQUENCE.size, at) != raw[: SEQUENCE.size]:
+        raise ValueError("the slot is being written")
+    return raw[SEQUENCE.size :]

@@ -11,10 +11,11 @@ from typing import Final
 
 from iofast.monitor.probe.states import PROC
 from iofast.monitor.snapshot import Job, LoaderFigures
-from iofast.telemetry import Figures, LoaderReport, Page, StageStats, pages, read_page
+from iofast.telemetry import Figures, LoaderReport, Page, PhaseTotals, StageStats, pages, read_page
 
 _SEARCH_S: Final = 2.0  # between looks for a page that was not there
 _NOTHING: Final = StageStats()
+_NO_PHASE: Final = PhaseTotals(0, 0, 0)
 
 
 class PagesProbe:
@@ -84,7 +85,8 @@ class PagesProbe:
             elif _fell(before.figures, report.figures):  # an exec made another loader of the same number
                 before = report
             figures[serial] = difference(before, report)
-        self._seen = reports
+        # one that could not be read this time is not made anew when it can be again
+        self._seen = reports if page is None or not page.unreadable else self._seen | reports
         advanced = frozenset(serial for serial, each in figures.items() if each.batches)
         if advanced:
             self._last_live = advanced
@@ -116,8 +118,8 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
         wait_s=max(0, figures.wait_ns - then.wait_ns) / 1e9,
         exposed_s=max(0, figures.device_stall_ns - then.device_stall_ns) / 1e9 if device_ns else None,
         transfer_s=stages.get("transfer") if on_device else None,
-        phases={},
-        phases_on_device=False,
+        phases=_phases(before, now),
+        phases_on_device=now.phases_on_device,
         stages=stages,
         failed=max(0, sum(_failed(now)) - sum(_failed(before))),
         live=True,
@@ -137,6 +139,23 @@ def _first_batches(then: Figures, now: Figures) -> int:
         return now.epoch - then.epoch
     # the same number again, or a smaller one: a loader whose epoch is set by its user
     return int(now.epoch < then.epoch or now.batch < then.batch)
+
+
+def _phases(before: LoaderReport, now: LoaderReport) -> dict[str, float]:
+    """Seconds by name of the phases that were entered since.
+
+    A device tells times some steps later: how often a phase was entered counts, and how long it took where it was timed
+    since, or on average until now.
+    """
+    found = {}
+    for name, totals in now.phases.items():
+        then = before.phases.get(name, _NO_PHASE)
+        entered, timed, ns = (value - value_then for value, value_then in zip(totals, then, strict=True))
+        if timed <= 0 or ns < 0:
+            timed, ns = totals.timed, totals.ns
+        if entered > 0 and timed:
+            found[name] = entered * ns / timed / 1e9
+    return found
 
 
 def _stage(before: StageStats, now: StageStats) -> float:

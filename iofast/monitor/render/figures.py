@@ -54,6 +54,15 @@ def busiest(snapshot: Snapshot) -> LoaderFigures | None:
     return max(active, key=lambda loader: loader.batches, default=None)
 
 
+def step_phases(snapshot: Snapshot) -> dict[str, float]:
+    """Shares of a step by name of `meter.step` in this interval, the largest first; {} where nobody says them."""
+    loader = busiest(snapshot)
+    if loader is None or not loader.step_s:
+        return {}
+    shares = {name: seconds / (loader.step_s * loader.batches) for name, seconds in loader.phases.items()}
+    return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
+
+
 def _mean(values: list[float | None] | list[float]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -1,7 +1,7 @@
 """What the live screen shows, as lines that fit: a function of what was found and of the terminal's size.
 
-Parts get rows in the order of their worth: the verdict always, then timelines, the best advice, evidence, phases,
-notes, then more of each. So 60×20 has what matters, and a large terminal has all of it.
+Parts get rows in the order of their worth: the verdict always, then timelines, the best advice, evidence, phases of a
+step and of the training, notes, then more of each. So 60×20 has what matters, and a large terminal has all of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_ADVICE = 5
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TITLE = 10  # columns of a part's title
 _GAP = Text("")
-_ORDER = ("job", "verdict", "timelines", "gpus", "advice", "evidence", "phases", "notes")
+_ORDER = ("job", "verdict", "timelines", "gpus", "advice", "evidence", "step", "phases", "notes")
 
 
 def drawn(
@@ -86,6 +86,7 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
         ("job", job[:1]),
         ("evidence", evidence[:2]),
         ("verdict", verdict),
+        ("step", _part("step", [step] if (step := wording.step(moment.snapshot)) else [], width, "")),
         ("phases", phases),
         ("notes", notes[:1]),
         *((name, None) for name in ("verdict", "timelines", "advice", "evidence")),  # a blank line before it

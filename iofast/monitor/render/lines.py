@@ -70,6 +70,8 @@ def paragraphs(moment: Moment) -> list[str]:
         lines += [f"       {plain(advice.change)}"] if advice.change else []
     if phases := wording.phases(verdict):
         lines += ["", f"  phases: {phases}"]
+    if step := wording.step(snapshot):
+        lines += ["", f"  a step in the last {snapshot.seconds:.3g} s: {step}"]
     lines += [f"  note: {plain(note)}" for note in snapshot.notes]
     return lines
 

@@ -11,7 +11,7 @@ from iofast.errors import TargetError
 from iofast.monitor.findings import Verdict
 from iofast.monitor.render import chart, wording
 from iofast.monitor.render.escape import page
-from iofast.monitor.render.figures import NAMES, own_devices
+from iofast.monitor.render.figures import NAMES, busiest, own_devices, step_phases
 from iofast.monitor.render.history import History, Span
 from iofast.monitor.render.moment import Moment, Silent
 from iofast.monitor.render.style import CSS
@@ -69,6 +69,7 @@ def _job(moment: Moment) -> str:
         _verdict(moment.verdict, history),
         _advice(moment.verdict),
         _evidence(moment.verdict),
+        _step(moment),
         _timelines(moment),
         _spans(history),
         _devices(moment),
@@ -111,6 +112,19 @@ def _advice(verdict: Verdict) -> str:
 def _evidence(verdict: Verdict) -> str:
     rows = "".join(f"<tr><td>{page(evidence.text)}</td></tr>" for evidence in verdict.evidence)
     return f"<h2>What the verdict rests on</h2><table>{rows}</table>" if rows else ""
+
+
+def _step(moment: Moment) -> str:
+    loader, rows = busiest(moment.snapshot), ""
+    if loader is None or not (shares := step_phases(moment.snapshot)):
+        return ""
+    for name, share in shares.items():
+        ms = 1e3 * loader.phases[name] / loader.batches
+        cells = f'<td class="number">{ms:.3g} ms</td><td class="number">{wording.percent(share)}</td>'
+        rows += f"<tr><td>{page(name)}</td>{cells}</tr>"
+    clock = "by the device's clock" if loader.phases_on_device else "by the host's clock"
+    head = f"<tr><th>{page(clock)}</th><th>per batch</th><th>of a step</th></tr>"
+    return f"<h2>Phases of a step, in the last interval</h2><table>{head}{rows}</table>"
 
 
 def _timelines(moment: Moment) -> str:

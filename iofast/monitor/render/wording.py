@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from iofast.monitor.findings import Advice, Bound, Cause, Phase, Severity, Stall, Verdict
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.figures import figures
+from iofast.monitor.render.figures import figures, step_phases
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.snapshot import Job, SystemFigures, Tier
+from iofast.monitor.snapshot import Job, Snapshot, SystemFigures, Tier
 
 MEANING = {
     Bound.INPUT: "The device waits for batches.",
@@ -116,6 +116,11 @@ def phases(verdict: Verdict) -> str:
     )
 
 
+def step(snapshot: Snapshot) -> str:
+    """The phases of a step that the program names, with their shares; "" where it names none."""
+    return "  ".join(f"{plain(phase)} {percent(share)}" for phase, share in step_phases(snapshot).items())
+
+
 def name(job: Job, longest: int = 60) -> str:
     """A job in a few words: pid, rank, command."""
     several = job.rank is not None and job.world_size != 1
@@ -170,6 +175,8 @@ def summary(moment: Moment) -> str:
         parts.append(plain(verdict.reason))
     if verdict.advice:
         parts.append(plain(verdict.advice[0].change or verdict.advice[0].text))
+    elif told := [evidence.text for evidence in verdict.evidence if evidence.name == "step_phases"]:
+        parts.append(plain(told[0]))
     return " · ".join(parts)
 
 

@@ -1,0 +1,117 @@
+"""Phases of a step that the program names: in the verdict's evidence, and in every view."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from monitor_moments import HOSTILE, moment, starved
+from monitor_moments import busy as compute_bound
+from monitor_snapshots import LOADER, snapshot, stacks, training
+from test_monitor_views import shows
+
+from iofast.monitor.findings import Bound, Evidence, Verdict
+from iofast.monitor.render import wording
+from iofast.monitor.render.json_view import to_json
+from iofast.monitor.render.layout import drawn
+from iofast.monitor.render.lines import paragraphs
+from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.report import html
+from iofast.monitor.snapshot import Doing, Frame, LoaderFigures
+from iofast.monitor.training import Training
+from iofast.monitor.verdict import classify
+
+# 10 steps of 0.1 s in each interval
+TRAIN = replace(LOADER, steps=10, phases={"backward": 0.33, "forward": 0.61, "loss": 0.003, "optimizer": 0.04})
+ON_DEVICE = replace(TRAIN, device="cuda:0", phases_on_device=True)
+BUSY = {Doing.FUTEX: 0.95, Doing.RUNNING: 0.05}
+HOST = {Doing.RUNNING: 0.9, Doing.FUTEX: 0.1}
+STACKS = {
+    Bound.SYNC: stacks({Frame.SYNC: 0.5, Frame.FORWARD: 0.5}),
+    Bound.LAUNCH: stacks({Frame.FORWARD: 0.9, Frame.SYNC: 0.1}),
+}
+
+
+def told(verdict: Verdict) -> list[Evidence]:
+    return [evidence for evidence in verdict.evidence if evidence.name == "step_phases"]
+
+
+@pytest.mark.parametrize("bound", [Bound.COMPUTE, Bound.SYNC, Bound.LAUNCH])
+def test_a_verdict_says_in_which_phases_the_time_goes(bound: Bound) -> None:
+    idle, doing = (0.02, BUSY) if bound is Bound.COMPUTE else (0.5, HOST)
+    known = replace(ON_DEVICE, exposed_s=0.0)
+    verdict = classify(training(doing=doing, idle=idle, loaders=(known,), stacks=STACKS.get(bound)))
+    assert verdict.bound is bound
+    (evidence,) = told(verdict)
+    assert evidence.value == pytest.approx(0.61)
+    assert evidence.text == (
+        "forward takes 61% of a step, backward 33%, optimizer 4% (by the device's clock)"  # nobody asks for 0.3%
+    )
+
+
+def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
+    without = training(doing=BUSY, idle=0.02, loaders=(replace(LOADER, steps=10),))
+    assert told(classify(without)) == []
+    late = replace(TRAIN, wait_s=0.5)
+    input_bound = classify(training(doing={Doing.QUEUE: 0.5, Doing.RUNNING: 0.5}, idle=None, loaders=(late,)))
+    assert input_bound.bound is Bound.INPUT
+    assert told(input_bound) == []
+    before_a_step = replace(TRAIN, step_s=None, steps=0)
+    assert Training([snapshot(loaders=(before_a_step,))]).step_phases() == ({}, False)
+    assert Training([]).step_phases() == ({}, False)
+
+
+def test_shares_are_of_all_intervals_and_of_the_loader_that_trains() -> None:
+    slow = replace(TRAIN, step_s=0.2, batches=5, steps=5, phases={"forward": 0.2})
+    other = replace(LOADER, name="validation", batches=2, steps=2, phases={"metric": 0.2})
+    found = Training([snapshot(loaders=(TRAIN, other)), snapshot(loaders=(other, slow))]).step_phases()
+    expected = {"forward": 0.405, "backward": 0.165, "optimizer": 0.02, "loss": 0.0015}
+    assert found == ({name: pytest.approx(share) for name, share in expected.items()}, False)
+    assert list(found[0]) == list(expected)
+
+
+def shown(loader: LoaderFigures, verdict: Verdict | None = None) -> Moment:
+    return moment(5, last=verdict or compute_bound(), loaders=(loader,), notes=())
+
+
+def test_every_view_shows_them() -> None:
+    now = shown(ON_DEVICE)
+    text = "forward 61%  backward 33%  optimizer 4%  loss 0%"
+    assert f"  a step in the last 1 s: {text}" in paragraphs(now)
+    for size in ((80, 24), (120, 40)):
+        assert any(line.plain.startswith(f"step       {text}") for line in drawn([now], 0, size)), size
+    page = html([now], datetime(2026, 11, 21, tzinfo=UTC))
+    assert '<td>forward</td><td class="number">61 ms</td><td class="number">61%</td>' in page
+    assert "by the device&#x27;s clock" in page
+    (loader,) = to_json(now.snapshot, now.verdict)["loaders"]
+    assert (loader["phases"], loader["phases_on_device"]) == (ON_DEVICE.phases, True)
+    evidence = Evidence("step_phases", 0.61, "forward takes 61% of a step")
+    judged = replace(compute_bound(), evidence=(evidence,))
+    assert wording.summary(shown(ON_DEVICE, judged)).endswith(" · forward takes 61% of a step")
+
+
+def test_views_without_phases_do_not_speak_of_them() -> None:
+    now = shown(LOADER)
+    assert not any("a step in" in line for line in paragraphs(now))
+    assert not any(line.plain.startswith("step ") for line in drawn([now], 0, (120, 40)))
+    assert "Phases of a step" not in html([now], datetime(2026, 11, 21, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names(name: str) -> None:
+    loader = replace(TRAIN, phases={name: 0.9})
+    verdict = classify(training(doing=BUSY, idle=0.02, loaders=(loader,)))
+    assert len(told(verdict)) == 1
+    now = shown(loader, verdict)
+    assert all(shows(line) for line in (*paragraphs(now), wording.summary(now), wording.step(now.snapshot)))
+    assert all(shows(line.plain) for line in drawn([now], 0, (80, 24)))
+    page = html([now], datetime(2026, 11, 21, tzinfo=UTC))
+    assert "<script" not in page
+    assert "<img" not in page
+
+
+def test_a_small_terminal_keeps_what_matters() -> None:
+    text = "\n".join(line.plain for line in drawn([shown(TRAIN, starved())], 0, (60, 20)))
+    assert "INPUT-BOUND" in text
+    assert "num_workers=4" in text
