@@ -139,7 +139,7 @@ def test_before_hopper_there_is_no_gpm_and_bytes_come_from_the_counter(play: Pla
     time.sleep(0.15)
     figures = only(probe, 0.5)
     assert (figures.sm_active, figures.tensor_active, figures.dram_active) == (None, None, None)
-    assert figures.pcie_rx_bytes == pytest.approx(2.5e9, rel=0.02)
+    assert figures.pcie_rx_bytes == pytest.approx(2.5e9, rel=0.25)
     assert only(probe, 0.5).pcie_rx_bytes == figures.pcie_rx_bytes, "asked again at once, it says the same"
     assert probe.notes == ("GPU 0: no SM, tensor and DRAM activity: NVML has them from Hopper on",)
 
@@ -151,7 +151,7 @@ def test_a_counter_of_32_bits(play: Play, link: str, known: bool) -> None:
     time.sleep(0.15)
     moved = only(probe).pcie_rx_bytes
     assert ("PCIe bytes" in probe.note) is not known
-    assert moved == (pytest.approx(2e8, rel=0.02) if known else None)
+    assert moved == (pytest.approx(2e8, rel=0.25) if known else None)
 
 
 def test_the_counter_stands_in_until_gpm_has_two_samples(play: Play) -> None:

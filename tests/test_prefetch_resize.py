@@ -227,7 +227,7 @@ def test_times() -> None:
     for earlier, later in zip(seen, [*seen[1:], last], strict=True):
         difference = later - earlier
         for name in ("wall_s", "wait_s", "work_s", "idle_s", "cpu_s", "made"):
-            assert getattr(difference, name) >= 0
+            assert getattr(difference, name) > -1e-4, "three clocks are read one after the other"
     assert 0.096 <= last.cpu_s <= last.work_s + 0.002
     assert last.work_s + last.idle_s <= last.wall_s
     assert 0.01 < last.wait_s < last.wall_s

@@ -58,7 +58,7 @@ def test_the_true_stall_is_where_the_device_idles_in_next(tmp_path: Path) -> Non
     assert truth.read(tmp_path, until=150).stall == pytest.approx(10 / 50)
 
 
-BUSY = 0.1  # of the processors, used by other tests: then looks are rare, and no verdict is as right as a true one
+BUSY = 0.1  # of the processors, used by other tests: then looks are rare, and a fast loader may truly be late
 
 
 @pytest.mark.parametrize("spin", [False, True])
@@ -132,11 +132,11 @@ def test_two_programs_are_judged(tmp_path: Path) -> None:
         busy = threads.submit(place.run, find("tune", "compute-step"), inside=True)
         runs = starved.result(), busy.result()
     outside, inside = (score(run, replace(SHORT, min_seconds=5.0)) for run in runs)
-    for one in (outside, inside):
-        assert one.right or (one.abstained and one.run.others > BUSY), (one.run.others, one.verdict)
-    if outside.run.others <= BUSY:
+    if max(outside.run.others, inside.run.others) <= BUSY:
+        assert outside.right, outside.verdict
         assert outside.cause_right, outside.verdict
         assert outside.error is not None
         assert outside.error < 0.15, "a short look: containment is the whole suite's to show"
+        assert inside.right, inside.verdict
     assert inside.error is not None
     assert inside.error < 0.03
