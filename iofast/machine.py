@@ -77,8 +77,8 @@ def local_ranks() -> int:
 
 def cpu_quota() -> float | None:
     """Cores' worth of time the tightest control group grants; None = no limit."""
-    limits = [_quota(group / "cpu.max") for group in _groups("")]
-    limits += [_quota_v1(group) for group in _groups("cpu")]
+    limits = [quota_v2(group) for group in _groups("")]
+    limits += [quota_v1(group) for group in _groups("cpu")]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -86,7 +86,7 @@ def memory_limit() -> int | None:
     """Bytes the tightest control group grants; None = no limit."""
     files = [group / "memory.max" for group in _groups("")]
     files += [group / "memory.limit_in_bytes" for group in _groups("memory")]
-    limits = (_number(path) for path in files)
+    limits = (number(path) for path in files)
     return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
 
@@ -98,7 +98,7 @@ def free_memory() -> int:
     pairs = [(group / "memory.max", group / "memory.current") for group in _groups("")]
     pairs += [(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes") for group in _groups("memory")]
     for limit_file, usage_file in pairs:
-        limit, usage = _number(limit_file), _number(usage_file)
+        limit, usage = number(limit_file), number(usage_file)
         if limit is not None and usage is not None and limit < _NO_LIMIT:
             free = min(free, max(0, limit - usage))
     return free
@@ -226,20 +226,23 @@ def _groups(controller: str) -> Iterator[Path]:
         yield mount
 
 
-def _quota(path: Path) -> float | None:
+def quota_v2(group: Path) -> float | None:
+    """Cores that a control group of version 2 may use; None without a limit."""
     try:
-        quota, period = path.read_text().split()
+        quota, period = (group / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None
 
 
-def _quota_v1(group: Path) -> float | None:
-    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+def quota_v1(group: Path) -> float | None:
+    """The same of version 1."""
+    quota, period = number(group / "cpu.cfs_quota_us"), number(group / "cpu.cfs_period_us")
     return quota / period if quota and period and quota > 0 else None
 
 
-def _number(path: Path) -> int | None:
+def number(path: Path) -> int | None:
+    """The whole number in a file; None where there is none."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

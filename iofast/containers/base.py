@@ -51,12 +51,31 @@ class Located(NamedTuple):
         """The same columns of some of the rows."""
         return Located._make(None if column is None else column[rows] for column in self)
 
+    def payloads(
+        self, rows: slice, fds: NDArray[np.int32], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
+    ) -> Payloads:
+        """Some rows as the kernel reads them, their bytes at these places."""
+        raw = strips = None
+        if self.kind[rows].any():
+            raw = np.stack((self.kind[rows], self.width[rows], self.height[rows]), 1, dtype=np.int32)
+            strips = None if self.strips is None else self.strips[rows]
+        crcs = None if self.crc is None else self.crc[rows]
+        return Payloads(fds, offsets, lengths, crcs, self.orientation[rows], raw, strips)
+
     def nowhere(self) -> Located:
         """The same records without a payload, as those that lack a field: `file` is `ABSENT`, all else is 0."""
         nothing = np.zeros(len(self.indices), np.uint64)
         file, kind = np.full(len(nothing), ABSENT, np.uint32), np.zeros(len(nothing), np.uint8)
         crc = None if self.crc is None else np.zeros(len(nothing), np.uint32)  # of no bytes
         return self._replace(file=file, offset=nothing, length=nothing, kind=kind, crc=crc)
+
+
+def dense(indices: NDArray[np.int64], count: int, where: str, what: str = "records") -> NDArray[np.int64]:
+    """Indices as one row in memory. Raises `IndexError` where one is not from 0 to `count` - 1."""
+    indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
+    if indices.size and not 0 <= indices.min() <= indices.max() < count:
+        raise IndexError(f"{where}: indices {indices.min()} to {indices.max()} of {count} {what}")
+    return indices
 
 
 class Payloads(NamedTuple):

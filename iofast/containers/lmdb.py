@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator
 from functools import partial
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +22,8 @@ from iofast.containers.index import ABSENT, IndexView, Rows, Stamp, raw_fields
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import MANIFEST_KEY, LmdbWriter, index_key
 from iofast.containers.manifest import Manifest
-from iofast.containers.rows import columns, field_numbers
-from iofast.containers.values import damaged, read_values
+from iofast.containers.rows import columns, field_numbers, misplaced
+from iofast.containers.values import read_values, read_view
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.record import Record, format_key
 
@@ -61,7 +60,7 @@ class LmdbReader(Reader):
         located = columns(indices, self.manifest.fields, rows, number)
         if opened.moved:
             _look_up(opened.tree, self._keys(rows, number), located.offset, located.length)
-        opened.check_places(rows, located.file, located.offset, located.length)
+        opened.check_places(located)
         return located
 
     @contextlib.contextmanager
@@ -73,26 +72,16 @@ class LmdbReader(Reader):
         """
         opened = self._opened or self._open()  # held by this frame, so `close` in another thread cannot pull it away
         rows = slice(start, stop)
-        crcs = None if located.crc is None else located.crc[rows]
         offsets, lengths = located.offset[rows], located.length[rows]
-        fds = np.full(len(offsets), opened.data.fd, np.int32)
-        raw = strips = None
-        if located.kind[rows].any():
-            raw = np.stack((located.kind[rows], located.width[rows], located.height[rows]), 1, dtype=np.int32)
-            strips = None if located.strips is None else located.strips[rows]
-        yield Payloads(fds, offsets, lengths, crcs, located.orientation[rows], raw, strips)
+        yield located.payloads(rows, np.full(len(offsets), opened.data.fd, np.int32), offsets, lengths)
 
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload, by `pread`, its CRC32C checked; see `Reader.view`."""
-        located = self.locate(np.array([index]), field)
-        if located.file[0] == ABSENT:
-            raise KeyError(f"{self.name(index)} has no {'image' if field is None else f'field {field!r}'}")
-        start, length = int(located.offset[0]), int(located.length[0])
-        payload = self._open().data[start : start + length]
-        assert located.crc is not None
-        if google_crc32c.value(payload) != located.crc[0]:
-            raise damaged(self.name(index), field, start)
-        return memoryview(payload)
+
+        def read(_: int, start: int, length: int) -> bytes:
+            return self._open().data[start : start + length]
+
+        return read_view(self, index, field, read)
 
     def values(
         self,
@@ -173,18 +162,12 @@ class _Opened:
         """The two meta pages, at offsets 0 and `second`, as they are now."""
         return self.data[:META_END], self.data[second : second + META_END]
 
-    def check_places(
-        self, rows: Rows, file: NDArray[np.uint32], offset: NDArray[np.uint64], length: NDArray[np.uint64]
-    ) -> None:
-        """Refuse places outside the file; absent fields count as zero bytes at its start."""
-        size = np.uint64(len(self.data))
-        wrong = (offset > size) | (length > size - offset) | ((file != 0) & (file != ABSENT))
-        wrong |= (file == ABSENT) & ((offset != 0) | (length != 0))
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            place = f"file {file[i]}, offset {offset[i]}, {length[i]} bytes"
+    def check_places(self, located: Located) -> None:
+        """Refuse places outside the file."""
+        if (found := misplaced(located, np.array([len(self.data)], np.uint64))) is not None:
+            position, place = found
             raise ContainerError(
-                f"{self.path}: the index puts a payload of position {rows['position'][i]} outside the file: {place}"
+                f"{self.path}: the index puts a payload of position {position} outside the file: {place}"
             )
 
     def _read_manifest(self) -> Manifest:

@@ -8,14 +8,13 @@ from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Failures, Located, Payloads, Reader
 from iofast.containers.file_bytes import FileBytes, read_at
 from iofast.containers.index import ABSENT
-from iofast.containers.values import damaged, read_values
+from iofast.containers.values import read_values, read_view
 from iofast.errors import ContainerError
 from iofast.record import Record
 
@@ -88,12 +87,7 @@ class OpenFiles:
                 data = b"" if file[row] == ABSENT else self.read(int(file[row]), int(offsets[row]), int(lengths[row]))
                 buffers.append(np.frombuffer(data or b"\0", np.uint8))
                 offsets[row], lengths[row] = buffers[-1].ctypes.data, len(data)
-        raw = strips = None
-        if located.kind[rows].any():
-            raw = np.stack((located.kind[rows], located.width[rows], located.height[rows]), 1, dtype=np.int32)
-            strips = None if located.strips is None else located.strips[rows]
-        crcs = None if located.crc is None else located.crc[rows]
-        yield Payloads(fds, offsets, lengths, crcs, located.orientation[rows], raw, strips)
+        yield located.payloads(rows, fds, offsets, lengths)
 
     def _permit(self) -> int | None:
         """The right to one more descriptor; the file that was not used for longest makes room."""
@@ -148,17 +142,7 @@ class FilesReader(Reader):
 
     def view(self, index: int, field: str | None = None) -> memoryview:
         """The payload, by `pread`, its CRC32C checked where there is one; see `Reader.view`."""
-        located = self.locate(np.array([index]), field)
-        if located.file[0] == ABSENT:
-            raise KeyError(f"{self.name(index)} has no {'image' if field is None else f'field {field!r}'}")
-        start, length = int(located.offset[0]), int(located.length[0])
-        payload = self._files().read(int(located.file[0]), start, length)
-        if len(payload) < length:
-            path = self._files().paths[int(located.file[0])]
-            raise ContainerError(f"{path} was cut off: {len(payload)} of {length} bytes at offset {start}")
-        if located.crc is not None and google_crc32c.value(payload) != located.crc[0]:
-            raise damaged(self.name(index), field, start)
-        return memoryview(payload)
+        return read_view(self, index, field, self._read)
 
     def values(
         self,
@@ -187,3 +171,10 @@ class FilesReader(Reader):
     def record(self, index: int) -> Record:
         """One record whole, every payload checked where there are checksums."""
         return Record(self._key(index), {name: bytes(self.view(index, name)) for name in self._there(index)})
+
+    def _read(self, file: int, start: int, length: int) -> bytes:
+        payload = self._files().read(file, start, length)
+        if len(payload) < length:
+            path = self._files().paths[file]
+            raise ContainerError(f"{path} was cut off: {len(payload)} of {length} bytes at offset {start}")
+        return payload

@@ -82,7 +82,7 @@ class Target:
             _plain(name)
         try:
             for name in staged:
-                _sync(self.stage(name))
+                sync(self.stage(name))
             self._write_marker(marker)
             self._rename(marker)
         except OSError as error:
@@ -176,9 +176,9 @@ class Target:
     def _write_marker(self, marker: dict[str, list[str]]) -> None:
         draft = self.partial / (MARKER + ".draft")
         draft.write_text(json.dumps(marker, sort_keys=True))
-        _sync(draft)
+        sync(draft)
         draft.rename(self.partial / MARKER)
-        _sync(self.partial)
+        sync(self.partial)
 
     def _rename(self, marker: dict[str, list[str]]) -> None:
         staged = dict(zip(marker["names"], marker["staged"], strict=True))
@@ -192,7 +192,7 @@ class Target:
                 os.rename(self.stage(staged[name]), self.path.parent / name)
             except FileNotFoundError:  # renamed before the interruption
                 os.stat(self.path.parent / name)
-        _sync(self.path.parent)
+        sync(self.path.parent)
 
 
 def require_free(path: str | os.PathLike[str], needed: int) -> None:
@@ -213,7 +213,7 @@ def _plain(name: str) -> str:
     return name
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Make a file, or a folder's list of names, durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

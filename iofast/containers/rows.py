@@ -46,6 +46,24 @@ def columns(indices: NDArray[np.int64], fields: tuple[str, ...], rows: Rows, num
     )
 
 
+def misplaced(located: Located, sizes: NDArray[np.uint64]) -> tuple[int, str] | None:
+    """Position and place of a payload outside of files of these sizes in bytes (uint64, (N,)); None where none is.
+
+    Absent fields count as zero bytes at the start of the first file.
+    """
+    absent = located.file == ABSENT
+    file = np.where(absent, 0, located.file)
+    wrong = file >= len(sizes)
+    size = sizes[np.where(wrong, 0, file)]
+    wrong |= (located.offset > size) | (located.length > size - np.minimum(located.offset, size))
+    wrong |= absent & ((located.offset != 0) | (located.length != 0))
+    if not wrong.any():
+        return None
+    i = int(np.argmax(wrong))
+    place = f"file {located.file[i]}, offset {located.offset[i]}, {located.length[i]} bytes"
+    return int(located.position[i]), place
+
+
 def _kinds(fields: tuple[str, ...]) -> NDArray[np.uint8]:
     """The `Located.kind` of each field."""
     return np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)

@@ -56,12 +56,3 @@ def write(fd: int, pieces: Sequence[bytes], offset: int | None) -> None:
                 more = os.write(fd, rest) if offset is None else os.pwrite(fd, rest, offset + done)
                 rest, done = rest[more:], done + more
         offset = None if offset is None else offset + total
-
-
-def sync(path: Path) -> None:
-    """Make a file durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -14,7 +14,7 @@ from iofast.containers.base import Located
 from iofast.containers.index import ABSENT, IndexView, Stamp, raw_fields
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
-from iofast.containers.rows import columns, field_numbers
+from iofast.containers.rows import columns, field_numbers, misplaced
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, check_finished, open_index, read_manifest
 from iofast.errors import ContainerError
 from iofast.record import format_key
@@ -123,17 +123,9 @@ class _Opened:
         self._path = path
 
     def check_places(self, located: Located) -> None:
-        """Refuse places outside the shards; absent fields count as zero bytes at the start of the first."""
-        absent = located.file == ABSENT
-        file = np.where(absent, 0, located.file)
-        wrong = file >= len(self._sizes)
-        size = self._sizes[np.where(wrong, 0, file)]
-        wrong |= (located.offset > size) | (located.length > size - np.minimum(located.offset, size))
-        wrong |= absent & ((located.offset != 0) | (located.length != 0))
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            place = f"file {located.file[i]}, offset {located.offset[i]}, {located.length[i]} bytes"
-            position = located.position[i]
+        """Refuse places outside the shards."""
+        if (found := misplaced(located, self._sizes)) is not None:
+            position, place = found
             raise ContainerError(f"{self._path}: the index puts a payload of position {position} outside: {place}")
 
 

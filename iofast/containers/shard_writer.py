@@ -20,7 +20,8 @@ from iofast.containers import shard_journal
 from iofast.containers.base import Description, Writer
 from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, raw_fields, row_struct
 from iofast.containers.manifest import Manifest, Shard
-from iofast.containers.shard_files import OpenShard, StagedShards, sync, write
+from iofast.containers.publish import sync
+from iofast.containers.shard_files import OpenShard, StagedShards, write
 from iofast.containers.shard_journal import Placed
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, stem_of, write_index
 from iofast.containers.spool import Spool, Stored

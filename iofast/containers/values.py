@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import google_crc32c
 import numpy as np
@@ -39,14 +40,21 @@ def read_values(
     return values
 
 
+def read_view(reader: Reader, index: int, field: str | None, read: Callable[[int, int, int], bytes]) -> memoryview:
+    """What `Reader.view` gives: what `read(file, offset, length)` returns, compared with its checksum if it has one."""
+    located = reader.locate(np.array([index]), field)
+    if located.file[0] == ABSENT:
+        raise KeyError(f"{reader.name(index)} has no {'image' if field is None else f'field {field!r}'}")
+    start = int(located.offset[0])
+    payload = read(int(located.file[0]), start, int(located.length[0]))
+    if located.crc is not None and google_crc32c.value(payload) != located.crc[0]:
+        raise _at(reader.name(index), field, start, ContainerError("is damaged: its CRC32C differs"))
+    return memoryview(payload)
+
+
 def _read(fd: int, offset: int, length: int) -> bytes:
     """What `Payloads` says: bytes of a file, or at an address."""
     return ctypes.string_at(offset, length) if fd == -1 else read_at(fd, offset, length)
-
-
-def damaged(name: str, field: str | None, offset: int) -> ContainerError:
-    """The error for a payload that its checksum contradicts."""
-    return _at(name, field, offset, ContainerError("is damaged: its CRC32C differs"))
 
 
 def _at(name: str, field: str | None, offset: int, error: ContainerError | OSError) -> ContainerError:

@@ -13,9 +13,9 @@ import hashlib
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ _ALIGN = 64
 _DTYPES = ("|u1", "<i4", "<u4", "<i8", "<u8")
 
 Arrays = dict[str, NDArray[Any]]
+Index = TypeVar("Index")
 
 
 def cache_folder() -> Path | None:
@@ -70,6 +71,36 @@ def _flock(descriptor: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def cached(
+    file: Path | None,
+    valid: Callable[[Path], Index | None],
+    build: Callable[[], Index],
+    parts: Callable[[Index], tuple[dict[str, object], Arrays]],
+    loaded: Callable[[Path], Index | None],
+) -> Index:
+    """The index of `file` where it is `valid`, else a new one, whose `parts` are stored and `loaded` again.
+
+    Any number of processes may call this at the same moment: one builds, the others wait for it. A cache that cannot
+    be used costs time, never an error.
+    """
+    if file is None:
+        return build()
+    found = valid(file)
+    if found is not None:
+        return found
+    with locked(file):
+        found = valid(file)
+        if found is not None:
+            return found
+        index = build()
+        try:
+            store(file, *parts(index))
+        except (OSError, ContainerError):  # a full or read-only disk, or a header beyond its limit
+            return index
+        found = loaded(file)
+        return index if found is None else found
 
 
 def store(file: Path, members: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.containers.base import UNREADABLE, Failures, Located, Payloads, Reader
+from iofast.containers.base import UNREADABLE, Failures, Located, Payloads, Reader, dense
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
@@ -65,9 +65,7 @@ class FolderReader(Reader):
         if field not in (None, IMAGE_FIELD):
             known = field in self.manifest.fields
             raise KeyError(f"{self.root}: {f'field {field!r} lies in no file' if known else f'no field {field!r}'}")
-        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
-        if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
-            raise IndexError(f"{self.root}: indices {indices.min()} to {indices.max()} of {len(self)} images")
+        indices = dense(indices, len(self), str(self.root), "images")
         order = index.source.order
         rows = indices if order is None else order[indices]
         return Located(

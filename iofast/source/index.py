@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
-from iofast.source.cache import Arrays, cache_file, load, locked, store
+from iofast.source.cache import Arrays, cache_file, cached, load
 from iofast.source.listing import Column, Source, SourceOptions, Strings, Watched
 from iofast.source.scan import scan
 
@@ -53,14 +53,13 @@ def open_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderIn
     be used costs time, never an error. Raises `SourceError` as `scan` does.
     """
     asked = time.time_ns()
-    file = _file(root, options)
-    if file is None:
-        return build_index(root, options)
-    found = _valid(file, root, asked)
-    if found is not None:
-        return found
-    with locked(file):
-        return _valid(file, root, asked) or _stored(file, root, build_index(root, options))
+    return cached(
+        _file(root, options),
+        lambda file: _valid(file, root, asked),
+        lambda: build_index(root, options),
+        _parts,
+        lambda file: _loaded(file, root),
+    )
 
 
 def reopen_index(root: str | os.PathLike[str], options: SourceOptions, fingerprint: str) -> FolderIndex:
@@ -163,15 +162,6 @@ def _unchanged(source: Source) -> bool:
         )
     except OSError:
         return False
-
-
-def _stored(file: Path, root: str | os.PathLike[str], index: FolderIndex) -> FolderIndex:
-    members, arrays = _parts(index)
-    try:
-        store(file, members, arrays)
-    except (OSError, ContainerError):  # a full or read-only disk, or a header beyond its limit
-        return index
-    return _loaded(file, root) or index
 
 
 def _loaded(file: Path, root: str | os.PathLike[str]) -> FolderIndex | None:

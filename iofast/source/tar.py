@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Located
+from iofast.containers.base import Located, dense
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.open_files import FilesReader, OpenFiles
@@ -48,9 +48,7 @@ class WebDatasetReader(FilesReader):
         """Where the payloads lie; see `Reader.locate`. A record without the field has `file` 0xFFFFFFFF."""
         index = self._open()
         arrays, fields = index.arrays, self.manifest.fields
-        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
-        if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
-            raise IndexError(f"{self.path}: indices {indices.min()} to {indices.max()} of {len(self)} records")
+        indices = dense(indices, len(self), self.path)
         if field is not None and field not in fields:
             raise KeyError(f"{self.path} has no field {field!r}, only {', '.join(fields)}")
         names = [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields] if field is None else [field]

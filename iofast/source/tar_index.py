@@ -31,7 +31,7 @@ from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, check_field, image_field
-from iofast.source.cache import Arrays, cache_file, load, locked, store
+from iofast.source.cache import Arrays, cache_file, cached, load
 from iofast.source.index import HEADS, SETTLED, THREADS
 from iofast.strips import raw_length
 
@@ -83,14 +83,13 @@ def open_tar_index(paths: Sequence[str]) -> TarIndex:
     be used costs time, never an error. Raises `ContainerError`.
     """
     asked = time.time_ns()
-    file = _file(paths)
-    if file is None:
-        return build_tar_index(paths)
-    found = _valid(file, paths, asked)
-    if found is not None:
-        return found
-    with locked(file):
-        return _valid(file, paths, asked) or _stored(file, paths, build_tar_index(paths))
+    return cached(
+        _file(paths),
+        lambda file: _valid(file, paths, asked),
+        lambda: build_tar_index(paths),
+        _parts,
+        lambda file: _loaded(file, paths),
+    )
 
 
 def reopen_tar_index(paths: Sequence[str], fingerprint: str) -> TarIndex:
@@ -291,14 +290,10 @@ def _check_same(paths: Sequence[str], stamps: Stamps, number: int, status: os.st
         raise ContainerError(f"{paths[number]} has changed since it was indexed ({found}): open it again")
 
 
-def _stored(file: Path, paths: Sequence[str], index: TarIndex) -> TarIndex:
+def _parts(index: TarIndex) -> tuple[dict[str, object], Arrays]:
     members = {"fields": index.fields, "fingerprint": index.fingerprint, "left_out": index.left_out}
     arrays = index.arrays | {"sizes": index.stamps[0], "times": index.stamps[1]}
-    try:
-        store(file, {**members, "scanned": index.scanned}, arrays)
-    except (OSError, ContainerError):  # a full or read-only disk
-        return index
-    return _loaded(file, paths) or index
+    return {**members, "scanned": index.scanned}, arrays
 
 
 def _loaded(file: Path, paths: Sequence[str]) -> TarIndex | None:

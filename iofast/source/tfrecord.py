@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Failures, Located
+from iofast.containers.base import Failures, Located, dense
 from iofast.containers.index import ABSENT
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError
@@ -108,9 +108,7 @@ class ForeignTfrecordReader(FilesReader):
 
     def _located(self, indices: NDArray[np.int64], place: int) -> Located:
         columns = self._open().columns
-        indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
-        if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
-            raise IndexError(f"{self.path}: indices {indices.min()} to {indices.max()} of {len(self)} records")
+        indices = dense(indices, len(self), self.path)
         file = columns[f"file.{place}"][indices]
         if ((file >= len(self.paths)) & (file != ABSENT)).any():
             raise ContainerError(f"the cached index of {self.path} is damaged: it knows a file {file.max()}")

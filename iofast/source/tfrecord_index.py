@@ -18,7 +18,7 @@ from iofast.containers.manifest import MAX_CLASS_NAME, MAX_COUNT, Manifest, Shar
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import crc32c
 from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
-from iofast.source.cache import Arrays, cache_file, load, locked, store
+from iofast.source.cache import Arrays, cache_file, cached, load
 from iofast.source.listing import Strings
 from iofast.source.tfrecord_records import TfrecordOptions
 from iofast.source.tfrecord_scan import COLUMNS, FORMATS, Rows, read_files
@@ -67,21 +67,11 @@ def open_index(paths: Sequence[str], options: TfrecordOptions) -> TfrecordIndex:
     """
     words = [os.fsencode(os.path.realpath(path)) for path in paths]
     file = cache_file(b"tfrecord", repr(astuple(options)).encode(), *words)
-    if file is None:
-        return _build(paths, options, stamps(paths))[0]
-    found = _loaded(file, paths, options)
-    if found is not None:
-        return found
-    with locked(file):
-        found = _loaded(file, paths, options)
-        if found is not None:
-            return found
-        index, members = _build(paths, options, stamps(paths))
-        try:
-            store(file, members, _arrays(index))
-        except (OSError, ContainerError):  # a full or read-only disk
-            return index
-        return _loaded(file, paths, options) or index
+
+    def loaded(file: Path) -> TfrecordIndex | None:
+        return _loaded(file, paths, options)
+
+    return cached(file, loaded, lambda: _build(paths, options, stamps(paths)), _parts, loaded)
 
 
 def _loaded(file: Path, paths: Sequence[str], options: TfrecordOptions) -> TfrecordIndex | None:
@@ -102,9 +92,17 @@ def _loaded(file: Path, paths: Sequence[str], options: TfrecordOptions) -> Tfrec
     return TfrecordIndex(manifest, arrays, json, starts, seen, file)
 
 
-def _arrays(index: TfrecordIndex) -> Arrays:
+def _parts(index: TfrecordIndex) -> tuple[dict[str, object], Arrays]:
+    manifest = index.manifest
+    members: dict[str, object] = {
+        "count": manifest.count,
+        "fields": manifest.fields,
+        "classes": manifest.classes,
+        "size": manifest.shards[0].size,
+        "fingerprint": manifest.fingerprint,
+    }
     blob: Arrays = {"json.blob": np.frombuffer(index.json.blob, np.uint8), "json.bounds": index.json.bounds}
-    return index.columns | blob | {"starts": index.starts, "stamps": index.stamps.reshape(-1)}
+    return members, index.columns | blob | {"starts": index.starts, "stamps": index.stamps.reshape(-1)}
 
 
 def _names(options: TfrecordOptions) -> list[str]:
@@ -112,9 +110,7 @@ def _names(options: TfrecordOptions) -> list[str]:
     return [*COLUMNS, *places]
 
 
-def _build(
-    paths: Sequence[str], options: TfrecordOptions, before: NDArray[np.int64]
-) -> tuple[TfrecordIndex, dict[str, object]]:
+def _build(paths: Sequence[str], options: TfrecordOptions, before: NDArray[np.int64]) -> TfrecordIndex:
     files = read_files(paths, options, int(before[:, 0].sum()))
     if (stamps(paths) != before).any():
         raise SourceError(f"{paths[0]} … was written to while it was indexed: wait until that has ended")
@@ -134,14 +130,14 @@ def _build(
         arrays[f"offset.{n}"], arrays[f"length.{n}"] = place[:, 0].astype(np.uint64), place[:, 1].astype(np.uint64)
         arrays[f"crc.{n}"] = place[:, 2].astype(np.uint32)
     json = _joined(files)
-    members: dict[str, object] = {
+    members = {
         "count": count,
         "fields": _fields(arrays, json, options),
         "classes": _classes(files, arrays["label"]),
         "size": int(before[:, 0].sum()),
         "fingerprint": _fingerprint(arrays, json, options),
     }
-    return TfrecordIndex(_manifest(members), arrays, json, np.cumsum(counts) - counts, before), members
+    return TfrecordIndex(_manifest(members), arrays, json, np.cumsum(counts) - counts, before)
 
 
 def _manifest(members: Any) -> Manifest:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from iofast.machine import number, quota_v1, quota_v2
 from iofast.monitor.probe.states import PROC, TICKS
 from iofast.monitor.snapshot import Job, SystemFigures
 
@@ -115,8 +116,8 @@ class SystemProbe:
 
     def _smallest_quota(self) -> tuple[float, Path] | None:
         """The smallest of the job's quotas, in cores, and whose it is."""
-        limits = [(limit, group) for group in self._unified if (limit := _quota_v2(group)) is not None]
-        limits += [(limit, group) for group in self._cpu if (limit := _quota_v1(group)) is not None]
+        limits = [(limit, group) for group in self._unified if (limit := quota_v2(group)) is not None]
+        limits += [(limit, group) for group in self._cpu if (limit := quota_v1(group)) is not None]
         return min(limits, key=lambda each: each[0], default=None)
 
     def _pressure(self, kind: str) -> float | None:
@@ -155,7 +156,7 @@ class SystemProbe:
         )
         for groups, (limit_file, usage_file, cache) in zip((self._unified, self._memory), names, strict=True):
             for group in groups:
-                limit, usage = _number(group / limit_file), _number(group / usage_file)
+                limit, usage = number(group / limit_file), number(group / usage_file)
                 if limit is not None and usage is not None and limit < _NO_LIMIT:
                     left.append(max(0, limit - usage + (_field(group / "memory.stat", cache) or 0)))
         return min(left, default=None)
@@ -192,23 +193,11 @@ def _groups(file: Path, mount: Path, controller: str) -> Iterator[Path]:
         yield root
 
 
-def _quota_v2(group: Path) -> float | None:
-    quota, _, period = _text(group / "cpu.max").partition(" ")
-    with contextlib.suppress(ValueError, ZeroDivisionError):
-        return int(quota) / int(period)
-    return None
-
-
-def _quota_v1(group: Path) -> float | None:
-    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
-    return quota / period if quota and period and quota > 0 else None
-
-
 def _used(group: Path) -> float | None:
     microseconds = _field(group / "cpu.stat", "usage_usec")
     if microseconds is not None:
         return microseconds / 1e6
-    nanoseconds = _number(group / "cpuacct.usage")
+    nanoseconds = number(group / "cpuacct.usage")
     return None if nanoseconds is None else nanoseconds / 1e9
 
 
@@ -251,11 +240,6 @@ def _field(path: Path, name: str) -> int | None:
         if word == name and value.isdigit():
             return int(value)
     return None
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path).strip()
-    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
 
 
 def _text(path: Path) -> str:
