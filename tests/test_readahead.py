@@ -43,7 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Every (offset, length) that the kernel was asked for, on a disk whose pages are never there."""
     made: Calls = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, offset, length, __: made.append((offset, length)))
-    monkeypatch.setattr(advice_module, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(advice_module, "are_cached", lambda *_: False)
     return made
 
 
@@ -216,7 +216,7 @@ def test_who_was_overtaken_goes_on_from_there(container: Reader, calls: Calls) -
 def test_no_advice_while_everything_is_in_the_page_cache(
     container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advice_module, "_is_cached", lambda *_: True)
+    monkeypatch.setattr(advice_module, "are_cached", lambda *_: True)
     monkeypatch.setattr("iofast.loader.readahead._CACHED", (8, 8))
     looked: list[int] = []
 
@@ -234,7 +234,7 @@ def test_no_advice_while_everything_is_in_the_page_cache(
 
 def test_a_cache_that_goes_cold_is_noticed(container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     warm = True
-    monkeypatch.setattr(advice_module, "_is_cached", lambda *_: warm)
+    monkeypatch.setattr(advice_module, "are_cached", lambda *_: warm)
     monkeypatch.setattr("iofast.loader.readahead._CACHED", (4, 8))
     ahead = Readahead(container, batches(container), count(container), depth=8)
     ahead.ask(10)
@@ -287,7 +287,7 @@ def test_the_thread_ends_with_close_and_with_its_owner(container: Reader, calls:
 
 def test_close_does_not_wait_for_long_advice(container: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device with a full queue blocks each call; what is left of a group is not asked for."""
-    monkeypatch.setattr(advice_module, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(advice_module, "are_cached", lambda *_: False)
     monkeypatch.setattr(advice_module, "WIDE_GAP", 0)
     monkeypatch.setattr(advice_module, "GAP", 0)
     made: list[float] = []

@@ -36,6 +36,7 @@ __all__ = [
     "crc32c",
     "read_rows",
     "map_file",
+    "are_cached",
     "DecodeOptions",
     "TranscodeRecipe",
     "Transcoded",
@@ -63,6 +64,7 @@ if _wanted != "python":
     try:
         from iofast.kernel.native import (
             Context,
+            are_cached,
             crc32c,
             decode,
             decode_batch,
@@ -87,6 +89,7 @@ if _missing is None:
 else:
     from iofast.kernel.twin import (  # type: ignore[assignment]
         Context,
+        are_cached,
         crc32c,
         decode,
         decode_batch,

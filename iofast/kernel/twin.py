@@ -38,6 +38,7 @@ from iofast.kernel.contract import (
     TranscodeRecipe,
     mcus_per_row,
 )
+from iofast.kernel.rows import are_cached as are_cached
 from iofast.kernel.rows import map_file as map_file
 from iofast.kernel.rows import read_rows as read_rows
 from iofast.record import RAW_FIELDS

@@ -22,7 +22,4 @@ const uint8_t *iof_map_look(int fd, uint64_t offset, uint64_t length, uint64_t *
 shorter now. (The page in which a shortened file ends shows zeros behind the end without any signal.) */
 uint64_t iof_maps_broken(uint64_t looked);
 
-/* Whether this byte is in the page cache, as far as can be known without waiting. */
-int iof_is_cached(int fd, uint64_t offset);
-
 #endif

@@ -190,6 +190,9 @@ typedef struct iof_map iof_map;
 iof_map *iof_map_file(int fd, size_t length);
 void iof_map_free(iof_map *map);
 
+/* Whether this byte is in the page cache, as far as can be known without waiting. */
+int iof_is_cached(int fd, uint64_t offset);
+
 /* CRC32C (Castagnoli), continued from `value`. */
 uint32_t iof_crc32c(uint32_t value, const void *data, size_t length);
 
