@@ -36,8 +36,8 @@ from iofast.order import Blocks, Mode, Population, Shuffled
 
 MB = 1e6
 WINDOW = Blocks().block * Blocks().window
-WINDOWS, SLOW_WINDOWS = 8, 5  # read in one run: of 113 MB each
-START = 2  # of them before the clock starts
+WINDOWS = 12  # read in one run: of 113 MB each
+START = 5  # of them before the clock starts: by then as much is read ahead as will be at the end (three windows)
 ASKED = 0.8  # of the lesser of the device's bytes/s and the warm loader's
 DEVICE, WARM, OURS = "device: sequential pread", "FastLoader, warm", "FastLoader, block-local, readahead"
 
@@ -71,7 +71,7 @@ def sequential(path: Path, most: float, cold: bool = True) -> float:
     return done / (time.perf_counter() - start)
 
 
-def loaded(path: Path, windows: int, mode: Mode, readahead: bool, cold: bool = True) -> float:
+def loaded(path: Path, mode: Mode, readahead: bool, cold: bool = True) -> float:
     """Bytes of payloads a second in some windows of an epoch, from the second on; each call another shuffle."""
     if cold:
         evict(path)
@@ -87,7 +87,7 @@ def loaded(path: Path, windows: int, mode: Mode, readahead: bool, cold: bool = T
         seed=time.perf_counter_ns(),
         readahead=readahead,
     )
-    first, last = START * WINDOW // BATCH, windows * WINDOW // BATCH
+    first, last = START * WINDOW // BATCH, WINDOWS * WINDOW // BATCH
     start = 0.0
     with contextlib.closing(iter(loader)) as batches:  # type: ignore[type-var]
         for number, _ in enumerate(batches, 1):
@@ -103,16 +103,16 @@ def loaded(path: Path, windows: int, mode: Mode, readahead: bool, cold: bool = T
     return total / seconds
 
 
-def contenders(path: Path, windows: int) -> dict[str, Callable[[], float]]:
+def contenders(path: Path) -> dict[str, Callable[[], float]]:
     """All that runs in turn."""
     return {
-        DEVICE: partial(sequential, path, windows * WINDOW * mean_payload(path)),
-        WARM: partial(loaded, path, windows, Blocks(), readahead=False, cold=False),
-        "FastLoader, warm, readahead": partial(loaded, path, windows, Blocks(), readahead=True, cold=False),
-        OURS: partial(loaded, path, windows, Blocks(), readahead=True),
-        "FastLoader, block-local": partial(loaded, path, windows, Blocks(), readahead=False),
-        "FastLoader, shuffled, readahead": partial(loaded, path, windows, Shuffled(), readahead=True),
-        "FastLoader, shuffled": partial(loaded, path, windows, Shuffled(), readahead=False),
+        DEVICE: partial(sequential, path, WINDOWS * WINDOW * mean_payload(path)),
+        WARM: partial(loaded, path, Blocks(), readahead=False, cold=False),
+        "FastLoader, warm, readahead": partial(loaded, path, Blocks(), readahead=True, cold=False),
+        OURS: partial(loaded, path, Blocks(), readahead=True),
+        "FastLoader, block-local": partial(loaded, path, Blocks(), readahead=False),
+        "FastLoader, shuffled, readahead": partial(loaded, path, Shuffled(), readahead=True),
+        "FastLoader, shuffled": partial(loaded, path, Shuffled(), readahead=False),
     }
 
 
@@ -156,20 +156,19 @@ def main() -> None:
         mean = mean_payload(large)
         try:
             with slow_device.limited(large, arguments.slow * 1_000_000):
-                slow = contenders(large, SLOW_WINDOWS)
+                slow = contenders(large)
                 figures = measure.in_turn(slow, max(3, arguments.rounds // 2), repeats=0)
             parts.append(part(f"Limited to {arguments.slow} MB/s", figures, mean))
         except slow_device.SlowDeviceError as error:
             print(f"the slow device is left out: {error}", file=sys.stderr)
             parts.append(f"## Limited to {arguments.slow} MB/s\n\nLeft out: {error}.\n")
-        parts.append(part("The disk as it is", measure.in_turn(contenders(large, WINDOWS), arguments.rounds), mean))
+        parts.append(part("The disk as it is", measure.in_turn(contenders(large), arguments.rounds, repeats=1), mean))
     text = f"""# Cold reads: bytes a second that are not in the page cache
 
 Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on. {measure.kind(arguments.photos)},
 packed with `--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of
-{arguments.megabytes:,.0f} MB. {WINDOWS} windows of {WINDOW} images in each run ({SLOW_WINDOWS} from the limited
-device), the contenders in turn; the clock starts after {START}, when as much is read ahead as will be at the end.
-Block-local is `Blocks()`.
+{arguments.megabytes:,.0f} MB. {WINDOWS} windows of {WINDOW} images in each run, the contenders in turn;
+the clock starts after {START}, when as much is read ahead as will be at the end. Block-local is `Blocks()`.
 
 {chr(10).join(parts)}
 {measure.machine()}

@@ -59,6 +59,7 @@ class Advice:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._piece: dict[int, int] = {}  # by device
+        self._ours: set[int] = set()  # descriptors that the kernel was told to leave to us
         self.calls = self.bytes = self.looks = 0
 
     def is_there(self, located: Sequence[Located]) -> bool:
@@ -87,6 +88,11 @@ class Advice:
     def _advise(self, fd: int, asked: NDArray[np.uint64]) -> Iterator[None]:
         try:
             piece = self._piece_of(fd)
+            if fd not in self._ours:
+                self._ours.add(fd)
+                # A thread that comes before its bytes reads just those. A block-local order needs nothing of what the
+                # kernel would read along: 15 % of all bytes from a disk with 8 MiB of its own readahead.
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
             for start, stop in asked.tolist():
                 for at in range(start, stop, piece):
                     os.posix_fadvise(fd, at, min(piece, stop - at), os.POSIX_FADV_WILLNEED)
