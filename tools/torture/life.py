@@ -34,7 +34,7 @@ from iofast.loader.auto import Auto, Limits
 from iofast.loader.batches import BatchJob
 from iofast.loader.prefetch import Job, Prefetch
 from tools.torture import Failed
-from tools.torture.loader_memory import watched
+from tools.torture.loader_memory import HEADER, watched
 
 IMAGES, BATCH = 64, 4
 CYCLES = 10_000  # of each container
@@ -66,7 +66,7 @@ def run() -> list[str]:
             "threads and depth that change": _changing,
         }
         rows = _resumed(parts)
-    return ["| what | times | resident MiB | grew by KiB | threads | descriptors |", "|---|--:|--:|--:|--:|--:|", *rows]
+    return [*HEADER, *rows]
 
 
 def _resumed(parts: dict[str, Callable[[], Iterator[int]]]) -> list[str]:
