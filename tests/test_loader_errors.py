@@ -63,6 +63,19 @@ class TestDrop:
         first = [failure.position for failure in loader.failures if failure.attempt == 0 and failure.epoch == 0]
         assert first == list(BROKEN)
 
+    @pytest.mark.parametrize("ranks", [1, 4, 8])
+    def test_what_stands_in_for_a_whole_slice_is_not_valid(self, broken: FastDataset, ranks: int) -> None:
+        """So ranks together give what one gives, also where 3 and 4 are all that one of them has."""
+        order = [0, 1, 3, 4, 5, 6, 7, 8]
+        own = [
+            make(
+                broken, on_error="drop", shuffle=False, order=order, batch_size=8 // ranks, rank=rank, world_size=ranks
+            )
+            for rank in range(ranks)
+        ]
+        found = torch.cat([labels[each.last_valid] for each in own for _, labels in each])
+        assert found.tolist() == [0, 1, 5, 6, 7, 8]
+
     def test_on_every_rank(self, broken: FastDataset) -> None:
         loaders = [
             make(broken, on_error="drop", shuffle=False, batch_size=2, rank=rank, world_size=4) for rank in range(4)

@@ -141,6 +141,28 @@ class TestShares:
             loader.load_state_dict(resumed(first.state_dict()))
             assert taken(loader) == share[2:]
 
+    def test_each_rank_draws_for_itself(self, dataset: FastDataset) -> None:
+        """The sampler's own positions begin at 0 on each rank; crops and `rng` are those of one rank with all of it."""
+
+        def drawn(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+            return sample | {"label": torch.tensor([sample["label"], int(rng.integers(1 << 40))])}
+
+        def made(loaders: list[FastLoader]) -> dict[int, tuple[int, bytes]]:
+            found = [
+                (int(number), int(draw), image)
+                for each in loaders
+                for images, labels in each
+                for image, (number, draw) in zip(images, labels, strict=True)
+            ]
+            return {number: (draw, image.numpy().tobytes()) for number, draw, image in found}
+
+        given = {"transform": [T.RandomResizedCrop(8)], "map_sample": drawn}
+        samplers = [DistributedSampler(range(N), 2, rank) for rank in (0, 1)]  # type: ignore[arg-type]
+        ranks = made([make(dataset, sampler, rank, 2, **given) for rank, sampler in enumerate(samplers)])
+        whole = made([make(dataset, DistributedSampler(range(N), 1, 0), **given)])  # type: ignore[arg-type]
+        assert len(ranks) == len({draw for draw, _ in ranks.values()}) == N
+        assert ranks == whole
+
     @pytest.mark.parametrize("options", [{"seed": 2}, {"shuffle": False}, {"drop_last": True}])
     def test_another_samplers_state_is_refused(self, dataset: FastDataset, options: dict[str, Any]) -> None:
         state = self.shares(dataset, seed=1)[0].state_dict()

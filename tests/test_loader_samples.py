@@ -193,6 +193,7 @@ class TestFunctions:
         [
             (lambda sample, rng: None, OptionError, "map_sample must return a dictionary, found NoneType"),
             (lambda sample, rng: {"label": 1}, OptionError, "map_sample must return image and label"),
+            (lambda sample, rng: sample | {"noise": 1}, OptionError, "returned 'noise', for which a pair .* no place"),
             (lambda sample, rng: sample | {"image": 7}, OptionError, "images that are tensors .* found int"),
             (lambda sample, rng: sample | {"image": sample["image"][0]}, OptionError, r"found \(24, 24\)"),
             (

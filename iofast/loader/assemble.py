@@ -149,4 +149,9 @@ def _pair(plan: Plan, columns: dict[str, Any]) -> Pair:
         raise OptionError(f"map_sample must return image and label, found {sorted(columns)}") from error
     if plan.device.type == "cuda" and isinstance(labels, torch.Tensor):
         labels = labels.pin_memory()
+    if further := sorted(columns.keys() - {"image", "label"}):
+        raise OptionError(
+            f"map_sample returned {further[0]!r}, for which a pair (images, labels) has no place: make the dataset with "
+            "fields=, then a batch is a dictionary"
+        )
     return images, labels

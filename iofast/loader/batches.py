@@ -76,6 +76,7 @@ class BatchJob(Job[Made, Slice]):
             failures += self._replace(samples, sorted(samples.reasons))
         elif len(samples.reasons) == len(samples):  # no batch is empty: other ranks wait for this one's
             failures += self._replace(samples, [0])
+            self._valid[0] = False  # it only fills up: one rank with the whole global batch would do without
         return [failure for failure in failures if failure.position not in filling]
 
     def _replace(self, samples: Samples, rows: list[int]) -> list[Failure]:

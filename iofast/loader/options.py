@@ -57,7 +57,8 @@ class LoaderOptions:
                     (of raw pixels only the strips that a crop needs are used); None: damage is not looked for
     truncated       "strict": a JPEG that ends early or is damaged is an error; "accept": what can be decoded of it
     on_error        a sample that cannot be made: "raise", "replace" it by another, drawn from (seed, epoch, position,
-                    attempt), or "drop" it, which leaves the batch shorter, but never empty. Where all of 8 or more
+                    attempt), or "drop" it, which leaves the batch shorter, but never empty: a sample that is not valid
+                    then stands there. Where all of 8 or more
                     fail it raises
     max_errors      so many failures an epoch may have on this rank before ErrorBudgetError; None = any number
     ragged          images of different sizes: "raise", a "list" of (3, h, w) tensors, "pad" with zeros to the largest
@@ -114,7 +115,7 @@ class LoaderOptions:
         """Whole numbers, of whatever type, become Python's: a state has to be fit for JSON."""
         ranges = {"batch_size": (1, MAX_SAMPLES), "seed": (0, MAX_SEED), "map_processes": (0, MAX_WORKERS)}
         ranges |= {"prefetch": (1, MAX_PREFETCH), "num_workers": (1, MAX_WORKERS), "max_errors": (0, MAX_SAMPLES)}
-        ranges |= {"world_size": (1, MAX_SAMPLES), "rank": (0, (self.world_size or 1) - 1)}
+        ranges |= {"world_size": (1, MAX_SAMPLES), "rank": (0, MAX_SAMPLES)}
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
             if value is None and name in ("max_errors", "rank", "world_size"):
@@ -125,6 +126,8 @@ class LoaderOptions:
                 object.__setattr__(self, name, check_whole(f"{name} (or 'auto')", value, low, high))
             else:
                 object.__setattr__(self, name, check_whole(name, value, low, high))
+        if self.rank is not None and self.world_size is not None:
+            check_whole("rank", self.rank, 0, self.world_size - 1)
         for name in ("shuffle", "drop_last"):
             if not isinstance(value := getattr(self, name), bool | np.bool_):
                 raise OptionError(f"{name} must be True or False, found {value!r}")
@@ -174,4 +177,9 @@ def _checked_device(device: str | torch.device) -> torch.device:
         raise OptionError(f"device must be one that torch knows, such as 'cpu' or 'cuda', found {device!r}") from None
     if checked.type == "cuda" and not 0 <= (checked.index or 0) < torch.cuda.device_count():
         raise OptionError(f"device {device} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
+    if checked.type not in ("cpu", "cuda"):
+        try:
+            torch.empty(0, device=checked)
+        except (RuntimeError, AssertionError) as error:  # each back-end has its own way to say so
+            raise OptionError(f"device {device} is not here: {str(error).splitlines()[0]}") from None
     return checked

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Located
@@ -144,6 +146,12 @@ class Plan:
             return [reader.locate(indices, field) for field in fields]
 
         return Readahead(reader, located, schedule.count) if fields else None
+
+    def drawn_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What `positions` are to random choices. A sampler that shards by itself counts them on each rank from 0: with
+        the same numbers on every rank, all would crop alike."""
+        rank, ranks = self.order.sharded or (0, 1)
+        return positions * ranks + rank
 
     def collate(self, name: str, values: list[Any]) -> Any:
         """The values of one field of a batch: by the user's function for it, or as `fields.collate` does."""

@@ -37,7 +37,8 @@ class Samples:
         self.reasons: dict[int, str] = {}  # of rows that could not be made; "" where nothing is wrong with the sample
         self.values: dict[str, list[Any]] = {name: [None] * len(positions) for name in plan.stored}
         self.mapped: list[Sample | None] = [None] * len(positions)
-        draw = Draw(plan.options.seed, epoch, positions, attempt)
+        self._drawn_at = plan.drawn_at(positions)
+        draw = Draw(plan.options.seed, epoch, self._drawn_at, attempt)
         self.boxes, self._flips = plan.pipeline.plan(draw, self.located.width, self.located.height)
         self.canvas = self._canvas(instead) if plan.with_images else None
 
@@ -133,7 +134,7 @@ class Samples:
         plan, images = self._plan, None if self.canvas is None else self.canvas.images()
         rows = [row for row in range(start, stop) if row not in self.reasons]
         samples = [self.sample(row, images) for row in rows]
-        seeds = [(plan.options.seed, self._epoch, int(self.positions[row]), self._attempt) for row in rows]
+        seeds = [(plan.options.seed, self._epoch, int(self._drawn_at[row]), self._attempt) for row in rows]
 
         def name(number: int) -> str:
             return f"{self._name(rows[number])}, position {self.positions[rows[number]]} of epoch {self._epoch}"
