@@ -257,6 +257,18 @@ class TestSizes:
         assert seen <= set(sizes)
         assert len(seen) > 1
 
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_what_fills_up_a_bucket_is_not_valid(self, path: Path, times: int) -> None:
+        sizes = [(24, 24), (20, 28), (28, 20)]
+        dataset = FastDataset(path, fields=["image", "index"])
+        given = {"transform": [T.ResizeToBucket(sizes)], "order": order.Repeated(times, order.Buckets(sizes))}
+        ranks = [make(dataset, **given, batch_size=4, rank=rank, world_size=2) for rank in (0, 1)]
+        batches = [batch for each in ranks for batch in each]
+        valid = torch.cat([batch["index"][batch["valid"]] for batch in batches]).bincount(minlength=len(dataset))
+        assert sum(len(batch["index"]) for batch in batches) > valid.sum()
+        assert valid.max() == times
+        assert times > 1 or valid.min() == 1
+
     def test_replaced_among_images_of_different_sizes(self, tmp_path: Path) -> None:
         images = [jpeg(photo(40 + number, 30, number)) for number in range(8)]
         dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", images, [1, 6]))

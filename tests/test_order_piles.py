@@ -160,6 +160,8 @@ class TestBuckets:
                 assert seen.sum() == -(-count // batch) * batch
                 assert count == 0 or seen.min() == seen.sum() // count  # none is left out, none comes too often
                 assert count == 0 or seen.max() <= seen.min() + 1
+            real = ~order.filling(epoch, np.arange(order.length))
+            assert sorted(x.ravel()[real].tolist()) == list(range(len(sizes)))
             replaced = order.replacement(epoch, np.arange(order.length), 1).reshape(-1, batch)
             assert (bucket[replaced] == bucket[x]).all()
 

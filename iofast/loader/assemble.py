@@ -151,7 +151,7 @@ def _pair(plan: Plan, columns: dict[str, Any]) -> Pair:
         labels = labels.pin_memory()
     if further := sorted(columns.keys() - {"image", "label"}):
         raise OptionError(
-            f"map_sample returned {further[0]!r}, for which a pair (images, labels) has no place: make the dataset with "
-            "fields=, then a batch is a dictionary"
+            f"map_sample returned {further[0]!r}, for which a pair (images, labels) has no place: make the dataset "
+            "with fields=, then a batch is a dictionary"
         )
     return images, labels

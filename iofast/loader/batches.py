@@ -43,6 +43,7 @@ class BatchJob(Job[Made, Slice]):
 
     def prepare(self) -> list[Slice]:
         positions, self._valid = self._plan.schedule.positions(self._batch)
+        self._valid &= ~self._plan.order.filling(self._epoch, positions)
         self._samples = Samples(self._plan, self._epoch, positions)
         rows, step = len(positions), self._plan.slice
         return [Slice(start, min(start + step, rows)) for start in range(0, rows, step)]

@@ -96,6 +96,10 @@ class Order(ABC):
             raise OptionError(f"attempts must be 1 to {MAX_ATTEMPTS - 1}, found {counts.min()} to {counts.max()}")
         return self._replacement(part, counts).reshape(positions.shape)
 
+    def filling(self, epoch: int, positions: Indices) -> NDArray[np.bool_]:  # noqa: ARG002 (most orders fill nothing up)
+        """Which of `positions` (bool, in their shape) only fill up a batch, with samples that stand elsewhere too."""
+        return np.zeros(np.shape(positions), np.bool_)
+
     def describe(self) -> dict[str, object]:
         """The mode and all its options, for JSON. Equal descriptions and seeds mean equal orders."""
         return {"mode": self.mode, "count": self.count, "length": self.length, **self._options()}

@@ -42,7 +42,8 @@ class Buckets(Mode):
     `sizes` are (height, width) pairs of different aspect ratios. A batch of all ranks together holds samples of one
     size; batches of all sizes come in random order, and the samples of a size in a permutation of the epoch's. The
     last batch of a size is filled up with the first samples of that permutation, so an epoch is some samples longer
-    than the dataset. Takes 8 bytes per sample, and reads the sizes of all images when it is bound.
+    than the dataset; `filling` says which positions these are. Takes 8 bytes per sample, and reads the sizes of all
+    images when it is bound.
     """
 
     sizes: Sequence[tuple[int, int]]
@@ -74,6 +75,14 @@ class _Buckets(Order):
         self._starts = self._ends - batches
         self._checksum = checksum(bucket)
         super().__init__(population.count, int(self._ends[-1]) * global_batch, seed)
+
+    def filling(self, epoch: int, positions: Indices) -> NDArray[np.bool_]:
+        positions = np.asarray(positions, np.int64)
+        if (part := self._part(epoch, positions)) is None:
+            return super().filling(epoch, positions)
+        buckets, places = self._places(part)
+        filled: NDArray[np.bool_] = places >= self._counts[buckets]
+        return filled.reshape(positions.shape)
 
     def _indices(self, part: Part) -> Indices:
         buckets, places = self._places(part)

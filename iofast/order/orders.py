@@ -78,6 +78,9 @@ class _Repeated(Order):
     def checksum(self, epoch: int) -> str | None:
         return self.inner.checksum(epoch)
 
+    def filling(self, epoch: int, positions: Indices) -> NDArray[np.bool_]:
+        return self.inner.filling(epoch, np.asarray(positions, np.int64) // self.times)
+
     def _indices(self, part: Part) -> Indices:
         return self.inner.indices(part.epoch, part.positions // self.times)
 
