@@ -377,6 +377,9 @@ EXITS = {
     "in a cycle": "made = make(); cycle = [made]; cycle.append(cycle); del made, cycle",
     "in a daemon thread": "made = make(); threading.Thread(target=list, args=(made,), daemon=True).start(); "
     "time.sleep(0.05)",
+    "while its threads are starting": "begin = threading.Thread._set_native_id\n"
+    "threading.Thread._set_native_id = lambda self: begin(self) or time.sleep(self.name.startswith('iofast-') / 2)\n"
+    "threading.Thread(target=lambda: list(make()), daemon=True).start(); time.sleep(0.2)",
     "kept by a module": "import os; os.kept = make(); next(os.kept)",
 }
 

@@ -337,6 +337,14 @@ def _work(number: int, shared: _Shared, clock: Clock) -> None:
     shared.end()
 
 
+def join_thread(thread: threading.Thread, seconds: float) -> None:
+    """Wait for a thread to end, if it ever began: the machine may have had no more threads to give, or the interpreter
+    exits while another thread is just starting this one, which then finds that it is to stop.
+    """
+    with contextlib.suppress(RuntimeError):
+        thread.join(seconds)
+
+
 def _end(threads: list[threading.Thread], shared: _Shared, pid: int) -> None:
     shared.stopped = True
     shared.end()  # before any call that a Ctrl-C could follow
@@ -346,5 +354,4 @@ def _end(threads: list[threading.Thread], shared: _Shared, pid: int) -> None:
         return  # collected by one of its own threads, which cannot wait for itself
     end = time.monotonic() + _JOIN_S
     for thread in threads:
-        if thread.ident is not None:  # else the machine had no more threads to give
-            thread.join(max(0.0, end - time.monotonic()))
+        join_thread(thread, max(0.0, end - time.monotonic()))

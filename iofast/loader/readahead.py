@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 
 from iofast.containers.base import Located, Reader
 from iofast.loader.advice import Advice, joined, sample
-from iofast.loader.prefetch import name_for_kernel, start_thread
+from iofast.loader.prefetch import join_thread, name_for_kernel, start_thread
 from iofast.machine import memory_limit
 
 Locate = Callable[[int, bool], Sequence[Located]]  # of a batch, or a few of its rows: the places of every field read
@@ -188,6 +188,5 @@ def _end(thread: threading.Thread, shared: _Shared, pid: int) -> None:
     if os.getpid() != pid:  # in a forked child the thread does not exist
         return
     shared.asks.put(None)
-    if threading.current_thread() is thread or sys.is_finalizing() or thread.ident is None:
-        return
-    thread.join(_JOIN_S)
+    if threading.current_thread() is not thread and not sys.is_finalizing():
+        join_thread(thread, _JOIN_S)
