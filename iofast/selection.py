@@ -73,6 +73,8 @@ class Selection:
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise OptionError(f"{name} must be whole numbers in one dimension, found {given.dtype} {given.shape}")
         try:
+            if given.dtype == np.uint64:  # one that does not fit would become negative, and count from the end
+                given = np.minimum(given, np.uint64(np.iinfo(np.int64).max))
             picked = self.resolve(self.wrap(given.astype(np.int64)))
         except IndexError as error:
             raise OptionError(f"{name}: {error}") from None

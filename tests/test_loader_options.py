@@ -96,6 +96,9 @@ class TestOptions:
             FastLoader(dataset)
 
     def test_not_a_dataset(self, place: Path, numbered: FastDataset) -> None:
+        subset = torch.utils.data.Subset(numbered, [1, 2])
+        with pytest.raises(OptionError, match=r"found Subset: give FastDataset\(…, indices=subset.indices\)"):
+            FastLoader(subset)  # type: ignore[arg-type]
         with pytest.raises(OptionError, match="FastLoader reads a FastDataset, found str"):
             FastLoader(str(place / "numbered.lmdb"))  # type: ignore[arg-type]
 

@@ -57,6 +57,7 @@ def test_indices(place: Path) -> None:
     ("indices", "message"),
     [
         ([0, 12], "indices: index 12 is out of range for a dataset of 12"),
+        (np.array([2**64 - 1], np.uint64), "indices: index 9223372036854775807 is out of range for a dataset of 12"),
         ([-13], "indices: index -13 "),
         ([0.5], "whole numbers in one dimension, found float64"),
         ([True, False], "found bool"),

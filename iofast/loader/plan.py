@@ -175,7 +175,8 @@ class Plan:
 
 def _check_dataset(dataset: FastDataset) -> None:
     if not isinstance(dataset, FastDataset):
-        raise OptionError(f"FastLoader reads a FastDataset, found {type(dataset).__name__}")
+        hint = ": give FastDataset(…, indices=subset.indices)" if hasattr(dataset, "indices") else ""
+        raise OptionError(f"FastLoader reads a FastDataset, found {type(dataset).__name__}{hint}")
     if not len(dataset):
         raise OptionError(f"there is nothing to load: {dataset!r}")
     if dataset.transform is not None or dataset.target_transform is not None:

@@ -37,7 +37,8 @@ class Sampled(Mode):
       run, whatever the epoch and on every rank. `checksum` of the bound order tells a resumed run that it did not;
       nothing tells ranks that differ.
 
-    Takes 8 bytes per position for each of the last four epochs.
+    Takes 8 bytes per position for each of the last four epochs. The state at an epoch's end holds the next epoch's
+    checksum, so what a sampler raises when it is run may come from `state_dict` too.
     """
 
     sampler: Iterable[Any]
