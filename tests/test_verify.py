@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import lmdb
+import numpy as np
 import pytest
 from container_sets import COUNT, SUFFIXES, build, files, picture, records
 from tar_sets import foreign
@@ -34,17 +35,11 @@ def flip(file: Path, place: int, bits: int = 0xFF) -> None:
 def place_of(container: Path, index: int, field: str | None = None) -> tuple[Path, int, int]:
     """File, offset and length of a payload."""
     with open_reader(container) as reader:
-        located = reader.locate(reader.columns(_one(index)).indices, field)
+        located = reader.locate(np.array([index]), field)
         offset, length = int(located.offset[0]), int(located.length[0])
         names = reader.manifest.shards
         name = names[int(located.file[0])].name
     return (container.parent / name if name else container), offset, length
-
-
-def _one(index: int):  # noqa: ANN202
-    import numpy as np
-
-    return np.array([index], np.int64)
 
 
 class TestWhole:
@@ -163,10 +158,10 @@ class TestDamage:
 
     def test_key_that_somebody_added(self, tmp_path: Path) -> None:
         path = build(tmp_path / "set.lmdb")
-        with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 30) as environment:
-            with environment.begin(write=True) as txn:
-                txn.put(b"00000003.extra", b"1")
-                txn.delete(b"00000006.txt")
+        environment = lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 30)
+        with environment, environment.begin(write=True) as txn:
+            txn.put(b"00000003.extra", b"1")
+            txn.delete(b"00000006.txt")
         reasons = [problem.reason for problem in verify(path).problems]
         assert any("00000003.extra" in reason and "not in the index" in reason for reason in reasons)
         assert any("00000006.txt" in reason for reason in reasons)

@@ -40,7 +40,7 @@ def slices(located: Located) -> list[tuple[int, int]]:
 
 
 class PayloadCheck:
-    """Checks slices of records; one for each thread, `close` gives its memory back. `own`: iofast wrote the container."""
+    """Checks slices of records; one for each thread, to be closed. `own`: iofast wrote the container."""
 
     large = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""A container's index against the container: which rows are sound, keys, shards, fingerprint, and where payloads lie."""
+"""A container's index against the container: sound rows, keys, shards, fingerprint, and where payloads lie."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IDENTITY = struct.Struct("<II")
 
 
 def sound_rows(reader: Reader, findings: Findings) -> NDArray[np.int64]:
-    """The dense indices whose index rows can be used. What is wrong with the others is reported, runs of rows as one."""
+    """The dense indices whose index rows can be used. The others are reported, runs of rows as one."""
     found = [_sound(reader, findings, start, min(start + STEP, len(reader))) for start in range(0, len(reader), STEP)]
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
