@@ -1,4 +1,4 @@
-"""MDS folders and beton files as their programs lay them out, written from the published layouts with `struct` alone."""
+"""MDS folders and beton files as their programs lay them out, from the published layouts with `struct` alone."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def write_beton(
     finished: bool = True,
     page: int = 1 << 12,
 ) -> Path:
-    """A beton file. An rgb value is (width, height, JPEG bytes); pages are smaller than FFCV's, which a reader ignores."""
+    """A beton file. An rgb value is (width, height, JPEG bytes); pages are smaller than FFCV's."""
     places, at = {}, 0
     for name, kind in fields.items():
         _, size, align = _TYPES[kind]

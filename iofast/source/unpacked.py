@@ -18,6 +18,7 @@ from iofast.errors import ContainerError
 from iofast.source.indexed import Same
 
 KEPT = 4  # unpacked files in memory, 64 MB each by MosaicML's default
+LARGEST = 1 << 30  # bytes of one that is unpacked
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -58,6 +59,8 @@ class PackedFiles(OpenFiles):
 def unpack(path: str, compression: str, size: int) -> bytes:
     """The `size` bytes of a compressed file, never more. Raises `ContainerError` naming it."""
     name = compression.partition(":")[0]
+    if size > LARGEST:
+        raise ContainerError(f"{path} would unpack to {size} bytes, at most {LARGEST} are: unpack it first")
     packed = FileBytes(path)[:]
     try:
         if name == "gz":
