@@ -47,7 +47,7 @@ SIDEWAYS = {
     "dataset": {"opening", "fields", "selection"},
     "loader": {"opening", "fields", "dataset"},
     "bench": {"dataset", "loader"},
-    "commands": {"opening", "packing", "checking", "copying", "dataset", "loader", "bench", "monitor"},
+    "commands": {"opening", "packing", "checking", "copying", "sheet", "dataset", "loader", "bench", "monitor"},
 }
 TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "stall"}
 TORCH_INSIDE_FUNCTIONS = {"commands"}  # doctor reports on torch, where it is installed

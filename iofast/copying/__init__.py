@@ -1,5 +1,6 @@
 """Records from one container into another, payload by payload: convert, split, merge."""
 
+from iofast.copying.combine import SplitOptions, merge, split
 from iofast.copying.convert import Copied, CopyOptions, convert
 
-__all__ = ["convert", "Copied", "CopyOptions"]
+__all__ = ["convert", "split", "merge", "Copied", "CopyOptions", "SplitOptions"]

@@ -15,7 +15,7 @@ from typing import Any
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.publish import Target, require_free, sync
 from iofast.containers.shard_writer import SHARD_SIZE
-from iofast.copying.folder import FolderTarget, FolderWriter
+from iofast.copying.folder import FolderTarget, FolderWriter, Shape
 from iofast.copying.records import Copy, RecordSource, split_ranges
 from iofast.errors import OptionError, TargetError
 from iofast.opening import WRITTEN, open_reader, target_of, writer_of
@@ -84,7 +84,7 @@ def convert(
         with Copying(place, plan, options, records.size()) as copying:
             if not copying.done:
                 width = records.key_width or KEY_WIDTH
-                copying.begin(description, width, reader)
+                copying.begin(description, Shape(manifest.classes, tuple(manifest.splits), manifest.fields, width))
                 splits = _splits(reader)
                 for copy in records.records():
                     position = copy.position if records.key_width else copy.place
@@ -181,13 +181,13 @@ class Copying:
         if error is not None and (better := _named(self._place, error)) is not error:
             raise better from None
 
-    def begin(self, description: Description, key_width: int, reader: Reader) -> None:
-        """Make the writer. `reader` is where a folder's classes and splits come from."""
+    def begin(self, description: Description, shape: Shape) -> None:
+        """Make the writer."""
         self._description = description
         if isinstance(self._place, FolderTarget):
-            self._writer = FolderWriter(self._place.stage(), reader.manifest)
+            self._writer = FolderWriter(self._place.stage(), shape)
         else:
-            self._writer = writer_of(self._place, description, self._options.shard_size, key_width)
+            self._writer = writer_of(self._place, description, self._options.shard_size, shape.key_width)
 
     def write(self, position: int, copy: Copy, split: str) -> None:
         """Append a record."""

@@ -7,9 +7,9 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from iofast.containers.manifest import WHOLE, Manifest
+from iofast.containers.manifest import WHOLE
 from iofast.containers.publish import Target, sync
 from iofast.errors import ContainerError, TargetError
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, ImageInfo, format_key, image_field
@@ -37,6 +37,15 @@ class FolderTarget(Target):
             raise TargetError(f"{self.path} exists already: a folder is only made anew, never written into")
 
 
+class Shape(NamedTuple):
+    """What a folder's layout depends on beside the records."""
+
+    classes: tuple[str, ...] | None
+    splits: tuple[str, ...]
+    fields: tuple[str, ...]
+    key_width: int
+
+
 class FolderWriter:
     """Writes records as files into the new folder `root`. Errors: `ContainerError`, `OSError`.
 
@@ -45,12 +54,11 @@ class FolderWriter:
     and every component of a path is checked.
     """
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
-        self._root, self._classes = root, manifest.classes
-        self._splits = [] if list(manifest.splits) == [WHOLE] else list(manifest.splits)
-        self._width = manifest.key_width
-        if any(name in manifest.fields for name in RAW_FIELDS):
-            raw = ", ".join(name for name in RAW_FIELDS if name in manifest.fields)
+    def __init__(self, root: Path, shape: Shape) -> None:
+        self._root, self._classes, self._width = root, shape.classes, shape.key_width
+        self._splits = [] if list(shape.splits) == [WHOLE] else list(shape.splits)
+        raw = ", ".join(name for name in RAW_FIELDS if name in shape.fields)
+        if raw:
             raise ContainerError(
                 f"raw pixels (field {raw}) have no file format, so no folder can hold them: pack as png"
             )
