@@ -191,6 +191,16 @@ class TestFolders:
         with pytest.raises(TargetError, match="exists already"):
             convert(path, tmp_path / "link")
 
+    def test_records_without_images(self, tmp_path: Path) -> None:
+        with open_writer(tmp_path / "set.lmdb", classes=["c"]) as writer:
+            writer.write({"cls": 0})
+            writer.write({"txt": "a", "json": {"path": "x/y.txt"}})
+        convert(tmp_path / "set.lmdb", tmp_path / "out")
+        found = {str(p.relative_to(tmp_path / "out")): p.read_bytes() for p in (tmp_path / "out").rglob("*.*")}
+        assert found == {"c/00000000.cls": b"0", "x/y.txt": b"a"}
+        assert convert(build(tmp_path / "empty.lmdb", 0), tmp_path / "none").records == 0
+        assert (tmp_path / "none").is_dir()
+
     def test_raw_pixels_have_no_file_format(self, tmp_path: Path) -> None:
         with open_writer(tmp_path / "raw.lmdb") as writer:
             writer.write({"rgb": bytes(12), "json": {"width": 2, "height": 2}})
@@ -214,6 +224,20 @@ class TestTargets:
     def test_suffix_that_is_not_written(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(OptionError, match="suffix chooses"):
             convert(build(tmp_path / "set.lmdb"), tmp_path / name)
+
+    def test_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nothing is left, and a set that was to be replaced is still there."""
+        path, target = build(tmp_path / "set.lmdb"), build(tmp_path / "out.tar", 3)
+        before = sorted(tmp_path.iterdir())
+
+        def full(*_: object) -> None:
+            raise TargetError("too little disk space")
+
+        monkeypatch.setattr("iofast.copying.convert.require_free", full)
+        with pytest.raises(TargetError, match="too little"):
+            convert(path, target, CopyOptions(overwrite=True))
+        assert sorted(tmp_path.iterdir()) == before
+        assert len(records(target)) == 3
 
     def test_work_of_a_pack_is_not_thrown_away(self, tmp_path: Path) -> None:
         path = build(tmp_path / "set.lmdb")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BINS = 8
-BAR = 36  # characters: with the longest label and count 80 columns
+BAR = 32  # characters: with the longest label and count 80 columns
 _BLOCKS = " ▏▎▍▌▋▊▉█"  # eighths of a character
 
 Bin = list[float]  # low, high, count: values from low to below high, of the last bin to high itself

@@ -47,21 +47,20 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Divide, and print what came of it."""
     from iofast.commands.convert import options_of, show
-    from iofast.copying import SplitOptions, split
+    from iofast.copying import Division, split
     from iofast.errors import OptionError
     from iofast.packing.progress import Bar
 
     parts = dict(map(_part, args.split))
     if len(parts) < len(args.split):
         raise OptionError("a split is named twice")
-    choice = SplitOptions(args.seed, args.stratify, args.of, args.rest)
+    division = Division(parts, args.seed, args.stratify, args.of, args.rest)
     bar = Bar("iofast split", visible=not args.quiet)
     try:
         result = split(
             args.source,
             args.target,
-            parts,
-            choice,
+            division,
             options_of(args),
             begin=lambda records: bar.begin(records, 0),
             progress=bar.step,

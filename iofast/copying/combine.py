@@ -36,12 +36,14 @@ class _Piece(NamedTuple):
     labels: NDArray[np.int64] | None = None  # the new number of each class; None = they stay
 
 
-class SplitOptions(NamedTuple):
-    """How a container is divided. `of`: the split to divide, None where there are none; the others stay.
+class Division(NamedTuple):
+    """How a container is divided. `parts`: which split gets what, a share (0 to 1) or a list of dense indices.
 
-    `rest` is what the records are called that no part takes. `stratify` takes the same share of every class.
+    A share is drawn from `seed`, with `stratify` the same one of every class. `rest` is what the records are called
+    that no part takes. `of`: the split to divide, None where there are none; the others stay.
     """
 
+    parts: Mapping[str, Part]
     seed: int = 0
     stratify: bool = False
     of: str | None = None
@@ -51,39 +53,38 @@ class SplitOptions(NamedTuple):
 def split(
     source: FilePath,
     target: FilePath,
-    parts: Mapping[str, Part],
-    choice: SplitOptions = SplitOptions(),
+    division: Division,
     options: CopyOptions | None = None,
     *,
     begin: Begin | None = None,
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy `source` into the new `target`, divided into splits: `parts` says which get what, the rest is `choice.rest`.
+    """Copy `source` into the new `target`, its records divided into splits.
 
-    A share is drawn at random from the seed, the same on every machine. Splits come in packing order (train, val, test,
+    Splits come in packing order (train, val, test,
     then the others), inside them records keep their order; keys are the new positions. Nothing else changes.
     """
     options, started = options or CopyOptions(), time.monotonic()
     place = place_of(target, options)
     with open_reader(source) as reader:
         require_elsewhere(reader, source, place)
-        chosen = divide(reader, parts, choice)
+        chosen = divide(reader, division)
         manifest = reader.manifest
         records = RecordSource(reader)
         pieces = [_Piece(name, records, chosen[name]) for name in sorted(chosen, key=split_rank) if len(chosen[name])]
         description = Description(manifest.classes, manifest.class_order, manifest.recipe)  # its seed is no longer true
         plan: dict[str, object] = {
             "sources": [os.path.abspath(source), manifest.fingerprint],
-            "parts": {name: indices.tolist() for name, indices in chosen.items() if name != choice.rest},
+            "parts": {name: indices.tolist() for name, indices in chosen.items() if name != division.rest},
         }
         with Copying(place, plan, options, records.size()) as copying:
             _write(copying, description, pieces, begin, progress)
-        return copied((source,), place, started, records.warnings())
+        return copied((source,), place, started, len(reader), records.warnings())
 
 
-def divide(reader: Reader, parts: Mapping[str, Part], choice: SplitOptions) -> dict[str, NDArray[np.int64]]:
+def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
     """Which records go into which split. Raises `OptionError` for parts that overlap, or do not exist."""
-    splits = reader.manifest.splits
+    splits, parts = reader.manifest.splits, choice.parts
     names = [name for name in splits if name != WHOLE]
     if names and choice.of is None:
         raise OptionError(f"there are splits already ({', '.join(names)}): say which to divide (--of {names[0]})")
@@ -126,7 +127,7 @@ def _listed(name: str, part: Sequence[int], free: NDArray[np.int64]) -> NDArray[
 
 
 def _drawn(
-    reader: Reader, free: NDArray[np.int64], shares: Mapping[str, float], choice: SplitOptions
+    reader: Reader, free: NDArray[np.int64], shares: Mapping[str, float], choice: Division
 ) -> dict[str, NDArray[np.int64]]:
     """Shares of these records, drawn from the seed; of each class alike where that is wanted."""
     groups = {"": free}
@@ -183,7 +184,7 @@ def merge(
         with Copying(place, plan, options, sum(own.size() for own in records)) as copying:
             _write(copying, description, pieces, begin, progress)
         said = [warning for own in records for warning in own.warnings()]
-        return copied(sources, place, started, [*_renumbered(readers, shown, numbers), *said])
+        return copied(sources, place, started, sum(map(len, readers)), [*_renumbered(readers, shown, numbers), *said])
 
 
 def unite(

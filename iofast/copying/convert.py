@@ -92,7 +92,7 @@ def convert(
                     if progress is not None:
                         progress(1, sum(map(len, copy.fields.values())), 0)
                 copying.finish()
-        return copied((source,), place, started, records.warnings())
+        return copied((source,), place, started, len(reader), records.warnings())
 
 
 def place_of(target: FilePath, options: CopyOptions) -> Target:
@@ -119,17 +119,22 @@ def require_elsewhere(reader: Reader, source: FilePath, place: Target) -> None:
         raise OptionError(f"{place.path} is one of the files of {os.fspath(source)}: choose another name")
 
 
-def copied(sources: Sequence[FilePath], place: Target, started: float, warnings: Sequence[str]) -> Copied:
+def copied(
+    sources: Sequence[FilePath], place: Target, started: float, records: int, warnings: Sequence[str]
+) -> Copied:
     """What stands in the target now."""
-    with open_reader(place.path) as reader:
-        return Copied(
-            sources=tuple(os.fspath(source) for source in sources),
-            target=os.fspath(place.path),
-            records=len(reader),
-            fingerprint=None if isinstance(place, FolderTarget) else reader.manifest.fingerprint,
-            seconds=time.monotonic() - started,
-            warnings=tuple(warnings),
-        )
+    fingerprint = None
+    if not isinstance(place, FolderTarget):
+        with open_reader(place.path) as reader:
+            fingerprint = reader.manifest.fingerprint
+    return Copied(
+        sources=tuple(os.fspath(source) for source in sources),
+        target=os.fspath(place.path),
+        records=records,
+        fingerprint=fingerprint,
+        seconds=time.monotonic() - started,
+        warnings=tuple(warnings),
+    )
 
 
 def _splits(reader: Reader) -> Iterator[str]:
@@ -154,6 +159,7 @@ class Copying:
     def __enter__(self) -> Copying:
         place = self._place
         place.acquire()
+        cleared = False
         try:
             if place.interrupted:
                 self.done = self._is_ours()
@@ -164,11 +170,15 @@ class Copying:
             if (place.partial / PACK_PLAN).exists():
                 raise TargetError(f"{place.partial} holds the work of a pack that was interrupted: finish or delete it")
             place.clear()
+            cleared = True
             require_free(place.partial, self._size)
             (place.partial / PLAN).write_text(json.dumps(self._plan, sort_keys=True))
             sync(place.partial / PLAN)
         except BaseException as error:
-            place.release()
+            if cleared:  # an empty folder beside a set would make it look unfinished
+                place.discard()
+            else:
+                place.release()
             raise _named(place, error) from None
         return self
 

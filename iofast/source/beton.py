@@ -42,7 +42,11 @@ _TYPES = {
 _JPEG = 0  # of `mode`; 1 is raw pixels
 
 
-def open_beton(path: Path) -> IndexedReader:
+class BetonReader(IndexedReader):
+    """The samples of a beton file; see `open_beton`."""
+
+
+def open_beton(path: Path) -> BetonReader:
     """The samples of a beton file.
 
     Raises `ContainerError` where bytes contradict the format, images are raw pixels, or a field's type is not known;
@@ -54,7 +58,7 @@ def open_beton(path: Path) -> IndexedReader:
     index = open_table(
         [b"beton", os.fsencode(os.path.realpath(where))], [where], lambda: _scan(where), fetch_from(files)
     )
-    return IndexedReader(os.fspath(path), index, files)
+    return BetonReader(os.fspath(path), index, files)
 
 
 def _scan(path: str) -> Table:

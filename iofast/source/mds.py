@@ -52,6 +52,10 @@ class MdsShard:
     columns: tuple[tuple[str, str, int | None], ...]  # name, encoding, fixed size
 
 
+class MdsReader(IndexedReader):
+    """The samples of an MDS data set; see `open_mds`."""
+
+
 def find_index(folder: Path) -> dict[str, Path] | None:
     """Split → its `index.json`, of an MDS folder or a folder of them; None where it is neither."""
     if _is_index(folder / INDEX):
@@ -67,7 +71,7 @@ def find_index(folder: Path) -> dict[str, Path] | None:
     return found or None
 
 
-def open_mds(folder: Path, found: Mapping[str, Path]) -> IndexedReader:
+def open_mds(folder: Path, found: Mapping[str, Path]) -> MdsReader:
     """The samples of an MDS data set, its sub-folders as splits.
 
     Raises `SourceError` where a shard is missing, `ContainerError` where bytes contradict the format.
@@ -88,7 +92,7 @@ def open_mds(folder: Path, found: Mapping[str, Path]) -> IndexedReader:
     fetch = fetch_from(files)
     words = [b"mds", os.fsencode(os.path.realpath(folder)), *(os.fsencode(path) for path in paths)]
     index = open_table(words, paths, lambda: _scan(shards, tuple(splits), files, fetch), fetch)
-    return IndexedReader(os.fspath(folder), index, files)
+    return MdsReader(os.fspath(folder), index, files)
 
 
 def read_index(file: Path) -> list[MdsShard]:
