@@ -233,7 +233,7 @@ class TestTargets:
         def full(*_: object) -> None:
             raise TargetError("too little disk space")
 
-        monkeypatch.setattr("iofast.copying.convert.require_free", full)
+        monkeypatch.setattr(sys.modules["iofast.copying.convert"], "require_free", full)
         with pytest.raises(TargetError, match="too little"):
             convert(path, target, CopyOptions(overwrite=True))
         assert sorted(tmp_path.iterdir()) == before

@@ -23,6 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "packing",
             "checking",
             "copying",
+            "sheet",
             "fields",
             "selection",
             "dataset",

@@ -119,9 +119,7 @@ def require_elsewhere(reader: Reader, source: FilePath, place: Target) -> None:
         raise OptionError(f"{place.path} is one of the files of {os.fspath(source)}: choose another name")
 
 
-def copied(
-    sources: Sequence[FilePath], place: Target, started: float, records: int, warnings: Sequence[str]
-) -> Copied:
+def copied(sources: Sequence[FilePath], place: Target, started: float, records: int, warnings: Sequence[str]) -> Copied:
     """What stands in the target now."""
     fingerprint = None
     if not isinstance(place, FolderTarget):
