@@ -235,7 +235,7 @@ class RecordWriter:
 def _open_folder(place: Path) -> Reader:
     if (place / "data.mdb").is_file():
         raise ContainerError(f"{place} is an LMDB folder of another program: iofast's containers are single files")
-    if (place / "index.json").exists() or not any(place.glob("*.*")):
+    if place.is_dir() and ((place / "index.json").exists() or not any(place.glob("*.*"))):
         from iofast.source.mds import find_index, open_mds
 
         found = find_index(place)
