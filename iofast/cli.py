@@ -22,6 +22,8 @@ examples:
   iofast pack ./images out.lmdb --resize 256     one file out of a folder of images
   iofast pack ./images out.lmdb --dry-run        what that would take, without writing
   iofast info out.lmdb                           what is in it
+  iofast verify out.lmdb                         is it whole, and if not, which records are bad
+  iofast convert out.lmdb train.tar              the same records in another kind of container
   iofast bench out.lmdb                          how fast it loads here, and what the time goes into
   iofast monitor                                 does training wait for its data, and why?
   iofast monitor -- python train.py              the same, of a program that it starts

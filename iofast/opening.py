@@ -19,7 +19,16 @@ from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import SHARD_SIZE, ShardWriter
 from iofast.containers.shards import MANIFEST_SUFFIX, ShardTarget, check_finished, expand, is_pattern, set_of
 from iofast.errors import ContainerError, OptionError, SourceError
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, ImageInfo, check_field, image_field
+from iofast.record import (
+    IMAGE_FIELDS,
+    JSON_FIELD,
+    KEY_WIDTH,
+    LABEL_FIELD,
+    RAW_FIELDS,
+    ImageInfo,
+    check_field,
+    image_field,
+)
 from iofast.strips import raw_length
 
 _PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
@@ -29,6 +38,7 @@ _SETS: dict[str, type[ShardReader]] = {tar.SUFFIX: tar.TarReader} | dict.fromkey
 )  # containers of several files, by the suffix of the name given to `pack`
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2")
 _LISTS = (".csv", ".tsv", ".jsonl", ".parquet")  # manifests that name image files; source.table reads them
+_BETON = ".beton"
 _FORMATS = {"jpg": "jpeg", "png": "png", "webp": "webp"}
 
 Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[str, Any] | list[Any] | tuple[Any, ...]
@@ -37,6 +47,7 @@ Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[s
 def open_reader(path: str | os.PathLike[str]) -> Reader:
     """Open a container, a plain folder of images, or a list of image files (.csv …), for access to its records.
 
+    MosaicML's MDS (the folder with `index.json`) and FFCV's `.beton` with JPEGs are opened too.
     A container is an LMDB file, or a set of tar or TFRecord shards by the name given to `pack`. Shards of other
     programs are named one by one, or by a pattern (`train-{000000..000127}.tar`, `train-*-of-*`); see `open_shards`.
     Raises `SourceError` where there is nothing to open, `UnfinishedError` where packing never ended, `ContainerError`
@@ -66,6 +77,10 @@ def open_reader(path: str | os.PathLike[str]) -> Reader:
         return LmdbReader(place)
     if place.suffix.lower() in _LISTS:
         return _open_folder(place)
+    if place.suffix.lower() == _BETON:
+        from iofast.source.beton import open_beton
+
+        return open_beton(place)
     if is_shard(place):
         return open_shards([os.fspath(place)], os.fspath(place))
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
@@ -132,13 +147,16 @@ def target_of(path: str | os.PathLike[str], *, overwrite: bool = False) -> Targe
     return ShardTarget(path, place.suffix, overwrite=overwrite)
 
 
-def writer_of(target: Target, description: Description, shard_size: int = SHARD_SIZE) -> LmdbWriter | ShardWriter:
+def writer_of(
+    target: Target, description: Description, shard_size: int = SHARD_SIZE, key_width: int = KEY_WIDTH
+) -> LmdbWriter | ShardWriter:
     """The writer that stages the container of an acquired target; `description` is the one that `finish` will get."""
+    folder, name = target.partial, target.path.name
     if target.path.suffix == ".lmdb":
-        return LmdbWriter(target.stage())
+        return LmdbWriter(target.stage(), key_width=key_width)
     if target.path.suffix in tfrecord.SUFFIXES:
-        return tfrecord.TfrecordWriter(target.partial, target.path.name, description, shard_size=shard_size)
-    return tar.TarWriter(target.partial, target.path.name, shard_size=shard_size)
+        return tfrecord.TfrecordWriter(folder, name, description, shard_size=shard_size, key_width=key_width)
+    return tar.TarWriter(folder, name, shard_size=shard_size, key_width=key_width)
 
 
 class RecordWriter:
@@ -217,6 +235,12 @@ class RecordWriter:
 def _open_folder(place: Path) -> Reader:
     if (place / "data.mdb").is_file():
         raise ContainerError(f"{place} is an LMDB folder of another program: iofast's containers are single files")
+    if place.is_dir() and ((place / "index.json").exists() or not any(place.glob("*.*"))):
+        from iofast.source.mds import find_index, open_mds
+
+        found = find_index(place)
+        if found is not None:
+            return open_mds(place, found)
     from iofast.source.folder import FolderReader  # Pillow and the scan cost start-up time, for folders only
 
     return FolderReader(place)

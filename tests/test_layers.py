@@ -17,7 +17,22 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "record", "ops", "strips"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine"}),
     frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
-    frozenset({"opening", "packing", "fields", "selection", "dataset", "loader", "bench", "monitor", "commands"}),
+    frozenset(
+        {
+            "opening",
+            "packing",
+            "checking",
+            "copying",
+            "sheet",
+            "fields",
+            "selection",
+            "dataset",
+            "loader",
+            "bench",
+            "monitor",
+            "commands",
+        }
+    ),
     frozenset({"cli", "__main__"}),
 )
 # Sideways: an error may be raised anywhere; containers read through the kernel; in layer 3 everything may open
@@ -28,10 +43,12 @@ SIDEWAYS = {
     "ops": {"errors"},
     "__main__": {"cli"},
     "packing": {"opening"},
+    "checking": {"opening"},
+    "copying": {"opening"},
     "dataset": {"opening", "fields", "selection"},
     "loader": {"opening", "fields", "dataset"},
     "bench": {"dataset", "loader"},
-    "commands": {"opening", "packing", "dataset", "loader", "bench", "monitor"},
+    "commands": {"opening", "packing", "checking", "copying", "sheet", "dataset", "loader", "bench", "monitor"},
 }
 TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "stall"}
 TORCH_INSIDE_FUNCTIONS = {"commands"}  # doctor reports on torch, where it is installed

@@ -8,16 +8,26 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from iofast.commands.text import size
+
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.console import Console
 
-    from iofast.containers.base import Reader
+    from iofast.commands.histograms import Bin
+    from iofast.containers.base import Located, Reader
 
 VERSION = 1  # of the JSON
 _ROWS = 65_536  # index rows looked at in one go: 4 MB of columns
 _SAMPLE = 1000  # JPEGs whose headers are read for their restart intervals: 30 MB, 0.1 s
 _INTERVALS = 6  # in the table
-_SHOWN = 20  # classes in the table; --json has all
+_SHOWN = 20  # classes and shards in the tables; --json has all
+_HISTOGRAMS = (
+    ("shorter_side", "shorter side, pixels", lambda edge: f"{edge:,.0f}"),
+    ("aspect", "width / height", lambda edge: f"{edge:.2f}"),
+    ("bytes", "bytes of an image", size),
+)
 
 _EXAMPLES = """\
 examples:
@@ -67,8 +77,9 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
         "path": path,
         "container": type(reader).__name__.removesuffix("Reader").lower(),
         "count": manifest.count,
-        "bytes": os.path.getsize(path) if os.path.isfile(path) else None,
+        "bytes": _bytes(reader, path),
         "fields": list(manifest.fields),
+        "shards": [{"name": own.name, "count": own.count, "bytes": own.size} for own in manifest.shards if own.name],
         "images": images,
         "restart": restart_intervals(reader),
         "classes": None if classes is None else {name: labels.get(i, 0) for i, name in enumerate(classes)},
@@ -79,6 +90,14 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
         "seed": manifest.seed,
         "fingerprint": manifest.fingerprint,
     }
+
+
+def _bytes(reader: Reader, path: str) -> int | None:
+    """The size of a container: of its file, or of all its shards."""
+    if os.path.isfile(path):
+        return os.path.getsize(path)
+    shards = reader.manifest.shards
+    return sum(shard.size for shard in shards) if shards and all(shard.name for shard in shards) else None
 
 
 def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
@@ -102,8 +121,25 @@ def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
         known = column[column > 0]
         if known.size:
             images[name] = {"min": int(known.min()), "median": float(np.median(known)), "max": int(known.max())}
+    images["histograms"] = _histograms(slices, length)
     values, counts = np.unique(labels, return_counts=True)
     return images, dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _histograms(slices: list[Located], length: NDArray[np.int64]) -> dict[str, list[Bin]]:
+    """Of the shorter side (pixels), of width over height, and of bytes: lists of low, high, count."""
+    import numpy as np
+
+    from iofast.commands.histograms import histogram
+
+    width = np.concatenate([part.width for part in slices]).astype(np.float64)
+    height = np.concatenate([part.height for part in slices]).astype(np.float64)
+    known = (width > 0) & (height > 0)
+    return {
+        "shorter_side": histogram(np.minimum(width, height)[known]),
+        "aspect": histogram(width[known] / height[known]),
+        "bytes": histogram(length[length > 0].astype(np.float64)),
+    }
 
 
 def restart_intervals(reader: Reader) -> dict[str, Any] | None:
@@ -130,12 +166,22 @@ def _show(facts: dict[str, Any], console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from iofast.commands.histograms import bars
+
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _lines(facts):
         table.add_row(name, Text(value))  # Text: a class called "[red]" is shown as it is
     console.print(table)
+    if facts["shards"]:
+        console.print()
+        _show_shards(facts["shards"], console)
+    for name, title, shown in _HISTOGRAMS if facts["images"] else ():
+        if found := facts["images"]["histograms"][name]:
+            console.print()
+            console.print(Text(title, "bold"))
+            console.print("\n".join(bars(found, shown)), markup=False, overflow="ignore", crop=False)
     if facts["classes"]:
         classes = Table("label", "class", "images", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
         classes.columns[0].justify = classes.columns[2].justify = "right"
@@ -147,8 +193,23 @@ def _show(facts: dict[str, Any], console: Console) -> None:
             console.print(f"and {hidden:,} more; --json lists them all")
 
 
+def _show_shards(shards: list[dict[str, Any]], console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from iofast.commands.text import size
+
+    table = Table("shard", "records", "size", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for shard in shards[:_SHOWN]:
+        table.add_row(Text(shard["name"]), f"{shard['count']:,}", size(shard["bytes"]))
+    console.print(table)
+    if (hidden := len(shards) - _SHOWN) > 0:
+        console.print(f"and {hidden:,} more; --json lists them all")
+
+
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from iofast.commands.text import count, size
+    from iofast.commands.text import count
 
     where = facts["container"] + ("" if facts["bytes"] is None else f", {size(facts['bytes'])}")
     lines = [("path", facts["path"]), ("container", where), ("records", f"{facts['count']:,}")]

@@ -78,6 +78,14 @@ def dense(indices: NDArray[np.int64], count: int, where: str, what: str = "recor
     return indices
 
 
+class Entry(NamedTuple):
+    """A payload as the container itself, without its index, says where it lies. `name` is `<key>.<field>`."""
+
+    name: str
+    offset: int
+    length: int
+
+
 class Payloads(NamedTuple):
     """The `source` of `kernel.decode_batch` for some rows: open descriptors, or addresses where fd is -1.
 
@@ -158,6 +166,14 @@ class Reader(ABC):
     @abstractmethod
     def name(self, index: int) -> str:
         """What an error message calls this record: container and key, or the path of a file."""
+
+    def walk(self, shard: int) -> Iterator[Entry] | None:  # noqa: ARG002
+        """All payloads of a file of `manifest.shards`, in their order, found without the index; None where none can be.
+
+        Everything else that the container's format lets check is checked on the way. Raises `ContainerError` where it
+        is damaged.
+        """
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -16,11 +16,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Failures, Located, Payloads, Reader
+from iofast.containers.base import Entry, Failures, Located, Payloads, Reader
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT, IndexView, Rows, Stamp, raw_fields
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
-from iofast.containers.lmdb_writer import MANIFEST_KEY, LmdbWriter, index_key
+from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
 from iofast.containers.manifest import Manifest
 from iofast.containers.rows import columns, field_numbers, misplaced
 from iofast.containers.values import read_values, read_view
@@ -106,6 +106,12 @@ class LmdbReader(Reader):
         """`out.lmdb: 00000042`."""
         row = self._open().index.rows(np.array([index], np.int64))[0]
         return f"{self.path}: {int(row['position']):0{self.manifest.key_width}d}"
+
+    def walk(self, shard: int) -> Iterator[Entry]:  # noqa: ARG002 - there is one file
+        """The entries of the B-tree but iofast's own; see `Reader.walk`."""
+        for key, offset, length in self._open().tree.walk():
+            if not key.startswith(RESERVED):
+                yield Entry(key.decode("ascii", "backslashreplace"), offset, length)
 
     def close(self) -> None:
         """Let go of the file; it is closed when the last `payloads` block has ended."""

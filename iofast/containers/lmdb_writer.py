@@ -31,7 +31,8 @@ from iofast.containers.spool import Spool, Stored
 from iofast.errors import ContainerError, TargetError
 from iofast.record import KEY_WIDTH, ImageInfo
 
-MANIFEST_KEY = b"__iofast__.manifest"
+RESERVED = b"__iofast__."  # what keys begin with that are no records
+MANIFEST_KEY = RESERVED + b"manifest"
 TRANSACTION_BYTES = 16 << 20  # of dirty pages, which LMDB keeps in memory until the commit
 MAP_STEP = 64 << 20
 MAP_SLACK = 4 << 20

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 
+from iofast.containers.base import Entry
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import Encoded, ShardWriter
 from iofast.containers.shards import split_part
+from iofast.containers.tar_members import TarFile, open_tar
 from iofast.record import ImageInfo
 
 SUFFIX = ".tar"
@@ -23,6 +26,16 @@ _FIXED = sum(_MODE_IDS) + sum(_MTIME) + sum(b" " * 8) + sum(_REST)
 
 class TarReader(ShardReader):
     """Random access to a set of tar shards that iofast wrote; see `ShardReader`."""
+
+    def walk(self, shard: int) -> Iterator[Entry]:
+        """The members of a shard; see `Reader.walk`."""
+        path = self._files().paths[shard]
+        fd, status = open_tar(path)
+        try:
+            for member in TarFile(path, fd, status.st_size).members():
+                yield Entry(member.name, member.offset, member.size)
+        finally:
+            os.close(fd)
 
 
 class TarWriter(ShardWriter):

@@ -7,17 +7,18 @@ and checked with its own checksum.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.base import Entry
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import Rows
 from iofast.containers.manifest import Manifest
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.tfrecord_framing import HEAD, read_data, read_frame
-from iofast.containers.tfrecord_writer import SUFFIXES, TfrecordWriter
+from iofast.containers.tfrecord_framing import HEAD, frames, read_data, read_frame
+from iofast.containers.tfrecord_writer import SUFFIXES, TfrecordWriter, fields_of
 from iofast.errors import ContainerError
 
 __all__ = ["SUFFIXES", "TfrecordReader", "TfrecordWriter", "is_named_so"]
@@ -63,6 +64,18 @@ class TfrecordReader(ShardReader):
         if frame.end - offset != place["length"] or frame.offset != offset + HEAD:
             raise ContainerError(f"{self.name(index)}: the record at offset {offset} has another length than the index")
         read_data(file, frame)
+
+    def walk(self, shard: int) -> Iterator[Entry]:
+        """The payloads in the Examples of a shard, each record's data compared with its CRC32C; see `Reader.walk`."""
+        file = FileBytes(self._files().paths[shard])
+        for frame in frames(file):
+            data = read_data(file, frame)
+            try:
+                found = fields_of(data)
+            except ContainerError as error:
+                raise ContainerError(f"{file.path}: the record at offset {frame.offset - HEAD}: {error}") from None
+            for name, span in found:
+                yield Entry(name, frame.offset + span.start, span.stop - span.start)
 
     def _groups(self, manifest: Manifest) -> Sequence[str]:
         return (*manifest.fields, "")

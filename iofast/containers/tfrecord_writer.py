@@ -10,7 +10,7 @@ from iofast.containers.base import Description
 from iofast.containers.manifest import MAX_CLASS_NAME, Manifest
 from iofast.containers.shard_writer import SHARD_SIZE, Encoded, ShardWriter
 from iofast.containers.shards import split_part
-from iofast.containers.tfrecord_example import encode
+from iofast.containers.tfrecord_example import Feature, Kind, Span, encode, parse
 from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
 from iofast.errors import ContainerError, OptionError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, ImageInfo, image_field
@@ -19,7 +19,8 @@ SUFFIXES = (".tfrecord", ".tfrecords")
 LABEL_BASE = "label_base"  # of the recipe: 1 where 0 means background, as the ImageNet converters count
 
 _FORMATS = {"jpg": b"JPEG", "png": b"PNG", "webp": b"WEBP"}
-_KEY = "iofast/key"
+_OWN = "iofast/"
+_KEY = _OWN + "key"
 _OF_A_FIELD = MAX_FIELD_NAME + 64  # bytes that a field may add to its payload, at most
 _OF_A_RECORD = 4 * MAX_CLASS_NAME + (1 << 16)  # and a record to its fields
 _MAX_JSON = 1 << 20  # bytes that are searched for a path
@@ -30,6 +31,37 @@ def feature_of(field: str, image: str | None) -> str:
     if field == image and field in IMAGE_FIELDS:
         return "image/encoded"
     return "iofast/field/key" if field == "key" else f"iofast/{field}"
+
+
+def fields_of(data: bytes) -> list[tuple[str, Span]]:
+    """The payloads in an Example of a writer of ours, as `<key>.<field>` and where they lie, sorted by name.
+
+    Raises `ContainerError` for an Example that no writer of ours made.
+    """
+    features = parse(data)
+    found: dict[str, Span] = {}
+    for name, feature in features.items():
+        if name == "image/encoded":
+            kind = _bytes_of(data, features, "image/format")
+            field = next((own for own, text in _FORMATS.items() if text == kind), None)
+            if field is None:
+                raise ContainerError(f"image/format is {kind!r:.40}, expected one of JPEG, PNG, WEBP")
+        elif name.startswith(_OWN) and name != _KEY:
+            field = "key" if name == "iofast/field/key" else name.removeprefix(_OWN)
+        else:
+            continue
+        if feature.kind != Kind.BYTES or len(feature.spans) != 1:
+            raise ContainerError(f"feature {name!r:.80} is not one byte string")
+        found[field] = feature.spans[0]
+    key = _bytes_of(data, features, _KEY).decode("ascii", "backslashreplace")
+    return [(f"{key}.{field}", found[field]) for field in sorted(found)]
+
+
+def _bytes_of(data: bytes, features: Mapping[str, Feature], name: str) -> bytes:
+    spans = features[name].spans if name in features and features[name].kind == Kind.BYTES else []
+    if len(spans) != 1:
+        raise ContainerError(f"it has no feature {name!r} of one byte string")
+    return data[spans[0].start : spans[0].stop]
 
 
 class TfrecordWriter(ShardWriter):

@@ -1,0 +1,198 @@
+"""Payloads: read, compared with their checksums, and every image decoded, in slices that threads do side by side."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.checking.problems import Findings
+from iofast.containers.base import Failures, Located, Reader
+from iofast.containers.index import ABSENT
+from iofast.containers.spool import strip_checks
+from iofast.errors import DecodeError
+from iofast.kernel import pillow
+from iofast.kernel.contract import MAX_PIXELS, DecodeOptions, Header, Status
+from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, ImageInfo, image_field
+from iofast.strips import raw_length
+
+SLICE_BYTES = 16 << 20  # of payloads that one thread reads before it decodes them
+SLICE_RECORDS = 256
+LARGE = 32 << 20  # pixels; of images beyond, one is decoded at a time: as RGB it takes 100 MB or more
+
+_OPTIONS = DecodeOptions(filter="nearest", max_pixels=MAX_PIXELS)  # whole images: no pixel is resampled
+_MASKS = ("png", "jpg", "jpeg", "webp")  # the last part of names such as `seg.png`
+
+
+def slices(located: Located) -> list[tuple[int, int]]:
+    """Rows of `located` as [start, stop) that one thread does at once."""
+    ends = np.cumsum(located.length.astype(np.int64))
+    found, start = [], 0
+    while start < len(ends):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + SLICE_BYTES, "right"))
+        stop = min(max(stop, start + 1), start + SLICE_RECORDS)
+        found.append((start, stop))
+        start = stop
+    return found
+
+
+class PayloadCheck:
+    """Checks slices of records; one for each thread, to be closed. `own`: iofast wrote the container."""
+
+    large = threading.Lock()
+
+    def __init__(self, reader: Reader, findings: Findings, *, decode: bool, own: bool) -> None:
+        self._reader, self._findings, self._decode, self._strict = reader, findings, decode, own
+        self._context = kernel.Context(_OPTIONS)
+        self._memory = np.empty(0, np.uint8)
+
+    def close(self) -> None:
+        """Give the kernel's memory back."""
+        self._context.close()
+
+    def check(self, indices: NDArray[np.int64]) -> int:
+        """Look at all payloads of these records; gives the bytes that were read."""
+        image, read = image_field(self._reader.manifest.fields), 0
+        for name in self._reader.manifest.fields:
+            try:
+                located = self._reader.locate(indices, name)
+            except KeyError:  # lies in no file, as the path and label of a plain folder
+                continue
+            failed: Failures = {}
+            values = self._reader.values(indices, name, failed=failed)
+            for row, error in sorted(failed.items()):
+                self._findings.add(str(error), int(indices[row]), name, int(located.offset[row]))
+            size = sum(len(value) for value in values if value is not None)
+            there = int((located.file != ABSENT).sum())
+            sums = 0 if located.crc is None else there
+            self._findings.count(checked=sums, unchecked=there - sums, size=size)
+            read += size
+            self._look(name, located, values, image)
+        return read
+
+    def _look(self, name: str, located: Located, values: list[bytes | None], image: str | None) -> None:
+        if name == LABEL_FIELD:
+            if self._strict:  # what others call so need not be a number
+                self._labels(located, values)
+        elif name in RAW_FIELDS:
+            self._raw(name, located, values)
+        elif not self._decode:
+            return
+        elif name in IMAGE_FIELDS:
+            self._images(name, located, values, is_image=self._own(located, name, image))
+        elif name.rpartition(".")[2] in _MASKS:
+            self._masks(name, located, values)
+
+    def _own(self, located: Located, name: str, image: str | None) -> NDArray[np.bool_]:
+        """Which of these payloads are their record's image, of which the index knows the size."""
+        if name == image:
+            return np.ones(len(located.indices), np.bool_)
+        best = self._reader.locate(located.indices)
+        same: NDArray[np.bool_] = (best.offset == located.offset) & (best.file == located.file)
+        return same
+
+    def _labels(self, located: Located, values: list[bytes | None]) -> None:
+        for row, value in enumerate(values):
+            label = int(located.label[row])
+            if value is not None and value != b"%d" % label:
+                reason = f"{LABEL_FIELD} is {value!r:.40}, but the index says label {label}"
+                self._findings.add(reason, int(located.indices[row]), LABEL_FIELD, int(located.offset[row]))
+
+    def _raw(self, name: str, located: Located, values: list[bytes | None]) -> None:
+        for row, value in enumerate(values):
+            if value is None:
+                continue
+            width, height, orientation = (int(c[row]) for c in (located.width, located.height, located.orientation))
+            expected, reason = raw_length(name, width, height), ""
+            if len(value) != expected:
+                reason = f"{name} has {len(value)} bytes, {width}×{height} needs {expected}"
+            elif located.strips is not None:
+                own = strip_checks(name, value, ImageInfo(-1, width, height, orientation))
+                if own != located.strips[row].astype("<u4").tobytes():
+                    reason = f"{name}: the checksums of its strips differ from the index"
+            if reason:
+                self._findings.add(reason, int(located.indices[row]), name, int(located.offset[row]))
+
+    def _images(self, name: str, located: Located, values: list[bytes | None], *, is_image: NDArray[np.bool_]) -> None:
+        rows, headers = [], []
+        for row, value in enumerate(values):
+            if value is None:
+                continue
+            reason = ""
+            try:
+                header = kernel.read_header(value)
+                if is_image[row]:
+                    reason = _contradiction(header, located, row)
+                if header.width * header.height > MAX_PIXELS:
+                    reason = f"the image has {header.width}×{header.height} pixels, more than {MAX_PIXELS}"
+            except DecodeError as error:
+                header, reason = None, str(error)
+            if reason:
+                self._report(name, located, row, reason)
+            elif header is not None:
+                rows.append(row)
+                headers.append(header)
+        large = [h.width * h.height > LARGE for h in headers]
+        small = [row for row, big in zip(rows, large, strict=True) if not big]
+        self._pixels(name, located, values, small, [h for h, big in zip(headers, large, strict=True) if not big])
+        for row, header, big in zip(rows, headers, large, strict=True):
+            if big:
+                with self.large:
+                    self._pixels(name, located, values, [row], [header])
+                    self._memory = np.empty(0, np.uint8)
+
+    def _pixels(
+        self, name: str, located: Located, values: list[bytes | None], rows: list[int], headers: list[Header]
+    ) -> None:
+        """Decode payloads of these rows, one after another into the same memory: nobody looks at the pixels."""
+        payloads = [np.frombuffer(values[row] or b"", np.uint8) for row in rows]
+        most = max((3 * header.width * header.height for header in headers), default=0)
+        if most > len(self._memory):
+            self._memory = np.empty(most, np.uint8)
+        outs = [self._memory[: 3 * h.width * h.height].reshape(h.height, h.width, 3) for h in headers]
+        boxes = np.array([(0, 0, h.width, h.height, h.width, h.height, 0, 0) for h in headers], np.int32)
+        source = (
+            np.full(len(rows), -1, np.int32),
+            np.array([payload.ctypes.data for payload in payloads], np.uint64),
+            np.array([payload.size for payload in payloads], np.uint64),
+            None,  # compared already
+            np.array([header.orientation for header in headers], np.uint8),
+            None,
+            None,
+        )
+        status = np.zeros(len(rows), np.int32)
+        kernel.decode_each(self._context, source, boxes.reshape(-1, 8), np.zeros(len(rows), np.uint8), outs, status)
+        for row, code in zip(rows, status.tolist(), strict=True):
+            if code != Status.OK:
+                self._report(name, located, row, kernel.status_message(code))
+        self._findings.count(images=int((status == Status.OK).sum()))
+
+    def _masks(self, name: str, located: Located, values: list[bytes | None]) -> None:
+        """Images in fields of the user's, which may be palettes or have 16 bits: no RGB is made of them."""
+        for row, value in enumerate(values):
+            if value is None:
+                continue
+            try:
+                opened = pillow.open_image(value, MAX_PIXELS)
+                pillow.check_end(opened)
+                opened.image.load()
+                self._findings.count(images=1)
+            except Exception as error:  # Pillow's plugins raise anything on damaged files
+                self._report(name, located, row, str(pillow.decode_error(error)))
+
+    def _report(self, name: str, located: Located, row: int, reason: str) -> None:
+        offset = int(located.offset[row])
+        self._findings.add(f"{name} at offset {offset}: {reason}", int(located.indices[row]), name, offset)
+
+
+def _contradiction(header: Header, located: Located, row: int) -> str:
+    """What the image says otherwise than the index; empty where they agree."""
+    index = tuple(int(column[row]) for column in (located.width, located.height, located.orientation))
+    found = (header.width, header.height, header.orientation)
+    if index == found or index[:2] == (0, 0):  # not known
+        return ""
+    words = [f"{width}×{height} pixels, orientation {orientation}" for width, height, orientation in (found, index)]
+    return f"the image has {words[0]}, but the index says {words[1]}"

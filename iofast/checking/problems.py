@@ -1,0 +1,113 @@
+"""What a verification found."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from iofast.containers.base import Reader
+from iofast.errors import IofastError
+from iofast.record import JSON_FIELD
+
+KEPT = 10_000  # problems that are remembered; of a disk that fails there are millions, all alike
+MAX_JSON = 1 << 20  # bytes of a record's `json` that are looked at for its path
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. What is not known, or not about one record, is None."""
+
+    where: str  # the file and the record in it, or the container
+    reason: str
+    index: int | None = None  # dense index of the record
+    key: str | None = None
+    field: str | None = None
+    offset: int | None = None  # of the payload's first byte in the file
+    path: str | None = None  # what the record's image was called before it was packed
+
+    def __str__(self) -> str:
+        original = "" if self.path is None else f" (from {self.path})"
+        return f"{self.where}: {self.reason}{original}"
+
+
+@dataclass(slots=True)
+class Verification:
+    """What `verify` looked at and what is wrong with it; `problems` are in the order of the records.
+
+    `images` were decoded, `checked` payloads compared with a checksum, `unchecked` read where there is none.
+    """
+
+    path: str
+    container: str
+    records: int = 0
+    images: int = 0
+    checked: int = 0
+    unchecked: int = 0
+    bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    failed: int = 0  # problems, also those beyond the first 10,000, which are not kept
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.failed
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"version": 1, **asdict(self)}
+
+
+class Findings:
+    """A verification in the making: threads add to it."""
+
+    def __init__(self, result: Verification, reader: Reader) -> None:
+        self.result, self._reader = result, reader
+        self._lock = threading.Lock()
+
+    def count(self, *, images: int = 0, checked: int = 0, unchecked: int = 0, size: int = 0) -> None:
+        """So much more was looked at."""
+        with self._lock:
+            self.result.images += images
+            self.result.checked += checked
+            self.result.unchecked += unchecked
+            self.result.bytes += size
+
+    def add(self, reason: str, index: int | None = None, field: str | None = None, offset: int | None = None) -> None:
+        """Something is wrong, with one record where there is an index."""
+        with self._lock:
+            self.result.failed += 1
+            full = len(self.result.problems) >= KEPT
+        if full:
+            return
+        path = self.result.path
+        if index is None:
+            problem = Problem(path, reason.removeprefix(f"{path}: ").removeprefix(f"{os.path.abspath(path)}: "))
+        else:
+            problem = self._about(reason, index, field, offset)
+        with self._lock:
+            self.result.problems.append(problem)
+
+    def _about(self, reason: str, index: int, field: str | None, offset: int | None) -> Problem:
+        reader, key = self._reader, None
+        where = f"{self.result.path}: record {index}"
+        with contextlib.suppress(IofastError, OSError, KeyError):  # an index that is damaged cannot say
+            where = reader.name(index)
+            key = reader.keys(reader.columns(np.array([index])))[0]
+        return Problem(where, reason.removeprefix(f"{where}: "), index, key, field, offset, _path(reader, index))
+
+
+def _path(reader: Reader, index: int) -> str | None:
+    """What the record's `json` says that its image was called, where that can still be read."""
+    try:
+        text = reader.values(np.array([index]), JSON_FIELD)[0] if JSON_FIELD in reader.manifest.fields else None
+        path = json.loads(text).get("path") if text and len(text) <= MAX_JSON else None
+    except (IofastError, OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return path if isinstance(path, str) else None

@@ -1,0 +1,149 @@
+"""A container's index against the container: sound rows, keys, shards, fingerprint, and where payloads lie."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.checking.problems import Findings
+from iofast.containers.base import Entry, Located, Reader
+from iofast.containers.index import ABSENT, BLOCK_ROWS
+from iofast.errors import ContainerError
+from iofast.record import format_key
+
+STEP = 65_536  # rows of the index that are looked at in one go
+
+_IDENTITY = struct.Struct("<II")
+
+
+def sound_rows(reader: Reader, findings: Findings) -> NDArray[np.int64]:
+    """The dense indices whose index rows can be used. The others are reported, runs of rows as one."""
+    found = [_sound(reader, findings, start, min(start + STEP, len(reader))) for start in range(0, len(reader), STEP)]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _sound(reader: Reader, findings: Findings, start: int, stop: int) -> NDArray[np.int64]:
+    indices = np.arange(start, stop, dtype=np.int64)
+    try:
+        for name in reader.manifest.fields:
+            try:
+                reader.locate(indices, name)
+            except KeyError:  # lies in no file
+                reader.columns(indices)
+    except ContainerError as error:
+        if stop - start == 1:
+            findings.add(str(error), start)
+            return indices[:0]
+        if stop - start == BLOCK_ROWS and "CRC32C of rows" in str(error):  # these share a checksum
+            findings.add(f"records {start} to {stop - 1} cannot be read: {error}")
+            return indices[:0]
+        size = stop - start
+        half = max(BLOCK_ROWS * (size // BLOCK_ROWS // 2), BLOCK_ROWS) if size > BLOCK_ROWS else size // 2
+        middle = start + half
+        return np.concatenate([_sound(reader, findings, start, middle), _sound(reader, findings, middle, stop)])
+    return indices
+
+
+def check_index(reader: Reader, findings: Findings) -> None:
+    """What the index says of all records together: positions rise, shards have their records, the fingerprint is right.
+
+    Only where every row of it is sound.
+    """
+    digest, width = hashlib.sha256(), reader.manifest.key_width
+    last, sums = -1, True
+    counts = np.zeros(len(reader.manifest.shards), np.int64)
+    for start in range(0, len(reader), STEP):
+        indices = np.arange(start, min(start + STEP, len(reader)), dtype=np.int64)
+        places = {name: reader.locate(indices, name) for name in reader.manifest.fields}
+        first = next(iter(places.values()))
+        positions = first.position.astype(np.int64)
+        steps = np.flatnonzero(np.diff(positions, prepend=last) <= 0)
+        for row in steps[:1].tolist():
+            findings.add(f"its position {positions[row]} does not follow that of the record before", start + row)
+        last = int(positions[-1])
+        file = np.min([located.file for located in places.values()], axis=0)
+        if file.max() >= len(counts):
+            findings.add("it has no field at all", start + int(np.argmax(file)))
+        else:
+            counts += np.bincount(file, minlength=len(counts))
+        sums = sums and all(located.crc is not None for located in places.values())
+        if sums:
+            _hash(digest, places, width)
+    for number, shard in enumerate(reader.manifest.shards):
+        if counts[number] != shard.count:
+            name = shard.name or "the file"
+            findings.add(f"{name} has {counts[number]} records by the index, {shard.count} by the manifest")
+    found = f"sha256:{digest.hexdigest()}"
+    if sums and len(reader) and found != reader.manifest.fingerprint:
+        findings.add(f"the fingerprint of the index is {found}, the manifest says {reader.manifest.fingerprint}")
+
+
+def _hash(digest: hashlib._Hash, places: dict[str, Located], width: int) -> None:
+    """Add records to a fingerprint (docs/format.md 2.2)."""
+    names = {name: b"%c%s" % (len(name), name.encode()) for name in places}
+    columns = [
+        (names[name], located.file.tolist(), located.length.tolist(), np.asarray(located.crc).tolist())
+        for name, located in sorted(places.items())
+    ]
+    text = []
+    for row, position in enumerate(next(iter(places.values())).position.tolist()):
+        key = format_key(position, width).encode()
+        head = b"%c%s" % (len(key), key)
+        text += [
+            head + name + _IDENTITY.pack(length[row], crc[row])
+            for name, file, length, crc in columns
+            if file[row] != ABSENT
+        ]
+    digest.update(b"".join(text))
+
+
+def check_places(reader: Reader, findings: Findings) -> bool:
+    """Compare every payload's name and place with what the container itself says; False where it says nothing.
+
+    Only where every row of the index is sound.
+    """
+    first = 0
+    for number, shard in enumerate(reader.manifest.shards):
+        walk = reader.walk(number)
+        if walk is None:
+            return False
+        _compare(walk, _expected(reader, first, first + shard.count), shard.name or findings.result.path, findings)
+        first += shard.count
+    return True
+
+
+def _expected(reader: Reader, start: int, stop: int) -> Iterator[tuple[int, Entry]]:
+    """The payloads of records [start, stop) as the index has them, with their dense indices."""
+    for begin in range(start, stop, STEP):
+        indices = np.arange(begin, min(begin + STEP, stop), dtype=np.int64)
+        places = [(name, reader.locate(indices, name)) for name in reader.manifest.fields]
+        columns = [(name, own.file.tolist(), own.offset.tolist(), own.length.tolist()) for name, own in places]
+        for row, key in enumerate(reader.keys(places[0][1])):
+            for name, file, offset, length in columns:
+                if file[row] != ABSENT:
+                    yield begin + row, Entry(f"{key}.{name}", offset[row], length[row])
+
+
+def _compare(walk: Iterator[Entry], expected: Iterator[tuple[int, Entry]], name: str, findings: Findings) -> None:
+    """Two sorted listings side by side."""
+    try:
+        found, own = next(walk, None), next(expected, None)
+        while found is not None or own is not None:
+            if found is not None and (own is None or found.name < own[1].name):
+                findings.add(f"{name}: {found.name!r:.80} at offset {found.offset} is not in the index")
+                found = next(walk, None)
+            elif own is not None and (found is None or own[1].name < found.name):
+                findings.add(f"{name} does not have {own[1].name!r}", own[0], offset=own[1].offset)
+                own = next(expected, None)
+            elif own is not None and found is not None:
+                if found != own[1]:
+                    words = [f"{each.length} bytes at offset {each.offset}" for each in (found, own[1])]
+                    reason = f"{found.name}: {words[0]}, but the index says {words[1]}"
+                    findings.add(reason, own[0], offset=found.offset)
+                found, own = next(walk, None), next(expected, None)
+    except ContainerError as error:
+        findings.add(str(error))

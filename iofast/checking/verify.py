@@ -1,0 +1,114 @@
+"""`verify`: the parts of a verification one after another, the payloads in threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.checking.payloads import PayloadCheck, slices
+from iofast.checking.problems import Findings, Verification
+from iofast.checking.structure import STEP, check_index, check_places, sound_rows
+from iofast.containers.base import Reader
+from iofast.containers.lmdb import LmdbReader
+from iofast.containers.shard_reader import ShardReader
+from iofast.machine import cores
+from iofast.opening import open_reader
+
+Progress = Callable[[int, int, int], None]  # records and bytes that are done now, problems so far
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    decode: bool = True,
+    workers: int | None = None,
+    begin: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Look at every byte of a container, a plain folder or another program's container, and say what is wrong with it.
+
+    Payloads are compared with their checksums, where there are any, and every image is decoded unless `decode` is
+    False. Of what iofast wrote, index, manifest and container are compared with each other. Goes on after whatever it
+    finds. `workers` are threads, by default one for each usable core; `begin(records)` and `progress` tell how it goes.
+    Raises what `open_reader` raises where nothing can be opened at all.
+    """
+    with open_reader(path) as reader:
+        result = Verification(os.fspath(path), type(reader).__name__.removesuffix("Reader").lower(), len(reader))
+        findings = Findings(result, reader)
+        own = isinstance(reader, LmdbReader | ShardReader)
+        sound = sound_rows(reader, findings)
+        if own and len(sound) == len(reader):
+            check_index(reader, findings)
+            check_places(reader, findings)
+        elif own:
+            result.notes.append("the index is damaged, so it was not compared with the container")
+        if begin is not None:
+            begin(len(sound))
+        with _Checks(reader, findings, decode, own) as checks:
+            checks.run(sound, cores() if workers is None else workers, progress)
+        if result.unchecked and not result.checked:
+            result.notes.append(
+                "there are no checksums: payloads were read" + (" and images decoded" if decode else "")
+            )
+        result.problems.sort(key=lambda problem: -1 if problem.index is None else problem.index)
+    return result
+
+
+class _Checks:
+    """The threads that look at payloads, each with a context of its own."""
+
+    def __init__(self, reader: Reader, findings: Findings, decode: bool, own: bool) -> None:
+        self._arguments = (reader, findings, decode, own)
+        self._here = threading.local()
+        self._made: list[PayloadCheck] = []
+
+    def __enter__(self) -> _Checks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for check in self._made:
+            check.close()
+
+    def run(self, sound: NDArray[np.int64], workers: int, progress: Progress | None) -> None:
+        """All slices, at most two for each thread waiting, so that memory does not grow with the records."""
+        pool = ThreadPoolExecutor(max(1, workers), "iofast-verify")
+        pending: set[Future[tuple[int, int]]] = set()
+        try:
+            for indices in self._slices(sound):
+                pending.add(pool.submit(self._check, indices))
+                if len(pending) >= 2 * workers:
+                    pending = self._collect(pending, progress)
+            while pending:
+                pending = self._collect(pending, progress)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _slices(self, sound: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        reader = self._arguments[0]
+        for start in range(0, len(sound), STEP):
+            part = sound[start : start + STEP]
+            for first, last in slices(reader.columns(part)):
+                yield part[first:last]
+
+    def _check(self, indices: NDArray[np.int64]) -> tuple[int, int]:
+        check = getattr(self._here, "check", None)
+        if check is None:
+            reader, findings, decode, own = self._arguments
+            check = self._here.check = PayloadCheck(reader, findings, decode=decode, own=own)
+            self._made.append(check)
+        return len(indices), check.check(indices)
+
+    def _collect(
+        self, pending: set[Future[tuple[int, int]]], progress: Progress | None
+    ) -> set[Future[tuple[int, int]]]:
+        done, left = wait(pending, return_when=FIRST_COMPLETED)
+        for future in done:
+            records, size = future.result()
+            if progress is not None:
+                progress(records, size, self._arguments[1].result.failed)
+        return left

@@ -1,0 +1,174 @@
+"""`iofast cat`: one record's fields, or the bytes of one of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from iofast.containers.base import Reader
+    from iofast.record import Record
+
+VERSION = 1  # of the JSON
+_SHOWN = 200  # characters of a text field in the listing
+_STEP = 65_536
+
+_EXAMPLES = """\
+examples:
+  iofast cat out.lmdb 42                          the fields of record 42, counted from 0
+  iofast cat out.lmdb 00000042                    the record with this key
+  iofast cat out.lmdb 42 --field jpg > 42.jpg     the image, byte by byte
+  iofast cat out.lmdb 42 --field json | jq .path
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "cat",
+        help="show a record, or write one of its fields to stdout",
+        description="Show the fields of one record, or write the bytes of one field to stdout.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", metavar="CONTAINER", help="a container, or a folder of images")
+    parser.add_argument("record", metavar="INDEX|KEY", help="place in the order, from 0, or a key (00000042)")
+    parser.add_argument("--field", metavar="NAME", help="write the bytes of this field to stdout")
+    parser.add_argument("--json", action="store_true", help="print the record as JSON, text fields with their values")
+    parser.add_argument("--quiet", action="store_true", help="print nothing: the exit status says if it can be read")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what `args.record` holds."""
+    from iofast.errors import OptionError
+    from iofast.opening import open_reader
+
+    with open_reader(args.path) as reader:
+        index = find(reader, args.record)
+        if args.field is not None:
+            try:
+                payload = bytes(reader.view(index, args.field))
+            except KeyError:
+                there = ", ".join(reader.record(index).fields)
+                raise OptionError(f"{reader.name(index)} has no field {args.field!r}, only {there}") from None
+            if not args.quiet:
+                _write(payload, args.field)
+            return 0
+        record = reader.record(index)
+        facts = describe(reader, index, record)
+    if args.json:
+        print(json.dumps(facts, sort_keys=True))
+    elif not args.quiet:
+        _show(facts, record)
+    return 0
+
+
+def find(reader: Reader, text: str) -> int:
+    """The dense index of a record by its place or its key. Raises `OptionError` where there is none."""
+    from iofast.errors import OptionError
+
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1
+    plain = number >= 0 and text == str(number)
+    if plain and len(text) < reader.manifest.key_width:
+        if number < len(reader):
+            return number
+        raise OptionError(f"record {number} is not in 0 … {len(reader) - 1} of {reader.manifest.count} records")
+    index = _key(reader, text)
+    if index is None and plain and number < len(reader):
+        return number
+    if index is None:
+        raise OptionError(
+            f"no record has the key {text!r:.80}; the first is {reader.record(0).key!r}"
+            if len(reader)
+            else "there are no records"
+        )
+    return index
+
+
+def _key(reader: Reader, text: str) -> int | None:
+    """The first record of this key, by looking at all of them: a quarter of a second for a million."""
+    import numpy as np
+
+    for start in range(0, len(reader), _STEP):
+        indices = np.arange(start, min(start + _STEP, len(reader)), dtype=np.int64)
+        keys = reader.keys(reader.columns(indices))
+        if text in keys:
+            return start + keys.index(text)
+    return None
+
+
+def describe(reader: Reader, index: int, record: Record) -> dict[str, Any]:
+    """A record as JSON has it: what the index says, and its fields with size, and value where they are text."""
+    import numpy as np
+
+    located = reader.columns(np.array([index], np.int64))
+    label = int(located.label[0])
+    classes = reader.manifest.classes
+    split = next((name for name, own in reader.manifest.splits.items() if any(a <= index < b for a, b in own)), None)
+    fields = {}
+    for name, payload in record.fields.items():
+        text = _text(payload)
+        fields[name] = {"bytes": len(payload)} | ({} if text is None else {"text": text})
+    return {
+        "version": VERSION,
+        "index": index,
+        "key": record.key,
+        "name": reader.name(index),
+        "split": split,
+        "label": label if label >= 0 else None,
+        "class": classes[label] if classes is not None and 0 <= label < len(classes) else None,
+        "width": int(located.width[0]) or None,
+        "height": int(located.height[0]) or None,
+        "orientation": int(located.orientation[0]),
+        "fields": fields,
+    }
+
+
+def _show(facts: dict[str, Any], record: Record) -> None:
+    from iofast.commands.text import size
+
+    lines = [("key", facts["key"]), ("index", f"{facts['index']:,}"), ("split", facts["split"])]
+    if facts["label"] is not None:
+        lines.append(("label", f"{facts['label']}" + ("" if facts["class"] is None else f" ({facts['class']})")))
+    if facts["width"]:
+        turned = "" if facts["orientation"] == 1 else f", orientation {facts['orientation']} still to be applied"
+        lines.append(("image", f"{facts['width']} x {facts['height']} pixels{turned}"))
+    for name, value in lines:
+        print(f"{name:<12}{_plain(str(value))}")
+    width = max(map(len, record.fields), default=0) + 2
+    for name, payload in record.fields.items():
+        text = _text(payload)
+        shown = "" if text is None else "  " + _plain(text[:_SHOWN]) + (" …" if len(text) > _SHOWN else "")
+        print(f"  {name:<{width}}{size(len(payload)):>8}{shown}")
+
+
+def _write(payload: bytes, field: str) -> None:
+    """To a terminal only what it shows as text: other bytes may be commands to it."""
+    from iofast.errors import OptionError
+
+    if sys.stdout.isatty():
+        text = _text(payload)
+        if text is None or any(not character.isprintable() and character not in "\n\t" for character in text):
+            raise OptionError(f"field {field} is not text: write it to a file (… --field {field} > FILE)")
+        print(text)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(payload)
+    sys.stdout.buffer.flush()
+
+
+def _text(payload: bytes) -> str | None:
+    """Text, where the bytes are some; None for an image or any other binary payload."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def _plain(text: str) -> str:
+    """On one line, and nothing in it that a terminal would obey."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

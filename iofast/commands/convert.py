@@ -1,0 +1,104 @@
+"""`iofast convert`: a container into one of another kind, into a plain folder, and from one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from iofast.copying import Copied
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+_EXAMPLES = """\
+examples:
+  iofast convert out.lmdb shards/train.tar --shard-size 500MB     tar shards, as WebDataset reads them
+  iofast convert shards/train.tar train.tfrecord                  and those as TFRecords
+  iofast convert 'theirs-{000000..000127}.tar' out.lmdb           another program's shards
+  iofast convert ./mds out.lmdb                                   a MosaicML folder (index.json and shards)
+  iofast convert train.beton out.lmdb                             an FFCV file whose images are JPEGs
+  iofast convert out.lmdb ./images                                files again, in folders of classes
+
+No byte of any image changes; `iofast pack` is for changing images.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "convert",
+        help="copy a container into one of another kind, or a folder",
+        description="Copy all records into a container of another kind, or into a plain folder. No payload changes.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="SRC", help="a container, another program's, or a folder of images")
+    parser.add_argument("target", metavar="DST", help="the suffix says what: .lmdb, .tar, .tfrecord; none: a folder")
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of all commands that copy."""
+    parser.add_argument(
+        "--shard-size", type=bytes_of, metavar="SIZE", help="of tar and TFRecord shards, such as 500MB (default 1GB)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace DST where it exists (never a folder)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+def bytes_of(text: str) -> int:
+    """A size as people write it, 500MB, 1.5GB or a number of bytes, in bytes."""
+    import re
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.lower(), re.ASCII)
+    value = int(float(found[1]) * _UNITS[found[2]]) if found and len(text) < 32 else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a size such as 500MB or 1GB, found {text!r}")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert, and print what came of it."""
+    from iofast.copying import convert
+    from iofast.packing.progress import Bar
+
+    bar = Bar("iofast convert", visible=not args.quiet)
+    try:
+        result = convert(
+            args.source,
+            args.target,
+            options_of(args),
+            begin=lambda records: bar.begin(records, 0),
+            progress=bar.step,
+        )
+    finally:
+        bar.end()
+    show(args, result)
+    return 0
+
+
+def options_of(args: argparse.Namespace) -> Any:
+    """The `CopyOptions` of a command line."""
+    from iofast.copying import CopyOptions
+
+    given = {} if args.shard_size is None else {"shard_size": args.shard_size}
+    return CopyOptions(overwrite=args.overwrite, **given)
+
+
+def show(args: argparse.Namespace, result: Copied) -> None:
+    """Print the result of a copy as the options say."""
+    from iofast.commands.text import count, duration
+
+    if args.json:
+        print(json.dumps(result.facts(), sort_keys=True))
+        return
+    for warning in result.warnings:
+        print(f"iofast {args.command}: warning: {warning}", file=sys.stderr)
+    if not args.quiet:
+        print(f"{count(result.records, 'record')} in {result.target}, {duration(result.seconds)}")
+        if result.fingerprint is not None:
+            print(f"  fingerprint  {result.fingerprint}")

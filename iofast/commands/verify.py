@@ -1,0 +1,100 @@
+"""`iofast verify`: whether containers and folders are whole, and if not, which records are bad and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from iofast.checking.problems import Verification
+
+_EXAMPLES = """\
+examples:
+  iofast verify out.lmdb                   checksums, then every image decoded, then index against container
+  iofast verify train.tar val.tar          several, one after another
+  iofast verify out.lmdb --no-decode       checksums and index only: as fast as the disk reads
+  iofast verify ./images                   a plain folder: there are no checksums, but every image is decoded
+  iofast verify out.lmdb --json | jq '.problems[].path'
+
+Goes on after errors. Exit status: 0 all is well, 1 something is not.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "verify",
+        help="check that a container is whole, and say which records are not",
+        description="Check checksums, decode every image, and compare the index with the container.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", metavar="CONTAINER", nargs="+", help="a container, or a folder of images")
+    parser.add_argument("--no-decode", action="store_true", help="decode no image")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: one per usable core)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each container, a line each")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but what is wrong, on stderr")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify one after another; 1 where one of them is not whole, or cannot be opened."""
+    from iofast.errors import IofastError, OptionError
+
+    if args.workers is not None and args.workers < 1:
+        raise OptionError(f"--workers must be 1 or more, found {args.workers}")
+    status = 0
+    for path in args.paths:
+        try:
+            result = _verify(path, args)
+        except (IofastError, OSError) as error:
+            status = 1
+            if len(args.paths) == 1 and not args.json:
+                raise
+            if args.json:
+                print(json.dumps({"version": 1, "path": path, "error": str(error)}))
+            else:
+                print(f"iofast verify: error: {error}", file=sys.stderr)
+            continue
+        status = status if result.whole else 1
+        if args.json:
+            print(json.dumps(result.facts()))
+        else:
+            _show(result, quiet=args.quiet)
+    return status
+
+
+def _verify(path: str, args: argparse.Namespace) -> Verification:
+    from iofast.checking import verify
+    from iofast.packing.progress import Bar
+
+    bar = Bar("iofast verify", visible=not args.quiet)
+    try:
+        return verify(
+            path,
+            decode=not args.no_decode,
+            workers=args.workers,
+            begin=lambda records: bar.begin(records, 0),
+            progress=bar.step,
+        )
+    finally:
+        bar.end()
+
+
+def _show(result: Verification, *, quiet: bool) -> None:
+    from iofast.commands.text import count, size
+
+    for problem in result.problems:
+        print(problem, file=sys.stderr if quiet else sys.stdout)
+    if len(result.problems) < result.failed:
+        print(f"and {result.failed - len(result.problems):,} more", file=sys.stderr if quiet else sys.stdout)
+    if quiet:
+        return
+    parts = [count(result.records, "record"), f"{count(result.images, 'image')} decoded"]
+    parts += [f"{count(result.checked, 'checksum')} compared"] if result.checked else []
+    verdict = "all is well" if result.whole else count(result.failed, "problem")
+    print(f"{result.path}: {verdict} ({', '.join(parts)}, {size(result.bytes)} read)")
+    for note in result.notes:
+        print(f"  note: {note}")

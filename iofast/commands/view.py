@@ -1,0 +1,140 @@
+"""`iofast view`: some records as one picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from iofast.containers.base import Reader
+
+_STEP = 65_536
+_MOST = 100_000_000  # records that a list may name
+
+_EXAMPLES = """\
+examples:
+  iofast view out.lmdb sheet.png                           32 records, chosen at random
+  iofast view out.lmdb sheet.png --class tabby --count 64  of one class
+  iofast view out.lmdb sheet.png --split val --seed 7      of one split, others than with seed 0
+  iofast view out.lmdb sheet.png --indices 0-9,100         these
+  iofast view coco.tar sheet.png --boxes boxes.json --box-format xywh
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "view",
+        help="draw records as one picture, with labels, masks and boxes",
+        description="Draw a contact sheet (PNG): upright images with their labels, masks laid over them, and boxes.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", metavar="CONTAINER", help="a container, or a folder of images")
+    parser.add_argument("target", metavar="PNG", help="the picture to make")
+    chosen = parser.add_argument_group("which records")
+    chosen.add_argument("--indices", metavar="LIST", help="places in the order, from 0: 0-9,100")
+    chosen.add_argument("--class", dest="label", metavar="NAME", help="of this class only (its name or number)")
+    chosen.add_argument("--split", metavar="NAME", help="of this split only")
+    chosen.add_argument("--count", type=int, default=32, metavar="N", help="how many, at random (default 32)")
+    chosen.add_argument("--seed", type=int, default=0, metavar="N", help="of the random choice (default 0)")
+    drawn = parser.add_argument_group("what is drawn")
+    drawn.add_argument("--size", type=int, default=160, metavar="N", help="pixels of a cell's side (default 160)")
+    drawn.add_argument("--columns", type=int, metavar="N", help="images in a row")
+    drawn.add_argument("--mask", metavar="FIELD", help="the mask (default: the first .png field); none for none")
+    drawn.add_argument("--boxes", metavar="FIELD", help="default: boxes.json, or boxes in json; none for none")
+    drawn.add_argument("--box-format", default="xyxy", metavar="F", help="xyxy: corners; xywh: corner and size")
+    parser.add_argument("--overwrite", action="store_true", help="replace the picture where it exists")
+    parser.add_argument("--json", action="store_true", help="print which records are on it as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Choose, draw, write."""
+    from iofast.errors import OptionError, TargetError
+    from iofast.opening import open_reader
+    from iofast.sheet import SheetOptions, contact_sheet, require_images
+
+    if not args.target.lower().endswith(".png"):
+        raise OptionError(f"the picture is a PNG, so its name must end with .png, found {args.target!r}")
+    if os.path.lexists(args.target) and not args.overwrite:
+        raise TargetError(f"{args.target} exists already: choose another name, or --overwrite it")
+    mask, boxes = ("" if text == "none" else text for text in (args.mask, args.boxes))
+    options = SheetOptions(args.size, args.columns, mask, boxes, args.box_format)
+    with open_reader(args.path) as reader:
+        require_images(reader, args.path)
+        indices = choose(reader, args)
+        sheet = contact_sheet(reader, indices, options)
+    draft = f"{args.target}.partial"
+    sheet.save(draft, "PNG")
+    os.replace(draft, args.target)
+    if args.json:
+        print(json.dumps({"version": 1, "path": args.target, "indices": indices, "size": list(sheet.size)}))
+    elif not args.quiet:
+        print(f"{len(indices)} records on {args.target}, {sheet.width} x {sheet.height} pixels")
+    return 0
+
+
+def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
+    """The dense indices that the options name, in order. Raises `OptionError` where there are none."""
+    import numpy as np
+
+    from iofast.errors import OptionError
+    from iofast.order.permutation import permuted
+
+    if args.count < 1:
+        raise OptionError(f"--count must be 1 or more, found {args.count}")
+    if args.indices is not None:
+        return parse_indices(args.indices, len(reader))
+    candidates = np.arange(len(reader), dtype=np.int64)
+    if args.split is not None and args.split != "all":
+        if args.split not in reader.manifest.splits:
+            raise OptionError(f"there is no split {args.split!r}, only {', '.join(reader.manifest.splits)}")
+        ranges = reader.manifest.splits[args.split]
+        candidates = np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in ranges])
+    if args.label is not None:
+        label = label_of(reader, args.label)
+        starts = range(0, len(candidates), _STEP)
+        parts = [reader.columns(candidates[start : start + _STEP]).label == label for start in starts]
+        candidates = candidates[np.concatenate(parts)] if parts else candidates
+    if not len(candidates):
+        raise OptionError(f"{args.path} has no such record")
+    first = np.arange(min(args.count, len(candidates)), dtype=np.int64)
+    picked = permuted(len(candidates), f"iofast/view/{args.seed}", first)
+    return [int(index) for index in np.sort(candidates[picked])]
+
+
+def label_of(reader: Reader, text: str) -> int:
+    """The number of a class, by its name, or by its number where none is called so. Raises `OptionError`."""
+    from iofast.errors import OptionError
+
+    classes = reader.manifest.classes or ()
+    if text in classes:
+        return classes.index(text)
+    if text.isascii() and text.isdigit() and (not classes or int(text) < len(classes)):
+        return int(text)
+    import difflib
+
+    close = difflib.get_close_matches(text, classes, n=1)
+    raise OptionError(f"there is no class {text!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+
+
+def parse_indices(text: str, count: int, option: str = "--indices") -> list[int]:
+    """`0-9,100` as a list. Raises `OptionError` for what is no such list, or outside of `count` records."""
+    from iofast.errors import OptionError
+
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise OptionError(f"{option} must be numbers and ranges such as 0-9,100, found {text!r:.80}")
+        start, stop = int(first), int(last if dash else first)
+        if not start <= stop < count:
+            raise OptionError(f"record {part.strip()} is not in 0 … {count - 1}")
+        if len(found) + stop - start >= _MOST:
+            raise OptionError(f"{option} names more than {_MOST} records")
+        found += range(start, stop + 1)
+    return found

@@ -1,0 +1,228 @@
+"""`convert`: the records of anything that can be opened, in a container of another kind or in a plain folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from iofast.containers.base import Description, Reader, Writer
+from iofast.containers.publish import Target, require_free, sync
+from iofast.containers.shard_writer import SHARD_SIZE
+from iofast.copying.folder import FolderTarget, FolderWriter, Shape
+from iofast.copying.records import Copy, RecordSource, split_ranges
+from iofast.errors import OptionError, TargetError
+from iofast.opening import WRITTEN, open_reader, target_of, writer_of
+from iofast.record import KEY_WIDTH
+
+FilePath = str | os.PathLike[str]
+PLAN = "copy.json"  # in the `.partial` folder: what is being copied there
+PACK_PLAN = "plan.json"  # and what stands there where `pack` was at work
+
+_SUFFIXES_OF_OTHERS = (".beton", ".mds", ".csv", ".tsv", ".jsonl", ".parquet", ".zip", ".gz", ".zst", ".h5", ".npz")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """`shard_size`: bytes of a tar or TFRecord shard. `overwrite`: replace the target where it exists."""
+
+    shard_size: int = SHARD_SIZE
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shard_size, int) or self.shard_size < 1:
+            raise OptionError(f"shard_size must be a number of bytes above 0, found {self.shard_size!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy came to. `fingerprint` is None for a plain folder, which has none."""
+
+    sources: tuple[str, ...]
+    target: str
+    records: int
+    fingerprint: str | None
+    seconds: float
+    warnings: tuple[str, ...] = field(default=())
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"version": 1, **asdict(self)}
+
+
+def convert(
+    source: FilePath,
+    target: FilePath,
+    options: CopyOptions | None = None,
+    *,
+    begin: Callable[[int], None] | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> Copied:
+    """Copy all records of `source` into the new container `target`, or, without a suffix, into a new plain folder.
+
+    No payload byte changes. Order, splits, classes, recipe and keys stay; a key that is no position goes into `json`.
+    Nothing has the final name before it is whole; a run that was cut short begins anew. `begin(records)` and
+    `progress(records, bytes, 0)` tell how it goes. Raises `SourceError`, `ContainerError` (a damaged payload, a field
+    that cannot be stored), `TargetError`, `OptionError`.
+    """
+    options, started = options or CopyOptions(), time.monotonic()
+    place = place_of(target, options)
+    with open_reader(source) as reader:
+        require_elsewhere(reader, source, place)
+        records = RecordSource(reader)
+        manifest = reader.manifest
+        description = Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
+        plan: dict[str, object] = {"source": os.path.abspath(source), "fingerprint": manifest.fingerprint}
+        if begin is not None:
+            begin(len(reader))
+        with Copying(place, plan, options, records.size()) as copying:
+            if not copying.done:
+                width = records.key_width or KEY_WIDTH
+                copying.begin(description, Shape(manifest.classes, tuple(manifest.splits), manifest.fields, width))
+                splits = _splits(reader)
+                for copy in records.records():
+                    position = copy.position if records.key_width else copy.place
+                    copying.write(position, copy, next(splits))
+                    if progress is not None:
+                        progress(1, sum(map(len, copy.fields.values())), 0)
+                copying.finish()
+        return copied((source,), place, started, len(reader), records.warnings())
+
+
+def place_of(target: FilePath, options: CopyOptions) -> Target:
+    """Where a copy goes, by its name: a container by its suffix, a folder by having none, or a slash at its end."""
+    text = os.fspath(target)
+    suffix = Path(text).suffix
+    if suffix in WRITTEN and not text.endswith("/"):
+        return target_of(target, overwrite=options.overwrite)
+    if suffix.lower() in _SUFFIXES_OF_OTHERS and not text.endswith("/"):
+        known = ", ".join(WRITTEN)
+        raise OptionError(f"{text}: the suffix chooses the container: {known}, or none for a plain folder")
+    if options.overwrite:
+        raise OptionError(f"{text} would be a folder, and folders are never overwritten: remove it first")
+    return FolderTarget(text)
+
+
+def require_elsewhere(reader: Reader, source: FilePath, place: Target) -> None:
+    """Raise `OptionError` where the target is the source, or lies in it."""
+    own, goal = Path(os.path.realpath(source)), Path(os.path.realpath(place.path))
+    if own == goal or (own.is_dir() and own in goal.parents):
+        raise OptionError(f"{place.path} is, or lies in, the source {os.fspath(source)}: choose another place")
+    names = {Path(os.path.realpath(path)) for path in getattr(reader, "paths", ())}
+    if goal in names:
+        raise OptionError(f"{place.path} is one of the files of {os.fspath(source)}: choose another name")
+
+
+def copied(sources: Sequence[FilePath], place: Target, started: float, records: int, warnings: Sequence[str]) -> Copied:
+    """What stands in the target now."""
+    fingerprint = None
+    if not isinstance(place, FolderTarget):
+        with open_reader(place.path) as reader:
+            fingerprint = reader.manifest.fingerprint
+    return Copied(
+        sources=tuple(os.fspath(source) for source in sources),
+        target=os.fspath(place.path),
+        records=records,
+        fingerprint=fingerprint,
+        seconds=time.monotonic() - started,
+        warnings=tuple(warnings),
+    )
+
+
+def _splits(reader: Reader) -> Iterator[str]:
+    for name, start, stop in split_ranges(reader):
+        for _ in range(start, stop):
+            yield name
+
+
+class Copying:
+    """A target while a copy is being made in it; left by an exception, nothing stays of it.
+
+    `done`: an earlier run with the same plan had finished everything and was stopped while giving it its name.
+    """
+
+    def __init__(self, place: Target, plan: dict[str, object], options: CopyOptions, size: int) -> None:
+        self._place, self._options, self._size = place, options, size
+        self._plan = {**plan, "shard_size": options.shard_size}
+        self._description = Description()
+        self._writer: Writer | FolderWriter | None = None
+        self.done = False
+
+    def __enter__(self) -> Copying:
+        place = self._place
+        place.acquire()
+        cleared = False
+        try:
+            if place.interrupted:
+                self.done = self._is_ours()
+                place.complete()
+                if self.done:
+                    return self
+                place.acquire()
+            if (place.partial / PACK_PLAN).exists():
+                raise TargetError(f"{place.partial} holds the work of a pack that was interrupted: finish or delete it")
+            place.clear()
+            cleared = True
+            require_free(place.partial, self._size)
+            (place.partial / PLAN).write_text(json.dumps(self._plan, sort_keys=True))
+            sync(place.partial / PLAN)
+        except BaseException as error:
+            if cleared:  # an empty folder beside a set would make it look unfinished
+                place.discard()
+            else:
+                place.release()
+            raise _named(place, error) from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if isinstance(self._writer, Writer):
+            self._writer.abort()
+        if not self.done:
+            with contextlib.suppress(OSError):
+                self._place.discard()
+        if error is not None and (better := _named(self._place, error)) is not error:
+            raise better from None
+
+    def begin(self, description: Description, shape: Shape) -> None:
+        """Make the writer."""
+        self._description = description
+        if isinstance(self._place, FolderTarget):
+            self._writer = FolderWriter(self._place.stage(), shape)
+        else:
+            self._writer = writer_of(self._place, description, self._options.shard_size, shape.key_width)
+
+    def write(self, position: int, copy: Copy, split: str) -> None:
+        """Append a record."""
+        if self._writer is None:
+            raise OptionError("write was called before begin")
+        self._writer.write(position, copy.fields, copy.info, split)
+
+    def finish(self) -> None:
+        """Finish what was written and give it its name."""
+        if isinstance(self._writer, Writer):
+            self._writer.finish(self._description)
+            self._place.publish(self._writer.files)
+        elif self._writer is not None:
+            self._writer.finish()
+            self._place.publish()
+        self._writer, self.done = None, True
+
+    def _is_ours(self) -> bool:
+        try:
+            return bool(json.loads((self._place.partial / PLAN).read_bytes()) == self._plan)
+        except (OSError, ValueError):
+            return False
+
+
+def _named(place: Target, error: BaseException) -> BaseException:
+    """A bare system error as one that names the target."""
+    if not isinstance(error, OSError) or isinstance(error, TargetError):
+        return error
+    reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
+    return TargetError(f"{place.path} cannot be written: {reason}")

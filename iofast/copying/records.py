@@ -1,0 +1,190 @@
+"""The records of any reader as a writer takes them: payloads untouched, keys and labels as docs/format.md has them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.containers.base import Located, Reader
+from iofast.containers.lmdb import LmdbReader
+from iofast.containers.shard_reader import ShardReader
+from iofast.errors import ContainerError, DecodeError
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, LABEL_FIELD, ImageInfo, check_field, image_field
+
+SLICE_BYTES = 16 << 20  # of payloads that are read at once
+SLICE_RECORDS = 1024
+STEP = 65_536  # rows of the index that are looked at in one go
+PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
+
+_FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
+_MAX_SIDE = 0xFFFF  # of the index; beyond, a size counts as unknown
+_MAX_KEY = 20  # digits
+
+
+class Copy(NamedTuple):
+    """One record on its way. `position` is the one that its key says, -1 where the key is no position."""
+
+    place: int  # dense index in the source
+    position: int
+    fields: dict[str, bytes]
+    info: ImageInfo
+
+
+class RecordSource:
+    """The records of a reader, read in slices. `dropped` counts the fields that no writer may store, by name.
+
+    `key_width` is that of the keys where all of them are positions that rise; else 0, and each record's `json` gets its
+    old key.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.own = isinstance(reader, LmdbReader | ShardReader)
+        self.key_width = reader.manifest.key_width if self.own else _key_width(reader)
+        self.dropped: Counter[str] = Counter()
+        # these know the format of an image only when they have read it
+        self._by_record = type(reader).__name__ in ("FolderReader", "ForeignTfrecordReader")
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def records(self, indices: NDArray[np.int64] | None = None) -> Iterator[Copy]:
+        """These records (default: all), in this order. Raises `ContainerError` for a payload that is damaged."""
+        every = np.arange(len(self.reader), dtype=np.int64) if indices is None else indices
+        for start in range(0, len(every), STEP):
+            part = every[start : start + STEP]
+            columns = self.reader.columns(part)
+            keys = self.reader.keys(columns)
+            for first, last in _slices(columns):
+                for row, payloads in enumerate(self._payloads(part[first:last]), first):
+                    info = _info(columns, row)
+                    fields = payloads if self.own else self._legal(payloads, info, keys[row])
+                    position = int(keys[row]) if self.key_width else -1
+                    yield Copy(int(part[row]), position, fields, info)
+
+    def size(self) -> int:
+        """About the bytes of all payloads."""
+        return sum(shard.size for shard in self.reader.manifest.shards)
+
+    def warnings(self) -> list[str]:
+        """What could not be copied."""
+        left = getattr(self.reader, "left_out", ())
+        found = list(left) if isinstance(left, tuple) else []
+        if isinstance(left, int) and left:
+            found.append(f"{left:,} members whose names make no key and field: left out")
+        return found + [
+            f"field {name!r} of {number:,} records is pickled data, which is never stored or loaded: left out"
+            if name.rpartition(".")[2] in PICKLED
+            else f"field {name!r} of {number:,} records is no legal name: left out"
+            for name, number in sorted(self.dropped.items())
+        ]
+
+    def _payloads(self, indices: NDArray[np.int64]) -> list[dict[str, bytes]]:
+        if self._by_record:
+            return [dict(self.reader.record(index).fields) for index in indices.tolist()]
+        found: list[dict[str, bytes]] = [{} for _ in range(len(indices))]
+        for name in self.reader.manifest.fields:
+            for fields, value in zip(found, self.reader.values(indices, name), strict=True):
+                if value is not None:
+                    fields[name] = value
+        return found
+
+    def _legal(self, payloads: Mapping[str, bytes], info: ImageInfo, key: str) -> dict[str, bytes]:
+        """Another program's fields as ours: the label as `cls`, an image under its format's name, the key in `json`."""
+        fields = {}
+        for name, payload in payloads.items():
+            if name.rpartition(".")[2] in PICKLED or not _is_legal(name):
+                self.dropped[name] += 1
+            else:
+                fields[name] = payload
+        _name_image(fields)
+        said = fields.pop(LABEL_FIELD, None)
+        if info.label >= 0:
+            fields[LABEL_FIELD] = b"%d" % info.label
+        elif said is not None:  # a name, or several: no class index
+            fields.setdefault("cls.txt", said)
+        if not self.key_width:
+            _keep_key(fields, key)
+        if not fields:
+            raise ContainerError(f"record {key!r} of another program has no field that can be stored")
+        return fields
+
+
+def split_ranges(reader: Reader) -> list[tuple[str, int, int]]:
+    """(name, start, stop) of all splits' ranges, in the order of the records."""
+    ranges = [(name, *own) for name, all_ in reader.manifest.splits.items() for own in all_]
+    return sorted(ranges, key=lambda item: item[1])
+
+
+def _slices(located: Located) -> list[tuple[int, int]]:
+    ends = np.cumsum(located.length.astype(np.int64))
+    found, start = [], 0
+    while start < len(ends):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + SLICE_BYTES, "right"))
+        stop = min(max(stop, start + 1), start + SLICE_RECORDS)
+        found.append((start, stop))
+        start = stop
+    return found
+
+
+def _info(columns: Located, row: int) -> ImageInfo:
+    width, height = int(columns.width[row]), int(columns.height[row])
+    if max(width, height) > _MAX_SIDE:
+        width = height = 0
+    return ImageInfo(int(columns.label[row]), width, height, int(columns.orientation[row]))
+
+
+def _key_width(reader: Reader) -> int:
+    """The digits of the keys of another program's records, if all are positions as docs/format.md has them; else 0."""
+    width, last = 0, -1
+    for start in range(0, len(reader), STEP):
+        indices = np.arange(start, min(start + STEP, len(reader)), dtype=np.int64)
+        for key in reader.keys(reader.columns(indices)):
+            width = width or len(key)
+            if len(key) != width or width > _MAX_KEY or not (key.isascii() and key.isdigit()) or int(key) <= last:
+                return 0
+            last = int(key)
+    return (width or KEY_WIDTH) if last < 1 << 63 else 0
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        check_field(name)
+    except ContainerError:
+        return False
+    return True
+
+
+def _name_image(fields: dict[str, bytes]) -> None:
+    """Give a PNG that calls itself `jpg` its real name, where that is free."""
+    image = image_field(fields)
+    if image not in IMAGE_FIELDS:
+        return
+    try:
+        real = _FIELD_OF.get(kernel.read_header(fields[image]).format, image)
+    except DecodeError:
+        return
+    if real not in fields:
+        fields[real] = fields.pop(image)
+
+
+def _keep_key(fields: dict[str, bytes], key: str) -> None:
+    """Write the old key into `json`, and change nothing else of its text; beside it where that is no object."""
+    text = fields.get(JSON_FIELD, b"{}")
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        members = None
+    if not isinstance(members, dict):
+        fields.setdefault("key.txt", key.encode("utf-8", "backslashreplace"))
+    elif "key" not in members:
+        inside = text.lstrip(b"\xef\xbb\xbf \t\r\n")[1:]
+        comma = b"," if members else b""
+        fields[JSON_FIELD] = b'{"key":%s%s%s' % (json.dumps(key).encode(), comma, inside)

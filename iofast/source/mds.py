@@ -1,0 +1,235 @@
+"""MosaicML's MDS (`index.json` and shards) as a Reader. Pickled columns are never loaded.
+
+A shard: u32 N, u32 × (N + 1) offsets of the samples in it, its configuration as JSON, then the samples. A sample: a u32
+for the size of each column of no fixed size, then the values of all columns. All little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE
+from iofast.containers.open_files import OpenFiles
+from iofast.errors import ContainerError, SourceError
+from iofast.source.indexed import Column, Fetch, IndexedReader, Table, fetch_from, open_table, stamps
+from iofast.source.listing import split_rank
+from iofast.source.unpacked import PackedFiles
+
+INDEX = "index.json"
+MAX_INDEX = 256 << 20  # bytes of an index.json: a million shards
+MAX_SHARDS = 1_000_000
+
+_NUMBERS = {
+    "int": "<i8",
+    **{
+        f"{kind}{8 * size}": f"{'|' if size == 1 else '<'}{kind[0]}{size}"
+        for kind in ("uint", "int")
+        for size in (1, 2, 4, 8)
+    },
+    **{f"float{8 * size}": f"<f{size}" for size in (2, 4, 8)},
+}
+_KINDS = {"jpeg": "image", "png": "image", "bytes": "bytes", "str": "text", "json": "json"}
+_KINDS |= dict.fromkeys(("str_int", "str_float", "str_decimal"), "text")
+_NOT_READ = {"pkl": "pickled data, which is never loaded", "pil": "raw pixels", "ndarray": "arrays"}
+
+
+@dataclass(frozen=True, slots=True)
+class MdsShard:
+    """What `index.json` says of one shard, checked."""
+
+    path: str  # of the file that is there
+    size: int  # bytes of its raw form
+    compression: str | None  # of that file
+    samples: int
+    columns: tuple[tuple[str, str, int | None], ...]  # name, encoding, fixed size
+
+
+class MdsReader(IndexedReader):
+    """The samples of an MDS data set; see `open_mds`."""
+
+
+def find_index(folder: Path) -> dict[str, Path] | None:
+    """Split → its `index.json`, of an MDS folder or a folder of them; None where it is neither."""
+    if _is_index(folder / INDEX):
+        return {WHOLE: folder / INDEX}
+    found = {}
+    if not (folder / INDEX).exists():
+        for entry in sorted(os.scandir(folder), key=lambda entry: split_rank(entry.name)):
+            if not entry.is_dir():
+                continue
+            if not _is_index(Path(entry.path) / INDEX):
+                return None  # one folder that is none of them, and it is a folder of something else
+            found[entry.name] = Path(entry.path) / INDEX
+    return found or None
+
+
+def open_mds(folder: Path, found: Mapping[str, Path]) -> MdsReader:
+    """The samples of an MDS data set, its sub-folders as splits.
+
+    Raises `SourceError` where a shard is missing, `ContainerError` where bytes contradict the format.
+    """
+    shards: list[MdsShard] = []
+    splits, count = [], 0
+    for split, file in found.items():
+        own = read_index(file)
+        shards += own
+        samples = sum(shard.samples for shard in own)
+        splits.append((split, count, count + samples))
+        count += samples
+    if count > MAX_COUNT:
+        raise ContainerError(f"{folder} has {count} samples, more than {MAX_COUNT}")
+    paths = [shard.path for shard in shards]
+    seen = stamps(paths)
+    files = _files(shards, seen)
+    fetch = fetch_from(files)
+    words = [b"mds", os.fsencode(os.path.realpath(folder)), *(os.fsencode(path) for path in paths)]
+    index = open_table(words, paths, lambda: _scan(shards, tuple(splits), files, fetch), fetch)
+    return MdsReader(os.fspath(folder), index, files)
+
+
+def read_index(file: Path) -> list[MdsShard]:
+    """The shards that an `index.json` names. Raises `ContainerError`, naming it."""
+    try:
+        if file.stat().st_size > MAX_INDEX:
+            raise ContainerError(f"it has more than {MAX_INDEX} bytes")
+        parsed = json.loads(file.read_bytes())
+        if not isinstance(parsed, dict) or parsed.get("version") != 2 or not isinstance(parsed.get("shards"), list):
+            raise ContainerError("it is no MDS index of version 2")
+        if len(parsed["shards"]) > MAX_SHARDS:
+            raise ContainerError(f"it names more than {MAX_SHARDS} shards")
+        shards = [_shard(file.parent, number, entry) for number, entry in enumerate(parsed["shards"])]
+    except OSError as error:
+        raise SourceError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except ContainerError as error:
+        raise ContainerError(f"{file}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ContainerError(f"{file} is not JSON: {error}") from None
+    return [shard for shard in shards if shard.samples]
+
+
+def _shard(folder: Path, number: int, entry: Any) -> MdsShard:
+    try:
+        form, version = entry["format"], entry["version"]
+        if (form, version) != ("mds", 2):
+            raise ContainerError(f"shard {number} is of format {form!r:.40} version {version!r:.40}, expected mds 2")
+        names, encodings, sizes = (entry[f"column_{part}"] for part in ("names", "encodings", "sizes"))
+        columns = tuple(zip(names, encodings, sizes, strict=True))
+        raw, packed, compression = entry["raw_data"], entry["zip_data"], entry["compression"]
+        samples, size = _whole(entry["samples"]), _whole(raw["bytes"])
+        for name, encoding, fixed in columns:
+            if not (isinstance(name, str) and isinstance(encoding, str)) or (fixed is not None and _whole(fixed) < 1):
+                raise ContainerError(f"shard {number} has an impossible column {name!r:.40}")
+        path = folder / _relative(raw["basename"])
+        if not path.exists() and packed is not None:
+            return MdsShard(os.fspath(folder / _relative(packed["basename"])), size, str(compression), samples, columns)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ContainerError(f"shard {number} is not described as MDS does: {error!r:.80}") from None
+    except ValueError as error:
+        raise ContainerError(f"shard {number}: {error}") from None
+    if len(columns) > MAX_FIELDS or not columns:
+        raise ContainerError(f"shard {number} has {len(columns)} columns, expected 1 to {MAX_FIELDS}")
+    return MdsShard(os.fspath(path), size, None, samples, columns)
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 32:
+        raise ContainerError(f"{value!r:.40} is not a whole number below 2^32")
+    return value
+
+
+def _relative(name: object) -> str:
+    """The path of a shard, which must stay in the folder of its index."""
+    if not isinstance(name, str) or not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise ContainerError(f"the name of a shard leads out of its folder: {name!r:.80}")
+    return name
+
+
+def _is_index(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return b'"shards"' in opened.read(1 << 12)
+    except OSError:
+        return False
+
+
+def _files(shards: Sequence[MdsShard], seen: NDArray[np.int64]) -> OpenFiles:
+    """The shards; sizes must be those of the index."""
+    for shard, (size, _) in zip(shards, seen.tolist(), strict=True):
+        if shard.compression is None and size != shard.size:
+            raise ContainerError(f"{shard.path} has {size} bytes, its index says {shard.size}: it was cut off")
+    packed = {number: (each.compression, each.size) for number, each in enumerate(shards) if each.compression}
+    return PackedFiles([shard.path for shard in shards], seen, packed)
+
+
+def _scan(
+    shards: Sequence[MdsShard], splits: tuple[tuple[str, int, int], ...], files: OpenFiles, fetch: Fetch
+) -> Table:
+    """The places of all values, by reading the offsets and sizes in every shard."""
+    if not shards:
+        raise ContainerError("the MDS index names no sample")
+    columns = shards[0].columns
+    offsets: list[NDArray[np.int64]] = []
+    lengths: list[NDArray[np.int64]] = []
+    for number, shard in enumerate(shards):
+        if shard.columns != columns:
+            raise ContainerError(f"{shard.path} has other columns than {shards[0].path}")
+        start, size = _places(shard, number, files, fetch)
+        offsets.append(start)
+        lengths.append(size)
+    file = np.repeat(np.arange(len(shards), dtype=np.uint32), [shard.samples for shard in shards])
+    offset, length = np.concatenate(offsets), np.concatenate(lengths)
+    read, left_out = [], []
+    for place, (name, encoding, _) in enumerate(columns):
+        base = encoding.partition(":")[0]
+        kind = "number" if base in _NUMBERS else _KINDS.get(base)
+        if kind is None:
+            why = _NOT_READ.get(base, "an encoding that is not known")
+            left_out.append(f"column {name!r} ({encoding}) is left out: {why}")
+            continue
+        dtype = _NUMBERS.get(base, "|u1")
+        if kind == "number" and (length[:, place] != np.dtype(dtype).itemsize).any():
+            raise ContainerError(f"{shards[0].path}: column {name!r} is {encoding}, but its values have other sizes")
+        start, size = offset[:, place].astype(np.uint64), length[:, place].astype(np.uint64)
+        read.append(Column(name, kind, file, start, size, dtype))  # type: ignore[arg-type]
+    if not read:
+        raise ContainerError(f"{shards[0].path}: no column can be read: {'; '.join(left_out)}")
+    return Table(tuple(shard.path for shard in shards), tuple(read), len(file), splits, tuple(left_out))
+
+
+def _places(
+    shard: MdsShard, number: int, files: OpenFiles, fetch: Fetch
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Offset and length of every value of a shard, (samples, columns) each."""
+    count = int.from_bytes(fetch(number, 0, 4), "little")
+    head = 4 * (count + 2)
+    if count != shard.samples or head > shard.size:
+        raise ContainerError(f"{shard.path} has {count} samples at offset 0, its index says {shard.samples}")
+    bounds = np.frombuffer(fetch(number, 4, 4 * (count + 1)), "<u4").astype(np.int64)
+    sized = [place for place, column in enumerate(shard.columns) if column[2] is None]
+    fixed = [column[2] or 0 for column in shard.columns]
+    least = 4 * len(sized) + sum(fixed)
+    if bounds[0] < head or bounds[-1] > shard.size or (np.diff(bounds) < least).any():
+        raise ContainerError(f"{shard.path}: its offsets (from offset 4 on) do not rise within {shard.size} bytes")
+    lengths = np.tile(np.array(fixed, np.int64), (count, 1))
+    if sized:
+        opened = files.get(number)
+        if opened is not None:
+            sizes = opened.gather(bounds[:-1], 4 * len(sized))
+        else:
+            data = np.frombuffer(fetch(number, 0, shard.size), np.uint8)
+            sizes = data[bounds[:-1, None] + np.arange(4 * len(sized))]
+        lengths[:, sized] = np.ascontiguousarray(sizes).view("<u4")
+    starts = bounds[:-1, None] + 4 * len(sized) + np.cumsum(lengths, 1) - lengths
+    wrong = np.flatnonzero(starts[:, -1] + lengths[:, -1] != bounds[1:])
+    if len(wrong):
+        row = int(wrong[0])
+        raise ContainerError(f"{shard.path}: sizes in sample {row} at offset {bounds[row]} do not add up to its length")
+    return starts, lengths

@@ -1,0 +1,111 @@
+"""Files that are compressed as a whole, read as if they were not: the ones that were used last are kept in memory."""
+
+from __future__ import annotations
+
+import bz2
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.file_bytes import FileBytes
+from iofast.containers.open_files import OpenFiles
+from iofast.errors import ContainerError
+from iofast.source.indexed import Same
+
+KEPT = 4  # unpacked files in memory, 64 MB each by MosaicML's default
+LARGEST = 1 << 30  # bytes of one that is unpacked
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class PackedFiles(OpenFiles):
+    """`OpenFiles` of which some are compressed: `packed` has their compression (`zstd:3`) and size, by number.
+
+    Reading them at random unpacks a file for every few samples, so they are for reading in order, once.
+    """
+
+    def __init__(self, paths: Sequence[str], seen: NDArray[np.int64], packed: Mapping[int, tuple[str, int]]) -> None:
+        super().__init__(paths, Same(paths, seen))
+        self._seen, self._packed = seen, dict(packed)
+        self._unpacked: OrderedDict[int, bytes] = OrderedDict()
+
+    def __getstate__(self) -> Any:
+        return self.paths, self._seen, self._packed
+
+    def __setstate__(self, state: Any) -> None:
+        PackedFiles.__init__(self, *state)
+
+    def get(self, number: int) -> FileBytes | None:
+        """The open file; None for one that must be unpacked, so that its payloads are read into memory."""
+        return None if number in self._packed else super().get(number)
+
+    def read(self, number: int, offset: int, length: int) -> bytes:
+        """Bytes of a file, unpacked where it is compressed."""
+        if number not in self._packed:
+            return super().read(number, offset, length)
+        data = self._unpacked.get(number)
+        if data is None:
+            compression, size = self._packed[number]
+            data = self._unpacked[number] = unpack(self.paths[number], compression, size)
+            while len(self._unpacked) > KEPT:
+                self._unpacked.popitem(last=False)
+        return data[offset : offset + length]
+
+
+def unpack(path: str, compression: str, size: int) -> bytes:
+    """The `size` bytes of a compressed file, never more. Raises `ContainerError` naming it."""
+    name = compression.partition(":")[0]
+    if size > LARGEST:
+        raise ContainerError(f"{path} would unpack to {size} bytes, at most {LARGEST} are: unpack it first")
+    packed = FileBytes(path)[:]
+    try:
+        if name == "gz":
+            data = zlib.decompressobj(_GZIP).decompress(packed, size + 1)
+        elif name == "bz2":
+            data = bz2.BZ2Decompressor().decompress(packed, size + 1)
+        elif name == "zstd":
+            data = _zstd(path)(packed, size + 1)
+        else:
+            raise ContainerError(f"{path} is compressed with {name!r:.20}, which is not read here: unpack it first")
+    except (zlib.error, OSError, EOFError, ValueError) as error:
+        if isinstance(error, ContainerError):
+            raise
+        raise ContainerError(f"{path} cannot be unpacked ({name}): {error}") from None
+    if len(data) != size:
+        raise ContainerError(f"{path} unpacks to {'more' if len(data) > size else len(data)} bytes, expected {size}")
+    return data
+
+
+def _zstd(path: str) -> Any:
+    """A function of (packed bytes, most bytes): whichever module for it is installed."""
+    for module, name in (("compression.zstd", "new"), ("backports.zstd", "new"), ("zstandard", "stream")):
+        try:
+            found = import_module(module)
+        except ImportError:
+            continue
+        return _new_zstd(found) if name == "new" else _zstandard(found)
+    raise ContainerError(f"{path} is compressed with zstd: pip install zstandard, or unpack it first")
+
+
+def _new_zstd(module: Any) -> Any:
+    def run(packed: bytes, most: int) -> bytes:
+        try:
+            return bytes(module.ZstdDecompressor().decompress(packed, most))
+        except module.ZstdError as error:
+            raise ValueError(error) from None
+
+    return run
+
+
+def _zstandard(module: Any) -> Any:
+    def run(packed: bytes, most: int) -> bytes:
+        try:
+            return bytes(module.ZstdDecompressor().stream_reader(packed).read(most))
+        except module.ZstdError as error:
+            raise ValueError(error) from None
+
+    return run

@@ -1,0 +1,82 @@
+"""The same small data set in every container, for the tests of the commands around them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from iofast.opening import open_reader, open_writer
+from iofast.record import Record
+
+CLASSES = ("cat", "dog", "emu")
+SUFFIXES = (".lmdb", ".tar", ".tfrecord")
+COUNT = 24
+
+
+def picture(number: int, kind: str = "jpeg", size: tuple[int, int] = (48, 40), orientation: int = 1) -> bytes:
+    """An encoded image told by its number."""
+    rng = np.random.default_rng(number)
+    coarse = rng.integers(0, 256, (5, 6, 3), np.uint8)
+    image = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+    out = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image.save(out, kind, **({"exif": exif} if orientation != 1 else {}))
+    return out.getvalue()
+
+
+def mask(number: int, size: tuple[int, int] = (48, 40)) -> bytes:
+    """A palette image with the classes 0, 1 and 2."""
+    array = np.zeros((size[1], size[0]), np.uint8)
+    array[5:20, 8:30] = 1 + number % 2
+    image = Image.fromarray(array, "P")
+    image.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+    out = io.BytesIO()
+    image.save(out, "png")
+    return out.getvalue()
+
+
+def fields_of(number: int) -> dict[str, bytes]:
+    """A record: JPEG, PNG and turned ones, label, path, a mask and a caption here and there."""
+    label = number % 3
+    kind = "png" if number % 5 == 4 else "jpg"
+    orientation = 6 if number % 7 == 3 and kind == "jpg" else 1
+    path = f"{CLASSES[label]}/{number:03d}.{kind}"
+    fields = {
+        kind: picture(number, "png" if kind == "png" else "jpeg", orientation=orientation),
+        "cls": b"%d" % label,
+        "json": json.dumps({"path": path, "boxes": [[4, 6, 20, 30]]}, separators=(",", ":")).encode(),
+    }
+    if number % 4 == 0:
+        fields["seg.png"] = mask(number)
+    if number % 6 == 0:
+        fields["txt"] = f"number {number}".encode()
+    return fields
+
+
+def split_of(number: int) -> str:
+    return "train" if number < 16 else "val"
+
+
+def build(path: Path, count: int = COUNT, *, shard_size: int = 20_000, splits: bool = True) -> Path:
+    """A container of `count` records under `path`, whose suffix says which."""
+    with open_writer(path, classes=CLASSES, recipe={"resize": 48}, shard_size=shard_size) as writer:
+        for number in range(count):
+            writer.write(fields_of(number), split=split_of(number) if splits else None)
+    return path
+
+
+def records(path: Path | str) -> list[Record]:
+    with open_reader(path) as reader:
+        return list(reader)
+
+
+def files(path: Path) -> list[Path]:
+    """All files that a container consists of."""
+    if path.is_file():
+        return [path]
+    return sorted(each for each in path.parent.iterdir() if each.name.startswith(path.stem) and each.is_file())

@@ -1,0 +1,211 @@
+"""`iofast verify`: what is whole is called whole, and damage is found wherever it lies."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from container_sets import COUNT, SUFFIXES, build, files, picture, records
+from tar_sets import foreign
+
+from iofast.checking import verify
+from iofast.cli import main
+from iofast.containers.file_bytes import FileBytes
+from iofast.containers.index import BLOCK_ROWS
+from iofast.containers.tfrecord_framing import frames
+from iofast.errors import IofastError
+from iofast.opening import open_reader, open_writer
+
+
+@pytest.fixture(params=SUFFIXES)
+def container(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return build(tmp_path / f"set{request.param}")
+
+
+def flip(file: Path, place: int, bits: int = 0xFF) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= bits
+    file.write_bytes(data)
+
+
+def place_of(container: Path, index: int, field: str | None = None) -> tuple[Path, int, int]:
+    """File, offset and length of a payload."""
+    with open_reader(container) as reader:
+        located = reader.locate(np.array([index]), field)
+        offset, length = int(located.offset[0]), int(located.length[0])
+        names = reader.manifest.shards
+        name = names[int(located.file[0])].name
+    return (container.parent / name if name else container), offset, length
+
+
+class TestWhole:
+    def test_every_container(self, container: Path) -> None:
+        result = verify(container)
+        assert result.problems == []
+        assert result.whole
+        masks = sum(number % 4 == 0 for number in range(COUNT))
+        assert (result.records, result.images) == (COUNT, COUNT + masks)
+        assert result.checked == sum(len(record.fields) for record in records(container))
+        assert result.unchecked == 0
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_progress_counts_every_record(self, container: Path, workers: int) -> None:
+        begun, steps = [], []
+        verify(container, workers=workers, begin=begun.append, progress=lambda *step: steps.append(step))
+        assert begun == [COUNT]
+        assert sum(step[0] for step in steps) == COUNT
+
+    def test_without_records(self, tmp_path: Path) -> None:
+        for suffix in SUFFIXES:
+            assert verify(build(tmp_path / f"empty{suffix}", 0)).whole
+
+    def test_more_than_one_block_of_the_index(self, tmp_path: Path) -> None:
+        path = tmp_path / "many.tar"
+        with open_writer(path) as writer:
+            for number in range(BLOCK_ROWS + 9):
+                writer.write({"txt": f"{number}"})
+        assert verify(path).checked == BLOCK_ROWS + 9
+
+    def test_raw_pixels(self, tmp_path: Path) -> None:
+        path = tmp_path / "raw.lmdb"
+        with open_writer(path) as writer:
+            writer.write({"rgb": bytes(range(90)), "json": {"width": 6, "height": 5}})
+        assert verify(path).whole
+        flip(*place_of(path, 0, "rgb")[:2])
+        assert ["rgb" in problem.reason for problem in verify(path).problems] == [True]
+
+    def test_plain_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "cat").mkdir()
+        for number in range(3):
+            (tmp_path / "cat" / f"{number}.jpg").write_bytes(picture(number))
+        result = verify(tmp_path)
+        assert result.whole
+        assert (result.images, result.checked) == (3, 0)
+        assert "no checksums" in result.notes[0]
+        flip(tmp_path / "cat" / "1.jpg", 400)
+        (tmp_path / "cat" / "1.jpg").write_bytes((tmp_path / "cat" / "1.jpg").read_bytes()[:-30])
+        assert [Path(problem.where).name for problem in verify(tmp_path).problems] == ["1.jpg"]
+
+    def test_foreign_tar(self, tmp_path: Path) -> None:
+        members = {"a.jpg": picture(1), "a.cls": b"7\n", "b.jpg": picture(2)[:-40], "b.cls": b"x"}
+        path = foreign(tmp_path / "their.tar", members)
+        result = verify(path)
+        assert [(problem.key, problem.field) for problem in result.problems] == [("b", "jpg")]
+        assert result.unchecked == 4
+
+
+class TestDamage:
+    def test_payload_is_named(self, container: Path) -> None:
+        file, offset, length = place_of(container, 5)
+        flip(file, offset + length // 2)
+        result = verify(container)
+        about = [problem for problem in result.problems if problem.index is not None]
+        assert [(each.index, each.key, each.field) for each in about] == [(5, "00000005", "jpg")]
+        assert about[0].path == "emu/005.jpg"
+        assert about[0].offset == offset
+        assert str(file) in about[0].where
+        assert "CRC32C differs" in about[0].reason
+
+    def test_goes_on_after_errors(self, container: Path) -> None:
+        for index in (0, 7, COUNT - 1):
+            file, offset, length = place_of(container, index)
+            flip(file, offset + length - 1)
+        about = {problem.index for problem in verify(container, decode=False).problems}
+        assert {0, 7, COUNT - 1} <= about
+        assert len(about - {None}) == 3
+
+    def test_image_that_was_broken_when_it_was_stored(self, tmp_path: Path) -> None:
+        for suffix in SUFFIXES:
+            path = tmp_path / f"bad{suffix}"
+            with open_writer(path) as writer:
+                writer.write({"jpg": picture(1)})
+                writer.write({"jpg": picture(2)[:-200], "seg.png": picture(3, "png")[:-60]})
+            problems = verify(path).problems
+            assert {(problem.index, problem.field) for problem in problems} == {(1, "jpg"), (1, "seg.png")}
+            assert verify(path, decode=False).whole
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_any_byte(self, container: Path, seed: int) -> None:
+        """Whatever byte is flipped: verify says so, or every record is still what it was."""
+        expected = records(container)
+        rng = random.Random(seed)
+        file = rng.choice(files(container))
+        place = rng.randrange(file.stat().st_size)
+        flip(file, place, 1 << rng.randrange(8))
+        try:
+            whole = verify(container).whole
+        except IofastError:
+            return
+        if whole:
+            assert records(container) == expected, f"{file} at {place}"
+
+    def test_index_that_does_not_fit_the_container(self, tmp_path: Path) -> None:
+        """Two sets of equal sizes, the index of one beside the shards of the other."""
+        for suffix in SUFFIXES[1:]:
+            for name, first in (("a", 0), ("b", 1)):
+                with open_writer(tmp_path / f"{name}{suffix}") as writer:
+                    for number in (first, 1 - first):
+                        writer.write({"a.txt": b"x" * (600 + 1200 * number), "b.txt": b"y" * (1800 - 1200 * number)})
+            a, b = (tmp_path / f"{name}{suffix}" for name in "ab")
+            a.with_name(a.name + ".index").write_bytes(b.with_name(b.name + ".index").read_bytes())
+            reasons = " ".join(problem.reason for problem in verify(a, decode=False).problems)
+            assert "fingerprint" in reasons
+            assert "but the index says" in reasons
+
+    def test_key_that_somebody_added(self, tmp_path: Path) -> None:
+        path = build(tmp_path / "set.lmdb")
+        environment = lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 30)
+        with environment, environment.begin(write=True) as txn:
+            txn.put(b"00000003.extra", b"1")
+            txn.delete(b"00000006.txt")
+        reasons = [problem.reason for problem in verify(path).problems]
+        assert any("00000003.extra" in reason and "not in the index" in reason for reason in reasons)
+        assert any("00000006.txt" in reason for reason in reasons)
+
+    def test_example_between_payloads(self, tmp_path: Path) -> None:
+        """Damage that no payload has, but that TensorFlow would stumble over."""
+        path = build(tmp_path / "set.tfrecord", splits=False, shard_size=1 << 30)
+        shard = tmp_path / "set-00000-of-00001.tfrecord"
+        frame = list(frames(FileBytes(str(shard))))[3]
+        flip(shard, frame.offset + 9, 0x20)
+        assert any("CRC32C" in problem.reason for problem in verify(path).problems)
+
+
+class TestCommand:
+    def test_status_and_summary(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["verify", str(container)]) == 0
+        assert f"all is well ({COUNT} records" in capsys.readouterr().out
+        file, offset, _ = place_of(container, 2)
+        flip(file, offset + 30)
+        assert main(["verify", str(container)]) == 1
+        out = capsys.readouterr().out
+        assert "00000002: jpg at offset" in out
+        assert "(from emu/002.jpg)" in out
+        assert main(["verify", str(container), "--quiet"]) == 1
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "00000002" in captured.err
+
+    def test_json_and_several(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file, offset, _ = place_of(container, 2)
+        flip(file, offset + 30)
+        missing = container.with_name("missing.lmdb")
+        assert main(["verify", "--json", "--no-decode", str(missing), str(container)]) == 1
+        first, second = map(json.loads, capsys.readouterr().out.splitlines())
+        assert "does not exist" in first["error"]
+        assert second["problems"][-1]["path"] == "emu/002.jpg"
+        assert second["images"] == 0
+
+    def test_several_go_on(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["verify", str(container.with_name("missing.lmdb")), str(container)]) == 1
+        captured = capsys.readouterr()
+        assert "does not exist" in captured.err
+        assert "all is well" in captured.out
+
+    def test_wrong_usage(self, container: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["verify", str(container), "--workers", "0"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
