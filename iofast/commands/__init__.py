@@ -5,4 +5,4 @@ A command imports what is heavy inside `run`, so that `iofast --help` starts as 
 
 from __future__ import annotations
 
-COMMANDS = ("pack", "info", "bench", "monitor", "doctor")  # as the help lists them
+COMMANDS = ("pack", "info", "sidecars", "bench", "monitor", "doctor")  # as the help lists them
