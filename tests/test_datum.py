@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast.errors import ContainerError
-from iofast.source.datum import Datum, parse_datum
+from iofast.source.datum import Datum, NoDatumError, parse_datum
 
 
 def _message() -> Any:
@@ -102,7 +102,7 @@ def test_flips_and_cuts(data: Any) -> None:
     ],
 )
 def test_what_is_no_datum(data: bytes, message: str) -> None:
-    with pytest.raises(ContainerError, match=message):
+    with pytest.raises(NoDatumError, match=message):
         parse(data)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import struct
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer
+from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import ContainerError, IofastError, OptionError, SourceError, UnfinishedError
 from iofast.source import lmdb_index
+from iofast.source.label_list import read_label_list
 from iofast.source.lmdb import ForeignLmdbReader
 
 
@@ -118,6 +122,24 @@ def test_caffe(tmp_path: Path) -> None:
     assert (np.asarray(swapped[0][0]) == pixels(0)[:, :, ::-1]).all()
 
 
+def test_a_disk_that_fails_is_no_reason_to_leave_a_value_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(
+        tmp_path / "x", {b"%d" % i: datum(picture(i) + bytes(20_000), label=-7, encoded=True) for i in range(9)}
+    )
+    assert FastDataset(path).targets.tolist() == [-1] * 9
+    read = FileBytes.__getitem__
+
+    def fail(data: FileBytes, part: slice) -> bytes:
+        found = read(data, part)
+        if len(found) == 2:  # `encoded`, behind the data
+            raise ContainerError("the disk fails")
+        return found
+
+    monkeypatch.setattr(FileBytes, "__getitem__", fail)
+    with pytest.raises(ContainerError, match="the disk fails"):
+        lmdb_index.build_lmdb_index(str(path), None, 0)
+
+
 def test_loader_and_conversion_of_caffes_planes(tmp_path: Path) -> None:
     entries = {b"%04d" % i: datum(planes(pixels(i)), (3, 16, 24), i) for i in range(10)}
     path = write(tmp_path / "x", entries)
@@ -204,6 +226,36 @@ def test_a_damaged_cache_is_built_again(tmp_path: Path, cache: Path, monkeypatch
         assert list(open_reader(path)) == wanted
     monkeypatch.setenv("XDG_CACHE_HOME", str(path))  # no folder can be made there
     assert list(pickle.loads(pickle.dumps(open_reader(path)))) == wanted
+
+
+def test_a_tree_whose_pages_multiply(tmp_path: Path) -> None:
+    """Thirty pages with two children each, both the next page: a milliard steps, if pages were not counted."""
+    whole = bytearray(write(tmp_path / "x", {b"k": picture(1)}).read_bytes())
+    for page in range(2, 32):
+        children = [struct.pack("<HHHH", page + 1, 0, 0, len(key)) + key for key in (b"", b"k" * 2)]
+        starts = [4096 - 8, 4096 - 18]
+        body = struct.pack("<QHHHH2H", page, 0, 1, 20, starts[1], *starts).ljust(4096, b"\0")
+        whole[page * 4096 : (page + 1) * 4096] = body[: starts[1]] + children[1] + children[0]
+    leaf = struct.pack("<QHHHHH", 32, 0, 2, 18, 4087, 4087).ljust(4087, b"\0") + struct.pack("<HHHH", 0, 0, 0, 1) + b"k"
+    whole[32 * 4096 :] = leaf
+    for meta in (0, 4096):
+        struct.pack_into("<QQQ", whole, meta + 88 + 8 + 24, 1 << 40, 2, 32)  # entries, root, last page
+    (tmp_path / "y").write_bytes(whole.ljust(40 * 4096, b"\0"))
+    with pytest.raises(ContainerError, match="has more pages than the file"):
+        open_reader(tmp_path / "y")
+
+
+@given(st.binary(max_size=80), st.sampled_from([0, 1]))
+def test_any_list_of_labels(text: bytes, base: int) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(text)
+        file.flush()
+        try:
+            found = read_label_list(file.name, base)
+        except SourceError:
+            return
+    assert min(found.labels.values()) >= 0
+    assert found.classes is None or max(found.labels.values()) == len(found.classes) - 1
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

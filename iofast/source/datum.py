@@ -23,6 +23,10 @@ _KINDS = {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _BYTES, 5: _VARINT, 7: _VARINT}
 _FLOATS = 6
 
 
+class NoDatumError(ContainerError):
+    """These bytes are something else; that they could not be read is another error."""
+
+
 class Datum(NamedTuple):
     """What a Datum says; `start` and `stop` are the places of `data` in it, equal where there is none."""
 
@@ -44,7 +48,7 @@ class Datum(NamedTuple):
 def parse_datum(read: Callable[[int, int], bytes], length: int) -> Datum:
     """The Datum of `length` bytes that `read(start, count)` gives parts of; `data` itself is not read.
 
-    Raises `ContainerError` where the bytes are no Datum, or one of floats.
+    Raises `NoDatumError` where the bytes are no Datum, or one of floats, and what `read` does.
     """
     numbers = {1: 0, 2: 0, 3: 0, 5: -1, 7: 0}  # a Datum without a label has none, whatever Caffe's default
     start = stop = at = 0
@@ -55,19 +59,19 @@ def parse_datum(read: Callable[[int, int], bytes], length: int) -> Datum:
         tag, used = _varint(window, 0, at)
         number, wire = tag >> 3, tag & 7
         if number == _FLOATS and wire in (_BYTES, _FIXED32):
-            raise ContainerError("it is a Datum of floats, which are no image")
+            raise NoDatumError("it is a Datum of floats, which are no image")
         if _KINDS.get(number) != wire:
-            raise ContainerError(f"field {number} of wire type {wire} at {at} is none of a Caffe Datum")
+            raise NoDatumError(f"field {number} of wire type {wire} at {at} is none of a Caffe Datum")
         value, used = _varint(window, used, at)
         at += used
         if number == 4:
             start, stop = at, at + value
             if stop > length:
-                raise ContainerError(f"data of {value} bytes at {at} goes beyond the {length} bytes of the Datum")
+                raise NoDatumError(f"data of {value} bytes at {at} goes beyond the {length} bytes of the Datum")
             at = stop
         else:
             numbers[number] = _int32(value, number)
-    raise ContainerError(f"a Datum has more than {_MAX_PARTS} parts")
+    raise NoDatumError(f"a Datum has more than {_MAX_PARTS} parts")
 
 
 def _int32(value: int, number: int) -> int:
@@ -77,7 +81,7 @@ def _int32(value: int, number: int) -> int:
     low = value & 0xFFFFFFFF
     signed = low - (1 << 32) if low >> 31 else low
     if signed < 0 and number != 5:
-        raise ContainerError(f"field {number} of the Datum is {signed}, expected 0 or more")
+        raise NoDatumError(f"field {number} of the Datum is {signed}, expected 0 or more")
     return signed
 
 
@@ -89,4 +93,4 @@ def _varint(window: bytes, at: int, base: int) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, at + used + 1
-    raise ContainerError(f"the number at {base + at} of the Datum ends nowhere, or needs more than 64 bits")
+    raise NoDatumError(f"the number at {base + at} of the Datum ends nowhere, or needs more than 64 bits")

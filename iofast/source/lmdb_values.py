@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from iofast import kernel
 from iofast.containers.file_bytes import FileBytes
-from iofast.errors import ContainerError, DecodeError
+from iofast.errors import DecodeError
 from iofast.kernel.contract import MAX_BYTES
-from iofast.source.datum import TAGS, Datum, parse_datum
+from iofast.source.datum import TAGS, Datum, NoDatumError, parse_datum
 from iofast.source.index import HEADS
 from iofast.source.tfrecord_scan import FORMATS
 
@@ -44,15 +44,13 @@ def classify(data: FileBytes, offset: int, length: int) -> Row:
 
         try:
             return _of_datum(data, offset, parse_datum(read, length))
-        except ContainerError:
+        except NoDatumError:
             return Row()
     return _of_image(data, offset, length, -1, head) or Row()
 
 
 def _of_datum(data: FileBytes, offset: int, datum: Datum) -> Row:
-    label, start, length = datum.label, datum.start, datum.stop - datum.start
-    if label < -1:
-        raise ContainerError(f"the label {label} is none")
+    label, start, length = max(datum.label, -1), datum.start, datum.stop - datum.start
     if datum.is_raw and datum.channels in (1, 3) and max(datum.width, datum.height) <= 0xFFFF:
         kind = COLOUR if datum.channels == 3 else GREY
         return Row(label, datum.width, datum.height, 1, kind, 0, start, length)
