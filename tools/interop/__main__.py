@@ -97,7 +97,8 @@ def main(words: list[str]) -> int:
     for peer in peers:
         version, result, differs = attempt(peer, work, expected)
         failed += differs
-        rows[peer.name] = f"| {peer.name} | {version} | {peer.does} | {result} |"
+        said = "FAILED" if differs else result  # what went wrong names paths of this machine
+        rows[peer.name] = f"| {peer.name} | {version} | {peer.does} | {said} |"
         print(f"{peer.name} {version}: {peer.does}: {result}", flush=True)
     write_table([rows[peer.name] for peer in (*READERS, *WRITERS) if peer.name in rows])
     print(f"{len(peers) - failed} passed, {failed} failed")

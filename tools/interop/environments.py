@@ -45,7 +45,7 @@ def versions(name: str) -> dict[str, str]:
     program = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
     listed = subprocess.run([python(name), "-c", program], capture_output=True, text=True, check=True, timeout=60)
     found: dict[str, str] = json.loads(listed.stdout)
-    return found
+    return {package.lower().replace("_", "-"): version for package, version in found.items()}
 
 
 def _install(folder: Path, requirements: tuple[str, ...]) -> None:

@@ -16,9 +16,10 @@ indexes = [shard.removesuffix(".tar") + ".idx" for shard in shards]
 
 @pipeline_def(batch_size=1, num_threads=1, device_id=None)
 def pipeline():
-    return fn.readers.webdataset(
+    jpg, cls = fn.readers.webdataset(
         paths=shards, index_paths=indexes, ext=["jpg", "cls"], missing_component_behavior="error", name="reader"
     )
+    return jpg, cls
 
 
 made = pipeline()

@@ -7,9 +7,10 @@ import sys
 import torch
 
 # The torchvision of the package index is built for torch with CUDA. Beside a torch without it, its operators are
-# missing, and it cannot even be imported unless the one exists that it speaks of. timm's reader needs none.
+# missing, and it cannot even be imported unless those exist that it speaks of. timm's reader needs none.
 operators = torch.library.Library("torchvision", "FRAGMENT")
-operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+for name in ("nms", "qnms"):
+    operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 from timm.data.readers.reader_wds import ReaderWds  # noqa: E402  (after that)
 
