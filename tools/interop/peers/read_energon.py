@@ -14,8 +14,11 @@ folder.mkdir(parents=True)
 for shard in sorted(pathlib.Path(sys.argv[1]).glob("train-*.tar")):
     shutil.copy(shard, folder)
 energon = pathlib.Path(sys.executable).with_name("energon")
-options = ["--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "1", "--tar-index-only"]
-subprocess.run([energon, "prepare", folder, *options], check=True, stdout=sys.stderr, timeout=300)
+options = ["--split-parts", "train:.*", "--num-workers", "1", "--no-progress"]
+answers = "n\n"  # no dataset.yaml: it would say what the fields mean to a model
+command = [energon, "prepare", folder, *options]
+prepared = subprocess.run(command, input=answers, text=True, stdout=sys.stderr, timeout=300)
+assert prepared.returncode == 0, prepared
 tars = sorted(folder.glob("*.tar"))
 index = sqlite3.connect(folder / ".nv-meta" / "index.sqlite")
 query = """select s.tar_file_id, s.sample_key, p.part_name, p.content_byte_offset, p.content_byte_size
