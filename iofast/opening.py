@@ -67,8 +67,9 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
                 f"a pattern names the shards of one set, but {path} names {paths[0]!r}: give a list of paths"
             )
         return open_shards(paths, os.fspath(path), foreign)
-    if place.is_dir():
-        return _open_lmdb(place / "data.mdb", foreign) if (place / "data.mdb").is_file() else _open_folder(place)
+    if place.is_dir() and not (place / "data.mdb").is_file():
+        return _open_folder(place)
+    place = place / "data.mdb" if place.is_dir() else place
     if place.suffix in _SETS and place.with_name(place.name + MANIFEST_SUFFIX).exists():
         return _SETS[place.suffix](place)
     if not place.exists():
