@@ -2,7 +2,7 @@
 
 Layout, little-endian: 16 bytes magic, u64 length of the header, the header (JSON with its own CRC32C; `arrays` maps a
 name to [dtype, count, offset, CRC32C]), then the arrays, each at a multiple of 64. Nothing in it is trusted: places and
-checksums are checked here, values where they are used. A checksum of everything costs 20 ms for ImageNet's 80 MB, once
+checksums are checked here, values where they are used. A checksum of everything costs 25 ms for ImageNet's 80 MB, once
 for each process that opens it.
 """
 
