@@ -147,7 +147,8 @@ def compare(wanted: list[data.Seen], found: list[data.Seen]) -> tuple[str, bool]
 
 def pinned(peer: Peer) -> str:
     """The version that was asked for."""
-    wanted = [each for each in environments.REQUIREMENTS[peer.environment] if each.startswith(f"{peer.package}==")]
+    every = (*environments.REQUIREMENTS[peer.environment], *environments.ALONE.get(peer.environment, ()))
+    wanted = [each for each in every if each.startswith(f"{peer.package}==")]
     return wanted[0].partition("==")[2] if wanted else "?"
 
 

@@ -13,15 +13,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "interop"
 TORCH = "torch==2.13.0"
+ENERGON = ("deprecation", "click", "tqdm", "pyyaml", "pillow")
 # What goes together where nothing speaks against it, so that torch is installed once.
 REQUIREMENTS = {
     "torch": (TORCH, "webdataset==1.0.2", "timm==1.0.30", "datasets==5.2.0", "tfrecord==1.14.6", "lmdb==3.0.0"),
     "wids": (TORCH, "wids==0.1.11", "braceexpand", "numpy", "pillow"),
     "tensorflow": ("tensorflow-cpu==2.21.0",),
     "dali": ("nvidia-dali-cuda120==2.4.0", "numpy"),
-    "energon": (TORCH, "megatron-energon==7.4.1"),
+    "energon": (TORCH, "webdataset==1.0.2", "multi-storage-client", "rapidyaml", "mfusepy", "filetype", *ENERGON),
     "caffe": ("lmdb==3.0.0", "protobuf==6.33.1"),
 }
+# Installed alone. Energon asks for s3fs, for which pip tries versions of botocore for longer than five minutes, and
+# which it does without where nothing is in the cloud.
+ALONE = {"energon": ("megatron-energon==7.4.1",)}
 TIMEOUT = 900  # seconds for one environment: torch alone takes two minutes on a slow line
 
 
@@ -32,10 +36,13 @@ class Missing(Exception):  # noqa: N818 (it is a fact about this machine, and th
 def python(name: str) -> Path:
     """The interpreter of an environment, which is made where it is not there yet. Raises `Missing`."""
     folder = FOLDER / name
-    wanted = " ".join(REQUIREMENTS[name])
+    wanted = " ".join((*REQUIREMENTS[name], *ALONE.get(name, ())))
     stamp = folder / ".installed"
     if not stamp.exists() or stamp.read_text() != wanted:
-        _install(folder, REQUIREMENTS[name])
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=120)
+        _install(folder, *REQUIREMENTS[name])
+        if name in ALONE:
+            _install(folder, "--no-deps", *ALONE[name])
         stamp.write_text(wanted)
     return folder / "bin" / "python"
 
@@ -48,9 +55,7 @@ def versions(name: str) -> dict[str, str]:
     return {package.lower().replace("_", "-"): version for package, version in found.items()}
 
 
-def _install(folder: Path, requirements: tuple[str, ...]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=120)
+def _install(folder: Path, *requirements: str) -> None:
     options = ["--quiet", "--disable-pip-version-check", *shlex.split(os.environ.get("PIP_ARGS", ""))]
     try:
         made = subprocess.run(
