@@ -56,6 +56,7 @@ torture: kernel
 interop: kernel
 	$(PIP) -e '.[interop]' --no-build-isolation
 	$(BIN)/pytest -m interop
+	PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m tools.interop
 
 bench: kernel
 	$(PIP) -e '.[bench]' --no-build-isolation

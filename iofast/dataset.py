@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from iofast.errors import DecodeError, OptionError
 from iofast.fields import check_fields, decode_field
 from iofast.opening import is_shard, open_reader, open_shards
 from iofast.selection import Columns, Filter, Selection, of_split
+from iofast.source.foreign import ForeignOptions
 
 _EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is resampled
 _CHUNK = 1 << 16  # records whose columns are looked up at once, where those of all are wanted
@@ -47,6 +48,9 @@ class FastDataset(Dataset[Any]):
     place in this dataset) and names of the container's fields, decoded as `fields.decode_field` says, None where a
     record lacks one. Only these are read. `transform` is called with the image, `target_transform` with the label.
 
+    `foreign` says what the files of another program mean, where they do not say it in one of the usual ways: a
+    `source.ForeignOptions`, or a mapping of its members, such as `{"names": {"image": "photo"}, "label_base": 1}`.
+
     `orientation` "ignore" gives images as they are stored, without the turn that EXIF asks for (TIFF is always turned).
 
     Raises what `open_reader` raises, and `OptionError` for a split, field or index that is not there.
@@ -63,6 +67,7 @@ class FastDataset(Dataset[Any]):
         filter: Filter | None = None,
         fields: Sequence[str] | None = None,
         orientation: Literal["apply", "ignore"] = "apply",
+        foreign: ForeignOptions | Mapping[str, Any] | None = None,
     ) -> None:
         for name, value in (("transform", transform), ("target_transform", target_transform), ("filter", filter)):
             if value is not None and not callable(value):
@@ -71,7 +76,7 @@ class FastDataset(Dataset[Any]):
             raise OptionError(f"orientation must be 'apply' or 'ignore', found {orientation!r}")
         paths = _paths(path)
         self.path: str | list[str] = paths[0] if len(paths) == 1 else paths
-        self.reader: Reader = _opened(paths)
+        self.reader: Reader = _opened(paths, foreign)
         self.transform, self.target_transform = transform, target_transform
         self.split, self.orientation = split, orientation
         self._local = threading.local()
@@ -268,9 +273,9 @@ def _paths(path: Path | Sequence[Path]) -> list[str]:
     return [os.fspath(each) for each in given]
 
 
-def _opened(paths: Sequence[str]) -> Reader:
+def _opened(paths: Sequence[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     if len(paths) == 1:
-        return open_reader(paths[0])
+        return open_reader(paths[0], foreign)
     if all(is_shard(path) and os.path.isfile(path) for path in paths):
-        return open_shards(paths, f"{paths[0]} …")
-    return JoinedReader([open_reader(path) for path in paths], paths)
+        return open_shards(paths, f"{paths[0]} …", foreign)
+    return JoinedReader([open_reader(path, foreign) for path in paths], paths)

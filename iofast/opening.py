@@ -7,11 +7,11 @@ import operator
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from iofast.containers import tar, tfrecord
 from iofast.containers.base import Description, Reader
-from iofast.containers.lmdb import LmdbReader, LmdbWriter
+from iofast.containers.lmdb import LmdbReader, LmdbWriter, is_own
 from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import Target
@@ -31,6 +31,9 @@ from iofast.record import (
 )
 from iofast.strips import raw_length
 
+if TYPE_CHECKING:
+    from iofast.source.foreign import ForeignOptions
+
 _PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
 WRITTEN = (".lmdb", tar.SUFFIX, *tfrecord.SUFFIXES)  # the suffix chooses the container
 _SETS: dict[str, type[ShardReader]] = {tar.SUFFIX: tar.TarReader} | dict.fromkeys(
@@ -44,15 +47,29 @@ _FORMATS = {"jpg": "jpeg", "png": "png", "webp": "webp"}
 Value = bytes | bytearray | memoryview | str | float | SupportsIndex | Mapping[str, Any] | list[Any] | tuple[Any, ...]
 
 
-def open_reader(path: str | os.PathLike[str]) -> Reader:
+def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None = None) -> Reader:
     """Open a container, a plain folder of images, or a list of image files (.csv …), for access to its records.
 
     MosaicML's MDS (the folder with `index.json`) and FFCV's `.beton` with JPEGs are opened too.
     A container is an LMDB file, or a set of tar or TFRecord shards by the name given to `pack`. Shards of other
-    programs are named one by one, or by a pattern (`train-{000000..000127}.tar`, `train-*-of-*`); see `open_shards`.
-    Raises `SourceError` where there is nothing to open, `UnfinishedError` where packing never ended, `ContainerError`
-    where the bytes are not a container's.
+    programs are named one by one, or by a pattern (`train-{000000..000127}.tar`, `train-*-of-*`), their LMDBs by file
+    or folder; see `open_shards` and `source.lmdb`. What such files mean where it is not the usual, `foreign` says: a
+    `source.ForeignOptions`, or a mapping of its members.
+
+    Raises `OptionError` where `foreign` is given for a folder or for what iofast wrote, `SourceError` where there is
+    nothing to open, `UnfinishedError` where packing never ended, `ContainerError` where the bytes are not a
+    container's.
     """
+    reader = _open(path, foreign)
+    if foreign is not None:
+        from iofast.source.foreign import ForeignReader  # with the index and its cache, which own containers need not
+
+        if not isinstance(reader, ForeignReader):
+            raise OptionError(f"foreign is for containers of other programs, and {os.fspath(path)} is none")
+    return reader
+
+
+def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     place = Path(os.fspath(path))
     if is_pattern(os.fspath(path)):
         paths = expand(os.fspath(path))
@@ -60,9 +77,10 @@ def open_reader(path: str | os.PathLike[str]) -> Reader:
             raise OptionError(
                 f"a pattern names the shards of one set, but {path} names {paths[0]!r}: give a list of paths"
             )
-        return open_shards(paths, os.fspath(path))
-    if place.is_dir():
+        return open_shards(paths, os.fspath(path), foreign)
+    if place.is_dir() and not (place / "data.mdb").is_file():
         return _open_folder(place)
+    place = place / "data.mdb" if place.is_dir() else place
     if place.suffix in _SETS and place.with_name(place.name + MANIFEST_SUFFIX).exists():
         return _SETS[place.suffix](place)
     if not place.exists():
@@ -74,7 +92,7 @@ def open_reader(path: str | os.PathLike[str]) -> Reader:
     except OSError as error:
         raise SourceError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}") from None
     if is_lmdb(head):
-        return LmdbReader(place)
+        return _open_lmdb(place, foreign)
     if place.suffix.lower() in _LISTS:
         return _open_folder(place)
     if place.suffix.lower() == _BETON:
@@ -82,7 +100,7 @@ def open_reader(path: str | os.PathLike[str]) -> Reader:
 
         return open_beton(place)
     if is_shard(place):
-        return open_shards([os.fspath(place)], os.fspath(place))
+        return open_shards([os.fspath(place)], os.fspath(place), foreign)
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
 
 
@@ -92,7 +110,7 @@ def is_shard(path: str | os.PathLike[str]) -> bool:
     return name.endswith((tar.SUFFIX, *_COMPRESSED)) or tfrecord.is_named_so(name)
 
 
-def open_shards(paths: Sequence[str], name: str) -> Reader:
+def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mapping[str, Any] | None = None) -> Reader:
     """Open tar or TFRecord shards, in this order, as one set; `name` is what messages call it.
 
     Where they are all the shards of a set that iofast wrote, that set is opened, with its classes, splits and
@@ -101,14 +119,17 @@ def open_shards(paths: Sequence[str], name: str) -> Reader:
     own = set_of(paths)
     if own is not None:
         return _SETS[own.suffix](own)
-    # Pillow and the cache cost start-up time, for foreign shards only
+    from iofast.source.foreign import ForeignOptions  # Pillow and the cache cost start-up time, for foreign shards only
+
+    options = ForeignOptions.of(foreign)
     if all(tfrecord.is_named_so(os.path.basename(path).lower()) for path in paths):
         from iofast.source.tfrecord import ForeignTfrecordReader
+        from iofast.source.tfrecord_records import TfrecordOptions
 
-        return ForeignTfrecordReader(paths, name)
+        return ForeignTfrecordReader(paths, name, TfrecordOptions.of(options))
     from iofast.source.tar import WebDatasetReader
 
-    return WebDatasetReader(paths, name)
+    return WebDatasetReader(paths, name, options)
 
 
 def open_writer(
@@ -232,9 +253,16 @@ class RecordWriter:
         return ImageInfo(label)
 
 
+def _open_lmdb(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
+    if is_own(place):
+        return LmdbReader(place)
+    from iofast.source.foreign import ForeignOptions
+    from iofast.source.lmdb import ForeignLmdbReader
+
+    return ForeignLmdbReader(place, ForeignOptions.of(foreign))
+
+
 def _open_folder(place: Path) -> Reader:
-    if (place / "data.mdb").is_file():
-        raise ContainerError(f"{place} is an LMDB folder of another program: iofast's containers are single files")
     if place.is_dir() and ((place / "index.json").exists() or not any(place.glob("*.*"))):
         from iofast.source.mds import find_index, open_mds
 

@@ -253,7 +253,7 @@ def lmdb_folder(path: Path) -> None:
         (text, "x.tar", ContainerError, "is no tar file"),
         (partial, "x.tfrecord", UnfinishedError, "was not finished: run the same pack command again"),
         (text, "x.tfrecord", ContainerError, "is damaged at offset 0|ends within a record at offset 0"),
-        (lmdb_folder, "x", ContainerError, "single files"),
+        (lmdb_folder, "x", ContainerError, "data.mdb is not a container"),
     ],
 )
 def test_what_cannot_be_opened(

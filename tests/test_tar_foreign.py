@@ -19,7 +19,7 @@ from kernel_images import exif, jpeg, photo
 from tar_sets import build, foreign
 
 from iofast import FastDataset, open_reader
-from iofast.errors import ContainerError, IofastError, SourceError
+from iofast.errors import ContainerError, IofastError, OptionError, SourceError
 from iofast.record import Record
 from iofast.source import tar_index
 from iofast.source.tar import WebDatasetReader
@@ -106,6 +106,50 @@ def test_names_as_webdataset_reads_them(tmp_path: Path, kind: int) -> None:
     with WebDatasetReader([path], "x") as reader:
         assert reader.left_out == 1  # `no-dot`
         assert reader.locate(np.arange(1), "cls").label.tolist() == [7]
+
+
+NAMED = [
+    ("a.photo.jpeg", jpeg(photo(20, 10, 1), "RGB")),
+    ("a.thumb.jpg", b"small"),
+    ("a.jpg", b"not the one"),
+    ("a.cat", b"3"),
+    ("a.json", b'{"label":9,"kind":{"x":1},"category":2}'),
+    ("a.Mask.PNG", b"mask"),
+    ("b.photo.jpeg", jpeg(photo(30, 10, 1), "RGB")),
+    ("b.json", b"[]"),
+]
+
+
+@pytest.mark.parametrize(("label", "wanted"), [("cat", [3, -1]), ("json/category", [2, -1]), (None, [9, -1])])
+def test_named_members(tmp_path: Path, label: str | None, wanted: list[int]) -> None:
+    names = {"image": "photo.jpeg", "seg.png": "mask.png"} | ({"label": label} if label else {})
+    path = foreign(tmp_path / "x.tar", NAMED)
+    with open_reader(path, {"names": names}) as reader:
+        assert reader.columns(np.arange(2)).label.tolist() == wanted
+        assert reader.columns(np.arange(2)).width.tolist() == [20, 30]
+        said = {"cls"} if label else set()
+        assert set(reader.record(0).fields) == {"jpg", "thumb.jpg", "cat", "json", "seg.png"} | said
+        assert set(reader.record(1).fields) == {"jpg", "json"}
+        assert reader.values(np.arange(2)) == [NAMED[0][1], NAMED[6][1]]
+        if label:
+            assert reader.values(np.arange(2), "cls") == [b"%d" % wanted[0], None]
+            assert bytes(reader.view(0, "cls")) == b"%d" % wanted[0]
+            assert b"cls" in pickle.dumps(reader)
+            with pytest.raises(KeyError, match="field 'cls' lies in no file"):
+                reader.locate(np.arange(1), "cls")
+    based = FastDataset(path, fields=("label", "key"), foreign={"names": names, "label_base": 1})
+    assert [based[i]["label"] for i in range(2)] == [wanted[0] - 1, -1]
+
+
+def test_labels_below_their_base(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "x.tar", [("a.txt", b"1"), ("a.cls", b"0")])
+    assert open_reader(path).columns(np.arange(1)).label.tolist() == [0]
+    with pytest.raises(ContainerError, match=r"x\.tar: a: its label is 0, expected 1 \(the label base\) or more"):
+        open_reader(path, {"label_base": 1})
+    with pytest.raises(OptionError, match="channels means nothing for tar shards"):
+        open_reader(path, {"channels": "rgb"})
+    with pytest.raises(OptionError, match="names means nothing for tar shards"):
+        open_reader(path, {"names": {"path": "x"}})
 
 
 def test_what_is_no_file_is_skipped(tmp_path: Path) -> None:
@@ -249,7 +293,7 @@ def test_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache
     settle(*paths)
     first = records(tmp_path / "x-*.tar")
     with monkeypatch.context() as patch:
-        patch.setattr(tar_index, "build_tar_index", lambda _: pytest.fail("was indexed again"))
+        patch.setattr(tar_index, "build_tar_index", lambda *_: pytest.fail("was indexed again"))
         assert records(tmp_path / "x-*.tar") == first
         with open_reader(tmp_path / "x-*.tar") as reader:
             copy = pickle.loads(pickle.dumps(reader))

@@ -22,7 +22,7 @@ from iofast.containers.index import ABSENT
 from iofast.containers.shards import expand
 from iofast.containers.tfrecord_framing import FOOT, HEAD, foot, head
 from iofast.errors import ContainerError, OptionError, SourceError
-from iofast.source import tfrecord_index
+from iofast.source import ForeignOptions, tfrecord_index
 from iofast.source.tfrecord import ForeignTfrecordReader
 from iofast.source.tfrecord_records import TfrecordOptions
 
@@ -60,6 +60,12 @@ def example(features: Features) -> bytes:
 def write(path: Path, records: Sequence[Features | bytes]) -> Path:
     data = [record if isinstance(record, bytes) else example(record) for record in records]
     path.write_bytes(b"".join(head(len(own)) + own + foot(google_crc32c.value(own)) for own in data))
+    return path
+
+
+def settle(path: Path) -> Path:
+    """As if the file had been written a minute ago: an index of files that change right now is not used again."""
+    os.utime(path, ns=(10**18, path.stat().st_mtime_ns - 60 * 10**9))
     return path
 
 
@@ -165,11 +171,43 @@ def test_impossible_options() -> None:
         TfrecordOptions(fields=(("txt", "a"), ("txt", "b")))
 
 
+def test_names_given_to_the_dataset(tmp_path: Path) -> None:
+    records: list[Features] = [{"foto": image(i), "art": i + 1, "maske": image(i, "png")} for i in range(3)]
+    names = {"image": "foto", "label": "art", "seg.png": "maske"}
+    write(tmp_path / "a.tfrecord", records)
+    dataset = FastDataset(
+        tmp_path / "a.tfrecord", fields=("label", "seg.png"), foreign={"names": names, "label_base": 1}
+    )
+    assert [sample["label"] for sample in (dataset[i] for i in range(3))] == [0, 1, 2]
+    assert dataset[1]["seg.png"].shape == (9, 9, 3)
+    plain = open_reader(tmp_path / "*.tfrecord", ForeignOptions(names))
+    assert plain.columns(np.arange(3)).label.tolist() == [1, 2, 3]
+    with pytest.raises(OptionError, match="labels means nothing for TFRecords"):
+        open_reader(tmp_path / "a.tfrecord", {"labels": "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"names": {"jpg": "x"}}, "say image, label, path or a further field, found 'jpg'"),
+        ({"names": {"UPPER": "x"}}, "names: field name 'UPPER'"),
+        ({"names": ["image"]}, "names must be a mapping"),
+        ({"names": {"image": ""}}, "names must be a mapping"),
+        ({"label_base": 2}, "label_base must be 0 or 1"),
+        ({"channels": "hsv"}, "channels must be 'bgr' or 'rgb'"),
+        ({"name": {}}, "foreign must be ForeignOptions, or a mapping"),
+    ],
+)
+def test_impossible_names(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        ForeignOptions.of(options)
+
+
 # The cache, and files that change.
 
 
 def test_indexed_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a", [imagenet(i) for i in range(5)])
+    path = settle(write(tmp_path / "a", [imagenet(i) for i in range(5)]))
     first = foreign(path)
     assert len(list(cache.glob("*.index"))) == 1
     assert os.listdir(tmp_path) != os.listdir(cache)
@@ -181,6 +219,18 @@ def test_indexed_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPat
     assert copy.values(np.arange(5)) == again.values(np.arange(5))
     again.close()
     assert again.record(1) == first.record(1)
+
+
+def test_a_file_that_changes_twice_within_the_clocks_tick(tmp_path: Path) -> None:
+    records = [{**imagenet(0), "image/class/label": 0}]
+    path = write(tmp_path / "a", records)
+    stamp = path.stat().st_mtime_ns
+    assert foreign(path).manifest.classes == ("tench",)
+    size = path.stat().st_size
+    write(path, [{**records[0], "image/class/text": b"shark"}])
+    os.utime(path, ns=(stamp, stamp))  # as a clock that has not moved on would have it
+    assert path.stat().st_size == size
+    assert foreign(path).manifest.classes == ("shark",)
 
 
 def test_without_a_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

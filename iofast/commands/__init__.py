@@ -14,6 +14,7 @@ COMMANDS = (
     "view",
     "split",
     "merge",
+    "sidecars",
     "bench",
     "monitor",
     "doctor",

@@ -27,7 +27,21 @@ from iofast.containers.values import read_values, read_view
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.record import Record, format_key
 
-__all__ = ["LmdbReader", "LmdbWriter"]
+__all__ = ["LmdbReader", "LmdbWriter", "is_own"]
+
+
+def is_own(path: str | os.PathLike[str]) -> bool:
+    """Whether iofast wrote, or was writing, this LMDB file; what is neither has no reserved key in it.
+
+    Raises `ContainerError` where the file is no LMDB's.
+    """
+    where = os.fspath(path)
+    data = FileBytes(where)
+    meta = read_meta(data, where)
+    if meta.flags or os.path.abspath(where).rpartition("/")[0].endswith(".partial"):
+        return not meta.flags
+    tree = Tree(data, meta, where)
+    return tree.find(MANIFEST_KEY) is not None or tree.find(index_key(0)) is not None
 
 
 class LmdbReader(Reader):

@@ -137,24 +137,28 @@ class Tree:
         raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}")
 
     def walk(self) -> Iterator[tuple[bytes, int, int]]:
-        """All entries in order of their keys: key, offset of the value in the file, its length."""
-        left = self.meta.entries
-        for key, offset, length in self._walk(self.meta.root, 0) if self.meta.root != _NOTHING else ():
-            left -= 1
-            if left < 0:
+        """All entries in order of their keys: key, offset of the value in the file, its length.
+
+        Pages that stand in the tree twice, and nodes that lie upon one another, are noticed before memory is full.
+        """
+        left, room = self.meta.entries, self._size
+        pages = iter(range(self.meta.last_page))
+        for key, offset, length in self._walk(self.meta.root, 0, pages) if self.meta.root != _NOTHING else ():
+            left, room = left - 1, room - _NODE.size - len(key)
+            if left < 0 or room < 0:
                 raise ContainerError(f"{self._where}: the tree has more than its {self.meta.entries} entries")
             yield key, offset, length
 
-    def _walk(self, number: int, depth: int) -> Iterator[tuple[bytes, int, int]]:
-        if depth > MAX_DEPTH:
-            raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}")
+    def _walk(self, number: int, depth: int, pages: Iterator[int]) -> Iterator[tuple[bytes, int, int]]:
+        if depth > MAX_DEPTH or next(pages, None) is None:
+            raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}, or has more pages than the file")
         page = self._page(number)
         if page.kind == _LEAF:
             for node in self._nodes(page):
                 yield self._entry(page, node)
         else:
             for child in self._decode(page).children:
-                yield from self._walk(child, depth + 1)
+                yield from self._walk(child, depth + 1, pages)
 
     def _page(self, number: int) -> Page:
         """A branch or leaf page."""

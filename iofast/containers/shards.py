@@ -194,7 +194,10 @@ class ShardTarget(Target):
         shards: list[str] = []
         with contextlib.suppress(OSError, ContainerError):  # damaged: what it named is not known, and stays
             shards = [shard.name for shard in read_manifest(self.path).shards]
-        return [file.name, self.path.name + INDEX_SUFFIX, *filter(None, shards)]
+        from iofast.containers.sidecars import belonging  # which opens sets, and needs this module
+
+        beside = belonging(self.path, shards)
+        return [file.name, self.path.name + INDEX_SUFFIX, *beside, *filter(None, shards)]
 
 
 def _find_chunk(

@@ -1,4 +1,5 @@
-"""What pack and the plain-folder reader read: folders and manifest files. `scan.scan` lists them."""
+"""What pack and the readers of folders and foreign containers read. `scan.scan` lists folders and manifest files."""
 
+from iofast.source.foreign import ForeignOptions as ForeignOptions
 from iofast.source.listing import Source as Source
 from iofast.source.listing import SourceOptions as SourceOptions

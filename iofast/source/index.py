@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
-from iofast.source.cache import Arrays, cache_file, cached, load
+from iofast.source.cache import Arrays, cache_file, cached, is_settled, load
 from iofast.source.listing import Column, Source, SourceOptions, Strings, Watched
 from iofast.source.scan import scan
 
@@ -27,9 +27,6 @@ from iofast.source.scan import scan
 HEADS = (1 << 14, 1 << 17)
 THREADS = 16  # also on few cores: on a disk or network most of the time is waiting
 CHUNK = 256  # images per task
-# A folder's time stamp may not change for files that are added within this time of each other (2 s on FAT, 4 ms on
-# ext4), so an index built that soon after a change cannot know whether it has seen all of it.
-SETTLED = 2_000_000_000  # ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +144,8 @@ def _valid(file: Path, root: str | os.PathLike[str], asked: int) -> FolderIndex 
     index = _loaded(file, root)
     if index is None or not _unchanged(index.source):
         return None
-    stamps = index.source.watched.stamps
-    began, ended = index.scanned
-    settled = not bool(((stamps > began - SETTLED) & (stamps < ended + SETTLED)).any())
-    return index if settled or began >= asked else None
+    settled = is_settled(index.source.watched.stamps, index.scanned)
+    return index if settled or index.scanned[0] >= asked else None
 
 
 def _unchanged(source: Source) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import stat
 import sys
 import time
@@ -31,15 +30,14 @@ from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, check_field, image_field
-from iofast.source.cache import Arrays, cache_file, cached, load
-from iofast.source.index import HEADS, SETTLED, THREADS
+from iofast.source.cache import Arrays, cache_file, cached, is_settled, load
+from iofast.source.foreign import ForeignOptions
+from iofast.source.index import HEADS, THREADS
+from iofast.source.tar_names import TarNames, is_meta, key_and_name
 from iofast.strips import raw_length
 
 NOWHERE = (1 << 64) - 1  # the offset of a field that a record does not have
 
-_KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
-_META = re.compile(r"__[^/]*__($|/)")  # what WebDataset leaves out
-_SAME = {"jpeg": "jpg"}  # names of a format that readers here know by another
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _COLUMNS = {"shard": "i", "label": "i", "width": "i", "height": "i", "orientation": "B"}
 _TYPES = {"shard": "<i4", "label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1"}
@@ -76,7 +74,7 @@ class TarIndex:
         return blob[start:stop].tobytes().decode("utf-8", "replace")
 
 
-def open_tar_index(paths: Sequence[str]) -> TarIndex:
+def open_tar_index(paths: Sequence[str], options: ForeignOptions) -> TarIndex:
     """The index of these shards: the cached one if none of them has changed since, else a new one.
 
     Any number of processes may call this at the same moment: one builds, the others wait for it. A cache that cannot
@@ -84,29 +82,29 @@ def open_tar_index(paths: Sequence[str]) -> TarIndex:
     """
     asked = time.time_ns()
     return cached(
-        _file(paths),
+        _file(paths, options),
         lambda file: _valid(file, paths, asked),
-        lambda: build_tar_index(paths),
+        lambda: build_tar_index(paths, TarNames.of(options)),
         _parts,
         lambda file: _loaded(file, paths),
     )
 
 
-def reopen_tar_index(paths: Sequence[str], fingerprint: str) -> TarIndex:
+def reopen_tar_index(paths: Sequence[str], options: ForeignOptions, fingerprint: str) -> TarIndex:
     """The index as another process of this run has opened it, or as the shards are now where that one is gone."""
-    file = _file(paths)
+    file = _file(paths, options)
     found = None if file is None else _loaded(file, paths)
-    return found if found is not None and found.fingerprint == fingerprint else open_tar_index(paths)
+    return found if found is not None and found.fingerprint == fingerprint else open_tar_index(paths, options)
 
 
-def build_tar_index(paths: Sequence[str]) -> TarIndex:
+def build_tar_index(paths: Sequence[str], names: TarNames) -> TarIndex:
     """Read the headers of all shards, several at a time; with a progress bar if that takes over a second."""
     from tqdm import tqdm  # costs 30 ms, and cached shards need none
 
     began = time.time_ns()
     pool = ThreadPoolExecutor(THREADS, "iofast-tar")
     try:
-        tasks = [pool.submit(_scan, path, number) for number, path in enumerate(paths)]
+        tasks = [pool.submit(_scan, path, number, names) for number, path in enumerate(paths)]
         quiet = not sys.stderr.isatty()
         with tqdm(total=len(tasks), desc="indexing", unit=" shards", delay=1, leave=False, disable=quiet) as bar:
             for task in as_completed(tasks):
@@ -132,26 +130,32 @@ def build_tar_index(paths: Sequence[str]) -> TarIndex:
 class _Scan:
     """What one shard holds. Members are rows of their own: record, slot of the field, offset, length."""
 
-    def __init__(self, path: str, number: int) -> None:
-        self.path, self.number, self.left_out = path, number, 0
+    def __init__(self, path: str, number: int, names: TarNames) -> None:
+        self.path, self.number, self.names, self.left_out = path, number, names, 0
         self.stamp = (0, 0)
         self.columns = {name: array(code) for name, code in _COLUMNS.items()}
         self.keys, self.bounds = bytearray(), array("Q")
         self.slots: dict[str, int] = {}
         self.record, self.slot, self.offset, self.length = array("Q"), array("H"), array("Q"), array("Q")
         self._key, self._own = "", dict[str, Member]()
+        self._label: Member | None = None  # of this record, where the options name one
 
     def take(self, member: Member, tar: TarFile) -> None:
         """One more member, in the order of the file."""
-        found = _KEY.fullmatch(member.name)
-        if found is None or _META.match(member.name):
-            self.left_out += _META.match(member.name) is None
+        found = None if is_meta(member.name) else key_and_name(member.name)
+        if found is None:
+            self.left_out += not is_meta(member.name)
             return
-        key, name = found[1], found[2].lower()
+        key, own = found
         if key != self._key:
             self.end(tar)
             self._key = key
-        name = _SAME[name] if name in _SAME and _SAME[name] not in self._own else name
+        if own == self.names.label:
+            self._label = member
+        name = self.names.field(own, self._own)
+        if name is None:
+            self.left_out += 1
+            return
         if name in self._own:
             where = f"at offsets {self._own[name].offset} and {member.offset}"
             raise ContainerError(f"{self.path}: {key} has the field {name} twice, {where}")
@@ -169,23 +173,29 @@ class _Scan:
     def end(self, tar: TarFile) -> None:
         """The record is complete."""
         own, self._own = self._own, {}
+        label, self._label = self._label, None
         if not own:
             return
+        try:
+            row = (self.number, *_describe(own, label or own.get(LABEL_FIELD), self.names, tar))
+        except ContainerError as error:
+            raise ContainerError(f"{self.path}: {self._key}: {error}") from None
+        if self.names.says_label:
+            own.pop(LABEL_FIELD, None)
         record = len(self.bounds)
         for name, member in own.items():
             self.record.append(record)
             self.slot.append(self.slots.setdefault(name, len(self.slots)))
             self.offset.append(member.offset)
             self.length.append(member.size)
-        row = (self.number, *_describe(own, tar))
         for column, value in zip(self.columns.values(), row, strict=True):
             column.append(value)
         self.keys += self._key.encode("utf-8", "replace")
         self.bounds.append(len(self.keys))
 
 
-def _scan(path: str, number: int) -> _Scan:
-    scan = _Scan(path, number)
+def _scan(path: str, number: int, names: TarNames) -> _Scan:
+    scan = _Scan(path, number, names)
     fd, status = open_tar(path)
     try:
         if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
@@ -200,20 +210,26 @@ def _scan(path: str, number: int) -> _Scan:
     return scan
 
 
-def _describe(own: Mapping[str, Member], tar: TarFile) -> tuple[int, int, int, int]:
+def _describe(
+    own: Mapping[str, Member], labelled: Member | None, names: TarNames, tar: TarFile
+) -> tuple[int, int, int, int]:
     """Label, upright width and height, orientation: of `cls`, `json` and the image's header; -1, 0, 0, 1 = unknown."""
     said: dict[str, Any] = {}
     image = image_field(own)
-    if JSON_FIELD in own and (LABEL_FIELD not in own or image in RAW_FIELDS) and own[JSON_FIELD].size <= _MAX_JSON:
+    wanted = names.json is not None or labelled is None or image in RAW_FIELDS
+    if JSON_FIELD in own and wanted and own[JSON_FIELD].size <= _MAX_JSON:
         try:
             parsed = json.loads(tar.read(own[JSON_FIELD].offset, own[JSON_FIELD].size))
             said = parsed if isinstance(parsed, dict) else {}
         except (ValueError, RecursionError):
             pass  # the user's own; it has no label then
-    label = _integer(said.get("label"))
-    if LABEL_FIELD in own and own[LABEL_FIELD].size <= _MAX_LABEL:
-        text = tar.read(own[LABEL_FIELD].offset, own[LABEL_FIELD].size).strip()
+    label = _integer(said.get(names.json or "label"))
+    if labelled is not None and labelled.size <= _MAX_LABEL and names.json is None:
+        text = tar.read(labelled.offset, labelled.size).strip()
         label = int(text) if text.isdigit() and int(text) < 1 << 31 else -1
+    if 0 <= label < names.base:
+        raise ContainerError(f"its label is {label}, expected {names.base} (the label base) or more")
+    label -= names.base if label >= 0 else 0
     if image in RAW_FIELDS:
         width, height = _integer(said.get("width")), _integer(said.get("height"))
         if 0 < width <= 0xFFFF and 0 < height <= 0xFFFF and raw_length(image, width, height) == own[image].size:
@@ -257,9 +273,9 @@ def _arrays(scans: Sequence[_Scan], fields: Sequence[str], count: int) -> Arrays
     return arrays | places | {"keys.bounds": np.concatenate(bounds), "keys.blob": blob}
 
 
-def _file(paths: Sequence[str]) -> Path | None:
+def _file(paths: Sequence[str], options: ForeignOptions) -> Path | None:
     names = [os.fsencode(place) for path in paths for place in (os.path.realpath(path), os.path.abspath(path))]
-    return cache_file(b"tar", *names)
+    return cache_file(b"tar", options.identity(), *names)
 
 
 def _stamps(paths: Sequence[str]) -> Stamps:
@@ -275,12 +291,8 @@ def _valid(file: Path, paths: Sequence[str], asked: int) -> TarIndex | None:
             return None
     except OSError:
         return None
-    began, ended = index.scanned
-    times = index.stamps[1]
-    # a change that is followed by another within the clock's tick cannot be seen: such an index counts only for those
-    # who asked before it was begun
-    settled = not bool(((times > began - SETTLED) & (times < ended + SETTLED)).any())
-    return index if settled or began >= asked else None
+    # one that may have missed a change counts only for those who asked before it was begun
+    return index if is_settled(index.stamps[1], index.scanned) or index.scanned[0] >= asked else None
 
 
 def _check_same(paths: Sequence[str], stamps: Stamps, number: int, status: os.stat_result) -> None:

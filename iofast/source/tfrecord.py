@@ -8,17 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Failures, Located, dense
+from iofast.containers.base import Located, dense
 from iofast.containers.index import ABSENT
-from iofast.containers.open_files import FilesReader, OpenFiles
+from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError
 from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
-from iofast.source.tfrecord_index import IMAGE_FIELD, TfrecordIndex, open_index
+from iofast.source.foreign import ForeignReader
+from iofast.source.tfrecord_index import IMAGE_FIELD, TfrecordIndex, open_index, reopen_index
 from iofast.source.tfrecord_records import TfrecordOptions
 from iofast.source.tfrecord_scan import FORMATS
 
 
-class ForeignTfrecordReader(FilesReader):
+class ForeignTfrecordReader(ForeignReader):
     """Random access to the records of TFRecord files without a manifest of ours.
 
     `paths` are the files, in their order; `name` is what messages call them. The first opening reads every record
@@ -60,29 +61,6 @@ class ForeignTfrecordReader(FilesReader):
         """What the index says of these records; see `Reader.columns`."""
         located = self._located(indices, 0)
         return located if IMAGE_FIELD in self.manifest.fields else located.nowhere()
-
-    def values(
-        self,
-        indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,
-        failed: Failures | None = None,
-    ) -> list[bytes | None]:
-        """Payloads of one field; see `Reader.values`."""
-        if field in (LABEL_FIELD, JSON_FIELD) and field in self.manifest.fields:
-            asked = self._located(indices, 0).indices.tolist()
-            return [self._said(row).get(field) for row in asked]
-        return super().values(indices, field, check=check, failed=failed)
-
-    def view(self, index: int, field: str | None = None) -> memoryview:
-        """The payload of one field; see `Reader.view`."""
-        if field in (LABEL_FIELD, JSON_FIELD) and field in self.manifest.fields:
-            value = self.values(np.array([index]), field)[0]
-            if value is None:
-                raise KeyError(f"{self.name(index)} has no field {field!r}")
-            return memoryview(value)
-        return super().view(index, field)
 
     def record(self, index: int) -> Record:
         """One record whole, the image under the name of its real format."""
@@ -157,7 +135,7 @@ class ForeignTfrecordReader(FilesReader):
     def _open(self) -> TfrecordIndex:
         index = self._index
         if index is None:
-            index = open_index(self.paths, self.options)
+            index = reopen_index(self.paths, self.options, self.manifest.fingerprint)
             if index.manifest.fingerprint != self.manifest.fingerprint:
                 raise ContainerError(f"{self.path}: records were changed since it was opened")
             self._index = index

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from iofast.containers.manifest import MAX_CLASS_NAME, MAX_COUNT, Manifest, Shar
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import crc32c
 from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
-from iofast.source.cache import Arrays, cache_file, cached, load
+from iofast.source.cache import Arrays, cache_file, cached, is_settled, load
 from iofast.source.listing import Strings
 from iofast.source.tfrecord_records import TfrecordOptions
 from iofast.source.tfrecord_scan import COLUMNS, FORMATS, Rows, read_files
@@ -41,6 +42,7 @@ class TfrecordIndex:
     json: Strings  # the payload, empty where a record has none
     starts: NDArray[np.int64]
     stamps: NDArray[np.int64]  # (files, 2) as `stamps` gives them
+    scanned: tuple[int, int]  # ns since 1970: when reading the files began and ended
     file: Path | None = None  # the cache file that this is a map of
 
     def __len__(self) -> int:
@@ -65,31 +67,51 @@ def open_index(paths: Sequence[str], options: TfrecordOptions) -> TfrecordIndex:
     Any number of processes may call this at the same moment: one builds, the others wait. A cache that cannot be used
     costs time, never an error. Raises `SourceError`, and `ContainerError` where a file is damaged or no TFRecord file.
     """
+    asked = time.time_ns()
+    return cached(
+        _file(paths, options),
+        lambda file: _valid(file, paths, options, asked),
+        lambda: _build(paths, options),
+        _parts,
+        lambda file: _loaded(file, paths, options),
+    )
+
+
+def reopen_index(paths: Sequence[str], options: TfrecordOptions, fingerprint: str) -> TfrecordIndex:
+    """The index as another process of this run has opened it, or as the files are now where that one is gone."""
+    file = _file(paths, options)
+    found = None if file is None else _loaded(file, paths, options)
+    return found if found is not None and found.manifest.fingerprint == fingerprint else open_index(paths, options)
+
+
+def _file(paths: Sequence[str], options: TfrecordOptions) -> Path | None:
     words = [os.fsencode(os.path.realpath(path)) for path in paths]
-    file = cache_file(b"tfrecord", repr(astuple(options)).encode(), *words)
+    return cache_file(b"tfrecord", repr(astuple(options)).encode(), *words)
 
-    def loaded(file: Path) -> TfrecordIndex | None:
-        return _loaded(file, paths, options)
 
-    return cached(file, loaded, lambda: _build(paths, options, stamps(paths)), _parts, loaded)
+def _valid(file: Path, paths: Sequence[str], options: TfrecordOptions, asked: int) -> TfrecordIndex | None:
+    """The cached index if it is as good as one built now."""
+    index = _loaded(file, paths, options)
+    if index is None or not np.array_equal(index.stamps, stamps(paths)):
+        return None
+    return index if is_settled(index.stamps[:, 1], index.scanned) or index.scanned[0] >= asked else None
 
 
 def _loaded(file: Path, paths: Sequence[str], options: TfrecordOptions) -> TfrecordIndex | None:
     try:
         members, arrays = load(file)
-        seen = stamps(paths)
-        if not np.array_equal(arrays.pop("stamps"), seen.reshape(-1)):
-            return None
+        seen = arrays.pop("stamps").reshape(-1, 2)
         starts = arrays.pop("starts")
         json = Strings(arrays.pop("json.blob").data, arrays.pop("json.bounds"))
         manifest = _manifest(members)
+        began, ended = members["scanned"]
         if any(len(arrays[name]) != manifest.count for name in _names(options)) or len(json) != manifest.count:
             return None
-        if len(starts) != len(paths) or (starts[1:] < starts[:-1]).any() or starts[0] != 0:
+        if len(seen) != len(paths) or len(starts) != len(paths) or (np.diff(starts) < 0).any() or starts[0] != 0:
             return None
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent, or written by something else: built again
-    return TfrecordIndex(manifest, arrays, json, starts, seen, file)
+    return TfrecordIndex(manifest, arrays, json, starts, seen, (int(began), int(ended)), file)
 
 
 def _parts(index: TfrecordIndex) -> tuple[dict[str, object], Arrays]:
@@ -100,6 +122,7 @@ def _parts(index: TfrecordIndex) -> tuple[dict[str, object], Arrays]:
         "classes": manifest.classes,
         "size": manifest.shards[0].size,
         "fingerprint": manifest.fingerprint,
+        "scanned": index.scanned,
     }
     blob: Arrays = {"json.blob": np.frombuffer(index.json.blob, np.uint8), "json.bounds": index.json.bounds}
     return members, index.columns | blob | {"starts": index.starts, "stamps": index.stamps.reshape(-1)}
@@ -110,7 +133,8 @@ def _names(options: TfrecordOptions) -> list[str]:
     return [*COLUMNS, *places]
 
 
-def _build(paths: Sequence[str], options: TfrecordOptions, before: NDArray[np.int64]) -> TfrecordIndex:
+def _build(paths: Sequence[str], options: TfrecordOptions) -> TfrecordIndex:
+    began, before = time.time_ns(), stamps(paths)
     files = read_files(paths, options, int(before[:, 0].sum()))
     if (stamps(paths) != before).any():
         raise SourceError(f"{paths[0]} … was written to while it was indexed: wait until that has ended")
@@ -137,7 +161,7 @@ def _build(paths: Sequence[str], options: TfrecordOptions, before: NDArray[np.in
         "size": int(before[:, 0].sum()),
         "fingerprint": _fingerprint(arrays, json, options),
     }
-    return TfrecordIndex(_manifest(members), arrays, json, np.cumsum(counts) - counts, before)
+    return TfrecordIndex(_manifest(members), arrays, json, np.cumsum(counts) - counts, before, (began, time.time_ns()))
 
 
 def _manifest(members: Any) -> Manifest:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from iofast.containers.tfrecord_example import Feature, Kind, Span, integers, parse
 from iofast.errors import ContainerError, OptionError
 from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
+from iofast.source.foreign import ROLES, ForeignOptions
 
 IMAGES = ("image/encoded", "image", "jpg", "jpeg", "png", "webp", "image_raw", "image/raw", "encoded_image")
 LABELS = ("image/class/label", "label", "cls", "class", "target")
@@ -51,6 +52,14 @@ class TfrecordOptions:
                 check_field(name)
             except ContainerError as error:
                 raise OptionError(f"fields: {error}") from None
+
+    @classmethod
+    def of(cls, options: ForeignOptions) -> Self:
+        """What a user said, in these words. Raises `OptionError` for what TFRecords have no use for."""
+        options.refuse("TFRecords", "labels", "channels")
+        names = dict(options.names)
+        image, label, path = (names.pop(role, None) for role in ROLES)
+        return cls(image, label, path, options.label_base, tuple(sorted(names.items())))
 
 
 class Understood(NamedTuple):

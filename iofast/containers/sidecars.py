@@ -1,0 +1,207 @@
+"""Files that other programs want beside a set of shards: what is where, how many, in their own words (docs/format.md).
+
+They say nothing that manifest and index do not, can be made again at any time, and readers here ignore them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iofast.containers import tar, tfrecord
+from iofast.containers.index import ABSENT
+from iofast.containers.manifest import WHOLE, Manifest, Shard
+from iofast.containers.shard_reader import ShardReader
+from iofast.containers.shards import MANIFEST_SUFFIX, split_part, stem_of
+from iofast.errors import ContainerError, OptionError, TargetError
+
+NAMES = ("dali", "wids", "timm")
+INFO = "_info.json"  # timm's, one in a folder: the splits of all sets there
+
+_WIDS = ".shardindex.json"
+_STEP = 65_536  # records at a time
+
+
+def write(path: str | os.PathLike[str], names: Iterable[str]) -> list[Path]:
+    """Write the sidecars `names` (of `NAMES`) of the set `path` that iofast wrote; the files made, in that order.
+
+    `dali`: `<shard>.idx` for each shard, as wds2idx (v1.2) and tfrecord2idx make them. `wids`: `<stem>.shardindex.json`
+    for each split of a tar set. `timm`: `_info.json`, which keeps what it says of other sets in the folder. Each file
+    gets its name when it is whole. Raises `OptionError` for a name that is none or not for TFRecords, `TargetError`
+    where a file cannot be written or is another's, and as opening the set does.
+    """
+    place = Path(os.path.abspath(path))
+    wanted = check_names(names, place.suffix)
+    reader = _open(place)
+    made: list[Path] = []
+    for name in wanted:
+        for file, text in _WRITERS[name](reader, place):
+            made.append(place.with_name(file))
+            _store(made[-1], text)
+    return made
+
+
+def check_names(names: Iterable[str], suffix: str) -> tuple[str, ...]:
+    """The names, each once, if a set of this suffix can have these sidecars. Raises `OptionError`."""
+    wanted = tuple(dict.fromkeys(names))
+    for name in wanted:
+        if name not in NAMES:
+            raise OptionError(f"there is no sidecar {name!r}, only {', '.join(NAMES)}")
+        if suffix not in (tar.SUFFIX, *tfrecord.SUFFIXES):
+            raise OptionError(f"sidecars are for tar and TFRecord shards, not for {suffix or 'a folder'}")
+        if name != "dali" and suffix != tar.SUFFIX:
+            raise OptionError(f"sidecar {name} is for tar shards, and this set is {suffix}: it can have dali")
+    return wanted
+
+
+def belonging(path: Path, shards: Sequence[str]) -> list[str]:
+    """The sidecars beside the set `path` that speak of these shards and of nothing else: they go when the shards do."""
+    own = set(shards)
+    files = [_index_name(shard) for shard in shards]
+    files += [name for name in os.listdir(path.parent) if name.endswith(_WIDS) and _named(path.parent / name) <= own]
+    files += [INFO] if _named(path.parent / INFO) <= own else []
+    return [name for name in files if path.with_name(name).is_file()]
+
+
+def _open(place: Path) -> ShardReader:
+    if not place.with_name(place.name + MANIFEST_SUFFIX).exists():
+        raise OptionError(f"{place} is no set of shards that iofast wrote: it has no {place.name}{MANIFEST_SUFFIX}")
+    return tar.TarReader(place) if place.suffix == tar.SUFFIX else tfrecord.TfrecordReader(place)
+
+
+def _dali(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:
+    start = 0
+    lines = _tar_lines if place.suffix == tar.SUFFIX else _tfrecord_lines
+    for number, shard in enumerate(reader.manifest.shards):
+        yield _index_name(shard.name), lines(reader, number, start, shard.count)
+        start += shard.count
+
+
+def _tar_lines(reader: ShardReader, number: int, first: int, count: int) -> Iterator[str]:
+    """wds2idx v1.2: how many samples; then for each its members: extension, offset, size and name."""
+    yield f"v1.2 {count}\n"
+    fields = reader.manifest.fields
+    for start in range(first, first + count, _STEP):
+        indices = np.arange(start, min(start + _STEP, first + count))
+        parts: list[list[str]] = [[] for _ in indices]
+        keys: list[str] = []
+        for field in fields:  # sorted, as the members are
+            located = reader.locate(indices, field)
+            keys = keys or reader.keys(located)
+            places = zip(located.file.tolist(), located.offset.tolist(), located.length.tolist(), strict=True)
+            for row, (file, offset, size) in enumerate(places):
+                if file == number:
+                    parts[row].append(f"{field} {offset} {size} {keys[row]}.{field}")
+                elif file != ABSENT:
+                    raise ContainerError(f"{reader.path}: the index puts record {start + row} into shard {file}")
+        yield from (" ".join(own) + "\n" for own in parts)
+
+
+def _tfrecord_lines(reader: ShardReader, number: int, first: int, count: int) -> Iterator[str]:
+    """tfrecord2idx: offset and size of each record, with its framing."""
+    for start in range(first, first + count, _STEP):
+        rows = reader.examples(np.arange(start, min(start + _STEP, first + count)))  # type: ignore[attr-defined]
+        if (rows["file"] != number).any():
+            raise ContainerError(f"{reader.path}: the index puts a record of shard {number} elsewhere")
+        places = zip(rows["offset"].tolist(), rows["length"].tolist(), strict=True)
+        yield from (f"{offset} {size}\n" for offset, size in places)
+
+
+def _wids(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:
+    """One index a split; names of shards are relative to it."""
+    for split, shards in _splits(reader.manifest).items():
+        stem = stem_of(place.name, place.suffix) + split_part(split)
+        listed = [{"url": shard.name, "nsamples": shard.count, "filesize": shard.size} for shard in shards]
+        index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "name": stem, "shardlist": listed}
+        yield f"{stem}{_WIDS}", [_json(index)]
+
+
+def _timm(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:
+    """The splits of this set, and those of other sets that the file speaks of already."""
+    own = {shard.name for shard in reader.manifest.shards}
+    splits = _known(place.parent / INFO)
+    splits = {name: said for name, said in splits.items() if not own.intersection(said["filenames"])}
+    for split, shards in _splits(reader.manifest).items():
+        name = stem_of(place.name, place.suffix) if split == WHOLE else split
+        if name in splits:
+            other = splits[name]["filenames"][:1]
+            raise TargetError(f"{place.parent / INFO} has a split {name!r} of other shards: {other}")
+        splits[name] = {
+            "name": name,
+            "num_samples": sum(shard.count for shard in shards),
+            "filenames": [shard.name for shard in shards],
+            "shard_lengths": [shard.count for shard in shards],
+        }
+    yield INFO, [_json({"splits": dict(sorted(splits.items()))})]
+
+
+_WRITERS: dict[str, Callable[[ShardReader, Path], Iterator[tuple[str, Iterable[str]]]]] = {
+    "dali": _dali,
+    "wids": _wids,
+    "timm": _timm,
+}
+
+
+def _splits(manifest: Manifest) -> dict[str, list[Shard]]:
+    """The shards of each split: no shard holds two."""
+    found: dict[str, list[Shard]] = {name: [] for name in manifest.splits}
+    start = 0
+    for shard in manifest.shards:
+        split = next(
+            name for name, ranges in manifest.splits.items() if any(low <= start < high for low, high in ranges)
+        )
+        found[split].append(shard)
+        start += shard.count
+    return found
+
+
+def _index_name(shard: str) -> str:
+    return f"{Path(shard).stem}.idx"
+
+
+def _known(file: Path) -> dict[str, Any]:
+    """The splits of timm's file as it is. Raises `TargetError` where it is not one that this module understands."""
+    try:
+        splits = json.loads(file.read_bytes())["splits"]
+        if all(isinstance(name, str) for said in splits.values() for name in said["filenames"]):
+            return dict(splits)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise TargetError(f"{file} exists and is not as timm describes splits: move it")
+
+
+def _named(file: Path) -> set[str]:
+    """The shards that an index speaks of; one that is none speaks of something else."""
+    try:
+        said = json.loads(file.read_bytes())
+        if "shardlist" in said:
+            return {str(shard["url"]) for shard in said["shardlist"]}
+        return {str(name) for split in said["splits"].values() for name in split["filenames"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {""}
+
+
+def _json(said: object) -> str:
+    return json.dumps(said, indent=2) + "\n"
+
+
+def _store(file: Path, text: Iterable[str]) -> None:
+    """Write a file under its name when it is whole."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="ascii") as out:
+            out.writelines(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, file)
+    except OSError as error:
+        raise TargetError(f"{file} cannot be written: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,96 @@
+"""Caffe's `Datum`, the protobuf message in its LMDBs, read without protobuf: where its pixels lie, and its label.
+
+    optional int32 channels = 1, height = 2, width = 3; optional bytes data = 4; optional int32 label = 5;
+    repeated float float_data = 6; optional bool encoded = 7
+
+`data` is an image file where `encoded` says so, else bytes channel by channel, each row by row. Fields come in any
+order, and the last of several counts; what is no field of a Datum is refused, for then it is another message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from iofast.errors import ContainerError
+
+TAGS = frozenset(b"\x08\x10\x18\x22\x28\x32\x35\x38")  # bytes that a Datum can begin with; no image begins with one
+
+_MAX_PARTS = 64  # a Datum has seven fields; each may come again
+_WINDOW = 32  # a tag and a number, with room
+_VARINT, _BYTES, _FIXED32 = 0, 2, 5
+_KINDS = {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _BYTES, 5: _VARINT, 7: _VARINT}
+_FLOATS = 6
+
+
+class NoDatumError(ContainerError):
+    """These bytes are something else; that they could not be read is another error."""
+
+
+class Datum(NamedTuple):
+    """What a Datum says; `start` and `stop` are the places of `data` in it, equal where there is none."""
+
+    channels: int
+    height: int
+    width: int
+    start: int
+    stop: int
+    label: int
+    encoded: bool
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether `data` is as many bytes as its sizes say."""
+        size = self.channels * self.height * self.width
+        return not self.encoded and self.start < self.stop and self.stop - self.start == size
+
+
+def parse_datum(read: Callable[[int, int], bytes], length: int) -> Datum:
+    """The Datum of `length` bytes that `read(start, count)` gives parts of; `data` itself is not read.
+
+    Raises `NoDatumError` where the bytes are no Datum, or one of floats, and what `read` does.
+    """
+    numbers = {1: 0, 2: 0, 3: 0, 5: -1, 7: 0}  # a Datum without a label has none, whatever Caffe's default
+    start = stop = at = 0
+    for _ in range(_MAX_PARTS):
+        if at == length:
+            return Datum(numbers[1], numbers[2], numbers[3], start, stop, numbers[5], bool(numbers[7]))
+        window = read(at, min(_WINDOW, length - at))
+        tag, used = _varint(window, 0, at)
+        number, wire = tag >> 3, tag & 7
+        if number == _FLOATS and wire in (_BYTES, _FIXED32):
+            raise NoDatumError("it is a Datum of floats, which are no image")
+        if _KINDS.get(number) != wire:
+            raise NoDatumError(f"field {number} of wire type {wire} at {at} is none of a Caffe Datum")
+        value, used = _varint(window, used, at)
+        at += used
+        if number == 4:
+            start, stop = at, at + value
+            if stop > length:
+                raise NoDatumError(f"data of {value} bytes at {at} goes beyond the {length} bytes of the Datum")
+            at = stop
+        else:
+            numbers[number] = _int32(value, number)
+    raise NoDatumError(f"a Datum has more than {_MAX_PARTS} parts")
+
+
+def _int32(value: int, number: int) -> int:
+    """A number as protobuf takes an int32: the low 32 bits. Only a label may be negative."""
+    if number == 7:
+        return int(value != 0)
+    low = value & 0xFFFFFFFF
+    signed = low - (1 << 32) if low >> 31 else low
+    if signed < 0 and number != 5:
+        raise NoDatumError(f"field {number} of the Datum is {signed}, expected 0 or more")
+    return signed
+
+
+def _varint(window: bytes, at: int, base: int) -> tuple[int, int]:
+    value = 0
+    for used, byte in enumerate(window[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * used
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, at + used + 1
+    raise NoDatumError(f"the number at {base + at} of the Datum ends nowhere, or needs more than 64 bits")

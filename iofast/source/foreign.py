@@ -1,0 +1,111 @@
+"""Containers of other programs: what a user can say about them, and what their readers have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.base import Failures, dense
+from iofast.containers.open_files import FilesReader
+from iofast.errors import ContainerError, OptionError
+from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
+
+ROLES = ("image", "label", "path")  # names that mean a part of every record; any other is a field's
+IMAGES = ("jpg", "png", "webp", "rgb", "yuv")
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignOptions:
+    """What the files of another program mean, where they do not say it in one of the usual ways (docs/format.md).
+
+    `names` says what things are called there: `image`, `label` and `path`, or a field of the records, each with the
+    name of a TFRecord feature or of a tar member behind its key: `{"image": "foto", "seg.png": "mask/encoded"}`. In
+    tar shards the label may also be a member of a JSON field: `{"label": "json/category"}`.
+
+    `label_base` is the number of the first class: 1 where 0 means background, as ImageNet's converters count.
+    `labels` is a text file of lines `key label`, for an LMDB of plain images. `channels` is the order of the planes in
+    Caffe's Datums: "bgr", as OpenCV has them, or "rgb". Raises `OptionError` for a value that cannot be.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    label_base: int = 0
+    labels: str | None = None
+    channels: str = "bgr"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.names, Mapping) or not all(
+            isinstance(word, str) and word for pair in self.names.items() for word in pair
+        ):
+            raise OptionError(f"names must be a mapping of names to names, found {self.names!r:.80}")
+        object.__setattr__(self, "names", dict(self.names))
+        for name in sorted(set(self.names) - set(ROLES)):
+            if name in (*IMAGES, LABEL_FIELD, JSON_FIELD):
+                raise OptionError(f"names: say {', '.join(ROLES)} or a further field, found {name!r}")
+            try:
+                check_field(name)
+            except ContainerError as error:
+                raise OptionError(f"names: {error}") from None
+        if self.label_base not in (0, 1):
+            raise OptionError(f"label_base must be 0 or 1, found {self.label_base!r}")
+        if self.channels not in ("bgr", "rgb"):
+            raise OptionError(f"channels must be 'bgr' or 'rgb', found {self.channels!r}")
+
+    @classmethod
+    def of(cls, given: Self | Mapping[str, Any] | None) -> Self:
+        """The options that a caller gave, as themselves or as a mapping of their names."""
+        if isinstance(given, cls):
+            return given
+        known = [member.name for member in fields(cls)]
+        if given is not None and not (isinstance(given, Mapping) and set(given) <= set(known)):
+            raise OptionError(f"foreign must be ForeignOptions, or a mapping with {', '.join(known)}, found {given!r}")
+        return cls(**(given or {}))
+
+    def identity(self) -> bytes:
+        """What tells these options from others, for the name of a cached index."""
+        return repr((sorted(self.names.items()), self.label_base, self.labels, self.channels)).encode()
+
+    def refuse(self, where: str, *members: str) -> None:
+        """Raise `OptionError` where one of these members was given, which mean nothing for `where`."""
+        default = ForeignOptions()
+        for member in members:
+            if getattr(self, member) != getattr(default, member):
+                raise OptionError(f"foreign: {member} means nothing for {where}")
+
+
+class ForeignReader(FilesReader):
+    """A Reader of another program's files. Some fields lie in no file: the index says them."""
+
+    path: str  # what messages call the container
+    unplaced: tuple[str, ...] = (LABEL_FIELD, JSON_FIELD)  # such fields
+
+    @abstractmethod
+    def _said(self, index: int) -> Mapping[str, bytes]:
+        """The fields of one record that lie in no file."""
+
+    def values(
+        self,
+        indices: NDArray[np.int64],
+        field: str | None = None,
+        *,
+        check: bool = True,
+        failed: Failures | None = None,
+    ) -> list[bytes | None]:
+        """Payloads of one field; see `Reader.values`."""
+        if field in self.unplaced and field in self.manifest.fields:
+            asked = dense(indices, len(self), self.path).tolist()
+            return [self._said(row).get(field) for row in asked]
+        return super().values(indices, field, check=check, failed=failed)
+
+    def view(self, index: int, field: str | None = None) -> memoryview:
+        """The payload of one field; see `Reader.view`."""
+        if field in self.unplaced and field in self.manifest.fields:
+            value = self.values(np.array([index]), field)[0]
+            if value is None:
+                raise KeyError(f"{self.name(index)} has no field {field!r}")
+            return memoryview(value)
+        return super().view(index, field)

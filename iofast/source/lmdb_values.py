@@ -1,0 +1,86 @@
+"""What the values of a foreign LMDB are: image files, Caffe's Datums, or something that is not read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from iofast import kernel
+from iofast.containers.file_bytes import FileBytes
+from iofast.errors import DecodeError
+from iofast.kernel.contract import MAX_BYTES
+from iofast.source.datum import TAGS, Datum, NoDatumError, parse_datum
+from iofast.source.index import HEADS
+from iofast.source.tfrecord_scan import FORMATS
+
+ENCODED, COLOUR, GREY, NOTHING, OTHER = range(5)  # an image file, three planes, one, none of these; no image nor Datum
+
+_FORMAT = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(FORMATS)}
+_MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+_PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+
+
+class Row(NamedTuple):
+    """What one value is."""
+
+    label: int = -1
+    width: int = 0
+    height: int = 0
+    orientation: int = 1
+    kind: int = OTHER
+    format: int = 0
+    start: int = 0  # of the payload in the value
+    length: int = 0
+
+
+def classify(data: FileBytes, offset: int, length: int) -> Row:
+    """What the value at this place is."""
+    head = data[offset : offset + min(length, HEADS[0])]
+    if head[:1] and head[0] in TAGS:
+
+        def read(start: int, count: int) -> bytes:
+            if start + count <= len(head):
+                return head[start : start + count]
+            return data[offset + start : offset + start + count]
+
+        try:
+            return _of_datum(data, offset, parse_datum(read, length))
+        except NoDatumError:
+            return Row()
+    return _of_image(data, offset, length, -1, head) or Row()
+
+
+def _of_datum(data: FileBytes, offset: int, datum: Datum) -> Row:
+    label, start, length = max(datum.label, -1), datum.start, datum.stop - datum.start
+    if datum.is_raw and datum.channels in (1, 3) and max(datum.width, datum.height) <= 0xFFFF:
+        kind = COLOUR if datum.channels == 3 else GREY
+        return Row(label, datum.width, datum.height, 1, kind, 0, start, length)
+    head = data[offset + start : offset + start + min(length, HEADS[0])]
+    image = None if datum.is_raw else _of_image(data, offset + start, length, label, head)
+    if image is None:  # of two or four channels, or without pixels: a record without an image
+        return Row(label, kind=NOTHING)
+    return image._replace(start=start)
+
+
+def _of_image(data: FileBytes, offset: int, length: int, label: int, head: bytes) -> Row | None:
+    """An image file; one whose header cannot be read has no size, and fails when it is decoded. None = none."""
+    looks = head.startswith(_MAGIC)
+    for size in (HEADS[0], *((HEADS[1], MAX_BYTES) if looks else ())):
+        try:
+            header = kernel.read_header(head if size <= HEADS[0] else data[offset : offset + min(length, size)])
+        except DecodeError:
+            if size >= length:
+                break
+            continue
+        number = _FORMAT.get(header.format.lower(), 0)
+        return Row(label, header.width, header.height, header.orientation, ENCODED, number, 0, length)
+    return Row(label, kind=ENCODED, length=length) if looks else None
+
+
+def what_else(data: FileBytes, offset: int, length: int) -> str:
+    """What a value of the kind `OTHER` is, for a message."""
+    head = data[offset : offset + min(length, 16)]
+    if head.startswith(_PICKLES):
+        return "is pickled: to load it would run code from the file, so it is not; write the image's bytes plainly"
+    if head[:1] and head[0] in TAGS:
+        return "looks like a Caffe Datum of floats, or is another protobuf message"
+    return f"is neither an image file nor a Caffe Datum: it begins with {head!r}"

@@ -1,0 +1,46 @@
+"""The table of docs/format.md 13 is what `make interop` ran: every peer, in the pinned version, all alike."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from iofast.containers.sidecars import NAMES
+from tools.interop import data, environments
+from tools.interop.__main__ import PEERS, READERS, WRITERS, Peer, compare, pinned, table
+
+EVERY = (*READERS, *WRITERS)
+
+
+@pytest.mark.parametrize("peer", EVERY, ids=lambda peer: peer.name)
+def test_row(peer: Peer) -> None:
+    program, version, does, result = re.split(r" *\| *", table()[peer.name])[1:5]
+    assert (program, version, does) == (peer.name, pinned(peer), peer.does)
+    assert re.fullmatch(r"all \d+ records alike|not run: .+", result)
+
+
+def test_every_program_is_a_peer() -> None:
+    assert {peer.program for peer in EVERY} == {path.stem for path in PEERS.glob("*.py")}
+    assert set(table()) == {peer.name for peer in EVERY}
+    assert {peer.environment for peer in EVERY} == set(environments.REQUIREMENTS)
+
+
+def test_the_data_that_peers_get(tmp_path: Path) -> None:
+    expected = data.build(tmp_path / "x")
+    for name in ("train.tar", "train.tfrecord", "train.lmdb"):
+        assert data.read(tmp_path / "x" / name) == expected[name]
+        assert len(expected[name]) == data.COUNT
+    assert len(list((tmp_path / "x").glob("train-*.idx"))) > 6
+    assert NAMES == ("dali", "wids", "timm")
+
+
+def test_what_differs_is_noticed() -> None:
+    one, other = data.Seen("0", "a", 1), data.Seen("0", "b", 1)
+    assert compare([one], [one]) == ("all 1 records alike", False)
+    assert compare([one], [one._replace(key=None)])[1] is False
+    assert compare([one], [other])[1]
+    assert compare([one], [one._replace(label=2)])[1]
+    assert compare([one], [one._replace(key="1")])[1]
+    assert compare([one], [])[1]

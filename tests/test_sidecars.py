@@ -1,0 +1,131 @@
+"""Sidecars: what is in them is what the shards' own bytes say."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tarfile
+from pathlib import Path
+
+import pytest
+from kernel_images import jpeg, photo
+
+from iofast import open_writer
+from iofast.cli import main
+from iofast.containers.sidecars import NAMES, write
+from iofast.errors import OptionError, TargetError
+
+COUNT = 40
+
+
+def build(path: Path, *, splits: tuple[str, ...] = (), count: int = COUNT, overwrite: bool = False) -> list[Path]:
+    """A set of several shards; its shards."""
+    with open_writer(path, shard_size=40_000, overwrite=overwrite) as writer:
+        for number in range(count):
+            split = splits[number * len(splits) // count] if splits else None
+            fields = {"jpg": jpeg(photo(60, 50, number), "RGB"), "cls": number % 3}
+            writer.write(fields | ({"txt": ""} if number % 4 == 0 else {}), split)
+    assert writer.manifest is not None
+    assert len(writer.manifest.shards) > 2
+    return [path.parent / shard.name for shard in writer.manifest.shards]
+
+
+def test_dali_tar_as_the_archive_says(tmp_path: Path) -> None:
+    shards = build(tmp_path / "train.tar")
+    made = write(tmp_path / "train.tar", ["dali"])
+    assert made == [shard.with_suffix(".idx") for shard in shards]
+    for shard, index in zip(shards, made, strict=True):
+        samples: dict[str, list[str]] = {}
+        with tarfile.open(shard) as archive:
+            for member in archive:
+                key, _, field = member.name.partition(".")
+                samples.setdefault(key, []).append(f"{field} {member.offset_data} {member.size} {member.name}")
+        lines = [f"v1.2 {len(samples)}", *(" ".join(parts) for parts in samples.values())]
+        assert index.read_text() == "\n".join(lines) + "\n"
+        assert index.stat().st_mode & 0o777 == shard.stat().st_mode & 0o777
+
+
+def test_dali_tfrecord_as_the_framing_says(tmp_path: Path) -> None:
+    shards = build(tmp_path / "x.tfrecord", splits=("train", "val"))
+    made = write(tmp_path / "x.tfrecord", ["dali"])
+    assert made == [shard.with_suffix(".idx") for shard in shards]
+    for shard, index in zip(shards, made, strict=True):
+        data, at, lines = shard.read_bytes(), 0, []
+        while at < len(data):
+            size = struct.unpack_from("<Q", data, at)[0] + 16
+            lines.append(f"{at} {size}\n")
+            at += size
+        assert index.read_text() == "".join(lines)
+
+
+def test_wids_and_timm(tmp_path: Path) -> None:
+    shards = build(tmp_path / "a.tar", splits=("train", "val"))
+    made = write(tmp_path / "a.tar", ["wids", "timm", "wids"])
+    assert [file.name for file in made] == ["a-train.shardindex.json", "a-val.shardindex.json", "_info.json"]
+    index = json.loads(made[0].read_text())
+    assert (index["__kind__"], index["wids_version"], index["name"]) == ("wids-shard-index-v1", 1, "a-train")
+    listed = [shard for name in made[:2] for shard in json.loads(name.read_text())["shardlist"]]
+    assert [shard["url"] for shard in listed] == [shard.name for shard in shards]
+    assert [shard["filesize"] for shard in listed] == [shard.stat().st_size for shard in shards]
+    assert sum(shard["nsamples"] for shard in listed) == COUNT
+    splits = json.loads(made[2].read_text())["splits"]
+    assert list(splits) == ["train", "val"]
+    train = splits["train"]
+    assert (train["name"], train["num_samples"], sum(train["shard_lengths"])) == ("train", COUNT // 2, COUNT // 2)
+    assert train["filenames"] == [name.name for name in shards if "train" in name.name]
+
+
+def test_one_info_file_for_all_sets_of_a_folder(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        build(tmp_path / f"{name}.tar")
+        write(tmp_path / f"{name}.tar", ["timm"])
+    info = tmp_path / "_info.json"
+    assert list(json.loads(info.read_text())["splits"]) == ["train", "val"]
+    before = info.read_bytes()
+    write(tmp_path / "train.tar", ["timm"])
+    assert info.read_bytes() == before
+    build(tmp_path / "x.tar", splits=("val", "test"))
+    with pytest.raises(TargetError, match=r"has a split 'val' of other shards: \['val-000000\.tar'\]"):
+        write(tmp_path / "x.tar", ["timm"])
+    info.write_text('{"classes": 3}')
+    with pytest.raises(TargetError, match="exists and is not as timm describes splits"):
+        write(tmp_path / "train.tar", ["timm"])
+
+
+def test_overwriting_a_set_removes_what_spoke_of_it(tmp_path: Path) -> None:
+    build(tmp_path / "a.tar")
+    build(tmp_path / "b.tar")
+    write(tmp_path / "a.tar", ["dali", "wids"])
+    write(tmp_path / "b.tar", ["dali", "wids"])
+    before = {file.name for file in tmp_path.iterdir() if file.suffix in (".idx", ".json")}
+    build(tmp_path / "a.tar", overwrite=True)
+    after = {file.name for file in tmp_path.iterdir() if file.suffix in (".idx", ".json")}
+    assert before - after == {name for name in before if name.startswith("a")}
+    build(tmp_path / "c.tar")
+    write(tmp_path / "b.tar", ["timm"])
+    write(tmp_path / "c.tar", ["timm"])
+    build(tmp_path / "b.tar", overwrite=True)
+    assert (tmp_path / "_info.json").exists()  # it speaks of c too
+
+
+def test_what_has_no_sidecars(tmp_path: Path) -> None:
+    build(tmp_path / "x.tfrecord")
+    for path, names, message in (
+        ("x.tfrecord", ["wids"], "sidecar wids is for tar shards, and this set is .tfrecord"),
+        ("x.tar", ["energy"], "there is no sidecar 'energy', only dali, wids, timm"),
+        ("x.lmdb", ["dali"], r"sidecars are for tar and TFRecord shards, not for \.lmdb"),
+        ("y.tar", list(NAMES), "y.tar is no set of shards that iofast wrote"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            write(tmp_path / path, names)
+    assert not list(tmp_path.glob("*.idx"))
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build(tmp_path / "a.tar")
+    assert main(["sidecars", str(tmp_path / "a.tar"), "--for", "dali,wids", "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert files[-1] == str(tmp_path / "a.shardindex.json")
+    assert main(["sidecars", str(tmp_path / "a.tar"), "--for", "timm"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / '_info.json'}\n"
+    assert main(["sidecars", str(tmp_path / "none.tar"), "--for", "timm"]) == 2

@@ -1,0 +1,78 @@
+"""What the peers are given: one set of records in every container, and PNGs for those who show pixels only."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from iofast import open_reader, open_writer
+from iofast.containers.sidecars import write
+from tools.interop.environments import identity
+
+COUNT = 60
+CLASSES = ["even", "odd", "third"]
+SHARD = 60_000  # bytes: four shards or so
+
+
+class Seen(NamedTuple):
+    """One record as a peer sees it; a peer that cannot tell the key says None."""
+
+    key: str | None
+    sha256: str
+    label: int
+
+
+def build(folder: Path) -> dict[str, list[Seen]]:
+    """Write `train.tar`, `train.tfrecord`, `train.lmdb` and `png/train.tar`; what a peer must see in each."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "png").mkdir(parents=True)
+    records = [({"jpg": image(number, "jpeg"), "cls": label_of(number)}) for number in range(COUNT)]
+    expected = {}
+    for name in ("train.tar", "train.tfrecord", "train.lmdb"):
+        with open_writer(folder / name, classes=CLASSES, shard_size=SHARD) as writer:
+            for number, record in enumerate(records):
+                writer.write(record | {"json": {"path": f"images/{number}.jpg"}})
+        expected[name] = [
+            Seen(f"{number:08d}", identity(bytes(record["jpg"])), int(record["cls"]))  # type: ignore[call-overload]
+            for number, record in enumerate(records)
+        ]
+    with open_writer(folder / "png" / "train.tar", classes=CLASSES, shard_size=SHARD) as writer:
+        for number in range(COUNT):
+            writer.write({"png": image(number, "png"), "cls": label_of(number)})
+    expected["png/train.tar"] = [
+        Seen(None, identity(pixels(number).tobytes()), label_of(number)) for number in range(COUNT)
+    ]
+    write(folder / "train.tar", ["dali", "wids", "timm"])
+    write(folder / "train.tfrecord", ["dali"])
+    write(folder / "png" / "train.tar", ["timm"])
+    return expected
+
+
+def read(path: Path) -> list[Seen]:
+    """What iofast sees in a container that a peer wrote."""
+    with open_reader(path) as reader:
+        located = reader.columns(np.arange(len(reader)))
+        payloads = reader.values(np.arange(len(reader)))
+        rows = zip(reader.keys(located), payloads, located.label.tolist(), strict=True)
+        return [Seen(key, identity(payload or b""), label) for key, payload, label in rows]
+
+
+def label_of(number: int) -> int:
+    return 2 if number % 3 == 2 else number % 2
+
+
+def pixels(number: int) -> np.ndarray:
+    """(height, width, 3), uint8: another picture and size for each number."""
+    rows, columns = np.mgrid[: 40 + number % 7, : 56 + number % 5]
+    return np.stack((rows * 4 + number, columns * 3, rows * columns // 9 + number * 3), 2).astype(np.uint8)
+
+
+def image(number: int, kind: str) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels(number)).save(out, kind)
+    return out.getvalue()
