@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import _native, twin
+from iofast.kernel import _native, colour, markers, twin
 from iofast.kernel.contract import (
     FILTERS,
     MAX_BYTES,
@@ -238,6 +238,9 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         return _by_twin(data, recipe)
     if status:
         raise DecodeError(MESSAGES[Status(status)])
+    asked = recipe.icc if recipe.format == "keep" else recipe.icc or "srgb"
+    if recipe.mode == "pad" or (asked in ("srgb", "keep") and _has_profile(data, components, asked)):
+        return _by_twin(data, recipe)
     size = recipe.resized(width, height)
     x0, y0, x1, y1 = recipe.crop(*size)
     if recipe.format == "keep" and (x0, y0, x1, y1) == (0, 0, width, height):
@@ -269,8 +272,14 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     return Transcoded(payload, field, x1 - x0, y1 - y0, 1, width, height)
 
 
+def _has_profile(data: Buffer, components: int, asked: str) -> bool:
+    """Whether a JPEG has a colour profile that has to be handed on, or converted to sRGB."""
+    profile = markers.profile(data if isinstance(data, bytes) else bytes(data))
+    return bool(profile) if asked == "keep" else colour.needs_conversion(profile, components)
+
+
 def _by_twin(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
-    """What is no JPEG for the C code: the twin's pixels, with the Huffman tables and markers that a JPEG gets here."""
+    """What the C code does not do: the twin's pixels, with the Huffman tables and markers that a JPEG gets here."""
     made = twin.transcode(data, replace(recipe, restart=0))
     if made.field != "jpg" or made.data == data:
         return made
