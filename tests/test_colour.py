@@ -37,7 +37,10 @@ def off(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
 @each_backend
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "rgb"])
 def test_profiles(kernel: ModuleType, format: str) -> None:
-    for data in (jpeg(STORED, quality=95, subsampling="4:4:4", icc_profile=MIXED), save(Image.fromarray(STORED), "PNG", icc_profile=MIXED)):
+    for data in (
+        jpeg(STORED, quality=95, subsampling="4:4:4", icc_profile=MIXED),
+        save(Image.fromarray(STORED), "PNG", icc_profile=MIXED),
+    ):
         for icc, wanted in ((None, SHOWN), ("srgb", SHOWN), ("drop", STORED)):
             result = kernel.transcode(data, TranscodeRecipe(format=format, icc=icc, quality=95, subsampling="444"))
             assert off(pixels(result), wanted) < 4
@@ -118,6 +121,8 @@ def test_kept_files_change_only_where_that_was_asked_for(kernel: ModuleType) -> 
     assert kernel.transcode(plain, asked).data == plain
     assert off(pixels(kernel.transcode(clear, asked)), over(SHOWN, ramp())) < 8
     assert off(pixels(kernel.transcode(mixed, asked)), SHOWN) < 8
+    half = kernel.transcode(mixed, TranscodeRecipe(format="keep", size=24, mode="short"))  # cannot be kept
+    assert off(pixels(half), np.asarray(Image.fromarray(SHOWN).resize((32, 24), Image.Resampling.BILINEAR))) < 8
 
 
 @each_backend

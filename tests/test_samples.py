@@ -170,7 +170,11 @@ def annotated(tmp_path: Path, value: Any, **options: Any) -> Any:
     [
         ([[0, 0, 60, 50], [0, 0, 20, 20]], "xyxy", [[0, 0, 35, 50]]),
         ([[0, 0, 60, 50], [30, 10, 10, 10]], "xywh", [[0, 0, 35, 50], [5, 10, 10, 10]]),
-        ({"boxes": [[0, 0, 9, 9], [30, 0, 40, 9]], "labels": [7, 8], "n": 2}, "xyxy", {"boxes": [[5, 0, 15, 9]], "labels": [8], "n": 2}),
+        (
+            {"boxes": [[0, 0, 9, 9], [30, 0, 40, 9]], "labels": [7, 8], "n": 2},
+            "xyxy",
+            {"boxes": [[5, 0, 15, 9]], "labels": [8], "n": 2},
+        ),
         ([{"box": [1, 1, 2, 2]}, {"box": [50, 0, 60, 5], "id": 4}], "xyxy", [{"box": [25, 0, 35, 5], "id": 4}]),
         ({"objects": []}, "xyxy", {"objects": []}),
         (
@@ -265,7 +269,10 @@ def test_names_of_fields(tmp_path: Path) -> None:
 
 def test_columns_of_a_manifest(tmp_path: Path) -> None:
     make_sample(tmp_path / "images")
-    rows = [{"path": "images/a.png", "mask": "images/a.seg.png", "text": "images/a.txt", "boxes": [list(SPOT)], "n": 3}, {"path": "images/a.png"}]
+    rows = [
+        {"path": "images/a.png", "mask": "images/a.seg.png", "text": "images/a.txt", "boxes": [list(SPOT)], "n": 3},
+        {"path": "images/a.png"},
+    ]
     (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
     columns: PackKeywords = {"mask_column": "mask", "file_column": "text", "boxes": "boxes.json"}
     pack(tmp_path / "list.jsonl", tmp_path / "out.lmdb", resize=20, **columns)

@@ -79,6 +79,8 @@ def _padded(labels: NDArray[Any], canvas: tuple[int, int], fill: int) -> NDArray
     height, width = labels.shape[:2]
     if (width, height) == canvas:
         return labels
+    if labels.dtype.itemsize == 1 and fill > 255:
+        raise DecodeError(f"mask_fill {fill} does not fit into a mask of 8 bits")
     x, y = (canvas[0] - width) // 2, (canvas[1] - height) // 2
     whole = np.full((canvas[1], canvas[0], *labels.shape[2:]), fill, labels.dtype)
     whole[y : y + height, x : x + width] = labels

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 from iofast import kernel
 from iofast.containers.journal import JournalRecord
 from iofast.errors import DecodeError, OptionError
+from iofast.kernel import markers
 from iofast.kernel.contract import MAX_BYTES
 from iofast.kernel.mask import transcode_mask
 from iofast.packing.annotations import BOX_FORMATS, Geometry, move
@@ -137,7 +138,10 @@ def _packed(data: bytes, made: kernel.Transcoded, recipe: kernel.TranscodeRecipe
         return "kept"
     if (made.width, made.height) != (made.original_width, made.original_height):
         return "resized"
-    return "rewritten" if recipe.format == "keep" and data.startswith(_JPEG) else "encoded"
+    same = recipe.format == "keep" and data.startswith(_JPEG)
+    if same and recipe.icc == "srgb":  # writing a JPEG again keeps its profile, converting it does not
+        same = bool(markers.profile(made.data)) == bool(markers.profile(data))
+    return "rewritten" if same else "encoded"
 
 
 def unzipped(data: bytes) -> bytes:
