@@ -1,4 +1,4 @@
-"""Packing shows what a viewer shows: profiles become sRGB, transparency is laid over a background, unless told not to."""
+"""Packing shows what a viewer shows: profiles become sRGB, transparency gets a background, unless told not to."""
 
 from __future__ import annotations
 

@@ -122,6 +122,13 @@ def test_resized_and_encoded_they_are_the_same_picture(exact: Packed, backend: s
         assert np.abs(small.shown[name].astype(int) - np.asarray(wanted)).mean() <= odd.tolerance + 8, name
 
 
+def test_padded_they_fail_alike(exact: Packed, backend: str, tmp_path: Path) -> None:
+    """Padding is done on Pillow by both kernels, which must not cost the native one its eye for damage."""
+    padded = Packed(tmp_path, backend, resize=64, mode="pad", icc="keep")
+    assert padded.reasons.keys() == exact.reasons.keys()
+    assert {shown.shape for shown in padded.shown.values()} == {(64, 64, 3)}
+
+
 def test_kept_files_fail_alike(exact: Packed, backend: str, tmp_path: Path) -> None:
     kept = Packed(tmp_path, backend)
     assert kept.reasons.keys() == exact.reasons.keys()

@@ -47,7 +47,7 @@ def moved(box: tuple[int, int, int, int], orientation: int) -> list[int]:
 
 
 def make_sample(folder: Path, orientation: int = 1, name: str = "a", kind: str = "png") -> Path:
-    """An image with a spot, the spot's mask (a palette with 255 in it), its box and centre, all as stored; a caption."""
+    """An image with a spot, the spot's mask (a palette with 255 in it), box and centre, all as stored; a caption."""
     folder.mkdir(parents=True, exist_ok=True)
     pixels = np.full((HEIGHT, WIDTH, 3), 40, np.uint8)
     labels = np.full((HEIGHT, WIDTH), 3, np.uint8)

@@ -243,6 +243,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     whole = (x0, y0, x1, y1) == (0, 0, width, height) and recipe.padded(width, height) == (width, height)
     kept = recipe.format == "keep" and whole
     if _needs_twin(data, components, recipe, kept):
+        decode(data, orientation)  # Pillow says nothing of damage that libjpeg only warns of
         return _by_twin(data, recipe)
     if kept:
         decode(data, orientation)  # a container holds only images that decode

@@ -165,7 +165,7 @@ def unzipped(data: bytes) -> bytes:
 
 
 def read_file(path: bytes, *, empty: bool = False) -> bytes:
-    """The bytes of a regular file of at most `MAX_BYTES` bytes, empty only on request. Raises `DecodeError`, `OSError`."""
+    """The bytes of a regular file of at most `MAX_BYTES`, empty only on request. Raises `DecodeError`, `OSError`."""
     with open(path, "rb", buffering=0, opener=_open) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
