@@ -319,6 +319,11 @@ def test_filters_leave_holes_that_are_no_errors(tmp_path: Path) -> None:
         pack(tmp_path / "in", tmp_path / "none.lmdb", min_size=1000)
 
 
+def test_boxes_of_a_field_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"boxes 'box.json' is no field: found seg.png"):
+        pack(make_sample(tmp_path / "in"), tmp_path / "out.lmdb", fields="seg.png", boxes="box.json")
+
+
 def test_resuming_with_other_samples_is_refused(tmp_path: Path) -> None:
     source = make_sample(make_sample(tmp_path / "in"), name="bad")
     (source / "bad.png").write_bytes(b"bad")
@@ -326,8 +331,8 @@ def test_resuming_with_other_samples_is_refused(tmp_path: Path) -> None:
         pack(source, tmp_path / "out.lmdb", max_errors=0, **SIDES)
     for other in (
         {"min_size": 9},
-        {"boxes": "other.json"},
-        {"fields": "txt"},
+        {"box_format": "xywh"},
+        {"keypoints": None},
         {"background": "black"},
         {"icc": "drop"},
     ):

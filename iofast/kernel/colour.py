@@ -77,6 +77,7 @@ def to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
     if made is None:
         return image
     shown: Image.Image = made.apply(image)  # type: ignore[attr-defined]
+    shown.info.clear()  # Pillow puts its own profile there, with the time of day in it, and would write it
     return shown.getchannel(1) if image.mode == "L" else shown
 
 

@@ -58,6 +58,12 @@ class SampleRecipe:
         """The recipe that `asdict` gave `settings` of."""
         return cls(**{**settings, "image": kernel.TranscodeRecipe(**settings["image"])})
 
+    def check_fields(self, fields: Sequence[str]) -> None:
+        """Raise `OptionError` unless what has to follow the image is among a source's fields."""
+        for name, field in (("boxes", self.boxes), ("keypoints", self.keypoints)):
+            if field is not None and field not in fields:
+                raise OptionError(f"{name} {field!r} is no field: found {', '.join(fields) or 'none beside the image'}")
+
     def admits(self, width: int, height: int) -> bool:
         """Whether an image of this upright size is packed."""
         short, long = sorted((width, height))
