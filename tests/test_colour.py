@@ -180,3 +180,13 @@ def test_colours_are_checked() -> None:
     for options in wrongs:
         with pytest.raises(OptionError):
             TranscodeRecipe(**options)
+
+
+def test_heic_where_its_plugin_is_installed() -> None:
+    heif = pytest.importorskip("pillow_heif")
+    from iofast.kernel import twin
+
+    stream = io.BytesIO()
+    heif.from_pillow(Image.fromarray(SHOWN).transpose(Image.Transpose.ROTATE_90)).save(stream, exif=exif(6))
+    result = twin.transcode(stream.getvalue(), TranscodeRecipe(format="rgb"))
+    assert off(pixels(result), SHOWN) < 5

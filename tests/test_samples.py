@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -300,6 +301,18 @@ def test_dataset_and_loader_give_the_fields(tmp_path: Path) -> None:
     batch = next(iter(loader))
     assert tuple(batch["image"].shape[-2:]) == tuple(batch["seg.png"].shape[-2:]) == (20, 30)
     assert batch["txt"] == ["a spot", "a spot"]
+
+
+def test_samples_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    for number in range(70):
+        make_sample(source, orientation=1 + number % 8, name=f"{number:02d}")
+    digests = set()
+    for workers in (1, 2, 3):
+        target = tmp_path / f"{workers}.lmdb"
+        pack(source, target, workers=workers, resize=24, mode="pad", min_size=40, **SIDES)
+        digests.add(hashlib.sha256(target.read_bytes()).hexdigest())
+    assert len(digests) == 1
 
 
 def test_filters_leave_holes_that_are_no_errors(tmp_path: Path) -> None:
