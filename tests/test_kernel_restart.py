@@ -13,6 +13,7 @@ from kernel_images import KINDS, PILLOW, Pixels, each_backend, exif, jpeg, nativ
 from PIL import Image, ImageCms
 
 from iofast.errors import DecodeError, OptionError
+from iofast.kernel import recode
 from iofast.kernel.contract import TranscodeRecipe, mcus_per_row, restart_interval
 from tools.jpeg_symbols import Baseline, read
 
@@ -94,7 +95,7 @@ def test_words_and_numbers(kernel: ModuleType) -> None:
 
 
 def test_auto_does_without_where_pillow_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twin, "pillow_version", "9.5.0.post2")
+    monkeypatch.setattr(recode, "pillow_version", "9.5.0.post2")
     data = save(Image.fromarray(photo(160, 60)), "PNG")
     assert twin.read_header(twin.transcode(data, TranscodeRecipe(restart="auto")).data).restart == 0
     if native:

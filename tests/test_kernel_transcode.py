@@ -29,6 +29,7 @@ from kernel_images import (
 from PIL import Image, ImageCms
 
 from iofast.errors import DecodeError, OptionError
+from iofast.kernel import recode
 from iofast.kernel.contract import FILTERS, MAX_SIDE, Transcoded, TranscodeRecipe
 
 FINE = {"quality": 100, "subsampling": "444"}  # what an encoder changes least: 2 levels, rarely more
@@ -267,7 +268,7 @@ def test_results_too_large_are_refused_before_they_are_made(kernel: ModuleType) 
 
 
 def test_restart_markers_that_pillow_cannot_write_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twin, "pillow_version", "9.5.0.post2")
+    monkeypatch.setattr(recode, "pillow_version", "9.5.0.post2")
     with pytest.raises(OptionError, match=r"restart=4 needs Pillow 10\.2"):
         twin.transcode(KINDS["420"](photo(60, 40)), TranscodeRecipe(restart=4))
     assert twin.transcode(KINDS["420"](photo(60, 40)), TranscodeRecipe()).width == 60

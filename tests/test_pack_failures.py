@@ -144,12 +144,12 @@ FAKE = """
 import os, signal, sys, time
 from iofast.packing import worker
 real = worker.make_record
-def make_record(data, image, recipe):
+def make_record(data, image, *rest):
     if "killer" in image.path:
         os.kill(os.getpid(), signal.SIGSEGV)
     if "stuck" in image.path:
         time.sleep(3600)
-    return real(data, image, recipe)
+    return real(data, image, *rest)
 worker.make_record = make_record
 sys.exit(worker.main())
 """

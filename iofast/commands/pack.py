@@ -21,6 +21,10 @@ examples:
       raw pixels, which no loader has to decode: about five times the size of JPEG
   iofast pack list.csv out.lmdb --resize 256 --shuffle 1
       the images that a manifest (path, label, ...) names, in a fixed random order
+  iofast pack ./images out.lmdb --resize 640 --mode pad --fields seg.png,json=boxes.json --boxes boxes.json
+      640 x 640, with the masks and boxes that lie beside the images
+  iofast pack ./images out.lmdb --resize 256 --min-size 64 --max-aspect 4
+      without small and extremely long images
   iofast pack ./images out.lmdb --resize 256 --dry-run
       transcode a sample, write nothing, estimate size and time
 
@@ -42,6 +46,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("source", metavar="SRC", help="folder of images, or manifest (.csv, .jsonl, .parquet)")
     parser.add_argument("target", metavar="DST", help="the file to make, such as out.lmdb")
     _add_pixels(parser.add_argument_group("pixels"))
+    _add_samples(parser.add_argument_group("samples"))
     _add_order(parser.add_argument_group("order"))
     _add_running(parser.add_argument_group("running"))
     parser.set_defaults(run=run)
@@ -49,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
 
 def _add_pixels(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--resize", type=int, metavar="N", help="resize to N pixels; without it no size changes")
-    group.add_argument("--mode", help="what N is: short (side, the default), long, exact, crop, or none")
+    group.add_argument("--mode", help="what N is: short (side, the default), long, exact, crop, pad, or none")
     group.add_argument("--only-shrink", action="store_true", help="leave images alone that would have to grow")
     group.add_argument("--filter", help="nearest, box, bilinear (the default), bicubic or lanczos; all antialiased")
     group.add_argument(
@@ -69,7 +74,38 @@ def _add_pixels(group: argparse._ArgumentGroup) -> None:
         metavar="G",
         help="decode large JPEGs at a fraction that is still G times the wanted size (default 2; 0: in full)",
     )
+    group.add_argument("--pad-color", metavar="COLOR", help="of --mode pad: black (the default), white, gray, #rrggbb")
+    group.add_argument(
+        "--icc",
+        help="colour profiles: srgb converts (the default where an image is encoded), keep hands on, drop ignores",
+    )
+    group.add_argument(
+        "--background", metavar="COLOR", help="under transparency (default white), or drop for the colours beneath it"
+    )
     group.add_argument("--max-pixels", type=int, metavar="N", help="larger images fail (default 268435456)")
+
+
+def _add_samples(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--min-size", type=int, metavar="N", help="leave out images whose short side is below N pixels")
+    group.add_argument(
+        "--max-aspect", type=float, metavar="R", help="leave out images with long side over short above R"
+    )
+    group.add_argument(
+        "--fields", metavar="SUFFIXES", help="files beside a.jpg that belong to it: seg.png,txt for a.seg.png and a.txt"
+    )
+    group.add_argument(
+        "--mask-column", metavar="NAME", help="the manifest's column of mask files, which follow the image"
+    )
+    group.add_argument("--file-column", metavar="NAME", help="the manifest's column of other files, stored as they are")
+    group.add_argument("--boxes", metavar="FIELD", help="the field of JSON whose boxes follow the image, as boxes.json")
+    group.add_argument("--box-format", metavar="FORMAT", help="xyxy (the default) or xywh")
+    group.add_argument("--keypoints", metavar="FIELD", help="the field of JSON whose keypoints follow the image")
+    group.add_argument(
+        "--upright-annotations",
+        action="store_true",
+        help="masks, boxes and keypoints were made on images turned by EXIF",
+    )
+    group.add_argument("--mask-fill", type=int, metavar="N", help="the masks' value beside a padded image (default 0)")
 
 
 def _restart(text: str) -> int | str:
@@ -137,6 +173,8 @@ def summary(report: Report) -> list[str]:
         f"  time       {duration(report.seconds)}, {report.images_per_second:,.0f} images/s, "
         f"{count(report.workers, 'worker')}"
     )
+    if report.left_out:
+        lines.append(f"  left out   {count(report.left_out, 'image')} by size or aspect")
     if report.failed:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
         lines += [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]

@@ -156,13 +156,17 @@ class TranscodeRecipe:
     """Every option that shapes the pixels of a packed image.
 
     `mode`: `short` and `long` make that side `size` pixels and keep the aspect ratio; `exact` makes a square of `size`
-    whatever the aspect ratio; `crop` makes the short side `size` and cuts the centre square; `none` keeps the size.
+    whatever the aspect ratio; `crop` makes the short side `size` and cuts the centre square; `pad` makes the long side
+    `size` and puts the image into the middle of a square of `pad_color` (None: black); `none` keeps the size.
     `reducing_gap` (Pillow's word): a large JPEG is decoded at 1/2, 1/4 or 1/8 where that is still at least this many
     times the wanted size; 0 = always in full. `format="keep"` stores the bytes as they are where no pixel changes;
     `rgb` and `yuv420` store pixels that need no decoder.
     `restart`: MCUs per restart interval of a JPEG, 0 = no restart markers, "auto" = the best for decoding parts of it
     (`restart_interval`). A JPEG that is kept is written again for it, with the same coefficients and markers; with 0 or
     None it is not touched (None is "auto" for whatever is encoded).
+    `icc`: "srgb" converts what has another colour profile, "keep" hands the profile on, "drop" ignores it; None is
+    "srgb" for whatever is encoded, and leaves kept files alone. `background`: the colour that transparency is laid
+    over, or "drop" for the colours beneath it as Pillow's `convert("RGB")`; None is white, and leaves kept files alone.
     """
 
     size: int | None = None
@@ -175,9 +179,12 @@ class TranscodeRecipe:
     restart: int | str | None = 0
     reducing_gap: float = 2.0
     max_pixels: int = MAX_PIXELS
+    pad_color: str | None = None
+    icc: str | None = None
+    background: str | None = None
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, ("short", "long", "exact", "crop", "none"))
+        _one_of("mode", self.mode, ("short", "long", "exact", "crop", "pad", "none"))
         _one_of("filter", self.filter, FILTERS)
         _one_of("format", self.format, ("jpeg", "png", "webp", "rgb", "yuv420", "keep"))
         _one_of("subsampling", self.subsampling, ("420", "422", "444"))
@@ -192,6 +199,20 @@ class TranscodeRecipe:
             raise OptionError(f"reducing_gap must be 0 or 1 to 16, found {self.reducing_gap}")
         if self.restart is not None and self.restart != "auto" and not _is_whole(self.restart, 0, MAX_RESTART):
             raise OptionError(f"restart must be auto, none or 0 to {MAX_RESTART} (MCUs), found {self.restart!r}")
+        self._check_colours()
+
+    def _check_colours(self) -> None:
+        if self.icc is not None:
+            _one_of("icc", self.icc, ("srgb", "keep", "drop"))
+        if self.icc == "keep" and self.format in ("rgb", "yuv420"):
+            raise OptionError(f"icc 'keep' needs a format that can hold a profile, found {self.format!r}")
+        if self.pad_color is not None and self.mode != "pad":
+            raise OptionError(f"pad_color {self.pad_color!r} is for mode 'pad', found {self.mode!r}")
+        for text in (self.pad_color, self.background):
+            if text not in (None, "drop"):
+                levels_of(str(text))
+        if self.pad_color == "drop":
+            raise OptionError("pad_color must be a colour, found 'drop'")
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
         """The size (width, height) that an upright image of `width` x `height` is resampled to, before any crop."""
@@ -200,7 +221,7 @@ class TranscodeRecipe:
         if self.mode == "exact":
             goal = (self.size, self.size)
         else:
-            side = max(width, height) if self.mode == "long" else min(width, height)
+            side = max(width, height) if self.mode in ("long", "pad") else min(width, height)
             # torchvision's rounding (truncation), so that Resize(size) of a packed image changes nothing
             goal = tuple(self.size if s == side else max(1, s * self.size // side) for s in (width, height))  # type: ignore[assignment]
         if self.only_shrink and (goal[0] > width or goal[1] > height):
@@ -218,6 +239,10 @@ class TranscodeRecipe:
         side = min(self.size or width, width, height)
         x, y = round((width - side) / 2), round((height - side) / 2)  # as torchvision's CenterCrop rounds
         return x, y, x + side, y + side
+
+    def padded(self, width: int, height: int) -> tuple[int, int]:
+        """The size (width, height) of the canvas that a resampled, cropped image is put into the middle of."""
+        return (self.size, self.size) if self.mode == "pad" and self.size else (width, height)
 
 
 def restart_interval(mcus: int) -> int:
@@ -246,3 +271,23 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 
 def _is_whole(value: object, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def levels_of(text: str) -> tuple[int, int, int]:
+    """The colour that an option names: `white`, `black`, `gray`, `#rrggbb`, or three levels `r,g,b`.
+
+    Raises `OptionError`.
+    """
+    named = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128), "grey": (128, 128, 128)}
+    if text in named:
+        return named[text]
+    try:
+        if text.startswith("#") and len(text) == 7:
+            red, green, blue = bytes.fromhex(text[1:])
+        else:
+            red, green, blue = map(int, text.split(","))
+    except ValueError:
+        red = green = blue = -1
+    if min(red, green, blue) < 0 or max(red, green, blue) > 255:
+        raise OptionError(f"a colour must be white, black, gray, #rrggbb or r,g,b of 0 to 255, found {text!r}")
+    return red, green, blue

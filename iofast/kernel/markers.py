@@ -1,15 +1,37 @@
-"""The one thing that is wanted of a JPEG's markers and that Pillow skips: the restart interval."""
+"""What is wanted of a JPEG's markers without decoding it: the restart interval and the colour profile."""
 
 from __future__ import annotations
 
-_DRI = 0xDD
+from collections.abc import Iterator
+
+_DRI, _APP2 = 0xDD, 0xE2
 _SCAN, _END = 0xDA, 0xD9
 _BARE = (0x00, 0x01, *range(0xD0, 0xD8))  # markers without a length
 
 
+_PROFILE = b"ICC_PROFILE\0"
+
+
 def restart_interval(data: bytes) -> int:
     """MCUs per restart interval, 0 = no restart markers: as the JPEG `data` says before its first scan."""
-    at, interval = 2, 0
+    interval = 0
+    for marker, body in _segments(data):
+        if marker == _DRI and len(body) >= 2:
+            interval = int.from_bytes(body[:2], "big")
+    return interval
+
+
+def profile(data: bytes) -> bytes:
+    """The colour profile of a JPEG, put together from its segments; empty where there is none, or a part is missing."""
+    parts = sorted(bytes(body) for marker, body in _segments(data) if marker == _APP2 and body[:12] == _PROFILE)
+    if not parts or len(parts[0]) < 14 or len(parts) != parts[0][13]:
+        return b""
+    return b"".join(part[14:] for part in parts)
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, memoryview]]:
+    """Marker and body of each whole segment before the first scan."""
+    view, at = memoryview(data), 2
     while at + 4 <= len(data):
         marker, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
         if data[at] != 0xFF or marker == 0xFF:  # garbage between segments, or a fill byte
@@ -17,9 +39,8 @@ def restart_interval(data: bytes) -> int:
         elif marker in _BARE:
             at += 2
         elif marker in (_SCAN, _END) or size < 2:
-            break
+            return
         else:
-            if marker == _DRI and size >= 4 and at + 2 + size <= len(data):
-                interval = int.from_bytes(data[at + 4 : at + 6], "big")
+            if at + 2 + size <= len(data):
+                yield marker, view[at + 4 : at + 2 + size]
             at += 2 + size
-    return interval

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import _native, twin
+from iofast.kernel import _native, colour, markers, twin
 from iofast.kernel.contract import (
     FILTERS,
     MAX_BYTES,
@@ -240,10 +240,15 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         raise DecodeError(MESSAGES[Status(status)])
     size = recipe.resized(width, height)
     x0, y0, x1, y1 = recipe.crop(*size)
-    if recipe.format == "keep" and (x0, y0, x1, y1) == (0, 0, width, height):
+    whole = (x0, y0, x1, y1) == (0, 0, width, height) and recipe.padded(width, height) == (width, height)
+    kept = recipe.format == "keep" and whole
+    if _needs_twin(data, components, recipe, kept):
+        decode(data, orientation)  # Pillow says nothing of damage that libjpeg only warns of
+        return _by_twin(data, recipe)
+    if kept:
         decode(data, orientation)  # a container holds only images that decode
-        kept = rewrite(data, recipe.interval(mcus), OPTIMAL, recipe.max_pixels) if recipe.restart and mcus else None
-        return Transcoded(bytes(data) if kept is None else kept, "jpg", width, height, orientation, width, height)
+        written = rewrite(data, recipe.interval(mcus), OPTIMAL, recipe.max_pixels) if recipe.restart and mcus else None
+        return Transcoded(bytes(data) if written is None else written, "jpg", width, height, orientation, width, height)
     kind, field = _KINDS[recipe.format]
     most = recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, MAX_BYTES // 3)
     if max(x1 - x0, y1 - y0) > MAX_SIDE or (x1 - x0) * (y1 - y0) > most or max(size) > _INT_MAX:
@@ -269,8 +274,18 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     return Transcoded(payload, field, x1 - x0, y1 - y0, 1, width, height)
 
 
+def _needs_twin(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool) -> bool:
+    """Whether a JPEG is to be padded, or has a colour profile that has to be handed on or converted to sRGB."""
+    if recipe.mode == "pad" and not kept:
+        return True
+    if recipe.icc == "drop" or (kept and recipe.icc != "srgb"):
+        return False
+    profile = markers.profile(data if isinstance(data, bytes) else bytes(data))
+    return bool(profile) if recipe.icc == "keep" else colour.needs_conversion(profile, components)
+
+
 def _by_twin(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
-    """What is no JPEG for the C code: the twin's pixels, with the Huffman tables and markers that a JPEG gets here."""
+    """What the C code does not do: the twin's pixels, with the Huffman tables and markers that a JPEG gets here."""
     made = twin.transcode(data, replace(recipe, restart=0))
     if made.field != "jpg" or made.data == data:
         return made

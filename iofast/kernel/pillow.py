@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO
 
 import numpy as np
@@ -69,6 +70,17 @@ _GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
 _END = b"\xff\xd9"
+_HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
+_STRANGERS = (
+    (b"<!doctype html", "it is an HTML page"),
+    (b"<html", "it is an HTML page"),
+    (b"<?xml", "it is XML, perhaps SVG"),
+    (b"<svg", "it is SVG"),
+    (b"%pdf", "it is a PDF"),
+    (b"%!ps", "it is PostScript"),
+    (b"\x1f\x8b", "it is a gzip file"),
+    (b"pk\3\4", "it is a ZIP archive"),
+)
 _WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # TIFF tags
 _HUGE = 1 << 26  # pixels; a resampled image larger than this is not made when a window of it is all that is wanted
 
@@ -129,10 +141,11 @@ class Opened:
 def open_image(data: bytes, max_pixels: int) -> Opened:
     """Read the header. Raises `StatusError`, or what Pillow raises."""
     kind = _format(data)
-    if kind not in _PLUGINS:
-        raise StatusError(Status.UNSUPPORTED)
+    plugin = _heif() if kind == "heic" else _PLUGINS.get(kind)
+    if plugin is None:
+        raise StatusError(Status.UNSUPPORTED, _described(data[:256], kind))
     stream = BytesIO(data)
-    image = _PLUGINS[kind](stream)
+    image = plugin(stream)
     if kind == "jpeg" and not image.tile:
         raise StatusError(Status.TRUNCATED, "the header ends before the pixels begin")
     orientation = exif.orientation(image.info.get("exif", b""))  # XMP is not asked
@@ -158,11 +171,35 @@ def _format(data: bytes) -> str:
         return "gif"
     if start[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         return "tiff"
-    if start[4:8] == b"ftyp" and b"avif" in data[8 : min(64, int.from_bytes(start[:4], "big"))]:
-        return "avif"
+    if start[4:8] == b"ftyp":
+        brands = data[8 : min(64, int.from_bytes(start[:4], "big"))]
+        return "avif" if b"avif" in brands else "heic" if any(brand in brands for brand in _HEIC) else ""
     if start[:1] == b"P" and start[1:2] in b"123456" and start[2:3] in b" \t\r\n#":
         return "ppm" if len(start) > 2 else ""
     return "bmp" if start[:2] == b"BM" else ""
+
+
+@cache
+def _heif() -> type[ImageFile] | None:
+    """The plugin of pillow-heif, where that is installed."""
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError:
+        return None
+    plugin: type[ImageFile] = HeifImageFile
+    return plugin
+
+
+def _described(start: bytes, kind: str) -> str:
+    """What a file is that is no image here, as far as its first bytes tell."""
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if kind:
+        return f"this Pillow does not decode {kind.upper()}" + (": pip install pillow-heif" if kind == "heic" else "")
+    for beginning, what in _STRANGERS:
+        if text.startswith(beginning):
+            return what
+    printable = all(byte >= 32 or byte in b"\t\r\n\f" for byte in text)
+    return "it is text" if text and printable and b"\xff" not in text else ""
 
 
 def header(opened: Opened) -> Header:
@@ -196,7 +233,7 @@ def load(opened: Opened) -> Image.Image:
     Pillow is silent on damage that libjpeg only warns of, so unlike the native kernel this does not find it.
     """
     opened.image.load()
-    return _plain(opened.image)
+    return plain(opened.image)
 
 
 def check_end(opened: Opened) -> None:
@@ -213,7 +250,7 @@ def mend_end(opened: Opened) -> Opened:
     return open_image(opened.data + _END, opened.size[0] * opened.size[1]) if opened.format == "jpeg" else opened
 
 
-def _plain(image: Image.Image) -> Image.Image:
+def plain(image: Image.Image) -> Image.Image:
     """Grayscale of any depth becomes `L`, all else `RGB`; alpha is dropped, not blended."""
     image.info.clear()  # Pillow would write profile and comment into the next file, and warn of transparency
     if image.mode == "I" or image.mode.startswith("I;16"):  # 16 bits; Pillow's convert would clip, not scale

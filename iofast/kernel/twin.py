@@ -8,23 +8,18 @@ for nothing.
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 from collections.abc import Iterable, Sequence
-from io import BytesIO
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from PIL import __version__ as pillow_version
 
 from iofast.errors import OptionError
 from iofast.kernel import pillow, raw
 from iofast.kernel.contract import (
-    MAX_BYTES,
     MAX_PIXELS,
-    MAX_SIDE,
     STAGES,
     WAYS,
     Counts,
@@ -34,10 +29,8 @@ from iofast.kernel.contract import (
     Source,
     Status,
     Timed,
-    Transcoded,
-    TranscodeRecipe,
-    mcus_per_row,
 )
+from iofast.kernel.recode import transcode as transcode
 from iofast.kernel.rows import are_cached as are_cached
 from iofast.kernel.rows import map_file as map_file
 from iofast.kernel.rows import read_rows as read_rows
@@ -45,11 +38,6 @@ from iofast.record import RAW_FIELDS
 from iofast.strips import STRIPS, spans, strip_bounds
 
 Buffer = bytes | bytearray | memoryview
-
-# What can be stored, and under which field; how many pixels a side can have.
-_FIELDS = {"jpeg": "jpg", "png": "png", "webp": "webp", "rgb": "rgb", "yuv420": "yuv"}
-_SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE, "yuv420": MAX_SIDE}
-_SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
 
 
 class Context:
@@ -304,86 +292,6 @@ def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
         raise pillow.decode_error(error) from error
 
 
-def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
-    """Decode, make upright, resize, encode. EXIF, profiles and comments are left behind. Raises `DecodeError`.
-
-    A grayscale image stays grayscale (one JPEG component). A JPEG that only lacks its end marker is taken, unless its
-    bytes would be kept as they are. Huffman tables are the standard's, where the native kernel has better ones: the
-    coefficients are the same. Raises `OptionError` for what only the native kernel can do.
-    """
-    if recipe.format == "keep" and recipe.restart:
-        raise OptionError("restart markers in JPEGs that are kept need the native kernel (`iofast doctor`)")
-    if isinstance(recipe.restart, int) and recipe.restart and not _writes_markers():
-        raise OptionError(f"restart={recipe.restart} needs Pillow 10.2 or the native kernel, found {pillow_version}")
-    try:
-        return _transcode(_as_bytes(data), recipe)
-    except Exception as error:  # as above
-        raise pillow.decode_error(error) from error
-
-
-def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
-    opened = pillow.open_image(data, recipe.max_pixels)
-    original = opened.upright(opened.orientation)
-    size = recipe.resized(*original)
-    box = recipe.crop(*size)
-    if recipe.format == "keep" and opened.format in _FIELDS and box == (0, 0, *original):
-        pillow.check_end(opened)
-        pillow.load(opened)  # a container holds only images that decode
-        return Transcoded(data, _FIELDS[opened.format], *original, opened.orientation, *original)
-    kind = "jpeg" if recipe.format == "keep" else recipe.format
-    width, height = box[2] - box[0], box[3] - box[1]
-    too_large = kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES  # no loader would read it
-    if too_large or max(width, height) > _SIDES[kind] or width * height > recipe.max_pixels:
-        raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")
-    payload = _encode(_resized(opened, size, box, recipe), kind, recipe)
-    return Transcoded(payload, _FIELDS[kind], width, height, 1, *original)
-
-
-def _resized(
-    opened: pillow.Opened, size: tuple[int, int], box: tuple[int, int, int, int], recipe: TranscodeRecipe
-) -> Image.Image:
-    goal = size[::-1] if opened.orientation >= 5 else size
-    scaled = _draft(opened, goal, recipe.reducing_gap)
-    pixels = pillow.load(opened)
-    if scaled:  # a box in the stored image, so the resize comes before the turn
-        small = pixels.resize(goal, pillow.FILTERS[recipe.filter], box=scaled)
-        return pillow.cut(pillow.turn(small, opened.orientation), box)
-    upright = pillow.turn(pixels, opened.orientation)
-    window = (box[2] - box[0], box[3] - box[1])
-    return pillow.resample(upright, (0, 0, *upright.size, *size, box[0], box[1]), window, recipe.filter)
-
-
-def _draft(opened: pillow.Opened, size: tuple[int, int], gap: float) -> tuple[float, float, float, float] | None:
-    """Have a JPEG decoded at 1/2, 1/4 or 1/8: where the whole image will lie in those pixels. None: in full."""
-    if opened.format != "jpeg" or not gap:
-        return None
-    drafted = opened.image.draft(None, (math.ceil(size[0] * gap), math.ceil(size[1] * gap)))
-    return None if drafted is None or opened.image.size == opened.size else drafted[1]
-
-
-def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe) -> bytes:
-    if kind == "rgb":
-        return raw.pack_rgb(_rgb(pixels))
-    if kind == "yuv420":
-        return raw.pack_yuv(_rgb(pixels))
-    if kind == "png":
-        return _save(pixels, "PNG", {})
-    if kind == "webp":
-        return _save(pixels, "WEBP", {"quality": recipe.quality})
-    options: dict[str, object] = {"quality": recipe.quality, "subsampling": _SUBSAMPLING[recipe.subsampling]}
-    components = 1 if pixels.mode == "L" else 3
-    interval = recipe.interval(mcus_per_row(pixels.width, components, recipe.subsampling))
-    if interval and _writes_markers():
-        options["restart_marker_blocks"] = interval
-    return _save(pixels, "JPEG", options)
-
-
-def _save(pixels: Image.Image, name: str, options: dict[str, object]) -> bytes:
-    stream = BytesIO()
-    pixels.save(stream, name, **options)
-    return stream.getvalue()
-
-
 def crc32c(data: Buffer, value: int = 0) -> int:
     """CRC32C (Castagnoli) of `data`; `value` is the CRC32C of what comes before it."""
     return int(google_crc32c.extend(value, _as_bytes(data)))
@@ -391,7 +299,3 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 
 def _as_bytes(data: Buffer) -> bytes:
     return data if isinstance(data, bytes) else bytes(data)
-
-
-def _writes_markers() -> bool:
-    return tuple(int(part) for part in pillow_version.split(".")[:2]) >= (10, 2)

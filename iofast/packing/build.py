@@ -7,7 +7,7 @@ from pathlib import Path
 from iofast.containers.base import Description, Writer
 from iofast.containers.journal import read_block
 from iofast.containers.manifest import Manifest
-from iofast.errors import WorkerError
+from iofast.errors import SourceError, WorkerError
 from iofast.source import Source
 
 # Blocks written per finished chunk. More than one, or a single slow chunk would leave a backlog to the end; few, so
@@ -43,6 +43,8 @@ class Builder:
         self.advance(self._chunks - self._next)
         if self._next < self._chunks:
             raise WorkerError(f"chunk {self._next} of {self._chunks} was never finished")
+        if not self.packed:
+            raise SourceError(f"not one of {len(self._source):,} images is left: min_size and max_aspect admit none")
         return self._writer.finish(description)
 
     def _write(self, journal: Path, offset: int) -> None:

@@ -27,10 +27,10 @@ def default_command() -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Job:
-    """A chunk to do: `images` as `worker.Image` rows. `skip` gives a reason for each image that killed a worker."""
+    """A chunk to do: `images` as `sample.Image` rows. `skip` gives a reason for each image that killed a worker."""
 
     chunk: int
-    images: Sequence[tuple[int, int, int, str]]
+    images: Sequence[tuple[object, ...]]
     careful: bool = False
     skip: dict[int, str] = field(default_factory=dict)
 

@@ -31,17 +31,24 @@ def forecast(work: Work, target: Path, pool: Pool) -> Report:
             pace.note(done)
             for failure in work.failures(done):
                 failures.add(failure)
-    good = max(1, len(sample) - len(failures))
+    good = max(1, len(sample) - len(failures) - pace.left_out)
     payload = pace.bytes_out / good
+    admitted = images - images * pace.left_out // len(sample)
     expected = Estimate(
         sample=len(sample),
-        bytes_out=estimate.container_size(images, payload),
+        bytes_out=estimate.container_size(admitted, payload),
         seconds=_START_UP + images / pace.rate(len(sample)),
-        bytes_peak=estimate.peak_size(images, payload),
+        bytes_peak=estimate.peak_size(admitted, payload),
         bytes_free=shutil.disk_usage(target.parent).free,
     )
     report = work.report(target, failures, 0, 0)
-    return replace(report, bytes_in=int(pace.bytes_in / good * images), errors_file=None, estimate=expected)
+    return replace(
+        report,
+        left_out=pace.left_out,
+        bytes_in=int(pace.bytes_in / good * admitted),
+        errors_file=None,
+        estimate=expected,
+    )
 
 
 def _jobs(work: Work, sample: list[int]) -> Iterator[Job]:
@@ -54,7 +61,7 @@ class _Pace:
     """Counts what comes back. The clock starts with the first answer, when all workers have started."""
 
     def __init__(self) -> None:
-        self.bytes_in = self.bytes_out = 0
+        self.bytes_in = self.bytes_out = self.left_out = 0
         self._jobs = 0
         self._created = self._first = self._last = time.monotonic()
 
@@ -64,6 +71,7 @@ class _Pace:
         self._jobs += 1
         self.bytes_in += done.bytes_in
         self.bytes_out += done.bytes_out
+        self.left_out += done.left_out
 
     def rate(self, images: int) -> float:
         """Images per second, of `images` in all the jobs."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from iofast.containers.publish import require_free
 from iofast.errors import IofastError
 from iofast.kernel.contract import TranscodeRecipe
-from iofast.packing.worker import Image, make_record, read_file
+from iofast.packing.sample import Image, SampleRecipe, make_record, read_attached, read_file
 from iofast.source import Source
 
 _PAGE = 4096  # of the file system and of LMDB
@@ -62,7 +62,7 @@ def require_space(source: Source, recipe: TranscodeRecipe, partial: Path) -> Non
     with os.scandir(partial) as entries:
         there = sum(entry.stat().st_size for entry in entries if entry.name.startswith("journal-"))
     free = shutil.disk_usage(partial).free + there
-    bound = _most_per_image(recipe)
+    bound = None if source.has_files else _most_per_image(recipe)
     if bound is not None and peak_size(len(source), bound) <= free:
         return
     require_free(partial, peak_size(len(source), _measured(source, recipe)) - there)
@@ -88,9 +88,11 @@ def _measured(source: Source, recipe: TranscodeRecipe) -> float:
 
 
 def _payload(source: Source, index: int, recipe: TranscodeRecipe) -> int | None:
-    image = Image(index, 0, source.label(index), os.fsdecode(source.path(index)))
+    files = [(field, os.fsdecode(path)) for field, path in source.files(index)]
+    image = Image(index, 0, source.label(index), os.fsdecode(source.path(index)), files)
     try:
-        record = make_record(read_file(source.file(index)), image, recipe)
+        attached = read_attached(os.fsencode(source.root), image)
+        record = make_record(read_file(source.file(index)), image, SampleRecipe(recipe), attached)
     except (IofastError, OSError):
         return None
-    return sum(map(len, record.fields.values()))
+    return None if record is None else sum(map(len, record.fields.values()))

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import TypedDict
 
 from iofast.errors import OptionError
 from iofast.kernel.contract import MAX_PIXELS, TranscodeRecipe
 from iofast.order import MAX_SEED
 from iofast.packing.pool import check_workers
+from iofast.packing.sample import SampleRecipe
 from iofast.source import SourceOptions
+from iofast.source.attached import parse_sides
 
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
     """How `pack` works. What shapes pixels is explained at `kernel.TranscodeRecipe`; None means the default said here.
 
-    `resize`: pixels of the side that `mode` names. `mode`: short | long | exact | crop | none; short where `resize` is
-    given, else none. `format`: jpeg | png | webp | rgb | yuv420 | keep; jpeg where `resize` is given, else keep, so
-    that packing without a size loses nothing. `restart`: MCUs between a JPEG's restart markers; "auto" chooses for
-    decoding crops, 0 or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as they
-    are. `shuffle`: the seed of the packing order inside each split; None keeps the source's. The columns are a
+    `resize`: pixels of the side that `mode` names. `mode`: short | long | exact | crop | pad | none; short where
+    `resize` is given, else none. `format`: jpeg | png | webp | rgb | yuv420 | keep; jpeg where `resize` is given, else
+    keep, so that packing without a size loses nothing. `restart`: MCUs between a JPEG's restart markers; "auto" chooses
+    for decoding crops, 0 or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as
+    they are. `shuffle`: the seed of the packing order inside each split; None keeps the source's. The columns are a
     manifest's; None looks for the usual names. `workers`: processes, None = one per core that may be used.
     `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`: transcode a
-    sample, write nothing, estimate size and time.
+    sample, write nothing, estimate size and time. `fields`: suffixes of files beside the images, as one text with
+    commas or a list; `mask_column` and `file_column` the same for a manifest's columns. What shapes samples beyond
+    their images is explained at `SampleRecipe`.
     """
 
     resize: int | None = None
@@ -36,18 +41,31 @@ class PackOptions:
     restart: int | str | None = None
     reducing_gap: float = 2.0
     max_pixels: int = MAX_PIXELS
+    pad_color: str | None = None
+    icc: str | None = None
+    background: str | None = None
+    min_size: int | None = None
+    max_aspect: float | None = None
+    fields: str | Sequence[str] = ()
+    boxes: str | None = None
+    box_format: str = "xyxy"
+    keypoints: str | None = None
+    upright_annotations: bool = False
+    mask_fill: int = 0
     shuffle: int | None = None
     class_order: str = "lexicographic"
     path_column: str | None = None
     label_column: str | None = None
     split_column: str | None = None
+    mask_column: str | Sequence[str] = ()
+    file_column: str | Sequence[str] = ()
     workers: int | None = None
     max_errors: int | str = "1%"
     overwrite: bool = False
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        self.recipe()  # checks everything that shapes pixels
+        self.sample_recipe()  # checks everything that shapes pixels
         self.allowed_errors(1)
         if self.max_pixels < 1:
             raise OptionError(f"max_pixels must be 1 or more, found {self.max_pixels}")
@@ -73,11 +91,37 @@ class PackOptions:
             restart=by_default if self.restart is None else 0 if self.restart == "none" else self.restart,
             reducing_gap=self.reducing_gap,
             max_pixels=self.max_pixels,
+            pad_color=self.pad_color,
+            icc=self.icc,
+            background=self.background,
+        )
+
+    def sample_recipe(self) -> SampleRecipe:
+        """What becomes of each sample."""
+        return SampleRecipe(
+            image=self.recipe(),
+            min_size=self.min_size,
+            max_aspect=self.max_aspect,
+            boxes=self.boxes,
+            box_format=self.box_format,
+            keypoints=self.keypoints,
+            upright=self.upright_annotations,
+            mask_fill=self.mask_fill,
         )
 
     def source_options(self) -> SourceOptions:
         """How the source is read."""
-        return SourceOptions(self.class_order, self.path_column, self.label_column, self.split_column)
+        options = SourceOptions(
+            self.class_order,
+            self.path_column,
+            self.label_column,
+            self.split_column,
+            _names(self.fields),
+            _names(self.mask_column),
+            _names(self.file_column),
+        )
+        parse_sides(options.fields)
+        return options
 
     def allowed_errors(self, images: int) -> int:
         """How many of `images` may fail before the run stops: `max_errors` as a number, a share rounded down."""
@@ -98,7 +142,20 @@ class PackOptions:
 
     def shaping(self) -> dict[str, object]:
         """The options that decide what the container holds: its recipe, and what a resumed run must agree on."""
-        return {name: value for name, value in asdict(self.recipe()).items() if value is not None}
+        image = {name: value for name, value in asdict(self.recipe()).items() if value is not None}
+        names = ("min_size", "max_aspect", "boxes", "box_format", "keypoints", "upright_annotations", "mask_fill")
+        rest = {name: getattr(self, name) for name in names if getattr(self, name) != _DEFAULTS[name]}
+        sides = {name: list(_names(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
+        return {**image, **rest, **{name: value for name, value in sides.items() if value}}
+
+
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Names from a list, or from one text with commas."""
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+_DEFAULTS = {field.name: field.default for field in fields(PackOptions)}
 
 
 class PackKeywords(TypedDict, total=False):
@@ -114,11 +171,24 @@ class PackKeywords(TypedDict, total=False):
     restart: int | str | None
     reducing_gap: float
     max_pixels: int
+    pad_color: str | None
+    icc: str | None
+    background: str | None
+    min_size: int | None
+    max_aspect: float | None
+    fields: str | Sequence[str]
+    boxes: str | None
+    box_format: str
+    keypoints: str | None
+    upright_annotations: bool
+    mask_fill: int
     shuffle: int | None
     class_order: str
     path_column: str | None
     label_column: str | None
     split_column: str | None
+    mask_column: str | Sequence[str]
+    file_column: str | Sequence[str]
     workers: int | None
     max_errors: int | str
     overwrite: bool

@@ -33,7 +33,10 @@ def check_workers(count: int) -> None:
 
 
 class Done(NamedTuple):
-    """A finished chunk: the journal and offset of its block, sizes in bytes, and (position, reason) of failures."""
+    """A finished chunk: the journal and offset of its block, sizes in bytes, and (position, reason) of failures.
+
+    `left_out`: how many images the recipe did not want.
+    """
 
     chunk: int
     journal: Path
@@ -41,6 +44,7 @@ class Done(NamedTuple):
     bytes_in: int
     bytes_out: int
     failed: tuple[tuple[int, str], ...]
+    left_out: int = 0
 
 
 class Pool:
@@ -175,7 +179,8 @@ class Pool:
         if message["done"] != job.chunk:
             raise WorkerError(f"a worker answered for chunk {message['done']}, expected {job.chunk}")
         failed = tuple((position, reason) for position, reason in message["failed"])
-        return Done(job.chunk, worker.journal, message["offset"], message["bytes_in"], message["bytes_out"], failed)
+        sizes = message["bytes_in"], message["bytes_out"]
+        return Done(job.chunk, worker.journal, message["offset"], *sizes, failed, message["left_out"])
 
     def _replace(self, worker: Child) -> None:
         """A worker is gone: give its chunks to a new one, the one in hand image by image."""

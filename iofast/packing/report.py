@@ -28,9 +28,10 @@ class Estimate:
 class Report:
     """What `pack` did with the images of `source`.
 
-    `packed` + `failed` = `images`, unless `estimate` is set: then nothing was written and `failed` counts the sample's.
-    `bytes_in` is the size of the source's image files, `bytes_out` of the container. `resumed` images were already
-    done by an earlier run that was cut short. `errors` counts failed images by cause; each is in `errors_file`.
+    `packed` + `failed` + `left_out` = `images`, unless `estimate` is set: then nothing was written, and `failed` and
+    `left_out` count the sample's. `left_out` images are those that `min_size` and `max_aspect` do not admit. `bytes_in`
+    is the size of the source's image files, `bytes_out` of the container. `resumed` images were already done by an
+    earlier run that was cut short. `errors` counts failed images by cause; each is in `errors_file`.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Report:
     seconds: float
     workers: int
     resumed: int = 0
+    left_out: int = 0
     errors: Mapping[str, int] = field(default_factory=dict)
     errors_file: str | None = None
     warnings: tuple[str, ...] = ()
@@ -53,7 +55,7 @@ class Report:
     @property
     def images_per_second(self) -> float:
         """Images this run itself dealt with, per second of it."""
-        done = self.packed + self.failed - self.resumed
+        done = self.packed + self.failed + self.left_out - self.resumed
         return done / self.seconds if self.seconds > 0 else 0.0
 
     @property

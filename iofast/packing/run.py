@@ -54,6 +54,7 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
     if not place.interrupted:
         place.check_free()
     found = scan(source, options.source_options())
+    options.sample_recipe().check_fields(found.fields)
     for warning in found.warnings:
         progress.warn(warning)
     if options.shuffle is not None:

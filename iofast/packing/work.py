@@ -49,7 +49,7 @@ class Work:
 
     def setup(self) -> dict[str, object]:
         """What every worker must know."""
-        return {"root": os.fspath(self.source.root), "recipe": asdict(self.options.recipe())}
+        return {"root": os.fspath(self.source.root), "recipe": asdict(self.options.sample_recipe())}
 
     def jobs(self) -> Iterator[Job]:
         """All chunks that are not finished, as workers get them."""
@@ -63,8 +63,16 @@ class Work:
             while position >= self.source.splits[split][2]:
                 split += 1
             path = os.fsdecode(self.source.path(position))
-            rows.append((position, split, self.source.label(position), path))
+            row: tuple[object, ...] = (position, split, self.source.label(position), path)
+            rows.append((*row, *self._beside(position)) if self.source.columns else row)
         return Job(chunk, rows)
+
+    def _beside(self, position: int) -> tuple[object, object]:
+        """Files and texts of `sample.Image`."""
+        files = [(field, os.fsdecode(path)) for field, path in self.source.files(position)]
+        followed = {self.options.boxes, self.options.keypoints}
+        values = self.source.extra(position) if followed - {None} else {}
+        return files, {field: value.decode() for field, value in values.items() if field in followed}
 
     def failures(self, done: Done) -> Iterator[Failure]:
         """The failed images of a chunk."""
@@ -76,13 +84,15 @@ class Work:
         return Description(source.classes, source.class_order, recipe(options), options.shuffle)
 
     def report(self, target: Path, failures: Failures, packed: int, size: int) -> Report:
-        """What became of it all."""
+        """What became of it all. What was neither packed nor failed was left out, but for a dry run."""
+        left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures)
         return Report(
             source=self.name,
             target=os.fspath(target),
             images=len(self.source),
             packed=packed,
             failed=len(failures),
+            left_out=left_out,
             classes=None if self.source.classes is None else len(self.source.classes),
             splits={name: stop - start for name, start, stop in self.source.splits},
             bytes_in=self.bytes_in + self._finished_bytes(),

@@ -171,22 +171,19 @@ class FolderReader(Reader):
         return index
 
     def _read(self, index: int) -> bytes:
-        path = self.source.file(index)
-        try:
-            with open(path, "rb") as file:
-                data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise SourceError(f"cannot read {printable(path)}: {error.strerror or error}") from None
-        if len(data) > MAX_BYTES:
-            raise SourceError(f"{printable(path)} has more than {MAX_BYTES} bytes")
-        return data
+        return _content(self.source.file(index))
 
     def _fields(self, index: int) -> dict[str, bytes]:
         source = self.source
         said = {"path": printable(source.path(index))}
         fields = {JSON_FIELD: json.dumps(said, separators=(",", ":")).encode()}
         label = source.label(index)
-        return fields | ({LABEL_FIELD: b"%d" % label} if label >= 0 else {}) | source.extra(index)
+        return fields | ({LABEL_FIELD: b"%d" % label} if label >= 0 else {}) | source.extra(index) | self._files(index)
+
+    def _files(self, index: int) -> dict[str, bytes]:
+        """The files that belong to a sample beside its image, as they are."""
+        base = os.fsencode(self.source.root)
+        return {field: _content(os.path.join(base, path)) for field, path in self.source.files(index)}
 
     def _image_field(self, index: int, data: bytes) -> str:
         try:
@@ -194,6 +191,17 @@ class FolderReader(Reader):
         except DecodeError:
             found = os.path.splitext(self.name(index))[1][1:].lower()
         return _FIELD_OF_FORMAT.get(found, found)
+
+
+def _content(path: bytes) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"cannot read {printable(path)}: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise SourceError(f"{printable(path)} has more than {MAX_BYTES} bytes")
+    return data
 
 
 class _Descriptors:

@@ -22,7 +22,8 @@ from iofast.errors import OptionError
 
 SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
 
-MISSING, PLAIN, QUOTED = 0, 1, 2  # Column.states: no value; the value as it is stored; text, to be quoted as JSON
+# Column.states: no value; the value as it is stored; text, to be quoted as JSON; the path of the file that holds it
+MISSING, PLAIN, QUOTED, FILE = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,18 @@ class SourceOptions:
 
     `class_order`: `lexicographic` numbers class folders as torchvision's ImageFolder does, `natural` puts 9 before 10,
     `file` takes the order of `classes.txt` in the root (beside a manifest), one class per line. The columns name what
-    a manifest calls path, label and split; None looks for the usual names (docs/pack.md).
+    a manifest calls path, label and split; None looks for the usual names (docs/pack.md). `fields`: suffixes of files
+    beside the images that belong to their samples (`attached.parse_sides`); `mask_columns` and `file_columns`: a
+    manifest's columns that name such files.
     """
 
     class_order: str = "lexicographic"
     path_column: str | None = None
     label_column: str | None = None
     split_column: str | None = None
+    fields: tuple[str, ...] = ()
+    mask_columns: tuple[str, ...] = ()
+    file_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.class_order not in CLASS_ORDERS:
@@ -81,19 +87,23 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One manifest column beyond path, label and split: the field of each record that it becomes."""
+    """The field of each record that a manifest's further column becomes, or files beside the images."""
 
     field: str
     values: Strings
-    states: NDArray[np.uint8]  # MISSING, PLAIN or QUOTED per row
+    states: NDArray[np.uint8]  # MISSING, PLAIN, QUOTED or FILE per row
 
     def value(self, row: int) -> bytes | None:
-        """The payload of this field for one listing row, None where the row has no value."""
+        """The payload of this field for one listing row, None where the row has no value, or it lies in a file."""
         state = int(self.states[row])
-        if state == MISSING:
+        if state in (MISSING, FILE):
             return None
         value = self.values[row]
         return json.dumps(value.decode(), ensure_ascii=False).encode() if state == QUOTED else value
+
+    def file(self, row: int) -> bytes | None:
+        """The path, as the source's own paths are, of the file that holds the value; None where none does."""
+        return self.values[row] if self.states[row] == FILE else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +162,7 @@ class Source:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that `extra` may give."""
+        """The fields that `extra` and `files` may give."""
         return tuple(column.field for column in self.columns)
 
     def extra(self, index: int) -> dict[str, bytes]:
@@ -160,6 +170,17 @@ class Source:
         row = self.row(index)
         values = ((column.field, column.value(row)) for column in self.columns)
         return {name: value for name, value in values if value is not None}
+
+    @property
+    def has_files(self) -> bool:
+        """Whether `files` may give any."""
+        return any(bool((column.states == FILE).any()) for column in self.columns)
+
+    def files(self, index: int) -> list[tuple[str, bytes]]:
+        """(field, path) of each file that belongs to the sample beside its image; paths as `path` gives them."""
+        row = self.row(index)
+        found = ((column.field, column.file(row)) for column in self.columns)
+        return [(field, path) for field, path in found if path is not None]
 
     def split_of(self, index: int) -> str:
         """The name of the split that holds `index`, "all" in a source without splits. Raises `IndexError`."""

@@ -7,6 +7,7 @@ is only read. Each further column becomes a field of every record: one whose nam
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.manifest import WHOLE, check_split_name
-from iofast.errors import ContainerError, SourceError
+from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import check_field
+from iofast.source.attached import field_name
 from iofast.source.classes import CLASS_FILE, order_classes, read_class_file
 from iofast.source.listing import (
+    FILE,
     MISSING,
     PLAIN,
     QUOTED,
@@ -28,6 +31,7 @@ from iofast.source.listing import (
     Strings,
     Watched,
     few,
+    printable,
     ranges,
     split_rank,
 )
@@ -55,6 +59,8 @@ def read_manifest(path: Path, options: SourceOptions) -> Source:
     if len({path_column, label_column, split_column} - {None}) < 3 - (label_column, split_column).count(None):
         raise SourceError(f"{path}: one column cannot be two of path {path_column!r}, label and split")
     paths = _paths(table, table.columns.pop(path_column))
+    files = [_files(table, name, mask=True) for name in options.mask_columns]
+    files += [_files(table, name, mask=False) for name in options.file_columns]
     labels, classes, warnings = _labels(table, _pop(table, label_column), options)
     splits, order = _splits(table, _pop(table, split_column))
     ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]
@@ -69,7 +75,7 @@ def read_manifest(path: Path, options: SourceOptions) -> Source:
         listed_labels=labels,
         watched=watched,
         class_order=options.class_order,
-        columns=_fields(table, [name for name in table.columns if name not in ignored]),
+        columns=_distinct(table, (*files, *_fields(table, [name for name in table.columns if name not in ignored]))),
         order=order,
         warnings=tuple(warnings),
     )
@@ -177,6 +183,36 @@ def _splits(table: Table, cells: Cells | None) -> tuple[tuple[tuple[str, int, in
     order = np.argsort(rows, kind="stable").astype(np.int64)
     moved = bool((np.diff(rows) < 0).any())
     return ranges(zip(names, counts, strict=True)), order if moved else None
+
+
+def _files(table: Table, name: str, *, mask: bool) -> Column:
+    """A column whose values are paths of files, which become the field. Raises `SourceError`."""
+    if name not in table.columns:
+        raise SourceError(f"{table.path} has no column {name!r} for files: found {_columns(table)}")
+    cells = table.columns.pop(name)
+    for row, kind in enumerate(cells.kinds):
+        if kind not in (TEXT, MISSING):
+            table.fail(row, f"column {printable_column(name)}: a path is text")
+    values = cells.strings()
+    kinds = {os.path.splitext(value)[1].lower() for value in values if value}
+    legal = re.sub(r"[^0-9a-z_.-]+", "_", name.strip().lower())
+    if mask:
+        legal = legal if legal.endswith(".png") else f"{legal}.png"
+    elif "." not in legal:
+        legal += printable(next(iter(kinds))) if len(kinds) == 1 and kinds != {b""} else ".bin"
+    try:
+        field = field_name(legal, name)
+    except OptionError as error:
+        raise SourceError(f"{table.path}: column {printable_column(name)}: {error}") from None
+    states = np.where(cells.states() == MISSING, MISSING, FILE).astype(np.uint8)
+    return Column(field, values, states)
+
+
+def _distinct(table: Table, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    names = [column.field for column in columns]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise SourceError(f"{table.path}: two columns would both be the field {few(sorted(twice))}")
+    return columns
 
 
 def _fields(table: Table, names: list[str]) -> tuple[Column, ...]:

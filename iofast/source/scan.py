@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from iofast.containers.manifest import WHOLE
-from iofast.errors import SourceError
+from iofast.errors import OptionError, SourceError
+from iofast.source.attached import attach, parse_sides
 from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
 from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest
@@ -48,16 +49,25 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
     options = options or SourceOptions()
     path = Path(os.path.abspath(root))
     if path.is_dir():
+        if options.mask_columns or options.file_columns:
+            raise OptionError(
+                f"mask and file columns are a manifest's, found the folder {path}: name suffixes as fields"
+            )
         return _scan_folder(path, options)
     if not path.exists():
         raise SourceError(f"source not found: {path}")
     if path.suffix.lower() in SUFFIXES:
+        if options.fields:
+            raise OptionError(
+                f"fields are files beside images in a folder, found the manifest {path}: name its columns"
+            )
         return read_manifest(path, options)
     raise SourceError(f"source {path} is neither a folder nor a manifest ({', '.join(SUFFIXES)})")
 
 
 def _scan_folder(root: Path, options: SourceOptions) -> Source:
-    scan = _Scan(root, options, Walk(root))
+    sides = parse_sides(options.fields)
+    scan = _Scan(root, options, Walk(root, sides={side.suffix: {} for side in sides}))
     every = list(_parts(scan))
     parts = [part for part in every if part.total]
     if not parts:
@@ -73,16 +83,19 @@ def _scan_folder(root: Path, options: SourceOptions) -> Source:
             blobs.append(images.blob)
             labels.append(label)
             counts.append(images.total)
+    paths = Strings.split(b"".join(blobs))
+    columns, attached = attach(paths, sides, scan.walk.sides)
     return Source(
         root=root,
         kind="flat" if classes is None else "classes",
         classes=None if classes is None else check_distinct(classes, root),
         splits=ranges((part.split, part.total) for part in parts),
-        paths=Strings.split(b"".join(blobs)),
+        paths=paths,
         listed_labels=np.repeat(np.array(labels, np.int32), counts),
         watched=scan.walk.watched(),
         class_order=options.class_order,
-        warnings=(*scan.warnings, *scan.walk.warnings()),
+        columns=columns,
+        warnings=(*scan.warnings, *scan.walk.warnings(), *attached),
     )
 
 

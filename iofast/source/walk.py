@@ -16,8 +16,11 @@ import numpy as np
 from iofast.errors import SourceError
 from iofast.source.listing import Strings, Watched, few
 
-# ImageFolder's, and two that it lacks.
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif")
+# ImageFolder's, and some that it lacks.
+EXTENSIONS = (
+    *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
+    *(".gif", ".avif", ".heic", ".heif", ".jfif"),
+)
 IGNORED_FOLDERS = ("__MACOSX",)  # what macOS adds to ZIP files: resource forks, under the images' names
 
 Ancestors = tuple[tuple[int, int], ...]  # (device, inode) of each folder on the way down
@@ -52,6 +55,7 @@ class Walk:
     root: Path
     hidden: int = 0  # images whose name begins with a dot
     other: int = 0  # files that are no images, by their extension
+    sides: dict[str, dict[str, str]] = field(default_factory=dict)  # suffix -> path before it -> suffix as written
     extensions: set[str] = field(default_factory=set)  # of the other files
     loops: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # folders
@@ -127,6 +131,9 @@ class Walk:
                     self.ignored.append(f"{prefix}/{name}" if prefix else name)
                 else:
                     folders.append(name)
+            elif (end := self._side(name)) is not None:
+                path = f"{prefix}/{name}" if prefix else name
+                self.sides[end][path[: -len(end)]] = path[-len(end) :]
             elif not name.lower().endswith(EXTENSIONS):
                 self.other += 1
                 if len(self.extensions) < 32:
@@ -136,6 +143,11 @@ class Walk:
             else:
                 images.append(name)
         return images, folders
+
+    def _side(self, name: str) -> str | None:
+        """The longest suffix of `sides` that a file's name ends in, with something before it."""
+        ends = [end for end in self.sides if name.lower().endswith(end.lower()) and len(name) > len(end)]
+        return max(ends, key=len, default=None)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -1,0 +1,105 @@
+"""Masks: images whose values are labels, which take part in the image's geometry and in nothing else."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from iofast.errors import DecodeError
+from iofast.kernel import pillow
+from iofast.kernel.contract import Header, TranscodeRecipe
+
+_MODES = ("1", "L", "P", "LA", "RGB", "RGBA", "I", "I;16", "I;16L", "I;16B", "I;16N")
+
+
+def transcode_mask(
+    data: bytes, recipe: TranscodeRecipe, image: Header, *, upright: bool = False, fill: int = 0
+) -> bytes:
+    """The mask of an image whose header is `image`, as a PNG: turned, resized (nearest), cropped and padded alike.
+
+    A mask of the image's stored size is turned as the image is; where stored and upright size are the same, `upright`
+    says that it was made on the upright image. Numbers stay what they are: those of palettes, and 16 bits. `fill` is
+    the value beside a padded image. A PNG that nothing changes stays byte for byte. Raises `DecodeError`.
+    """
+    try:
+        return _transcode(data, recipe, image, upright, fill)
+    except DecodeError:
+        raise
+    except Exception as error:  # Pillow's plugins raise anything on damaged files
+        raise pillow.decode_error(error) from error
+
+
+def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: bool, fill: int) -> bytes:
+    opened = pillow.open_image(data, recipe.max_pixels)
+    pillow.check_end(opened)
+    if opened.format == "png" and data[24] == 16 and data[25] in (2, 6):
+        raise DecodeError("a mask of 16-bit colour loses its lower bits in Pillow: expected gray, palette or 8 bits")
+    size = (image.width, image.height)
+    turn = _turn(opened, image, upright)
+    goal = recipe.resized(*size)
+    box = recipe.crop(*goal)
+    window = (box[2] - box[0], box[3] - box[1])
+    canvas = recipe.padded(*window)
+    opened.image.load()
+    if turn == 1 and opened.orientation == 1 and opened.format == "png" and size == window == canvas:
+        return data
+    mask = pillow.turn(opened.image, turn if turn > 1 else opened.orientation)
+    if mask.mode not in _MODES:
+        raise DecodeError(f"a mask of mode {mask.mode} cannot be stored: expected gray, palette or RGB")
+    labels = np.asarray(mask)
+    rows, columns = (
+        _nearest(labels.shape[0], goal[1], box[1], box[3]),
+        _nearest(labels.shape[1], goal[0], box[0], box[2]),
+    )
+    labels = _padded(labels[rows[:, None], columns], canvas, fill)
+    return _png(labels, opened.image)
+
+
+def _turn(opened: pillow.Opened, image: Header, upright: bool) -> int:
+    """The EXIF orientation by which the mask has still to be turned. Raises `DecodeError` where its size is wrong."""
+    size, shown = opened.upright(opened.orientation), (image.width, image.height)
+    stored = shown[::-1] if image.orientation >= 5 else shown
+    if opened.orientation == 1 and size == stored and not (upright and stored == shown):
+        return image.orientation
+    if size == shown:
+        return 1
+    raise DecodeError(f"the mask has {size[0]}x{size[1]} pixels, its image {shown[0]}x{shown[1]}")
+
+
+def _nearest(length: int, goal: int, start: int, stop: int) -> NDArray[np.int64]:
+    """Which of `length` pixels the outputs [start, stop) of `goal` take: the one that their centre lies in."""
+    return ((2 * np.arange(start, stop, dtype=np.int64) + 1) * length) // (2 * goal)
+
+
+def _padded(labels: NDArray[Any], canvas: tuple[int, int], fill: int) -> NDArray[Any]:
+    height, width = labels.shape[:2]
+    if (width, height) == canvas:
+        return labels
+    if labels.dtype.itemsize == 1 and fill > 255:
+        raise DecodeError(f"mask_fill {fill} does not fit into a mask of 8 bits")
+    x, y = (canvas[0] - width) // 2, (canvas[1] - height) // 2
+    whole = np.full((canvas[1], canvas[0], *labels.shape[2:]), fill, labels.dtype)
+    whole[y : y + height, x : x + width] = labels
+    return whole
+
+
+def _png(labels: NDArray[Any], original: Image.Image) -> bytes:
+    if labels.dtype.kind in "iu" and labels.dtype.itemsize > 1:
+        if labels.size and not 0 <= labels.min() <= labels.max() <= 65_535:
+            raise DecodeError(f"a mask's values must be 0 to 65535, found {labels.min()} to {labels.max()}")
+        labels = labels.astype(np.uint16)
+    image, options = Image.fromarray(np.ascontiguousarray(labels)), {}
+    if original.mode == "P":
+        colours = original.getpalette() or []
+        image.putpalette(
+            colours + [0] * (768 - len(colours))
+        )  # all of them, or Pillow stores fewer bits than `fill` has
+        if "transparency" in original.info:
+            options["transparency"] = original.info["transparency"]
+    stream = BytesIO()
+    image.save(stream, "PNG", **options)
+    return stream.getvalue()

@@ -1,0 +1,154 @@
+"""The twin's transcoding: an image of any format made what a container stores, on Pillow."""
+
+from __future__ import annotations
+
+import math
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from PIL import __version__ as pillow_version
+
+from iofast.errors import DecodeError, OptionError
+from iofast.kernel import colour, pillow, raw
+from iofast.kernel.contract import (
+    MAX_BYTES,
+    MAX_SIDE,
+    Status,
+    Transcoded,
+    TranscodeRecipe,
+    levels_of,
+    mcus_per_row,
+)
+
+# What can be stored, and under which field; how many pixels a side can have.
+_FIELDS = {"jpeg": "jpg", "png": "png", "webp": "webp", "rgb": "rgb", "yuv420": "yuv"}
+_SIDES = {"jpeg": MAX_SIDE, "png": (1 << 31) - 1, "webp": 16_383, "rgb": MAX_SIDE, "yuv420": MAX_SIDE}
+_SUBSAMPLING = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0"}
+
+
+def transcode(data: bytes | bytearray | memoryview, recipe: TranscodeRecipe) -> Transcoded:
+    """Decode, make upright and what a viewer shows (`colour`), resize, pad, encode. Raises `DecodeError`.
+
+    EXIF and comments are left behind, and profiles with another `icc` than "keep". A grayscale image stays grayscale
+    (one JPEG component).
+    Huffman tables are the standard's, where the native kernel has better ones: the coefficients are the same. Raises
+    `OptionError` for what only the native kernel can do.
+    """
+    if recipe.format == "keep" and recipe.restart:
+        raise OptionError("restart markers in JPEGs that are kept need the native kernel (`iofast doctor`)")
+    if isinstance(recipe.restart, int) and recipe.restart and not _writes_markers():
+        raise OptionError(f"restart={recipe.restart} needs Pillow 10.2 or the native kernel, found {pillow_version}")
+    try:
+        return _transcode(data if isinstance(data, bytes) else bytes(data), recipe)
+    except DecodeError:
+        raise
+    except Exception as error:  # Pillow's plugins raise anything on damaged files
+        raise pillow.decode_error(error) from error
+
+
+def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
+    opened = pillow.open_image(data, recipe.max_pixels)
+    original = opened.upright(opened.orientation)
+    size = recipe.resized(*original)
+    box = recipe.crop(*size)
+    width, height = recipe.padded(box[2] - box[0], box[3] - box[1])
+    if (
+        recipe.format == "keep"
+        and opened.format in _FIELDS
+        and box == (0, 0, *original)
+        and (width, height) == original
+    ):
+        asked = {"icc": recipe.icc == "srgb", "background": recipe.background not in (None, "drop")}
+        if not colour.is_shown_otherwise(opened.image, **asked):
+            pillow.check_end(opened)
+            pillow.load(opened)  # a container holds only images that decode
+            return Transcoded(data, _FIELDS[opened.format], *original, opened.orientation, *original)
+    kind = "jpeg" if recipe.format == "keep" else recipe.format
+    too_large = kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES  # no loader would read it
+    if too_large or max(width, height) > _SIDES[kind] or width * height > recipe.max_pixels:
+        raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")
+    profile = colour.profile_of(opened.image) if recipe.icc == "keep" else b""
+    pixels = pad(_resized(opened, size, box, recipe), recipe)
+    return Transcoded(_encode(pixels, kind, recipe, profile), _FIELDS[kind], width, height, 1, *original)
+
+
+def pad(pixels: Image.Image, recipe: TranscodeRecipe) -> Image.Image:
+    """`pixels` in the middle of the canvas that the recipe wants, if it wants one."""
+    size = recipe.padded(*pixels.size)
+    if size == pixels.size:
+        return pixels
+    canvas = colour.blank(pixels, size, levels_of(recipe.pad_color or "black"))
+    canvas.paste(pixels.convert(canvas.mode), ((size[0] - pixels.width) // 2, (size[1] - pixels.height) // 2))
+    return canvas
+
+
+def _resized(
+    opened: pillow.Opened, size: tuple[int, int], box: tuple[int, int, int, int], recipe: TranscodeRecipe
+) -> Image.Image:
+    goal = size[::-1] if opened.orientation >= 5 else size
+    scaled = _draft(opened, goal, recipe.reducing_gap)
+    pixels = _shown(opened, recipe)
+    if scaled:  # a box in the stored image, so the resize comes before the turn
+        small = pixels.resize(goal, pillow.FILTERS[recipe.filter], box=scaled)
+        return pillow.cut(pillow.turn(small, opened.orientation), box)
+    upright = pillow.turn(pixels, opened.orientation)
+    window = (box[2] - box[0], box[3] - box[1])
+    return pillow.resample(upright, (0, 0, *upright.size, *size, box[0], box[1]), window, recipe.filter)
+
+
+def _shown(opened: pillow.Opened, recipe: TranscodeRecipe) -> Image.Image:
+    """Decode: a grayscale (`L`) or colour (`RGB`) image, in sRGB and opaque where the recipe wants that."""
+    opened.image.load()
+    image: Image.Image = opened.image
+    profile = colour.profile_of(image) if recipe.icc in (None, "srgb") else b""
+    alpha = None
+    if recipe.background != "drop":
+        image, alpha = colour.split_alpha(image)
+    if image.mode == "CMYK" and profile:
+        image = colour.to_srgb(image, profile)
+    image = pillow.plain(image)
+    if profile:
+        image = colour.to_srgb(image, profile)
+    return image if alpha is None else colour.lay_over(image, alpha, levels_of(recipe.background or "white"))
+
+
+def _draft(opened: pillow.Opened, size: tuple[int, int], gap: float) -> tuple[float, float, float, float] | None:
+    """Have a JPEG decoded at 1/2, 1/4 or 1/8: where the whole image will lie in those pixels. None: in full."""
+    if opened.format != "jpeg" or not gap:
+        return None
+    drafted = opened.image.draft(None, (math.ceil(size[0] * gap), math.ceil(size[1] * gap)))
+    return None if drafted is None or opened.image.size == opened.size else drafted[1]
+
+
+def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: bytes) -> bytes:
+    if kind == "rgb":
+        return raw.pack_rgb(_rgb(pixels))
+    if kind == "yuv420":
+        return raw.pack_yuv(_rgb(pixels))
+    embedded: dict[str, object] = {"icc_profile": profile} if profile else {}
+    if kind == "png":
+        return _save(pixels, "PNG", embedded)
+    if kind == "webp":
+        return _save(pixels, "WEBP", {"quality": recipe.quality, **embedded})
+    options: dict[str, object] = {"quality": recipe.quality, "subsampling": _SUBSAMPLING[recipe.subsampling]}
+    components = 1 if pixels.mode == "L" else 3
+    interval = recipe.interval(mcus_per_row(pixels.width, components, recipe.subsampling))
+    if interval and _writes_markers():
+        options["restart_marker_blocks"] = interval
+    return _save(pixels, "JPEG", {**options, **embedded})
+
+
+def _save(pixels: Image.Image, name: str, options: dict[str, object]) -> bytes:
+    stream = BytesIO()
+    pixels.save(stream, name, **options)
+    return stream.getvalue()
+
+
+def _rgb(image: Image.Image) -> NDArray[np.uint8]:
+    return np.asarray(image.convert("RGB"), dtype=np.uint8)
+
+
+def _writes_markers() -> bool:
+    return tuple(int(part) for part in pillow_version.split(".")[:2]) >= (10, 2)

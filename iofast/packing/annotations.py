@@ -1,0 +1,206 @@
+"""Boxes, keypoints and polygons in JSON, carried along with an image that is turned, resized, cropped or padded.
+
+Coordinates are in pixels and continuous: 0 is the image's left or upper edge, its width or height the other one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from iofast.errors import DecodeError
+from iofast.kernel.contract import Header, TranscodeRecipe
+
+BOX_FORMATS = ("xyxy", "xywh")
+_BOX, _BOXES = ("bbox", "box"), ("boxes", "bboxes", "bbox", "box")
+_POINTS, _POLYGONS = ("keypoints", "points"), "segmentation"
+_LISTS = ("objects", "annotations", "instances")
+_DIGITS = 3  # behind the point: a thousandth of a pixel
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Where a point of the annotated image lies in the packed one."""
+
+    orientation: int
+    size: tuple[int, int]  # of the annotated image: stored, or upright
+    scale: Point
+    shift: Point
+    packed: tuple[int, int]
+
+    @classmethod
+    def of(cls, recipe: TranscodeRecipe, image: Header, *, upright: bool) -> Geometry:
+        """What `recipe` does to an image with this header; `upright`: annotations were made on the upright image."""
+        shown = (image.width, image.height)
+        orientation = 1 if upright else image.orientation
+        goal = recipe.resized(*shown)
+        x0, y0, x1, y1 = recipe.crop(*goal)
+        canvas = recipe.padded(x1 - x0, y1 - y0)
+        return cls(
+            orientation,
+            shown[::-1] if orientation >= 5 else shown,
+            (goal[0] / shown[0], goal[1] / shown[1]),
+            ((canvas[0] - x1 + x0) // 2 - x0, (canvas[1] - y1 + y0) // 2 - y0),
+            canvas,
+        )
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether every point stays where it is."""
+        return self.orientation == 1 and self.scale == (1, 1) and self.shift == (0, 0) and self.packed == self.size
+
+    def point(self, x: float, y: float) -> Point:
+        """A point of the annotated image, in the packed one."""
+        width, height = self.size
+        x, y = (
+            (x, y),
+            (width - x, y),
+            (width - x, height - y),
+            (x, height - y),
+            (y, x),
+            (height - y, x),
+            (height - y, width - x),
+            (y, width - x),
+        )[self.orientation - 1]
+        return x * self.scale[0] + self.shift[0], y * self.scale[1] + self.shift[1]
+
+    def holds(self, point: Point) -> bool:
+        """Whether a point lies in the packed image, edges included."""
+        return 0 <= point[0] <= self.packed[0] and 0 <= point[1] <= self.packed[1]
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One pass over the JSON of a field, for its boxes or its keypoints or both."""
+
+    geometry: Geometry
+    boxes: bool
+    points: bool
+    format: str
+    found: bool = False
+
+    def value(self, value: Any) -> Any:
+        """`value` with everything in it moved; None in place of an object whose box has left the image."""
+        if isinstance(value, dict):
+            return self._mapping(value)
+        if _is_numbers(value) and self.points:
+            return self._keypoints(value)
+        if _is_numbers(value) and self.boxes:
+            moved = self._box(value)
+            return [] if moved is None else moved
+        if not isinstance(value, list):
+            return value
+        if value and all(map(_is_numbers, value)):
+            boxes = [self._box(each) for each in value] if self.boxes else []
+            return [box for box in boxes if box is not None] if self.boxes else self._keypoints(value)
+        moved = [self.value(each) for each in value]
+        return [new for old, new in zip(value, moved, strict=True) if new is not None or old is None]
+
+    def _mapping(self, value: dict[str, Any]) -> Any:
+        result = dict(value)
+        # lists of boxes last: entries of the lists beside them go with a box, whatever has become of them by then
+        for name, own in sorted(value.items(), key=lambda item: item[0] in _BOXES):
+            if self.boxes and name in _BOX and _is_numbers(own):
+                result[name] = self._box(own)
+                if result[name] is None:
+                    return None
+            elif self.boxes and name in _BOXES and isinstance(own, list):
+                kept = self._many(own)
+                result |= {
+                    other: [each for each, stays in zip(result[other], kept, strict=True) if stays is not None]
+                    for other, same in value.items()
+                    if other != name and isinstance(same, list) and len(same) == len(own)
+                }
+                result[name] = [box for box in kept if box is not None]
+            elif self.points and name in _POINTS and isinstance(own, list):
+                result[name] = self._keypoints(own)
+            elif name == _POLYGONS:
+                result[name] = self._polygons(own)
+            elif isinstance(own, dict | list) and name not in (*_BOXES, *_POINTS):
+                self.found |= name in _LISTS and not own
+                if isinstance(own, dict) or any(isinstance(each, dict) for each in own):
+                    result[name] = self.value(own)
+        return {name: result[name] for name in value}
+
+    def _many(self, boxes: list[Any]) -> list[Any]:
+        self.found = True
+        return [self._box(box) for box in boxes]
+
+    def _box(self, box: Any) -> list[float] | None:
+        """The part of a box that is left, None where that is nothing."""
+        if not _is_numbers(box) or len(box) != 4:
+            raise DecodeError(f"a box has four numbers, found {box!r:.60}")
+        self.found = True
+        x, y, right, low = box
+        if self.format == "xywh":
+            right, low = x + right, y + low
+        corners = self.geometry.point(x, y), self.geometry.point(right, low)
+        left, right = (min(max(each, 0), self.geometry.packed[0]) for each in sorted(corner[0] for corner in corners))
+        top, low = (min(max(each, 0), self.geometry.packed[1]) for each in sorted(corner[1] for corner in corners))
+        if right <= left or low <= top:
+            return None
+        ends = (right - left, low - top) if self.format == "xywh" else (right, low)
+        return [_rounded(each) for each in (left, top, *ends)]
+
+    def _keypoints(self, points: list[Any]) -> list[Any]:
+        self.found = True
+        if points and _is_numbers(points):
+            if len(points) in (2, 3) and len(points) % 3:
+                return self._keypoint(points)
+            if len(points) % 3:
+                raise DecodeError(f"keypoints in one list are x, y, v each, found {len(points)} numbers")
+            return [own for at in range(0, len(points), 3) for own in self._keypoint(points[at : at + 3])]
+        return [
+            self._keypoint(each) if _is_numbers(each) and len(each) <= 3 else self._keypoints(each) for each in points
+        ]
+
+    def _keypoint(self, point: list[float]) -> list[float]:
+        """One that has left the image: 0, 0, 0 where it says whether it is visible, else where it now is, outside."""
+        if len(point) not in (2, 3):
+            raise DecodeError(f"a keypoint is x, y or x, y, v, found {point!r:.60}")
+        if len(point) == 3 and point[2] == 0:
+            return point
+        place = self.geometry.point(point[0], point[1])
+        if len(point) == 3 and not self.geometry.holds(place):
+            return [0, 0, 0]
+        return [*map(_rounded, place), *point[2:]]
+
+    def _polygons(self, polygons: Any) -> Any:
+        """Polygons, not clipped."""
+        if not isinstance(polygons, list):
+            raise DecodeError("a run-length segmentation cannot follow its image: store it as a mask")
+        if polygons and _is_numbers(polygons):
+            pairs = zip(polygons[::2], polygons[1::2], strict=True)
+            return [_rounded(own) for x, y in pairs for own in self.geometry.point(x, y)]
+        return [self._polygons(each) for each in polygons]
+
+
+def move(payload: bytes, geometry: Geometry, *, boxes: bool, points: bool, box_format: str) -> bytes:
+    """The JSON `payload` with its boxes or keypoints, and the polygons beside them, where the packed image has them.
+
+    Boxes are clipped to the image; of one that is left nothing, its object goes, or its entry in all lists of the same
+    length. JSON that nothing changes stays byte for byte. Raises `DecodeError`.
+    """
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"not JSON ({error})") from None
+    walk = _Walk(geometry, boxes, points, box_format)
+    moved = walk.value(value)
+    if not walk.found and value:
+        names = [name for name, wanted in ((_BOXES, boxes), (_POINTS, points)) if wanted]
+        raise DecodeError(f"no list of numbers and no member {', '.join(each for own in names for each in own)} in it")
+    moved = [] if moved is None else moved
+    return payload if moved == value else json.dumps(moved, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(each) in (int, float) for each in value)
+
+
+def _rounded(value: float) -> float:
+    rounded = round(value, _DIGITS)
+    return int(rounded) if rounded == int(rounded) else rounded

@@ -1,0 +1,80 @@
+"""Files that belong to a sample beside its image: found by their names in folders, named by columns in manifests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from iofast.errors import ContainerError, OptionError
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, check_field
+from iofast.source.listing import FILE, MISSING, Column, Strings, few
+
+_IMAGES = ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif", "webp", "ppm", "pgm")
+_OWN = {JSON_FIELD: "meta.json", **dict.fromkeys(_IMAGES, "mask.png")}  # what is ours by its plain name gets another
+_TAKEN = (*IMAGE_FIELDS, *RAW_FIELDS, JSON_FIELD, LABEL_FIELD)
+
+
+class Side(NamedTuple):
+    """Files `<stem><suffix>` beside the images `<stem>.jpg`, and the field that they become."""
+
+    suffix: str
+    field: str
+
+
+def parse_sides(texts: Iterable[str]) -> tuple[Side, ...]:
+    """From texts such as `txt`, `seg.png`, `_mask.gif`, `json=boxes.json` (a suffix, then the field's name).
+
+    A suffix that begins with a letter or digit has a dot before it. Raises `OptionError`.
+    """
+    sides: list[Side] = []
+    for text in texts:
+        suffix, _, named = text.strip().partition("=")
+        if not suffix or "/" in suffix:
+            raise OptionError(f"fields must be suffixes of files such as seg.png or txt, found {text!r}")
+        plain = suffix.lstrip("._- ").lower()
+        field = field_name(named or _OWN.get(plain, plain), text)
+        if any(field == other.field for other in sides):
+            raise OptionError(f"fields: {text!r} would be the field {field!r} again")
+        sides.append(Side(("." if suffix[0].isalnum() else "") + suffix, field))
+    return tuple(sides)
+
+
+def field_name(wanted: str, text: str) -> str:
+    """The field that a file named like `wanted` becomes: image files become `.png`, since masks are stored as PNG."""
+    name = wanted.lower()
+    stem, _, kind = name.rpartition(".")
+    if stem and kind in _IMAGES:
+        name = f"{stem}.png"
+    try:
+        check_field(name)
+    except ContainerError as error:
+        raise OptionError(f"fields: {text!r}: {error}") from None
+    if name in _TAKEN:
+        label = "; labels come from class folders or a manifest" if name == LABEL_FIELD else ""
+        raise OptionError(f"fields: {text!r} would be the field {name!r}, which packing writes itself{label}")
+    return name
+
+
+def attach(
+    paths: Strings, sides: Iterable[Side], found: Mapping[str, Mapping[str, str]]
+) -> tuple[tuple[Column, ...], list[str]]:
+    """A column for each side that names each image's file, and warnings.
+
+    `found` maps a suffix to the files that have it: path without the suffix to the suffix as it is written there.
+    """
+    columns, warnings = [], []
+    stems = [os.path.splitext(os.fsdecode(path))[0] for path in paths]
+    for side in sides:
+        files = found[side.suffix]
+        written = [files.get(stem) for stem in stems]
+        if missing := written.count(None):
+            warnings.append(f"images without a file {side.suffix!r}: {missing:,} of {len(stems):,}")
+        if lone := set(files).difference(stems):
+            warnings.append(f"files {side.suffix!r} without an image left out: {len(lone):,} ({few(sorted(lone), 3)})")
+        names = ("" if end is None else stem + end for stem, end in zip(stems, written, strict=True))
+        states = np.array([MISSING if end is None else FILE for end in written], np.uint8)
+        columns.append(Column(side.field, Strings.gather(map(os.fsencode, names)), states))
+    return tuple(columns), warnings

@@ -1,0 +1,192 @@
+"""Packing shows what a viewer shows: profiles become sRGB, transparency gets a background, unless told not to."""
+
+from __future__ import annotations
+
+import io
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_images import each_backend, exif, jpeg, photo, save
+from PIL import Image, ImageCms, ImageOps
+
+from iofast.errors import DecodeError, OptionError
+from iofast.kernel import colour
+from iofast.kernel.contract import TranscodeRecipe, levels_of
+from tools.odd_images.profiles import SRGB, WIDE, rgb_profile
+from tools.odd_images.scene import over, ramp, scene
+
+MIXED = rgb_profile(SRGB[[2, 0, 1]])
+SHOWN = scene()
+STORED = np.ascontiguousarray(SHOWN[..., [2, 0, 1]])
+CLEAR = np.dstack([SHOWN, ramp()])
+
+
+def pixels(result: Any) -> np.ndarray[Any, Any]:
+    if result.field == "rgb":
+        return np.frombuffer(result.data, np.uint8).reshape(result.height, result.width, 3)
+    return np.asarray(Image.open(io.BytesIO(result.data)).convert("RGB"))
+
+
+def off(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
+    assert found.shape == wanted.shape
+    return float(np.abs(found.astype(int) - wanted).mean())
+
+
+@each_backend
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp", "rgb"])
+def test_profiles(kernel: ModuleType, format: str) -> None:
+    for data in (
+        jpeg(STORED, quality=95, subsampling="4:4:4", icc_profile=MIXED),
+        save(Image.fromarray(STORED), "PNG", icc_profile=MIXED),
+    ):
+        for icc, wanted in ((None, SHOWN), ("srgb", SHOWN), ("drop", STORED)):
+            result = kernel.transcode(data, TranscodeRecipe(format=format, icc=icc, quality=95, subsampling="444"))
+            assert off(pixels(result), wanted) < 4
+            assert format == "rgb" or "icc_profile" not in Image.open(io.BytesIO(result.data)).info
+
+
+@each_backend
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
+def test_a_profile_can_be_handed_on(kernel: ModuleType, format: str) -> None:
+    data = jpeg(STORED, quality=95, icc_profile=MIXED)
+    restart = "auto" if kernel.__name__.endswith("native") else 0
+    result = kernel.transcode(data, TranscodeRecipe(size=24, mode="short", format=format, icc="keep", restart=restart))
+    made = Image.open(io.BytesIO(result.data))
+    assert made.info["icc_profile"] == MIXED
+    wanted = np.asarray(Image.fromarray(STORED).resize((32, 24), Image.Resampling.BILINEAR))
+    assert off(np.asarray(made), wanted) < 8
+
+
+def test_a_conversion_is_pillows(tmp_path: object) -> None:
+    profile = rgb_profile(WIDE)
+    data = save(Image.fromarray(photo(90, 60)), "PNG", icc_profile=profile)
+    opened = Image.open(io.BytesIO(data))
+    usual = ImageCms.createProfile("sRGB")
+    wanted = ImageCms.profileToProfile(opened, ImageCms.getOpenProfile(io.BytesIO(profile)), usual)
+    assert wanted is not None
+    from iofast import kernel
+
+    assert (pixels(kernel.transcode(data, TranscodeRecipe(format="rgb"))) == np.asarray(wanted)).all()
+
+
+def test_srgb_by_any_name_is_left_alone() -> None:
+    for profile in (ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes(), rgb_profile(SRGB)):
+        assert not colour.needs_conversion(profile, 3)
+    assert colour.needs_conversion(rgb_profile(WIDE), 3)
+    assert not colour.needs_conversion(rgb_profile(WIDE), 1), "a profile of another colour space is ignored"
+    assert not colour.needs_conversion(b"rubbish" * 50, 3)
+    assert not colour.needs_conversion(bytes(colour.MAX_PROFILE + 1), 3)
+
+
+def test_without_littlecms_a_profile_is_an_error_and_not_wrong_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(colour.features, "check", lambda name: False)
+    colour.transform.cache_clear()
+    data = save(Image.fromarray(STORED), "PNG", icc_profile=MIXED)
+    from iofast.kernel import twin
+
+    with pytest.raises(DecodeError, match="LittleCMS"):
+        twin.transcode(data, TranscodeRecipe())
+    assert twin.transcode(data, TranscodeRecipe(icc="drop")).width == 64
+    colour.transform.cache_clear()
+
+
+@each_backend
+def test_backgrounds(kernel: ModuleType) -> None:
+    data = save(Image.fromarray(CLEAR), "PNG")
+    for background, wanted in (
+        (None, over(SHOWN, ramp())),
+        ("#102030", over(SHOWN, ramp(), (16, 32, 48))),
+        ("drop", SHOWN),
+    ):
+        assert off(pixels(kernel.transcode(data, TranscodeRecipe(format="png", background=background))), wanted) <= 1
+    gray = save(Image.fromarray(CLEAR).convert("LA"), "PNG")
+    modes = {}
+    for background in ("white", "10,20,30"):
+        result = kernel.transcode(gray, TranscodeRecipe(format="png", background=background))
+        modes[background] = Image.open(io.BytesIO(result.data)).mode
+    assert modes == {"white": "L", "10,20,30": "RGB"}, "gray stays gray where the background is"
+
+
+@each_backend
+def test_kept_files_change_only_where_that_was_asked_for(kernel: ModuleType) -> None:
+    clear = save(Image.fromarray(CLEAR), "PNG")
+    plain = save(Image.fromarray(SHOWN), "PNG")
+    mixed = jpeg(STORED, icc_profile=MIXED)
+    for data in (clear, plain, mixed):
+        for options in ({}, {"icc": "keep"}, {"icc": "drop"}, {"background": "drop"}):
+            assert kernel.transcode(data, TranscodeRecipe(format="keep", **options)).data == data
+    asked = TranscodeRecipe(format="keep", icc="srgb", background="white")
+    assert kernel.transcode(plain, asked).data == plain
+    assert off(pixels(kernel.transcode(clear, asked)), over(SHOWN, ramp())) < 8
+    assert off(pixels(kernel.transcode(mixed, asked)), SHOWN) < 8
+    half = kernel.transcode(mixed, TranscodeRecipe(format="keep", size=24, mode="short"))  # cannot be kept
+    assert off(pixels(half), np.asarray(Image.fromarray(SHOWN).resize((32, 24), Image.Resampling.BILINEAR))) < 8
+
+
+@each_backend
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp", "rgb", "yuv420"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "GIF"])
+@pytest.mark.parametrize("mode", ["short", "long", "exact", "crop", "pad"])
+def test_modes_are_right_for_every_format(kernel: ModuleType, kind: str, format: str, mode: str) -> None:
+    image = Image.fromarray(scene(90, 60))
+    data = save(image, kind, **({"quality": 95, "subsampling": "4:4:4"} if kind == "JPEG" else {}))
+    result = kernel.transcode(data, TranscodeRecipe(size=32, mode=mode, format=format, quality=95, reducing_gap=0))
+    wanted = {
+        "short": lambda: image.resize((48, 32), Image.Resampling.BILINEAR),
+        "long": lambda: image.resize((32, 21), Image.Resampling.BILINEAR),
+        "exact": lambda: image.resize((32, 32), Image.Resampling.BILINEAR),
+        "crop": lambda: image.resize((48, 32), Image.Resampling.BILINEAR).crop((8, 0, 40, 32)),
+        "pad": lambda: ImageOps.expand(image.resize((32, 21), Image.Resampling.BILINEAR), (0, 5, 0, 6)),
+    }[mode]()
+    assert (result.width, result.height) == wanted.size
+    if format != "yuv420":
+        assert off(pixels(result), np.asarray(wanted)) < 8
+
+
+@each_backend
+def test_padding(kernel: ModuleType) -> None:
+    data = jpeg(scene(40, 80), quality=95, exif=exif(6))  # upright 80 x 40
+    recipe = TranscodeRecipe(size=64, mode="pad", pad_color="#727272", format="rgb")
+    found = pixels(kernel.transcode(data, recipe))
+    assert (found[:16] == 0x72).all()
+    assert (found[48:] == 0x72).all()
+    assert not (found[17:47] == 0x72).all(2).any()
+    small = TranscodeRecipe(size=100, mode="pad", only_shrink=True, format="rgb")
+    found = pixels(kernel.transcode(data, small))
+    assert (found[:30] == 0).all()
+    assert (found[30:70, 10:90].max(2) > 20).all()
+    gray = kernel.transcode(jpeg(scene(40, 80), "L"), TranscodeRecipe(size=64, mode="pad"))
+    assert Image.open(io.BytesIO(gray.data)).mode == "L"
+    square = jpeg(scene(64, 64))
+    assert kernel.transcode(square, TranscodeRecipe(size=64, mode="pad", format="keep")).data == square
+
+
+def test_colours_are_checked() -> None:
+    assert levels_of("1,2,3") == (1, 2, 3)
+    assert levels_of("#0a0B0c") == (10, 11, 12)
+    for wrong in ("", "256,0,0", "-1,0,0", "#12345", "pink", "1,2"):
+        with pytest.raises(OptionError, match="a colour must be"):
+            levels_of(wrong)
+    wrongs: list[dict[str, Any]] = [
+        {"pad_color": "red"},
+        {"size": 9, "mode": "pad", "pad_color": "drop"},
+        {"pad_color": "black"},
+        {"icc": "lab"},
+        {"icc": "keep", "format": "rgb"},
+        {"background": "see-through"},
+    ]
+    for options in wrongs:
+        with pytest.raises(OptionError):
+            TranscodeRecipe(**options)
+
+
+def test_heic_where_its_plugin_is_installed() -> None:
+    heif = pytest.importorskip("pillow_heif")
+    from iofast.kernel import twin
+
+    stream = io.BytesIO()
+    heif.from_pillow(Image.fromarray(SHOWN).transpose(Image.Transpose.ROTATE_90)).save(stream, exif=exif(6))
+    result = twin.transcode(stream.getvalue(), TranscodeRecipe(format="rgb"))
+    assert off(pixels(result), SHOWN) < 5

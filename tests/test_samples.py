@@ -1,0 +1,354 @@
+"""Samples of several files: masks, boxes and keypoints go where their image goes, whatever packing does to it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.containers.lmdb import LmdbReader
+from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError
+from iofast.packing import PackOptions, pack
+from iofast.packing.options import PackKeywords
+
+WIDTH, HEIGHT = 60, 40
+SPOT = (36, 8, 48, 20)  # x0, y0, x1, y1 of a bright square: what masks, boxes and keypoints are about
+MODES: list[PackKeywords] = [
+    {"format": "png"},
+    {"resize": 20, "format": "png"},
+    {"resize": 90, "mode": "long", "format": "png"},
+    {"resize": 32, "mode": "exact", "format": "png"},
+    {"resize": 30, "mode": "crop", "format": "png"},
+    {"resize": 48, "mode": "pad", "format": "png"},
+    {"resize": 80, "mode": "pad", "only_shrink": True, "format": "png"},
+]
+
+
+def stored(pixels: np.ndarray[Any, Any], orientation: int) -> Image.Image:
+    """What a camera stores so that EXIF `orientation` shows `pixels`."""
+    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # Image.Transpose
+    image = Image.fromarray(pixels)
+    return image if orientation == 1 else image.transpose(Image.Transpose(back[orientation]))
+
+
+def moved(box: tuple[int, int, int, int], orientation: int) -> list[int]:
+    """An upright box in stored coordinates."""
+    mark = np.zeros((HEIGHT, WIDTH), np.uint8)
+    mark[box[1] : box[3], box[0] : box[2]] = 1
+    rows, columns = np.nonzero(np.asarray(stored(mark, orientation)))
+    return [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
+
+
+def make_sample(folder: Path, orientation: int = 1, name: str = "a", kind: str = "png") -> Path:
+    """An image with a spot, the spot's mask (a palette with 255 in it), box and centre, all as stored; a caption."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = np.full((HEIGHT, WIDTH, 3), 40, np.uint8)
+    labels = np.full((HEIGHT, WIDTH), 3, np.uint8)
+    x0, y0, x1, y1 = SPOT
+    pixels[y0:y1, x0:x1], labels[y0:y1, x0:x1] = 230, 255
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored(pixels, orientation).save(folder / f"{name}.{kind}", exif=exif)
+    mask = Image.fromarray(np.asarray(stored(labels, orientation)), "P")
+    mask.putpalette([level for each in range(256) for level in (each, 255 - each, 7)])
+    mask.save(folder / f"{name}.seg.png")
+    box = moved(SPOT, orientation)
+    centre = [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2]
+    (folder / f"{name}.json").write_text(
+        json.dumps({"objects": [{"bbox": box, "name": "spot", "keypoints": [*centre, 2]}]})
+    )
+    (folder / f"{name}.txt").write_text("a spot")
+    return folder
+
+
+SIDES: PackKeywords = {"fields": "seg.png,txt,json=boxes.json", "boxes": "boxes.json", "keypoints": "boxes.json"}
+
+
+def one(target: Path) -> dict[str, bytes]:
+    with LmdbReader(target) as reader:
+        assert len(reader) == 1
+        return dict(reader.record(0).fields)
+
+
+def spot_of(labels: np.ndarray[Any, Any]) -> list[int]:
+    rows, columns = np.nonzero(labels == labels.max())
+    return [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
+
+
+@pytest.mark.parametrize("keywords", MODES, ids=lambda each: f"{each.get('mode', 'short')}{each.get('resize', '')}")
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_mask_box_and_keypoint_stay_on_the_spot(tmp_path: Path, orientation: int, keywords: PackKeywords) -> None:
+    pack(make_sample(tmp_path / "in", orientation), tmp_path / "out.lmdb", workers=1, **SIDES, **keywords)
+    fields = one(tmp_path / "out.lmdb")
+    image = np.asarray(Image.open(io.BytesIO(fields["png"])))
+    labels = np.asarray(Image.open(io.BytesIO(fields["seg.png"])))
+    assert labels.shape == image.shape[:2]
+    assert set(np.unique(labels)) <= {0, 3, 255}, "values stay values"
+    seen = spot_of((image[..., 0] > 135).astype(np.uint8))
+    (thing,) = json.loads(fields["boxes.json"])["objects"]
+    assert thing["name"] == "spot"
+    for found in (spot_of(labels), thing["bbox"]):
+        assert np.abs(np.array(found) - seen).max() <= 1
+    x, y, visible = thing["keypoints"]
+    assert (visible, abs(x - (seen[0] + seen[2]) / 2) <= 1, abs(y - (seen[1] + seen[3]) / 2) <= 1) == (2, True, True)
+    assert fields["txt"] == b"a spot"
+    assert {"png", "json", "seg.png", "txt", "boxes.json"} == fields.keys()
+
+
+def test_where_nothing_changes_files_stay_byte_for_byte(tmp_path: Path) -> None:
+    source = make_sample(tmp_path / "in")
+    pack(source, tmp_path / "out.lmdb", **SIDES)
+    fields = one(tmp_path / "out.lmdb")
+    assert fields["png"] == (source / "a.png").read_bytes()
+    assert fields["seg.png"] == (source / "a.seg.png").read_bytes()
+    assert fields["boxes.json"] == (source / "a.json").read_bytes()
+
+
+def test_masks_of_a_kept_image_that_a_reader_will_turn_are_upright(tmp_path: Path) -> None:
+    pack(make_sample(tmp_path / "in", 6, kind="jpg"), tmp_path / "out.lmdb", **SIDES)
+    fields = one(tmp_path / "out.lmdb")
+    assert fields["jpg"] == (tmp_path / "in" / "a.jpg").read_bytes()
+    assert Image.open(io.BytesIO(fields["seg.png"])).size == (WIDTH, HEIGHT)
+    assert json.loads(fields["boxes.json"])["objects"][0]["bbox"] == list(SPOT)
+
+
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_annotations_made_on_upright_images(tmp_path: Path, orientation: int) -> None:
+    source = make_sample(tmp_path / "in", orientation)
+    make_sample(tmp_path / "upright")
+    for name in ("a.seg.png", "a.json"):
+        (source / name).write_bytes((tmp_path / "upright" / name).read_bytes())
+    pack(source, tmp_path / "out.lmdb", upright_annotations=True, format="png", **SIDES)
+    fields = one(tmp_path / "out.lmdb")
+    assert spot_of(np.asarray(Image.open(io.BytesIO(fields["seg.png"])))) == list(SPOT)
+    assert json.loads(fields["boxes.json"])["objects"][0]["bbox"] == list(SPOT)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint8, bool])
+def test_values_of_masks_survive(tmp_path: Path, dtype: type) -> None:
+    folder = make_sample(tmp_path / "in")
+    values = (
+        np.random.default_rng(0).integers(0, 2 if dtype is bool else np.iinfo(dtype).max, (HEIGHT, WIDTH)).astype(dtype)
+    )
+    Image.fromarray(values).save(folder / "a.depth.tif")
+    pack(folder, tmp_path / "out.lmdb", resize=20, fields=["seg.png", "depth.tif"], mode="exact")
+    found = np.asarray(Image.open(io.BytesIO(one(tmp_path / "out.lmdb")["depth.png"])))
+    assert found.dtype == dtype
+    assert (found == values[1::2, 1::3]).all()
+
+
+def test_fill_beside_padded_images(tmp_path: Path) -> None:
+    options: PackKeywords = {"resize": 60, "mode": "pad", "pad_color": "114,114,114", "mask_fill": 255, "format": "png"}
+    pack(make_sample(tmp_path / "in"), tmp_path / "out.lmdb", **SIDES, **options)
+    fields = one(tmp_path / "out.lmdb")
+    image, labels = (np.asarray(Image.open(io.BytesIO(fields[name]))) for name in ("png", "seg.png"))
+    assert image.shape == (60, 60, 3)
+    assert (image[:10] == 114).all() and (image[-10:] == 114).all() and not (image[10:50] == 114).any()  # noqa: PT018
+    assert (labels[:10] == 255).all()
+    assert set(np.unique(labels[10:50])) == {3, 255}
+
+
+def annotated(tmp_path: Path, value: Any, **options: Any) -> Any:
+    """The JSON of the only image's `ann.json` after packing."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    Image.new("RGB", (100, 50)).save(folder / "a.png")
+    (folder / "a.ann.json").write_text(json.dumps(value))
+    pack(folder, tmp_path / "out.lmdb", fields="ann.json", workers=1, **options)
+    return json.loads(one(tmp_path / "out.lmdb")["ann.json"])
+
+
+@pytest.mark.parametrize(
+    ("value", "format", "wanted"),
+    [
+        ([[0, 0, 60, 50], [0, 0, 20, 20]], "xyxy", [[0, 0, 35, 50]]),
+        ([[0, 0, 60, 50], [30, 10, 10, 10]], "xywh", [[0, 0, 35, 50], [5, 10, 10, 10]]),
+        (
+            {"boxes": [[0, 0, 9, 9], [30, 0, 40, 9]], "labels": [7, 8], "n": 2},
+            "xyxy",
+            {"boxes": [[5, 0, 15, 9]], "labels": [8], "n": 2},
+        ),
+        ([{"box": [1, 1, 2, 2]}, {"box": [50, 0, 60, 5], "id": 4}], "xyxy", [{"box": [25, 0, 35, 5], "id": 4}]),
+        ({"objects": []}, "xyxy", {"objects": []}),
+        (
+            {"annotations": [{"bbox": [50, 0, 2, 2], "segmentation": [[50, 0, 52, 0, 52, 2]]}]},
+            "xywh",
+            {"annotations": [{"bbox": [25, 0, 2, 2], "segmentation": [[25, 0, 27, 0, 27, 2]]}]},
+        ),
+        ([], "xyxy", []),
+    ],
+)
+def test_boxes_that_a_crop_cuts(tmp_path: Path, value: Any, format: str, wanted: Any) -> None:
+    """The centre square of 100 x 50 begins at x = 25."""
+    assert annotated(tmp_path, value, boxes="ann.json", box_format=format, resize=50, mode="crop") == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ([[50, 10], [5, 10]], [[25, 10], [-20, 10]]),
+        ([[50, 10, 2], [5, 10, 2], [0, 0, 0]], [[25, 10, 2], [0, 0, 0], [0, 0, 0]]),
+        ({"keypoints": [50, 10, 1, 5, 10, 2]}, {"keypoints": [25, 10, 1, 0, 0, 0]}),
+        ([{"keypoints": [[50, 10]]}, {"points": [[60, 0]]}], [{"keypoints": [[25, 10]]}, {"points": [[35, 0]]}]),
+    ],
+)
+def test_keypoints_that_a_crop_cuts(tmp_path: Path, value: Any, wanted: Any) -> None:
+    assert annotated(tmp_path, value, keypoints="ann.json", resize=50, mode="crop") == wanted
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("a.json", b'{"bndbox": {"xmin": 3}}', "boxes.json: no list of numbers and no member boxes"),
+        ("a.json", b'{"boxes": [[1, 2, 3]]}', "boxes.json: a box has four numbers"),
+        ("a.json", b"no json", "boxes.json: not JSON"),
+        ("a.json", b'[{"bbox": [1,2,3,4], "segmentation": {"counts": "x"}}]', "run-length"),
+        ("a.seg.png", b"no image", "seg.png: not an image"),
+        ("a.seg.png", None, "seg.png: its file cannot be read"),
+    ],
+)
+def test_what_cannot_follow_fails_with_its_field(tmp_path: Path, file: str, content: bytes | None, words: str) -> None:
+    source = make_sample(make_sample(tmp_path / "in"), name="b")
+    if content is None:
+        (source / file).unlink()
+        (source / file).symlink_to(tmp_path / "nowhere")
+    else:
+        (source / file).write_bytes(content)
+    report = pack(source, tmp_path / "out.lmdb", max_errors=1, **SIDES)
+    assert (report.packed, report.failed) == (1, 1)
+    assert words in (tmp_path / "out.lmdb.errors.jsonl").read_text().replace('\\"', '"')
+
+
+def test_a_mask_of_another_size_fails(tmp_path: Path) -> None:
+    source = make_sample(make_sample(tmp_path / "in"), name="b")
+    Image.new("L", (30, 20)).save(source / "a.seg.png")
+    pack(source, tmp_path / "out.lmdb", max_errors=1, **SIDES)
+    assert "the mask has 30x20 pixels, its image 60x40" in (tmp_path / "out.lmdb.errors.jsonl").read_text()
+
+
+def test_without_fields_a_folder_means_what_it_did(tmp_path: Path) -> None:
+    pack(make_sample(tmp_path / "in"), tmp_path / "out.lmdb")
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        assert len(reader) == 2, "a.png and a.seg.png are two images"
+
+
+def test_missing_and_lone_files_are_told(tmp_path: Path) -> None:
+    source = make_sample(make_sample(tmp_path / "in" / "x"), name="b").parent
+    (source / "x" / "a.txt").unlink()
+    (source / "x" / "c.txt").write_text("alone")
+    (source / "x" / "b.txt").rename(source / "x" / "b.TXT")
+    with pytest.warns(UserWarning, match="file") as caught:
+        pack(source, tmp_path / "out.lmdb", fields="txt,seg.png")
+    told = "\n".join(str(each.message) for each in caught)
+    assert "images without a file '.txt': 1 of 2" in told
+    assert "files '.txt' without an image left out: 1 (x/c)" in told
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        assert ["txt" in reader.record(i).fields for i in range(2)] == [False, True]
+
+
+def test_names_of_fields(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    Image.new("RGB", (9, 6)).save(source / "a.jpg")
+    Image.new("L", (9, 6)).save(source / "a.png")
+    Image.new("L", (9, 6)).save(source / "a_edge.gif")
+    (source / "a.json").write_text("{}")
+    pack(source, tmp_path / "out.lmdb", fields="png,json,_edge.gif")
+    assert one(tmp_path / "out.lmdb").keys() == {"jpg", "json", "mask.png", "meta.json", "edge.png"}
+    for wrong in ("cls", "txt=json", "seg.png,seg.tif", "a/b", "txt,txt"):
+        with pytest.raises(OptionError, match="fields"):
+            PackOptions(fields=wrong)
+
+
+def test_columns_of_a_manifest(tmp_path: Path) -> None:
+    make_sample(tmp_path / "images")
+    rows = [
+        {"path": "images/a.png", "mask": "images/a.seg.png", "text": "images/a.txt", "boxes": [list(SPOT)], "n": 3},
+        {"path": "images/a.png"},
+    ]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    columns: PackKeywords = {"mask_column": "mask", "file_column": "text", "boxes": "boxes.json"}
+    pack(tmp_path / "list.jsonl", tmp_path / "out.lmdb", resize=20, **columns)
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        full, bare = (reader.record(row).fields for row in range(2))
+    assert Image.open(io.BytesIO(full["mask.png"])).size == (30, 20)
+    assert (full["text.txt"], full["n.json"]) == (b"a spot", b"3")
+    assert json.loads(full["boxes.json"]) == [[18, 4, 24, 10]]
+    assert bare.keys() == {"jpg", "json"}
+    with pytest.raises(SourceError, match="no column 'horse'"):
+        pack(tmp_path / "list.jsonl", tmp_path / "b.lmdb", mask_column="horse")
+    with pytest.raises(OptionError, match="a manifest's"):
+        pack(tmp_path / "images", tmp_path / "b.lmdb", mask_column="mask")
+
+
+def test_dataset_and_loader_give_the_fields(tmp_path: Path) -> None:
+    source = make_sample(make_sample(tmp_path / "in"), name="b")
+    pack(source, tmp_path / "out.lmdb", resize=20, **SIDES)
+    names = ["image", "seg.png", "boxes.json", "txt"]
+    dataset = FastDataset(tmp_path / "out.lmdb", fields=names)
+    sample = dataset[0]
+    assert sample["seg.png"].shape == (20, 30)
+    assert (sample["boxes.json"]["objects"][0]["name"], sample["txt"]) == ("spot", "a spot")
+    loader = FastLoader(dataset, batch_size=2, transform=[T.Resize((20, 30))])
+    batch = next(iter(loader))
+    assert tuple(batch["image"].shape[-2:]) == tuple(batch["seg.png"].shape[-2:]) == (20, 30)
+    assert batch["txt"] == ["a spot", "a spot"]
+
+
+def test_samples_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    for number in range(70):
+        make_sample(source, orientation=1 + number % 8, name=f"{number:02d}")
+    digests = set()
+    for workers in (1, 2, 3):
+        target = tmp_path / f"{workers}.lmdb"
+        pack(source, target, workers=workers, resize=24, mode="pad", min_size=40, **SIDES)
+        digests.add(hashlib.sha256(target.read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
+def test_filters_leave_holes_that_are_no_errors(tmp_path: Path) -> None:
+    for number, size in enumerate([(80, 64), (63, 90), (400, 90), (256, 64), (257, 64)]):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        Image.new("RGB", size).save(tmp_path / "in" / f"{number}.png")
+    filters: PackKeywords = {"min_size": 64, "max_aspect": 4}
+    dry = pack(tmp_path / "in", tmp_path / "out.lmdb", dry_run=True, **filters)
+    assert (dry.left_out, dry.failed) == (3, 0)
+    report = pack(tmp_path / "in", tmp_path / "out.lmdb", max_errors=0, **filters)
+    assert (report.images, report.packed, report.left_out, report.failed, report.status) == (5, 2, 3, 0, 0)
+    assert json.loads(report.to_json())["left_out"] == 3
+    with LmdbReader(tmp_path / "out.lmdb") as reader:
+        assert [record.key for record in reader] == ["00000000", "00000003"]
+        assert reader.manifest.recipe["max_aspect"] == 4
+    with pytest.raises(SourceError, match="admit none"):
+        pack(tmp_path / "in", tmp_path / "none.lmdb", min_size=1000)
+
+
+def test_boxes_of_a_field_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"boxes 'box.json' is no field: found seg.png"):
+        pack(make_sample(tmp_path / "in"), tmp_path / "out.lmdb", fields="seg.png", boxes="box.json")
+
+
+def test_resuming_with_other_samples_is_refused(tmp_path: Path) -> None:
+    source = make_sample(make_sample(tmp_path / "in"), name="bad")
+    (source / "bad.png").write_bytes(b"bad")
+    with pytest.raises(ErrorBudgetError):
+        pack(source, tmp_path / "out.lmdb", max_errors=0, **SIDES)
+    for other in (
+        {"min_size": 9},
+        {"box_format": "xywh"},
+        {"keypoints": None},
+        {"background": "black"},
+        {"icc": "drop"},
+    ):
+        with pytest.raises(TargetError, match=next(iter(other))):
+            pack(source, tmp_path / "out.lmdb", max_errors=1, **{**SIDES, **other})
+    assert pack(source, tmp_path / "out.lmdb", max_errors=1, **SIDES).packed == 1

@@ -1,0 +1,54 @@
+"""Awkward and broken images, each with what packing must make of it: made by a tool, packed by a test, listed in docs.
+
+python -m tools.odd_images FOLDER           writes the files
+python -m tools.odd_images --table FILE     writes docs/odd-images.md
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from tools.odd_images import broken, jpegs, others, profiles
+from tools.odd_images.scene import Odd
+
+GROUPS = {
+    "Orientation": jpegs.orientations,
+    "Colour spaces of JPEGs": jpegs.colour_spaces,
+    "Colour profiles": profiles.profiled,
+    "Codings": jpegs.codings,
+    "Sizes": jpegs.sizes,
+    "Depth, palette, transparency": others.depths,
+    "Other formats": others.formats,
+    "Names": others.names,
+    "Damaged JPEGs": broken.damaged,
+    "Damage in other formats": broken.damaged_others,
+    "Hostile headers": broken.hostile,
+    "No images": broken.strangers,
+}
+
+
+@lru_cache(1)
+def groups() -> dict[str, tuple[Odd, ...]]:
+    """Every odd image, by what is odd about it."""
+    return {name: tuple(make()) for name, make in GROUPS.items()}
+
+
+def every() -> tuple[Odd, ...]:
+    """All of them."""
+    return tuple(odd for group in groups().values() for odd in group)
+
+
+def write(folder: Path) -> None:
+    """Make the files in `folder`, which is made too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for odd in every():
+        path = os.path.join(os.fsencode(folder), odd.name)
+        if odd.link == "pipe":
+            os.mkfifo(path)
+        elif odd.link:
+            os.symlink(b"nowhere", path)
+        else:
+            with open(path, "wb") as file:
+                file.write(odd.data)

@@ -1,0 +1,66 @@
+"""Write the odd images into a folder, or the table of them into a document."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tools.odd_images import every, groups, write
+from tools.odd_images.scene import Odd
+
+_HEAD = """\
+# Odd images
+
+What `iofast pack` makes of awkward and broken files. `python -m tools.odd_images FOLDER` writes them all, the test
+`tests/test_odd_images.py` packs them with the native kernel and with its Python twin, and compares orientation, size
+and colours of what was packed with the picture that each must show. This page is made from the same list
+(`python -m tools.odd_images --table docs/odd-images.md`).
+
+"Packed" means: encoded upright, in sRGB, as a viewer shows it; [pack.md](pack.md) has the rules. With `--format keep`
+the same files fail.
+"Fails" means: a line with the file's name and this reason in `DST.errors.jsonl`, and all other images are packed.
+"""
+
+
+def table() -> str:
+    """The document."""
+    lines = [_HEAD]
+    for name, group in groups().items():
+        lines += [f"## {name}", "", "| file | what it is | outcome |", "|---|---|---|"]
+        lines += [f"| {_name(odd)} | {odd.about.replace('|', chr(92) + '|')} | {_outcome(odd)} |" for odd in group]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _name(odd: Odd) -> str:
+    text = repr(odd.name.decode("utf-8", "backslashreplace"))[1:-1].replace("|", "\\|").replace("\\\\x", "\\x")
+    text = text if len(text) < 40 else f"{text[:12]}…{text[-8:]}"
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
+
+
+def _outcome(odd: Odd) -> str:
+    if odd.pixels is not None:
+        height, width = odd.pixels.shape[:2]
+        return f"packed, {width} × {height}"
+    twin = "; the Python kernel packs it, for Pillow does not mind" if odd.unnoticed else ""
+    return f"fails: {odd.error or 'damaged'}{twin}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make awkward and broken images, or the table of them.")
+    parser.add_argument("folder", type=Path, nargs="?", help="where to write the images")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table instead")
+    args = parser.parse_args()
+    if args.table:
+        args.table.write_text(table())
+    elif args.folder:
+        write(args.folder)
+        print(f"{len(every())} files in {args.folder}")
+    else:
+        parser.error("a folder, or --table FILE")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

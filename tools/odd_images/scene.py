@@ -1,0 +1,115 @@
+"""The picture that the odd images show, and the pieces that files are put together from."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]
+
+WIDTH, HEIGHT = 64, 48
+CORNERS = (
+    (220, 40, 30),
+    (30, 180, 60),
+    (40, 60, 200),
+    (235, 215, 40),
+)  # red, green / blue, yellow: none is like another
+PURE = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0))
+
+_STORED = {  # by EXIF orientation: the way back from what is shown
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+@dataclass(frozen=True)
+class Odd:
+    """One file: what is odd about it, and what packing must make of it.
+
+    `pixels` is what the packed image shows, upright, uint8 (height, width, 3), on average within `tolerance` levels.
+    Without it packing must fail, and say `error`. `unnoticed`: Pillow decodes this damage without a word, so the
+    Python kernel may pack it. `link`: no regular file but `pipe` or `dangling`.
+    """
+
+    name: bytes
+    about: str
+    data: bytes
+    pixels: Pixels | None = None
+    tolerance: float = 3.0
+    error: str = ""
+    unnoticed: bool = False
+    link: str = ""
+
+
+def scene(width: int = WIDTH, height: int = HEIGHT, corners: tuple[tuple[int, ...], ...] = CORNERS) -> Pixels:
+    """Four quarters of one colour each: any turn, mirror or mix-up of channels shows."""
+    pixels = np.empty((height, width, 3), np.uint8)
+    y, x = (height + 1) // 2, (width + 1) // 2
+    for part, colour in zip((np.s_[:y, :x], np.s_[:y, x:], np.s_[y:, :x], np.s_[y:, x:]), corners, strict=True):
+        pixels[part] = colour
+    return pixels
+
+
+def gray(pixels: Pixels) -> Pixels:
+    """The same in shades of gray, with three channels."""
+    return np.asarray(Image.fromarray(pixels).convert("L").convert("RGB"))
+
+
+def over(pixels: Pixels, alpha: NDArray[np.uint8], background: tuple[int, int, int] = (255, 255, 255)) -> Pixels:
+    """`pixels` blended over a background."""
+    share = alpha[..., None] / 255
+    return (pixels * share + np.array(background) * (1 - share)).round().astype(np.uint8)
+
+
+def ramp() -> NDArray[np.uint8]:
+    """Alpha of the scene: nothing at the left, everything at the right."""
+    return np.tile(np.linspace(0, 255, WIDTH).round().astype(np.uint8), (HEIGHT, 1))
+
+
+def save(image: Image.Image | Pixels, name: str, **options: object) -> bytes:
+    """One file, as Pillow writes it."""
+    stream = BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(stream, name, **options)
+    return stream.getvalue()
+
+
+def jpeg(pixels: Pixels, mode: str = "RGB", **options: object) -> bytes:
+    """A JPEG of high quality."""
+    return save(Image.fromarray(pixels).convert(mode), "JPEG", **{"quality": 95, "subsampling": "4:4:4", **options})
+
+
+def exif(orientation: int) -> bytes:
+    """An EXIF block that holds an orientation and nothing else."""
+    block = Image.Exif()
+    block[0x0112] = orientation
+    return block.tobytes()
+
+
+def turned(pixels: Pixels, orientation: int) -> Pixels:
+    """The stored pixels that EXIF `orientation` makes `pixels` of."""
+    way = _STORED.get(orientation)
+    return pixels if way is None else np.asarray(Image.fromarray(pixels).transpose(way))
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    """One chunk of a PNG."""
+    return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+
+def png(samples: NDArray[np.generic], colour: int, depth: int, *chunks: bytes) -> bytes:
+    """A PNG with the given rows of big-endian samples, of a colour type and depth that Pillow does not write."""
+    height, width = samples.shape[:2]
+    rows = b"".join(b"\0" + row.tobytes() for row in samples)
+    head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([depth, colour, 0, 0, 0])
+    body = (chunk(b"IHDR", head), *chunks, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(body)
