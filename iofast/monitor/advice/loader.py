@@ -142,9 +142,7 @@ def fast_loader(now: Situation) -> Advice | None:
     device = ', device="cuda"' if now.last is not None and now.last.devices else ""
     text = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
     if now.shares_cores:
-        text = (
-            f"Loader and training share the cores: {now.low:.0%} of the time is waiting, and the rest is slowed down."
-        )
+        text = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
     return Advice(
         name="fastloader",
         text=text,
