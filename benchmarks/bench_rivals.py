@@ -1,7 +1,7 @@
 """Does another tool see what `iofast monitor` sees? The same run of the same program, judged by both.
 
     pip install traceml-ai==0.5.0 gpuprof==0.7.1
-    python -m benchmarks.bench_rivals [--tool traceml|gpuprof] [--only NAME] [--seconds 15] [--resume] [--output FILE]
+    python -m benchmarks.bench_rivals [--tool traceml|gpuprof] [--only NAME] [--seconds 30] [--resume] [--output FILE]
 
 The programs of the suite "tune" (benchmarks/verdicts) and ten that compute on the processor, each in the loop that
 every framework has and under the tool as its documentation says, while our monitor watches the same process from
@@ -81,10 +81,12 @@ def page(pairs: Sequence[Pair], seconds: float) -> str:
     marks = [f"- {mark.strip()} not counted: {why}" for why, mark in MARKS.items()]
     return f"""# What other tools say of the same runs
 
-{len({pair.program.name for pair in judged(pairs)})} programs, each run under each tool for {seconds:.0f} s while
-`iofast monitor` watched that very process from outside. The question is the one that all of them answer: does training
-wait for its data? Right is yes from a true stall of {CLEAR[1]:.0%}, no up to {CLEAR[0]:.0%}; between them nothing is
-counted. A tool's answer is yes if any of its findings says so, not only the first.
+{len({pair.program.name for pair in judged(pairs)})} of {len(PROGRAMS)} programs, each run under each tool while `iofast monitor` watched that very
+process from outside for {seconds:.0f} s. The question is the one that all of them answer: does training wait for its
+data? Right is yes from a true stall of {CLEAR[1]:.0%}, no up to {CLEAR[0]:.0%}; between them nothing is counted. A tool's
+answer is yes if any of its findings says so, not only the first. The tools are inside the program, which was changed for
+them, and time every step; ours looks at an unchanged process, and abstains where it has seen too little. (Outside of
+benchmarks it gives no verdict before 30 seconds of looks; here it had to after ten.)
 
 {summary(pairs)}
 
@@ -117,7 +119,7 @@ def main() -> None:
     parser = measure.parser(__doc__, photos=False)
     parser.add_argument("--tool", action="append", default=[], choices=INSIDE)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
-    parser.add_argument("--seconds", type=float, default=15.0, help="that each program is watched")
+    parser.add_argument("--seconds", type=float, default=30.0, help="that each program is watched")
     parser.add_argument("--resume", action="store_true", help="keep the runs that are there, and judge them again")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "iofast-rivals")
     parser.add_argument("--repeats", type=int, default=1, help="of a run while other programs used over a tenth")
