@@ -77,16 +77,18 @@ def page(pairs: Sequence[Pair], seconds: float) -> str:
     """What was asked, what came of it, and what does not count."""
     parts = [f"## {name} {version(tool)}\n\n{programs(pairs, tool)}\n" for tool, name in NAMES.items()]
     failed = [f"- {pair.program.name} under {pair.tool} gave nothing: {pair.failed}" for pair in pairs if pair.failed]
+    ran = len({pair.program.name for pair in judged(pairs)})
     others = [pair.ours.run.others for pair in pairs if pair.ours is not None]
+    used = f"{statistics.median(others):.0%} of the processors in the median run, {max(others):.0%} in the worst"
     marks = [f"- {mark.strip()} not counted: {why}" for why, mark in MARKS.items()]
     return f"""# What other tools say of the same runs
 
-{len({pair.program.name for pair in judged(pairs)})} of {len(PROGRAMS)} programs, each run under each tool while `iofast monitor` watched that very
-process from outside for {seconds:.0f} s. The question is the one that all of them answer: does training wait for its
-data? Right is yes from a true stall of {CLEAR[1]:.0%}, no up to {CLEAR[0]:.0%}; between them nothing is counted. A tool's
-answer is yes if any of its findings says so, not only the first. The tools are inside the program, which was changed for
-them, and time every step; ours looks at an unchanged process, and abstains where it has seen too little. (Outside of
-benchmarks it gives no verdict before 30 seconds of looks; here it had to after ten.)
+{ran} of {len(PROGRAMS)} programs, each run under each tool while `iofast monitor` watched that very process from
+outside for {seconds:.0f} s. The question is the one that all of them answer: does training wait for its data? Right is
+yes from a true stall of {CLEAR[1]:.0%}, no up to {CLEAR[0]:.0%}; between them nothing is counted. A tool's answer is yes
+if any of its findings says so, not only the first. The tools are inside the program, which was changed for them, and
+time every step; ours looks at an unchanged process, and abstains where it has seen too little. (Outside of benchmarks it
+gives no verdict before 30 seconds of looks; here it had to after ten.)
 
 {summary(pairs)}
 
@@ -102,7 +104,7 @@ clock says what CUDA events would.
 - TraceML was started by `traceml run`, with `init(mode="auto")` and `trace_step(model)` in the script; gpuprof by
   `with gpuprof.profile(name)`; both as their documentation says. Without an NVIDIA driver gpuprof makes up readings of
   a GPU ("MockGPU"); what it says of them is left out
-- Other programs used {statistics.median(others):.0%} of the processors in the median run, {max(others):.0%} in the worst
+- Other programs used {used}
 - Command: `python -m benchmarks.bench_rivals --seconds {seconds:.0f}`
 """
 
