@@ -64,7 +64,7 @@ def programs(pairs: Sequence[Pair], tool: str) -> str:
             continue
         ours, stall = pair.ours.verdict, pair.ours.verdict.stall
         bounds = "–" if stall is None else f"{stall.low:.2f} – {stall.high:.2f}"
-        marks = ["" if answer == pair.starved or not pair.counted else " ✗" for answer in pair.answers]
+        marks = [" ✗" if pair.counted and answer is (not pair.starved) else "" for answer in pair.answers]
         waiting = "–" if pair.theirs.waiting is None else f"{pair.theirs.waiting:.2f}"
         said = f"{ours.bound}" + (f", {ours.cause}" if ours.cause else "")
         own = {None: "", **MARKS}[unseen(pair.program)]
@@ -84,11 +84,11 @@ def page(pairs: Sequence[Pair], seconds: float) -> str:
     return f"""# What other tools say of the same runs
 
 {ran} of {len(PROGRAMS)} programs, each run under each tool while `iofast monitor` watched that very process from
-outside for {seconds:.0f} s. The question is the one that all of them answer: does training wait for its data? Right is
-yes from a true stall of {CLEAR[1]:.0%}, no up to {CLEAR[0]:.0%}; between them nothing is counted. A tool's answer is yes
-if any of its findings says so, not only the first. The tools are inside the program, which was changed for them, and
-time every step; ours looks at an unchanged process, and abstains where it has seen too little. (Outside of benchmarks it
-gives no verdict before 30 seconds of looks; here it had to after ten.)
+outside for {seconds:.0f} s. The question is the one that all of them answer: does training wait for its data?
+Right is yes from a true stall of {CLEAR[1]:.0%}, no up to {CLEAR[0]:.0%}; between them nothing is counted. A tool's
+answer is yes if any of its findings says so, not only the first. The tools are inside the program, which was changed
+for them, and time every step; ours looks at an unchanged process, and abstains where it has seen too little. (Outside
+of benchmarks it gives no verdict before 30 seconds of looks; here it had to after ten.)
 
 {summary(pairs)}
 
