@@ -14,7 +14,8 @@ from kernel_images import jpeg, photo
 
 from iofast import open_writer
 
-PHASES = Path(__file__).parent.parent / "examples" / "phases.py"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PHASES, STARVED = EXAMPLES / "phases.py", EXAMPLES / "starved.py"
 
 
 def imported() -> ModuleType:
@@ -44,3 +45,16 @@ def test_phases_of_a_step_are_told(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "tiny: 4 weights, loss" in run.stdout
     assert all(f"{phase} " in run.stdout for phase in ("forward", "loss", "backward", "optimizer"))
+
+
+@pytest.mark.parametrize("loader", ["torch", "fast"])
+def test_one_training_is_fed_in_two_ways(tmp_path: Path, loader: str) -> None:
+    for number in range(8):
+        folder = tmp_path / "images" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.jpg").write_bytes(jpeg(photo(320, 256, number)))
+    command = [sys.executable, str(STARVED), str(tmp_path / "images"), f"--loader={loader}", "--steps=3"]
+    command += ["--batch-size=4", "--workers=1", "--device=cpu"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"{loader}: " in run.stdout
+    assert "images/s, loss " in run.stdout

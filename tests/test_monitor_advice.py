@@ -56,6 +56,7 @@ THROTTLED, TALK = verdict(Bound.THROTTLED, low=0.0, high=0.02), verdict(Bound.CO
 BUSY = {"processes": workers(0.95)}
 ASLEEP = {"processes": workers(0.1)}
 ALONE = {"processes": (MAIN,)}
+ONE = {"processes": (replace(MAIN, cpu_s=1.0),), "idle": None}
 DECODES = seen(work={Work.DECODE: 0.7, Work.AUGMENT: 0.3})
 CONVOLVES = seen({Frame.SYNC: 1.0}, convolutions=True)
 RESTING = device(tensor_active=0.0, sm_active=0.8, capability=(8, 0))
@@ -236,6 +237,16 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         "TEMPERATURE",
         [(THROTTLED, {}), (COMPUTE, device(throttle_reasons=("power",)))],
     ),
+    "one_core": (
+        (COMPUTE, ONE),
+        "larger operations",
+        [
+            (COMPUTE, {**ONE, "idle": 0.02}),
+            (COMPUTE, {**ONE, **system(cores=1.0)}),
+            (COMPUTE, {**ONE, "processes": (replace(MAIN, cpu_s=1.9),)}),
+            (LAUNCH, ONE),
+        ],
+    ),
     "validation": ((replace(COMPUTE, phases=PAUSES), {}), "every second epoch", [(COMPUTE, {})]),
     "checkpoints": ((replace(COMPUTE, phases=PAUSES), {}), "async_save", [(COMPUTE, {})]),
     "communication": ((TALK, {}), "no_sync()", [(COMPUTE, {})]),
@@ -294,6 +305,18 @@ def test_what_changes_nothing_says_so(name: str) -> None:
 @pytest.mark.parametrize("bound", [Bound.UNKNOWN, Bound.IDLE])
 def test_no_advice_without_a_verdict(bound: Bound) -> None:
     assert given_(verdict(bound), **{**BUSY, **DECODES, "file_bytes": 400_000}) == {}
+
+
+def test_a_wait_bounds_no_gain_where_training_gets_the_loaders_processors() -> None:
+    """Both compute on the same two cores: taking the loader's work away is worth more than the wait."""
+    alone = replace(CPU, stall=Stall(0.4, 0.5, Tier.STACKS, host_wait=True))
+    changes: Changes = {**BUSY, **DECODES, "file_bytes": 400_000, **system(throttled_s=0.2)}
+    judged = advise(training(4, **{"doing": LATE, "idle": None, **changes}), alone)
+    assert [(one.name, one.gain) for one in judged[:2]] == [("fastloader", None), ("pack_resize", None)]
+    assert judged[2].gain is not None
+    assert "share the cores" in judged[0].text
+    beside = given_(CPU, **{**BUSY, **DECODES, "file_bytes": 400_000})
+    assert beside["fastloader"].gain == beside["pack_resize"].gain == pytest.approx(gain(0.4))
 
 
 def test_gain() -> None:

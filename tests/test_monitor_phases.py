@@ -135,3 +135,16 @@ def test_starts_of_epochs_as_a_loader_tells_them() -> None:
     assert verdict.stall.low == pytest.approx((0.01 + 0.3) / (0.72 + 0.3), abs=0.01)
     late = replace(loader, exposed_s=0.5, epoch_start_s=0.05)
     assert classify(training(doing=BUSY, idle=0.6, loaders=(late,))).cause is not Cause.EPOCH_START
+
+
+def test_the_start_of_an_epoch_is_no_cause_while_its_first_step_goes_on() -> None:
+    """A step of a minute: until it ends, the start is all that the loader has told."""
+    first = replace(LOADER, batches=1, steps=0, step_s=None, epoch_start_s=0.2)
+    under_way = replace(LOADER, batches=0, steps=0, step_s=None, epoch_start_s=0.0)
+    doing = {Doing.RUNNING: 1.0}
+    shots = training(40, doing=doing, idle=None, processes=(MAIN,), stacks=stacks({Frame.BACKWARD: 1.0}))
+    shots = [replace(one, loaders=(first if at == 1 else under_way,)) for at, one in enumerate(shots)]
+    verdict = classify(shots)
+    assert verdict.bound is Bound.COMPUTE
+    assert verdict.stall is not None
+    assert verdict.stall.high < 0.10

@@ -89,6 +89,11 @@ class Training:
         batches = self._warmed_up(waits)
         self.end = time.monotonic_ns() + int(1e9 * seconds)
         (self.folder / "ready").write_text(str(time.monotonic_ns()))
+        self._train(waits, batches)
+        self._write(waits)
+
+    def _train(self, waits: Waits, batches: Iterator[Any] | None) -> None:
+        """Epochs, and what is between them, until it is time to end. `batches`: an epoch that has begun."""
         while time.monotonic_ns() < self.end:
             self.train_epoch(waits, batches)
             batches = None
@@ -96,7 +101,6 @@ class Training:
                 self.validate()
             elif self.program.extra == "checkpoint":
                 self.save_checkpoint()
-        self._write(waits)
 
     def computes(self, seconds: float) -> None:
         """From now on a step takes the device so long."""

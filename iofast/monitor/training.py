@@ -240,9 +240,13 @@ class Training:
 
     @cached_property
     def starts(self) -> float | None:
-        """Share of the loaders' time that starts and ends of epochs took; None where no loader reports."""
+        """Share of the time that starts and ends of epochs took; None where no loader reports.
+
+        Steps are told when they have ended. What has passed counts as well: during a first step of a minute the start
+        of the epoch is all that a loader has told.
+        """
         starts = fsum(one.epoch_start_s for one in self.loaders)
-        whole = starts + fsum(_stepped(one) for one in self.loaders)
+        whole = max(starts + fsum(_stepped(one) for one in self.loaders), self.seconds if starts else 0.0)
         return _share(starts / whole) if whole else None
 
     def step_phases(self) -> tuple[dict[str, float], bool]:

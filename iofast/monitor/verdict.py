@@ -204,6 +204,8 @@ def _general(training: Training, stall: Stall | None) -> tuple[Evidence, ...]:
         what = "the host waits for its loader" if stall.host_wait else "the device idles for want of a batch"
         span = f"{stall.low:.0%}" if stall.width < 0.005 else f"{stall.low:.0%} to {stall.high:.0%}"
         found.append(Evidence("stall", fsum((stall.low, stall.high)) / 2, f"{what} {span} of the time"))
+    cores = training.system(lambda one: one.system.cores)
+    of = "" if cores is None else f" of {cores:g}"
     figures: tuple[tuple[str, float | None, _Text], ...] = (
         ("device_idle", training.idle, lambda share: f"the device runs nothing {share:.0%} of the time"),
         ("sm_active", training.device(lambda one: one.sm_active), lambda share: f"{share:.0%} of the SMs are at work"),
@@ -215,7 +217,7 @@ def _general(training: Training, stall: Stall | None) -> tuple[Evidence, ...]:
         (
             "main_cpu",
             training.main_cpu if training.snapshots else None,
-            lambda cpu: f"the training process uses {cpu:.2f} cores",
+            lambda cpu: f"the training process uses {cpu:.2f}{of} cores",
         ),
     )
     found += [Evidence(name, value, text(value)) for name, value, text in figures if value is not None]

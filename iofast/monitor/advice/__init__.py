@@ -4,7 +4,8 @@
     loader.py      loaders that are late           transfer.py   bringing batches to the device
     compute.py     what the device does            system.py     the machine, other ranks, validation, checkpoints
 
-Predicted gains are upper bounds: a wait that is removed gives at most 1 / (1 - E), with the lower bound of E.
+Predicted gains are upper bounds: a wait that is removed gives at most 1 / (1 - E), with the lower bound of E. There is
+none where training and an exhausted loader share the processors: then what frees them comes first.
 """
 
 from __future__ import annotations
@@ -35,4 +36,7 @@ def advise(snapshots: Sequence[Snapshot], verdict: Verdict, thresholds: Threshol
     counted = [one for one, phase in zip(snapshots, found, strict=True) if phase in (Phase.TRAINING, Phase.BETWEEN)]
     now = Situation(Training(snapshots), Training(counted), verdict, thresholds)
     given = [advice for rule in RULES if (advice := rule(now)) is not None]
-    return tuple(sorted(given, key=lambda advice: (-(advice.gain or 0.0), advice.changes_accuracy)))
+    first = loader.FREES_CORES if now.shares_cores else frozenset()
+    return tuple(
+        sorted(given, key=lambda advice: (advice.name not in first, -(advice.gain or 0.0), advice.changes_accuracy))
+    )

@@ -7,6 +7,7 @@ from iofast.monitor.findings import Advice, Bound
 from iofast.monitor.snapshot import Frame
 
 _BUSY = (Bound.COMPUTE, Bound.MEMORY)
+_ONE_CORE = (0.85, 1.15)  # cores that a process uses whose operations run in one thread
 
 
 def _host(now: Situation) -> float:
@@ -184,6 +185,22 @@ def recomputation(now: Situation) -> Advice | None:
     )
 
 
+def one_core(now: Situation) -> Advice | None:
+    """Silent with a device, where several cores are at work, and where there is one only."""
+    used, cores = now.training.main_cpu, now.training.system(lambda one: one.system.cores) or 0.0
+    if now.verdict.bound is not Bound.COMPUTE or now.training.device_windows or cores < 1.5:
+        return None
+    if not _ONE_CORE[0] <= used <= _ONE_CORE[1]:
+        return None
+    return Advice(
+        name="one_core",
+        text=f"Training keeps one of {cores:g} cores at work: its operations are too small to be shared out, or many.",
+        change="fewer and larger operations: whole batches, torch.compile(model); or torch.set_num_threads()",
+        trigger="main_cpu",
+        risk="no news where it is meant to use one thread",
+    )
+
+
 def stem(now: Situation) -> Advice | None:
     """Silent unless memory bandwidth is the limit, and without convolutions: it changes the network."""
     if now.verdict.bound is not Bound.MEMORY or not now.convolutions:
@@ -210,5 +227,6 @@ RULES = (
     cudnn_benchmark,
     larger_batch,
     recomputation,
+    one_core,
     stem,
 )

@@ -11,6 +11,7 @@ from iofast.monitor.snapshot import Work
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
 SMALL_FILE = 1 << 20
 MOST_WORKERS = 64
+FREES_CORES = frozenset({"pack_resize", "fastloader"})  # advice that takes the loader's work away
 
 
 def more_workers(now: Situation) -> Advice | None:
@@ -103,14 +104,14 @@ def pack_smaller(now: Situation) -> Advice | None:
         return None
     if size is None and (not known or decoding < 0.40):
         return None
-    figure = f"decoding and resizing are {decoding:.0%} of the workers' work" if known else "workers decode"
+    figure = f"Decoding and resizing are {decoding:.0%} of the loader's work" if known else "The loader decodes"
     shown = f", images have {size / 1000:.0f} kB" if size is not None else ""
     return Advice(
         name="pack_resize",
-        text=f"In the workers, {figure}{shown}: smaller images are read and decoded in a fraction of the time.",
+        text=f"{figure}{shown}: smaller images are read and decoded in a fraction of the time.",
         change=f"iofast pack {now.data} train.lmdb --resize 256",
         trigger="decode",
-        gain=gain(now.low),
+        gain=now.relief,
         changes_accuracy=True,
         risk="not where training crops need more than 256 pixels",
     )
@@ -139,12 +140,15 @@ def fast_loader(now: Situation) -> Advice | None:
     if work and images + work.get(Work.COLLATE, 0.0) + work.get(Work.SEND, 0.0) < 0.40:
         return None  # whatever the workers do, it is not what FastLoader does faster
     device = ', device="cuda"' if now.last is not None and now.last.devices else ""
+    text = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
+    if now.shares_cores:
+        text = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
     return Advice(
         name="fastloader",
-        text=f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it.",
+        text=text,
         change=f'FastLoader(FastDataset("train.lmdb"), batch_size=..., transform=[...]{device})',
         trigger="worker_cpu",
-        gain=gain(now.low),
+        gain=now.relief,
         risk="for images, with transforms that it knows",
     )
 

@@ -41,6 +41,18 @@ class Situation:
         """Input-bound, by one of these causes; by any where none is named."""
         return self.verdict.bound is Bound.INPUT and (not causes or self.verdict.cause in causes)
 
+    @property
+    def shares_cores(self) -> bool:
+        """Whether training computes on the very processors that its loader has exhausted."""
+        stall = self.verdict.stall
+        return stall is not None and stall.host_wait and self.is_input(Cause.CPU)
+
+    @property
+    def relief(self) -> float | None:
+        """What a loader gains that costs next to nothing. None where training gets its processors as well: a small
+        network on two cores, with a wait of 18 to 23 %, ran 3.1 times as fast after packing."""
+        return None if self.shares_cores else gain(self.low)
+
     def phase(self, phase: Phase) -> float:
         """Share of all time in a phase."""
         whole = sum(self.verdict.phases.values())

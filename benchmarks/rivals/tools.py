@@ -1,0 +1,139 @@
+"""The other tools: how each gets into a training loop, as its documentation says, and what it said in the end.
+
+TraceML 0.5.0   `traceml run train.py`; in the script `traceml.init(mode="auto")` and `with traceml.trace_step(model):`
+                round each step; a loader that is no DataLoader goes through `wrap_dataloader_fetch`
+gpuprof 0.7.1   `with gpuprof.profile(name):` round the loop
+
+What they say is read from what they write for programs: TraceML's final_summary.json, gpuprof's `analyze`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+
+class Tool(Protocol):
+    """A tool in the training process. `said` is for those that judge there and then."""
+
+    said: Any
+
+    def start(self, folder: Path, /) -> None:
+        """Switch it on; it may write into `folder`."""
+
+    def loader(self, loader: Iterable[Any]) -> Iterable[Any]:
+        """What training iterates over."""
+
+    def step(self, model: Any, /) -> AbstractContextManager[Any]:
+        """Goes round each step."""
+
+    def stop(self) -> None:
+        """Training is over."""
+
+
+class TraceML:
+    """Its runtime is there already: `traceml run` has started this script."""
+
+    said: Any = None
+
+    def start(self, _folder: Path) -> None:
+        import traceml_ai
+
+        traceml_ai.init(mode="auto")
+
+    def loader(self, loader: Iterable[Any]) -> Iterable[Any]:
+        import traceml_ai
+        from torch.utils.data import DataLoader
+
+        wrapped: Iterable[Any] = loader
+        if not isinstance(loader, DataLoader):
+            wrapped = traceml_ai.wrap_dataloader_fetch(loader)
+        return wrapped
+
+    def step(self, model: Any) -> AbstractContextManager[Any]:
+        import traceml_ai
+
+        step: AbstractContextManager[Any] = traceml_ai.trace_step(model)
+        return step
+
+    def stop(self) -> None:
+        """Its summary comes when the script has ended."""
+
+
+class Gpuprof:
+    """Finds the steps by itself, from the optimizer's."""
+
+    said: Any = None
+
+    def start(self, folder: Path) -> None:
+        import gpuprof
+
+        self._database = str(folder / "gpuprof.db")
+        self._context = gpuprof.profile(folder.name, db_path=self._database, summary=False)
+        self._run = self._context.__enter__()._run_id
+
+    def loader(self, loader: Iterable[Any]) -> Iterable[Any]:
+        return loader
+
+    def step(self, _model: Any) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def stop(self) -> None:
+        from gpuprof.insights import analyze
+
+        self._context.__exit__(None, None, None)
+        self.said = analyze(self._database, self._run)
+
+
+INSIDE: Final = {"traceml": TraceML, "gpuprof": Gpuprof}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a tool said of a run.
+
+    verdict   in its own words
+    input     whether it calls the training input-bound, be it beside something else
+    waiting   the share of time that it says training waits for its loader; None where it does not say
+    """
+
+    verdict: str
+    input: bool
+    waiting: float | None
+
+
+def traceml(summary: Mapping[str, Any]) -> Said:
+    """Of final_summary.json. All findings about step time count, not only the one that it puts first."""
+    step = summary["step_time"]
+    kinds = [issue["kind"] for issue in step["issues"]]
+    average = step["global"]["average"]
+    wait, whole = average.get("input_wait_ms"), average.get("step_time_ms")
+    primary = summary["primary_diagnosis"]
+    others = [issue["status"] for issue in step["issues"] if issue["kind"] != primary["kind"]]
+    verdict = primary["status"] + (f", {', '.join(others)}" if others else "")
+    return Said(verdict, "INPUT_BOUND" in kinds, None if wait is None or not whole else wait / whole)
+
+
+def gpuprof(report: Mapping[str, Any]) -> Said:
+    """Of the report of `gpuprof.insights.analyze`. All its findings about the loader count.
+
+    Its shares are of a step without the wait for its batch; here, of the time from step to step.
+    """
+    summary, insights = report["summary"], report["insights"]
+    stalls = [each for each in insights if {"inter_step_gap_s", "frac_starved"} & each.get("evidence", {}).keys()]
+    step = summary["avg_step_s"]
+    wait = max(summary["inter_step_gap_s"] or 0.0, summary["phase_avg_s"].get("dataloader_wait") or 0.0)
+    titles = [each["title"] for each in stalls or insights if not each["title"].startswith("Estimated cost")]
+    return Said("; ".join(titles[:2]) or "nothing", bool(stalls), wait / (wait + step) if step else None)
+
+
+def read(tool: str, folder: Path) -> Said:
+    """What `tool` has left in the folder of a run. Raises FileNotFoundError where it left nothing."""
+    if tool == "gpuprof":
+        return gpuprof(json.loads((folder / "said.json").read_text()))
+    return traceml(json.loads((folder / "traceml" / "run" / "final_summary.json").read_text()))
