@@ -19,7 +19,16 @@ from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import SHARD_SIZE, ShardWriter
 from iofast.containers.shards import MANIFEST_SUFFIX, ShardTarget, check_finished, expand, is_pattern, set_of
 from iofast.errors import ContainerError, OptionError, SourceError
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, ImageInfo, check_field, image_field
+from iofast.record import (
+    IMAGE_FIELDS,
+    JSON_FIELD,
+    KEY_WIDTH,
+    LABEL_FIELD,
+    RAW_FIELDS,
+    ImageInfo,
+    check_field,
+    image_field,
+)
 from iofast.strips import raw_length
 
 _PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
@@ -121,24 +130,27 @@ def open_writer(
     return RecordWriter(target, Description(classes=names, recipe=recipe), split, shard_size)
 
 
-def target_of(path: str | os.PathLike[str], *, overwrite: bool = False) -> Target:
-    """The place of a new container, by its suffix. Raises `OptionError` for one that this version does not write."""
+def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> Target:
+    """The place of a container that is made or added to, by its suffix. Raises `OptionError` for an unknown one."""
     place = Path(os.fspath(path))
     if place.suffix not in WRITTEN:
         known = ", ".join(WRITTEN)
         raise OptionError(f"the suffix chooses the container, and this version writes {known}, found {place.name!r}")
     if place.suffix == ".lmdb":
-        return Target(path, overwrite=overwrite)
-    return ShardTarget(path, place.suffix, overwrite=overwrite)
+        return Target(path, overwrite=overwrite, append=append)
+    return ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
 
 
-def writer_of(target: Target, description: Description, shard_size: int = SHARD_SIZE) -> LmdbWriter | ShardWriter:
+def writer_of(
+    target: Target, description: Description, shard_size: int = SHARD_SIZE, key_width: int = KEY_WIDTH
+) -> LmdbWriter | ShardWriter:
     """The writer that stages the container of an acquired target; `description` is the one that `finish` will get."""
     if target.path.suffix == ".lmdb":
-        return LmdbWriter(target.stage())
+        return LmdbWriter(target.stage(), key_width=key_width)
+    folder, name = target.partial, target.path.name
     if target.path.suffix in tfrecord.SUFFIXES:
-        return tfrecord.TfrecordWriter(target.partial, target.path.name, description, shard_size=shard_size)
-    return tar.TarWriter(target.partial, target.path.name, shard_size=shard_size)
+        return tfrecord.TfrecordWriter(folder, name, description, shard_size=shard_size, key_width=key_width)
+    return tar.TarWriter(folder, name, shard_size=shard_size, key_width=key_width)
 
 
 class RecordWriter:

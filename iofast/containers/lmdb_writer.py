@@ -12,8 +12,9 @@ import os
 from collections.abc import Iterator, Mapping
 
 import lmdb
+import numpy as np
 
-from iofast.containers.base import Description, Writer
+from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import (
     ABSENT,
@@ -36,6 +37,7 @@ TRANSACTION_BYTES = 16 << 20  # of dirty pages, which LMDB keeps in memory until
 MAP_STEP = 64 << 20
 MAP_SLACK = 4 << 20
 
+_COPIED = 1024  # rows of an index read at a time
 _UNKNOWN_SIZE = (1 << 63) - 1  # stands for the file's size while the manifest's place is reserved: the longest there is
 _Place = tuple[bytes, int, int]
 
@@ -72,6 +74,18 @@ class LmdbWriter(Writer):
         """The one file; see `Writer.files`."""
         name = os.path.basename(self.path)
         return {name: name}
+
+    def extend(self, base: Reader) -> None:
+        """Copy all records of `base`, payloads checked; see `Writer.extend`."""
+        for split, start, stop in base.manifest.ranges():
+            self._spool.section()
+            for first in range(start, stop, _COPIED):
+                located = base.columns(np.arange(first, min(first + _COPIED, stop), dtype=np.int64))
+                columns = (located.position, located.label, located.width, located.height, located.orientation)
+                rows = zip(*(column.tolist() for column in columns), strict=True)
+                for index, (position, *info) in enumerate(rows, first):
+                    self.write(position, base.record(index).fields, ImageInfo(*info), split)
+        self._spool.section()
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""

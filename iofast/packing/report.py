@@ -29,7 +29,8 @@ class Report:
     """What `pack` did with the images of `source`.
 
     `packed` + `failed` = `images`, unless `estimate` is set: then nothing was written and `failed` counts the sample's.
-    `bytes_in` is the size of the source's image files, `bytes_out` of the container. `resumed` images were already
+    `bytes_in` is the size of the source's image files, `bytes_out` of the container, in which `held` records stood
+    before. `resumed` images were already
     done by an earlier run that was cut short. `errors` counts failed images by cause; each is in `errors_file`.
     """
 
@@ -48,6 +49,7 @@ class Report:
     errors: Mapping[str, int] = field(default_factory=dict)
     errors_file: str | None = None
     warnings: tuple[str, ...] = ()
+    held: int = 0
     estimate: Estimate | None = None
 
     @property
