@@ -158,6 +158,13 @@ def summary(report: Report) -> list[str]:
         f"  time       {duration(report.seconds)}, {report.images_per_second:,.0f} images/s, "
         f"{count(report.workers, 'worker')}"
     )
+    if report.duplicates:
+        label = f", {report.other_label:,} of them under another label" if report.other_label else ""
+        done = "left out" if report.dropped else "kept"
+        lines.append(
+            f"  duplicates {count(report.duplicates, 'image')} {done}, equal to earlier ones{label}: "
+            f"{report.duplicates_file}"
+        )
     if report.failed:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
         lines += [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]

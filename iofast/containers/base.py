@@ -207,11 +207,26 @@ class Writer(ABC):
         return Kept(0, -1)
 
     @abstractmethod
-    def extend(self, base: Reader) -> None:
+    def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
         """Begin with the records of a container of the same kind, as they are; before `resume` and `write`.
 
-        What is written behind them begins new ranges of the splits. `base` must stay open until `finish`.
+        What is written behind them begins new ranges of the splits. `seen` is told the position of each. `base` must
+        stay open until `finish`.
         """
+
+    @property
+    @abstractmethod
+    def last(self) -> list[tuple[str, int, int]]:
+        """Name, length and CRC32C of each field of the record that came last, by `extend`, `resume` or `write`."""
+
+    @property
+    @abstractmethod
+    def mark(self) -> int:
+        """A number under which `recall` knows the record that came last."""
+
+    @abstractmethod
+    def recall(self, mark: int) -> Record:
+        """A record that was written, read back from where it stands."""
 
     @property
     @abstractmethod

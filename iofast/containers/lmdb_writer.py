@@ -6,10 +6,11 @@ stored as zeros of their exact sizes, the tree is read back, and both are writte
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import lmdb
 import numpy as np
@@ -30,7 +31,7 @@ from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.spool import Spool, Stored
 from iofast.errors import ContainerError, TargetError
-from iofast.record import KEY_WIDTH, ImageInfo
+from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
 MANIFEST_KEY = b"__iofast__.manifest"
 TRANSACTION_BYTES = 16 << 20  # of dirty pages, which LMDB keeps in memory until the commit
@@ -75,7 +76,30 @@ class LmdbWriter(Writer):
         name = os.path.basename(self.path)
         return {name: name}
 
-    def extend(self, base: Reader) -> None:
+    @property
+    def last(self) -> list[tuple[str, int, int]]:
+        """The fields of the record that came last; see `Writer.last`."""
+        return self._spool.last
+
+    @property
+    def mark(self) -> int:
+        """The position of the record that came last."""
+        return self._spool.position
+
+    def recall(self, mark: int) -> Record:
+        """The record of a position; see `Writer.recall`."""
+        key = format_key(mark, self._spool.key_width)
+        fields: dict[str, bytes] = {}
+        with contextlib.ExitStack() as stack:
+            transaction = self._transaction or stack.enter_context(self._require_open().begin())
+            cursor = stack.enter_context(transaction.cursor())
+            found = cursor.set_range(f"{key}.".encode())
+            while found and cursor.key().startswith(f"{key}.".encode()):
+                fields[cursor.key().decode().partition(".")[2]] = bytes(cursor.value())
+                found = cursor.next()
+        return Record(key, fields)
+
+    def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
         """Copy all records of `base`, payloads checked; see `Writer.extend`."""
         for split, start, stop in base.manifest.ranges():
             self._spool.section()
@@ -85,6 +109,8 @@ class LmdbWriter(Writer):
                 rows = zip(*(column.tolist() for column in columns), strict=True)
                 for index, (position, *info) in enumerate(rows, first):
                     self.write(position, base.record(index).fields, ImageInfo(*info), split)
+                    if seen is not None:
+                        seen(position)
         self._spool.section()
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:

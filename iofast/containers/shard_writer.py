@@ -28,7 +28,7 @@ from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, stem_of, wri
 from iofast.containers.spool import Spool, Stored
 from iofast.errors import ContainerError, OptionError, TargetError
 from iofast.kernel import crc32c
-from iofast.record import KEY_WIDTH, ImageInfo, format_key
+from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
 SHARD_SIZE = 1_000_000_000  # bytes
 JOURNAL = "records"
@@ -65,11 +65,33 @@ class ShardWriter(Writer):
         self._grown: ShardReader | None = None
         self._begun = self._closed = False
         self._last = -1
+        self._mark = self._end_of_journal = 0
         with self._errors():
             self._spool = Spool(folder, key_width)
             self._journal = os.open(self.folder / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
-    def extend(self, base: Reader) -> None:
+    @property
+    def last(self) -> list[tuple[str, int, int]]:
+        """The fields of the record that came last; see `Writer.last`."""
+        return self._spool.last
+
+    @property
+    def mark(self) -> int:
+        """Where the journal has the record that came last; records of a set that is added to count from -1 down."""
+        return self._mark
+
+    def recall(self, mark: int) -> Record:
+        """A record, from its shard; see `Writer.recall`."""
+        if mark < 0 and self._grown is not None:
+            return self._grown.record(~mark)
+        with self._errors(), contextlib.closing(StagedShards(self._staged)) as shards:
+            _, placed = next(shard_journal.entries(self._journal, mark))
+            own = [
+                (name, shards.read(placed.shard, offset, length)) for name, length, _, offset in placed.fields if name
+            ]
+        return Record(format_key(placed.position, self._spool.key_width), {name: data or b"" for name, data in own})
+
+    def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
         """Take up the shards of `base`, which stay as they are where they are; see `Writer.extend`."""
         if self._begun or self._grown is not None or not isinstance(base, ShardReader):
             raise ContainerError(f"{self.name}: only a writer that has not begun can add to a set of shards")
@@ -81,7 +103,9 @@ class ShardWriter(Writer):
                     self._spool.section()
                 fields = [(name, length, crc) for name, length, crc, _ in placed.fields if name]
                 self._spool.adopt(Stored(placed.position, placed.info, fields, strips), placed.split)
-                self._last = placed.position
+                self._last, self._mark = placed.position, ~index
+                if seen is not None:
+                    seen(placed.position)
         self._spool.section()
         first = 0
         for shard in base.manifest.shards:
@@ -102,7 +126,7 @@ class ShardWriter(Writer):
             for after, placed in shard_journal.entries(self._journal):
                 if (stop is not None and placed.position >= stop) or not self._replay(placed, shards):
                     break
-                end = after
+                self._mark, end = end, after
                 if seen is not None:
                     seen(placed.position)
             self._cut(end)
@@ -117,7 +141,9 @@ class ShardWriter(Writer):
             shard = self._enter(encoded.length, split)
             write(shard.fd, encoded.pieces, shard.size)
             placed = self._placed(position, info, encoded, shard)
-            write(self._journal, [shard_journal.encode(placed)], None)
+            entry = shard_journal.encode(placed)
+            write(self._journal, [entry], None)
+            self._mark, self._end_of_journal = self._end_of_journal, self._end_of_journal + len(entry)
             self._fill(shard, placed)
 
     def finish(self, description: Description) -> Manifest:
@@ -206,6 +232,7 @@ class ShardWriter(Writer):
         """Let the journal end there, and remove what stands in the shards behind its last entry."""
         os.ftruncate(self._journal, end)
         os.lseek(self._journal, end, os.SEEK_SET)
+        self._end_of_journal = end
         if self._shard is not None:
             os.ftruncate(self._shard.fd, self._shard.size)
         kept = {self._staged(number).name for number in range(len(self._done) + (self._shard is not None))}

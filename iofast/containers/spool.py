@@ -101,6 +101,11 @@ class Spool:
         self._file.write(b"".join((row, *entries, *stored.strips.values())))
         self.count += 1
 
+    @property
+    def position(self) -> int:
+        """That of the record added last, -1 before the first."""
+        return self._last
+
     def rows(self) -> Iterator[Stored]:
         """All records again, in order."""
         names = list(self._slots)

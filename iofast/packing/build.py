@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from iofast.containers.base import Description, Writer
+from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.journal import read_block
 from iofast.containers.manifest import Manifest
 from iofast.errors import WorkerError
+from iofast.packing.duplicates import Duplicates
 from iofast.packing.work import Work
 
 # Blocks written per finished chunk. More than one, or a single slow chunk would leave a backlog to the end; few, so
@@ -21,10 +22,10 @@ class Builder:
     """Fills `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
 
     Where a writer can resume, journals are removed when everything in them is written; `in_use` names those to which
-    workers still append.
+    workers still append, `file` is where duplicates are listed.
     """
 
-    def __init__(self, writer: Writer, work: Work, in_use: Callable[[], Collection[Path]]) -> None:
+    def __init__(self, writer: Writer, work: Work, in_use: Callable[[], Collection[Path]], file: Path) -> None:
         self._writer, self._work, self._in_use = writer, work, in_use
         self._places: dict[int, tuple[Path, int]] = {}
         self._left: Counter[Path] = Counter()  # blocks of a journal that are not written yet
@@ -32,6 +33,7 @@ class Builder:
         self._last = work.first - 1
         self.next = 0  # the first chunk that is not wholly written
         self.packed = 0
+        self.duplicates = Duplicates(file)
         self.holes: list[int] = []  # positions before the last record that have none
 
     def resume(self, stop: int | None = None) -> None:
@@ -72,11 +74,31 @@ class Builder:
                 continue
             extra = self._work.source.extra(record.position - self._work.first)
             fields = {**extra, **record.fields} if extra else record.fields
+            if self.dropped(record.position, fields):
+                continue
             self._writer.write(record.position, fields, record.info, self._splits[record.split])
             self._seen(record.position)
 
+    def extend(self, base: Reader) -> None:
+        """Begin with what the container holds already."""
+        self._writer.extend(base, lambda _: self.duplicates.note(self._writer))
+
+    def dropped(self, position: int, fields: Mapping[str, bytes]) -> bool:
+        """Whether the record that would be the next is one too many."""
+        if not self._work.options.drop_duplicates:
+            return False
+        found = self.duplicates.find(self._writer, position, fields)
+        if found is not None:
+            self.duplicates.found[position] = found
+        return found is not None
+
     def _seen(self, position: int) -> None:
         """The record of a position stands in the container."""
+        found = None if self._work.options.drop_duplicates else self.duplicates.written(self._writer, position)
+        if found is None:
+            self.duplicates.note(self._writer)
+        else:
+            self.duplicates.found[position] = found
         self.holes += range(self._last + 1, position)
         self._last = position
         self.packed += 1

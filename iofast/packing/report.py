@@ -28,7 +28,9 @@ class Estimate:
 class Report:
     """What `pack` did with the images of `source`.
 
-    `packed` + `failed` = `images`, unless `estimate` is set: then nothing was written and `failed` counts the sample's.
+    `packed` + `failed` + `dropped` = `images`, unless `estimate` is set: then nothing was written and `failed` counts
+    the sample's. `duplicates` images equal an earlier one, `other_label` of them under another label; `dropped` of them
+    were left out. They are listed in `duplicates_file`.
     `bytes_in` is the size of the source's image files, `bytes_out` of the container, in which `held` records stood
     before. `resumed` images were already
     done by an earlier run that was cut short. `errors` counts failed images by cause; each is in `errors_file`.
@@ -50,12 +52,16 @@ class Report:
     errors_file: str | None = None
     warnings: tuple[str, ...] = ()
     held: int = 0
+    duplicates: int = 0
+    other_label: int = 0
+    dropped: int = 0
+    duplicates_file: str | None = None
     estimate: Estimate | None = None
 
     @property
     def images_per_second(self) -> float:
         """Images this run itself dealt with, per second of it."""
-        done = self.packed + self.failed - self.resumed
+        done = self.packed + self.failed + self.dropped - self.resumed
         return done / self.seconds if self.seconds > 0 else 0.0
 
     @property

@@ -12,6 +12,8 @@ from iofast.packing.options import parse_size
 from iofast.packing.pool import Pool
 from iofast.packing.work import Work
 
+DUPLICATES = ".duplicates.jsonl"
+
 
 def begin(work: Work, place: Target, pool: Pool, failures: Failures, base: Reader | None) -> tuple[Writer, Builder]:
     """A writer and its builder, with everything in them that was written already; `work` knows what else is finished.
@@ -23,7 +25,7 @@ def begin(work: Work, place: Target, pool: Pool, failures: Failures, base: Reade
     try:
         holes = builder.holes
         work.again = len(holes)
-        mended = _try_again(work, place, pool, failures, holes)
+        mended = _try_again(work, place, pool, failures, builder)
         if mended:
             writer.abort()
             writer, builder = _begin(work, place, pool, base, min(mended))
@@ -40,9 +42,9 @@ def _begin(work: Work, place: Target, pool: Pool, base: Reader | None, stop: int
     key_width = {} if base is None else {"key_width": base.manifest.key_width}
     writer = writer_of(place, work.description(), parse_size(work.options.shard_size), **key_width)
     try:
+        builder = Builder(writer, work, pool.journals, place.path.with_name(place.path.name + DUPLICATES))
         if base is not None:
-            writer.extend(base)
-        builder = Builder(writer, work, pool.journals)
+            builder.extend(base)
         builder.resume(stop)
     except BaseException:
         writer.abort()
@@ -50,8 +52,9 @@ def _begin(work: Work, place: Target, pool: Pool, base: Reader | None, stop: int
     return writer, builder
 
 
-def _try_again(work: Work, place: Target, pool: Pool, failures: Failures, holes: list[int]) -> list[int]:
-    """Positions of images that failed in an earlier run, and no longer do."""
+def _try_again(work: Work, place: Target, pool: Pool, failures: Failures, builder: Builder) -> list[int]:
+    """Positions of images that an earlier run left out and that belong in: they fail no longer, nor are duplicates."""
+    holes = builder.holes
     size = max(1, min(work.plan.chunk, -(-len(holes) // (2 * work.workers))))
     numbers = range(0, len(holes), size)
     # chunks of numbers that no plan has, so that nobody takes them for others
@@ -60,5 +63,6 @@ def _try_again(work: Work, place: Target, pool: Pool, failures: Failures, holes:
     for done in pool.results(work.setup(), place.partial, jobs) if holes else ():
         for failure in work.failures(done):
             failures.add(failure)
-        mended += [record.position for record in read_block(done.journal, done.offset).records]
+        records = read_block(done.journal, done.offset).records
+        mended += [record.position for record in records if not builder.dropped(record.position, record.fields)]
     return mended

@@ -20,13 +20,14 @@ from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.build import Builder
 from iofast.packing.dry_run import forecast
+from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures
 from iofast.packing.options import PackKeywords, PackOptions
 from iofast.packing.plan import load_plan, make_plan, settings
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.report import Report
-from iofast.packing.resume import begin
+from iofast.packing.resume import DUPLICATES, begin
 from iofast.packing.splits import divide
 from iofast.packing.work import Work
 from iofast.source import Source
@@ -162,12 +163,14 @@ def _report_of(work: Work, place: Target, failures: Failures) -> Report:
     else:
         place.discard()
     failures.load()
+    duplicates = Duplicates(place.path.with_name(place.path.name + DUPLICATES))
+    duplicates.load()
     work.finished = dict.fromkeys(range(work.plan.chunks))
     with open_reader(place.path) as reader:
         packed, size = len(reader), sum(shard.size for shard in reader.manifest.shards)
     if work.addition is not None:
         packed -= work.addition.base.count
-    return work.report(place.path, failures, packed, size + _sidecars(place.path))
+    return work.report(place.path, failures, packed, size + _sidecars(place.path), duplicates)
 
 
 def _sidecars(path: Path) -> int:
@@ -190,12 +193,13 @@ def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Prog
     finally:
         progress.end()
     failures.save()
+    builder.duplicates.save(work.path)
     if work.addition is not None:
         replace(work.addition, made=manifest.fingerprint, plan=work.plan.digest()).save(place)
     files = writer.files
     place.publish(files, removed=writer.obsolete)
     size = sum(shard.size for shard in manifest.shards) + _sidecars(place.path)
-    return work.report(place.path, failures, builder.packed, size)
+    return work.report(place.path, failures, builder.packed, size, builder.duplicates)
 
 
 def _fill(work: Work, place: Target, pool: Pool, told: tuple[Failures, Progress], builder: Builder) -> None:

@@ -13,6 +13,7 @@ from iofast.containers import journal
 from iofast.containers.base import Description
 from iofast.packing.addition import Addition
 from iofast.packing.child import Job
+from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failure, Failures
 from iofast.packing.options import PackOptions
 from iofast.packing.plan import Plan, recipe
@@ -98,14 +99,21 @@ class Work:
         paths = ((position, self.source.path(position - self.first), reason) for position, reason in done.failed)
         return (Failure(position, printable(path), reason) for position, path, reason in paths)
 
+    def path(self, position: int) -> str | None:
+        """The path of an image, None for one that the container held before."""
+        return printable(self.source.path(position - self.first)) if position >= self.first else None
+
     def description(self) -> Description:
         """What the container's writer cannot know by itself."""
         source, options = self.source, self.options
         made = recipe(options) if self.addition is None else self.addition.recipe(options)
         return Description(source.classes, source.class_order, made, options.shuffle)
 
-    def report(self, target: Path, failures: Failures, packed: int, size: int) -> Report:
+    def report(
+        self, target: Path, failures: Failures, packed: int, size: int, duplicates: Duplicates | None = None
+    ) -> Report:
         """What became of it all."""
+        found = Duplicates(target) if duplicates is None else duplicates
         return Report(
             source=self.name,
             target=os.fspath(target),
@@ -122,6 +130,10 @@ class Work:
             errors=failures.causes(),
             errors_file=os.fspath(failures.file) if failures else None,
             warnings=self.source.warnings,
+            duplicates=len(found.found),
+            other_label=found.other_label,
+            dropped=len(found.found) if self.options.drop_duplicates else 0,
+            duplicates_file=os.fspath(found.file) if found.found else None,
             held=0 if self.addition is None else self.addition.base.count,
         )
 
