@@ -94,8 +94,8 @@ class LmdbWriter(Writer):
             transaction = self._transaction or stack.enter_context(self._require_open().begin())
             cursor = stack.enter_context(transaction.cursor())
             found = cursor.set_range(f"{key}.".encode())
-            while found and cursor.key().startswith(f"{key}.".encode()):
-                fields[cursor.key().decode().partition(".")[2]] = bytes(cursor.value())
+            while found and (name := bytes(cursor.key()).decode()).startswith(f"{key}."):
+                fields[name.removeprefix(f"{key}.")] = bytes(cursor.value())
                 found = cursor.next()
         return Record(key, fields)
 

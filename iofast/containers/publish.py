@@ -53,7 +53,7 @@ class Target:
         try:
             if not self.interrupted:
                 self.check_free()  # again: another run may have published between the check and the lock
-            if self.append:
+            if self.append and set(os.listdir(self.partial)) <= {LOCK}:  # else it is there, or another run's work is
                 (self.partial / APPENDING).touch()
         except OSError as error:
             self.discard()
@@ -128,10 +128,10 @@ class Target:
         self.discard()
 
     def clear(self) -> None:
-        """Remove everything that an earlier run left in `<path>.partial/`; the lock stays."""
-        entries = [entry for entry in os.scandir(self.partial) if entry.name != LOCK]
-        # the marker first: without it the rest is rubbish; last what says that the container beside it is whole
-        for entry in sorted(entries, key=lambda entry: (entry.name != MARKER, entry.name == APPENDING)):
+        """Remove everything that an earlier run left in `<path>.partial/`; the lock stays, and what says `append`."""
+        kept = {LOCK, APPENDING} if self.append else {LOCK}
+        entries = [entry for entry in os.scandir(self.partial) if entry.name not in kept]
+        for entry in sorted(entries, key=lambda entry: entry.name != MARKER):  # without its marker the rest is rubbish
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
@@ -141,6 +141,7 @@ class Target:
         """Remove `<path>.partial/` and everything in it, the lock last; give the lock back."""
         with contextlib.suppress(FileNotFoundError):
             self.clear()
+            (self.partial / APPENDING).unlink(missing_ok=True)
             os.unlink(self.partial / LOCK)
         with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
             self.partial.rmdir()

@@ -70,7 +70,7 @@ class Room(NamedTuple):
         """Bytes of the new records in the container, of about `payload` bytes each, all fields together."""
         rounding = _PAGE / 2 if payload > _PAGE / 2 else 0  # large values begin a page, small ones share one
         each = {".lmdb": rounding, ".tar": _TAR_FIELDS * (512 + 256)}.get(self.suffix, _EXAMPLE)
-        return int(images * (payload + each + _ROW)) + 16 * _PAGE
+        return int(images * (payload + each + _ROW)) + (16 if self.suffix == ".lmdb" else 2) * _PAGE
 
     def peak(self, images: int, payload: float) -> int:
         """Bytes on disk at the worst moment: LMDB has journal and container complete, shards have few journals."""
