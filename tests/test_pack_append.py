@@ -134,42 +134,25 @@ class TestAppend:
             pack(sources[1], tmp_path / name, append=True, overwrite=True)
         assert os.listdir(tmp_path) == []
 
+    @pytest.mark.slow
     def test_a_kill_at_any_step_leaves_the_old_or_the_new(
-        self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
+        self, sources: tuple[Path, Path], target: Path, whole: dict[str, str]
     ) -> None:
         """The run ends at each call that changes names; a reader finds 60 or 105 records, the same command ends it."""
-        steps, kept = 0, target.parent.with_name("kept")
+        kept = target.parent.with_name("kept")
         shutil.copytree(target.parent, kept)
-        seen = set()
-        while True:
-            counted = _Stop(steps)
-            with monkeypatch.context() as patch:
-                for call in ("rename", "unlink", "link", "replace", "rmdir"):
-                    patch.setattr(os, call, counted.before(getattr(os, call)))
-                try:
-                    pack(sources[1], target, append=True, workers=1, **OPTIONS)
-                    ended = True
-                except Killed:
-                    ended = False
-            with open_reader(target) as reader:
-                seen.add(len(list(reader)))
-            if ended:
-                break
-            partial = Path(f"{target}.partial")
-            if (partial / "appending").exists():
-                pack(sources[1], target, append=True, **OPTIONS)
-                assert not partial.exists()
-            elif partial.exists():  # killed at the last step, or at the first
-                assert set(os.listdir(partial)) <= {"lock"}
-                if len(open_reader(target)) == 60:
-                    pack(sources[1], target, append=True, **OPTIONS)
-            assert contents(target.parent) == whole
-            shutil.rmtree(target.parent)
-            shutil.copytree(kept, target.parent)
-            steps += 1
-        assert seen == {60, 105}
-        assert steps > 8
-        assert contents(target.parent) == whole
+        seen = [kill_at(steps, sources[1], target, kept, whole) for steps in range(1, 9)]
+        while seen[-1] is not None:
+            seen.append(kill_at(len(seen) + 1, sources[1], target, kept, whole))
+        assert set(seen) == {60, 105, None}
+
+    @pytest.mark.parametrize("steps", [1, 5, 9])
+    def test_a_kill_at_some_steps(
+        self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], steps: int
+    ) -> None:
+        kept = target.parent.with_name("kept")
+        shutil.copytree(target.parent, kept)
+        kill_at(steps, sources[1], target, kept, whole)
 
     def test_interrupted_and_gone_on_with_by_another_command(
         self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -188,6 +171,31 @@ class TestAppend:
         report = pack(sources[1], target, append=True, **OPTIONS)
         assert (report.packed, report.resumed) == (45, 45)
         assert contents(target.parent) == whole
+
+
+def kill_at(steps: int, source: Path, target: Path, kept: Path, whole: dict[str, str]) -> int | None:
+    """End an append at a step; how many records a reader finds then, None where it had fewer steps."""
+    shutil.rmtree(target.parent)
+    shutil.copytree(kept, target.parent)
+    counted, killed = _Stop(steps), False
+    with pytest.MonkeyPatch.context() as patch:
+        for call in ("rename", "unlink", "link", "replace", "rmdir"):
+            patch.setattr(os, call, counted.before(getattr(os, call)))
+        try:
+            pack(source, target, append=True, workers=1, **OPTIONS)
+        except Killed:
+            killed = True
+    with open_reader(target) as reader:
+        found = len(list(reader))
+    partial = Path(f"{target}.partial")
+    left = set(os.listdir(partial)) if partial.exists() else set()
+    if "appending" in left or found == 60:
+        pack(source, target, append=True, **OPTIONS)
+        assert not partial.exists()
+    else:  # killed at the last steps
+        assert left <= {"lock"}
+    assert contents(target.parent) == whole
+    return found if killed else None
 
 
 class Killed(BaseException):
