@@ -141,7 +141,8 @@ class Target:
         """Remove `<path>.partial/` and everything in it, the lock last; give the lock back."""
         with contextlib.suppress(FileNotFoundError):
             self.clear()
-            (self.partial / APPENDING).unlink(missing_ok=True)
+            if self.append:
+                (self.partial / APPENDING).unlink(missing_ok=True)
             os.unlink(self.partial / LOCK)
         with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
             self.partial.rmdir()
