@@ -61,7 +61,9 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
     addition = find_addition(place) if options.append else None
     if addition is not None:
         addition.check(options, place.path.name)
-    found = _scan(source, options, progress)
+    found = _scan(source, options)
+    for warning in found.warnings:
+        progress.warn(warning)  # from here: it is the caller of `pack` that the warning names
     if addition is not None:
         found = addition.joined(found, place.path.name)
     common = settings(options, place.path.suffix, None if addition is None else addition.base.fingerprint)
@@ -78,14 +80,12 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
     return run(source, target, options, progress, pool)
 
 
-def _scan(source: FilePath, options: PackOptions, progress: Progress) -> Source:
+def _scan(source: FilePath, options: PackOptions) -> Source:
     """The images in packing order."""
     found = scan(source, options.source_options())
     shares = options.shares()
     if shares is not None:
         found = divide(found, shares, options.split_seed)
-    for warning in found.warnings:
-        progress.warn(warning)
     return found if options.shuffle is None else found.shuffled(options.shuffle)
 
 
