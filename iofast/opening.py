@@ -157,15 +157,15 @@ def open_writer(
     return RecordWriter(target, Description(classes=names, recipe=recipe), split, shard_size)
 
 
-def target_of(path: str | os.PathLike[str], *, overwrite: bool = False) -> Target:
-    """The place of a new container, by its suffix. Raises `OptionError` for one that this version does not write."""
+def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> Target:
+    """The place of a container that is made or added to, by its suffix. Raises `OptionError` for an unknown one."""
     place = Path(os.fspath(path))
     if place.suffix not in WRITTEN:
         known = ", ".join(WRITTEN)
         raise OptionError(f"the suffix chooses the container, and this version writes {known}, found {place.name!r}")
     if place.suffix == ".lmdb":
-        return Target(path, overwrite=overwrite)
-    return ShardTarget(path, place.suffix, overwrite=overwrite)
+        return Target(path, overwrite=overwrite, append=append)
+    return ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
 
 
 def writer_of(

@@ -22,7 +22,7 @@ from iofast.errors import OptionError, TargetError
 from iofast.kernel.contract import restart_interval
 from iofast.packing import PackOptions, pack
 from iofast.packing.options import PackKeywords
-from iofast.packing.plan import make_plan
+from iofast.packing.plan import make_plan, settings
 from iofast.source import SourceOptions
 from iofast.source.scan import scan
 
@@ -130,7 +130,7 @@ def test_the_same_bytes_for_any_number_of_workers(images: Path, tmp_path: Path, 
 def test_other_intervals_do_not_go_on_with_the_work(images: Path, tmp_path: Path) -> None:
     source, folder = scan(images, SourceOptions()), tmp_path / "out.lmdb.partial"
     folder.mkdir()
-    make_plan(source, PackOptions(resize=64), 1000).save(folder / "plan.json")
+    make_plan(source, settings(PackOptions(resize=64), ".lmdb", None), 1000).save(folder / "plan.json")
     with pytest.raises(TargetError, match="holds the work of a run with restart auto, not 0: give that command again"):
         pack(images, tmp_path / "out.lmdb", resize=64, restart="none")
 

@@ -181,6 +181,9 @@ def test_shards_that_are_missing_cut_or_replaced(tmp_path: Path) -> None:
 def test_an_unfinished_set(container: Path, tmp_path: Path) -> None:
     build(tmp_path / "x.tar", [sample(0)])
     (tmp_path / "x.tar.partial").mkdir()
+    (tmp_path / "x.tar.partial" / "lock").touch()
+    assert len(open_reader(tmp_path / "x.tar")) == 1  # nothing was begun, or everything is over
+    (tmp_path / "x.tar.partial" / "plan.json").touch()
     for path in ("x.tar", "x-*.tar", "x-000000.tar"):
         with pytest.raises(UnfinishedError, match=r"x\.tar was not finished"):
             open_reader(tmp_path / path)

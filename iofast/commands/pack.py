@@ -25,6 +25,16 @@ examples:
       640 x 640, with the masks and boxes that lie beside the images
   iofast pack ./images out.lmdb --resize 256 --min-size 64 --max-aspect 4
       without small and extremely long images
+  iofast pack ./images shards/train.tar --resize 256 --shard-size 500MB
+      WebDataset's tar shards: train-000000.tar, train-000001.tar, ...
+  iofast pack ./images shards/train.tfrecord --resize 256
+      TFRecord: train-00000-of-00016.tfrecord, ...
+  iofast pack ./images out.lmdb --resize 256 --split val=0.1,test=0.05 --split-seed 1
+      a tenth of the images for validation, a twentieth for testing, the rest for training
+  iofast pack ./more out.lmdb --resize 256 --append
+      add to what is there; new classes come last
+  iofast pack ./images out.lmdb --resize 256 --drop-duplicates
+      of images that are equal, keep the first
   iofast pack ./images out.lmdb --resize 256 --dry-run
       transcode a sample, write nothing, estimate size and time
 
@@ -37,14 +47,14 @@ def add_parser(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "pack",
-        help="pack a folder of images into one file",
-        description="Pack a folder of images, or the images that a manifest names, into one file.",
+        help="pack a folder of images into one file, or shards",
+        description="Pack a folder of images, or the images that a manifest names, into LMDB, tar or TFRecord.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,  # an option that is not given takes PackOptions' default
     )
     parser.add_argument("source", metavar="SRC", help="folder of images, or manifest (.csv, .jsonl, .parquet)")
-    parser.add_argument("target", metavar="DST", help="the file to make, such as out.lmdb")
+    parser.add_argument("target", metavar="DST", help="what to make: out.lmdb, train.tar or train.tfrecord")
     _add_pixels(parser.add_argument_group("pixels"))
     _add_samples(parser.add_argument_group("samples"))
     _add_order(parser.add_argument_group("order"))
@@ -114,6 +124,12 @@ def _restart(text: str) -> int | str:
 
 def _add_order(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shuffle", type=int, metavar="SEED", help="permute each split; the same SEED, the same order")
+    group.add_argument(
+        "--split",
+        metavar="NAME=SHARE",
+        help="draw splits, as in val=0.1,test=0.05; by the images' paths; the rest is train",
+    )
+    group.add_argument("--split-seed", type=int, metavar="N", help="another seed, other splits (default 0)")
     group.add_argument("--class-order", metavar="ORDER", help="lexicographic (the default), natural or file")
     for name in ("path", "label", "split"):
         group.add_argument(f"--{name}-column", metavar="NAME", help=f"the manifest's column of {name}s")
@@ -124,6 +140,9 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-errors", metavar="N", help="stop when more images than this fail: a number or a share (default 1%%)"
     )
+    group.add_argument("--shard-size", metavar="SIZE", help="of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)")
+    group.add_argument("--drop-duplicates", action="store_true", help="of images that are equal, keep the first")
+    group.add_argument("--append", action="store_true", help="add to DST, which must exist; with the same options")
     group.add_argument("--overwrite", action="store_true", help="replace DST where it exists")
     group.add_argument("--dry-run", action="store_true", help="write nothing; estimate size and time from a sample")
     group.add_argument("--json", action="store_true", default=False, help="print the report as JSON")
@@ -164,6 +183,8 @@ def summary(report: Report) -> list[str]:
     if report.estimate is not None:
         return _forecast(report)
     lines = [f"packed {count(report.packed, 'image')} into {report.target}"]
+    if report.held:
+        lines[0] = f"added {count(report.packed, 'image')} to {report.target}, which held {report.held:,}"
     if report.resumed:
         lines.append(f"  resumed    {count(report.resumed, 'image')} were done already")
     lines += _contents(report)
@@ -175,6 +196,13 @@ def summary(report: Report) -> list[str]:
     )
     if report.left_out:
         lines.append(f"  left out   {count(report.left_out, 'image')} by size or aspect")
+    if report.duplicates:
+        label = f", {report.other_label:,} of them under another label" if report.other_label else ""
+        done = "left out" if report.dropped else "kept"
+        lines.append(
+            f"  duplicates {count(report.duplicates, 'image')} {done}, equal to earlier ones{label}: "
+            f"{report.duplicates_file}"
+        )
     if report.failed:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
         lines += [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]

@@ -6,7 +6,7 @@ The contract is written for all containers at once (docs/format.md); a container
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -199,13 +199,60 @@ class Description:
     seed: int | None = None  # of the packing permutation
 
 
+class Kept(NamedTuple):
+    """What an earlier run had written: how many records, and the position of the last one (-1 where there is none)."""
+
+    records: int
+    position: int
+
+
 class Writer(ABC):
-    """Writes records, in packing order, into a container that nobody sees before `finish`."""
+    """Writes records, in packing order, into a container that nobody sees before `finish`.
+
+    `resumes` says whether another writer can go on with what this one has written; where it cannot, whoever may be
+    interrupted must keep the records elsewhere.
+    """
+
+    resumes = False
+
+    def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:  # noqa: ARG002
+        """Go on with what an earlier run of the same records left, up to before position `stop`; first of all calls.
+
+        `seen` is told the position of each record that is kept. The caller goes on behind `Kept.position`.
+        """
+        return Kept(0, -1)
+
+    @abstractmethod
+    def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
+        """Begin with the records of a container of the same kind, as they are; before `resume` and `write`.
+
+        What is written behind them begins new ranges of the splits. `seen` is told the position of each. `base` must
+        stay open until `finish`.
+        """
+
+    @property
+    @abstractmethod
+    def last(self) -> list[tuple[str, int, int]]:
+        """Name, length and CRC32C of each field of the record that came last, by `extend`, `resume` or `write`."""
+
+    @property
+    @abstractmethod
+    def mark(self) -> int:
+        """A number under which `recall` knows the record that came last."""
+
+    @abstractmethod
+    def recall(self, mark: int) -> Record:
+        """A record that was written, read back from where it stands."""
 
     @property
     @abstractmethod
     def files(self) -> dict[str, str]:
         """Staged names and what they will be called, in the order of publishing: what `Target.publish` takes."""
+
+    @property
+    def obsolete(self) -> list[str]:
+        """Files of the container that was added to which go once the new ones stand."""
+        return []
 
     @abstractmethod
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:

@@ -6,14 +6,16 @@ stored as zeros of their exact sizes, the tree is read back, and both are writte
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import lmdb
+import numpy as np
 
-from iofast.containers.base import Description, Writer
+from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import (
     ABSENT,
@@ -29,7 +31,7 @@ from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.spool import Spool, Stored
 from iofast.errors import ContainerError, TargetError
-from iofast.record import KEY_WIDTH, ImageInfo
+from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
 RESERVED = b"__iofast__."  # what keys begin with that are no records
 MANIFEST_KEY = RESERVED + b"manifest"
@@ -37,6 +39,7 @@ TRANSACTION_BYTES = 16 << 20  # of dirty pages, which LMDB keeps in memory until
 MAP_STEP = 64 << 20
 MAP_SLACK = 4 << 20
 
+_COPIED = 1024  # rows of an index read at a time
 _UNKNOWN_SIZE = (1 << 63) - 1  # stands for the file's size while the manifest's place is reserved: the longest there is
 _Place = tuple[bytes, int, int]
 
@@ -73,6 +76,43 @@ class LmdbWriter(Writer):
         """The one file; see `Writer.files`."""
         name = os.path.basename(self.path)
         return {name: name}
+
+    @property
+    def last(self) -> list[tuple[str, int, int]]:
+        """The fields of the record that came last; see `Writer.last`."""
+        return self._spool.last
+
+    @property
+    def mark(self) -> int:
+        """The position of the record that came last."""
+        return self._spool.position
+
+    def recall(self, mark: int) -> Record:
+        """The record of a position; see `Writer.recall`."""
+        key = format_key(mark, self._spool.key_width)
+        fields: dict[str, bytes] = {}
+        with contextlib.ExitStack() as stack:
+            transaction = self._transaction or stack.enter_context(self._require_open().begin())
+            cursor = stack.enter_context(transaction.cursor())
+            found = cursor.set_range(f"{key}.".encode())
+            while found and (name := bytes(cursor.key()).decode()).startswith(f"{key}."):
+                fields[name.removeprefix(f"{key}.")] = bytes(cursor.value())
+                found = cursor.next()
+        return Record(key, fields)
+
+    def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
+        """Copy all records of `base`, payloads checked; see `Writer.extend`."""
+        for split, start, stop in base.manifest.ranges():
+            self._spool.section()
+            for first in range(start, stop, _COPIED):
+                located = base.columns(np.arange(first, min(first + _COPIED, stop), dtype=np.int64))
+                columns = (located.position, located.label, located.width, located.height, located.orientation)
+                rows = zip(*(column.tolist() for column in columns), strict=True)
+                for index, (position, *info) in enumerate(rows, first):
+                    self.write(position, base.record(index).fields, ImageInfo(*info), split)
+                    if seen is not None:
+                        seen(position)
+        self._spool.section()
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""

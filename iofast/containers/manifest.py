@@ -82,6 +82,11 @@ class Manifest:
         except ContainerError as error:
             raise ContainerError(f"{where}: {error}") from None
 
+    def ranges(self) -> list[tuple[str, int, int]]:
+        """Split, start and stop of each range that has records, in the order of the records."""
+        each = [(name, start, stop) for name, own in self.splits.items() for start, stop in own if stop > start]
+        return sorted(each, key=lambda item: item[1])
+
     def with_shards(self, shards: tuple[Shard, ...]) -> Manifest:
         """The same manifest, naming other files."""
         return replace(self, shards=shards)

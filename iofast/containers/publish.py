@@ -17,19 +17,23 @@ from iofast.errors import ContainerError, TargetError
 
 LOCK = "lock"
 MARKER = "publishing"
+APPENDING = "appending"  # the container that stands is whole as long as this is here: it is added to, not replaced
+
+_RESERVED = (".", "..", LOCK, MARKER, APPENDING)
 
 
 class Target:
     """The place of a container that is being made: `<path>.partial/`, locked while this is acquired.
 
     In a `with` block the lock is held; leaving it keeps what was staged, for a later run to go on from, unless
-    `publish` or `discard` was called. Every failure is a `TargetError` of one line.
+    `publish` or `discard` was called. Every failure is a `TargetError` of one line. With `append` the target must
+    exist.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> None:
         self.path = Path(os.path.abspath(os.fspath(path)))
         self.partial = self.path.with_name(self.path.name + ".partial")
-        self.overwrite = overwrite
+        self.overwrite, self.append = overwrite, append
         self._lock: int | None = None
 
     def acquire(self) -> None:
@@ -49,16 +53,31 @@ class Target:
         try:
             if not self.interrupted:
                 self.check_free()  # again: another run may have published between the check and the lock
-        except TargetError:
+            if self.append and set(os.listdir(self.partial)) <= {LOCK}:  # else it is there, or another run's work is
+                (self.partial / APPENDING).touch()
+        except OSError as error:
             self.discard()
-            raise
+            if isinstance(error, TargetError):
+                raise
+            raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
 
     def check_free(self) -> None:
         """Raise `TargetError` if something stands in the target's place that may not be replaced."""
         if self.path.is_dir():
             raise TargetError(f"{self.path} is a folder, expected the name of a file to be made")
+        if self.append:
+            if not self.exists:
+                raise TargetError(
+                    f"{self.path} does not exist, so nothing can be added to it: pack it without --append"
+                )
+            return
         if os.path.lexists(self.path) and not self.overwrite:
             raise TargetError(f"{self.path} exists already: choose another name, or overwrite it with --overwrite")
+
+    @property
+    def exists(self) -> bool:
+        """Whether a finished container stands there."""
+        return self.path.is_file()
 
     @property
     def interrupted(self) -> bool:
@@ -69,15 +88,21 @@ class Target:
         """Where to make the file that will be called `name` (default: the target itself)."""
         return self.partial / _plain(self.path.name if name is None else name)
 
-    def publish(self, names: Mapping[str, str] | Sequence[str] | None = None, replaced: Sequence[str] = ()) -> None:
+    def publish(
+        self,
+        names: Mapping[str, str] | Sequence[str] | None = None,
+        replaced: Sequence[str] = (),
+        removed: Sequence[str] = (),
+    ) -> None:
         """Give the staged files their names beside the target, in this order, and remove the folder.
 
         Default: the target alone. A mapping gives staged names other names. `replaced` names files beside the target
-        that go first: an old manifest, then the shards it names. What makes the set visible (the manifest) stands last.
+        that go first: an old manifest, then the shards it names; `removed` those that go last. What makes the set
+        visible (the manifest) stands last.
         """
         staged = list(names or [self.path.name])
         final = list(names.values()) if isinstance(names, Mapping) else staged
-        marker = {"names": final, "staged": staged, "replaced": list(replaced)}
+        marker = {"names": final, "staged": staged, "replaced": list(replaced), "removed": list(removed)}
         for name in itertools.chain.from_iterable(marker.values()):
             _plain(name)
         try:
@@ -93,8 +118,8 @@ class Target:
         """Finish a publication that was interrupted at any point."""
         try:
             marker = json.loads((self.partial / MARKER).read_bytes())
-            marker = {"staged": marker["names"], **marker}  # the first version knew no other names
-            plain = {key: [_plain(name) for name in marker[key]] for key in ("names", "staged", "replaced")}
+            marker = {"staged": marker["names"], "removed": [], **marker}  # which the first versions did not know
+            plain = {key: [_plain(name) for name in marker[key]] for key in ("names", "staged", "replaced", "removed")}
             self._rename(plain)
         except OSError as error:
             raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
@@ -103,8 +128,9 @@ class Target:
         self.discard()
 
     def clear(self) -> None:
-        """Remove everything that an earlier run left in `<path>.partial/`; the lock stays."""
-        entries = [entry for entry in os.scandir(self.partial) if entry.name != LOCK]
+        """Remove everything that an earlier run left in `<path>.partial/`; the lock stays, and what says `append`."""
+        kept = {LOCK, APPENDING} if self.append else {LOCK}
+        entries = [entry for entry in os.scandir(self.partial) if entry.name not in kept]
         for entry in sorted(entries, key=lambda entry: entry.name != MARKER):  # without its marker the rest is rubbish
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
@@ -115,6 +141,8 @@ class Target:
         """Remove `<path>.partial/` and everything in it, the lock last; give the lock back."""
         with contextlib.suppress(FileNotFoundError):
             self.clear()
+            if self.append:
+                (self.partial / APPENDING).unlink(missing_ok=True)
             os.unlink(self.partial / LOCK)
         with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
             self.partial.rmdir()
@@ -193,6 +221,9 @@ class Target:
             except FileNotFoundError:  # renamed before the interruption
                 os.stat(self.path.parent / name)
         sync(self.path.parent)
+        for name in marker["removed"]:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path.parent / name)
 
 
 def require_free(path: str | os.PathLike[str], needed: int) -> None:
@@ -208,7 +239,7 @@ def require_free(path: str | os.PathLike[str], needed: int) -> None:
 
 
 def _plain(name: str) -> str:
-    if not isinstance(name, str) or not name or "/" in name or "\0" in name or name in (".", "..", LOCK, MARKER):
+    if not isinstance(name, str) or not name or "/" in name or "\0" in name or name in _RESERVED:
         raise TargetError(f"{name!r} cannot be the name of a staged file")
     return name
 

@@ -46,9 +46,9 @@ def encode(placed: Placed) -> bytes:
     return _HEAD.pack(google_crc32c.value(body), len(body)) + body
 
 
-def entries(fd: int) -> Iterator[tuple[int, Placed]]:
-    """The whole entries from the start of the file, each with the offset behind it; a torn end is left out."""
-    data, base, at, more = b"", 0, 0, True
+def entries(fd: int, start: int = 0) -> Iterator[tuple[int, Placed]]:
+    """The whole entries from offset `start` of the file, each with the offset behind it; a torn end is left out."""
+    data, base, at, more = b"", start, 0, True
     while True:
         if more and len(data) - at < _HEAD.size + _MAX_ENTRY:
             data, base, at = data[at:], base + at, 0

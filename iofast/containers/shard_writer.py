@@ -12,22 +12,23 @@ import itertools
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from iofast.containers import shard_journal
-from iofast.containers.base import Description, Writer
+from iofast.containers.base import Description, Kept, Reader, Writer
 from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, raw_fields, row_struct
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.publish import sync
 from iofast.containers.shard_files import OpenShard, StagedShards, write
 from iofast.containers.shard_journal import Placed
+from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, stem_of, write_index
 from iofast.containers.spool import Spool, Stored
 from iofast.errors import ContainerError, OptionError, TargetError
 from iofast.kernel import crc32c
-from iofast.record import KEY_WIDTH, ImageInfo, format_key
+from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
 SHARD_SIZE = 1_000_000_000  # bytes
 JOURNAL = "records"
@@ -42,13 +43,6 @@ class Encoded(NamedTuple):
     whole: tuple[int, int, int] | None = None  # offset, length and CRC32C that go into one more location group
 
 
-class Kept(NamedTuple):
-    """What an earlier run had written: how many records, and the position of the last one (-1 where there is none)."""
-
-    records: int
-    position: int
-
-
 class ShardWriter(Writer):
     """Writes the set `name` (`train.tar`) into `folder`, its `.partial`, in shards of up to `shard_size` bytes.
 
@@ -58,6 +52,7 @@ class ShardWriter(Writer):
     """
 
     suffix: str
+    resumes = True
 
     def __init__(
         self, folder: str | os.PathLike[str], name: str, *, shard_size: int = SHARD_SIZE, key_width: int = KEY_WIDTH
@@ -67,26 +62,73 @@ class ShardWriter(Writer):
         self.folder, self.name, self.shard_size = Path(folder), name, shard_size
         self._shard: OpenShard | None = None
         self._done: list[tuple[str, int, int]] = []  # split, count, size of the shards that are full
+        self._grown: ShardReader | None = None
         self._begun = self._closed = False
         self._last = -1
+        self._mark = self._end_of_journal = 0
         with self._errors():
             self._spool = Spool(folder, key_width)
             self._journal = os.open(self.folder / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
-    def resume(self) -> Kept:
-        """Go on with what an earlier run of the same records left in the folder; to be called before anything else.
+    @property
+    def last(self) -> list[tuple[str, int, int]]:
+        """The fields of the record that came last; see `Writer.last`."""
+        return self._spool.last
+
+    @property
+    def mark(self) -> int:
+        """Where the journal has the record that came last; records of a set that is added to count from -1 down."""
+        return self._mark
+
+    def recall(self, mark: int) -> Record:
+        """A record, from its shard; see `Writer.recall`."""
+        if mark < 0 and self._grown is not None:
+            return self._grown.record(~mark)
+        with self._errors(), contextlib.closing(StagedShards(self._staged)) as shards:
+            _, placed = next(shard_journal.entries(self._journal, mark))
+            own = [
+                (name, shards.read(placed.shard, offset, length)) for name, length, _, offset in placed.fields if name
+            ]
+        return Record(format_key(placed.position, self._spool.key_width), {name: data or b"" for name, data in own})
+
+    def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
+        """Take up the shards of `base`, which stay as they are where they are; see `Writer.extend`."""
+        if self._begun or self._grown is not None or not isinstance(base, ShardReader):
+            raise ContainerError(f"{self.name}: only a writer that has not begun can add to a set of shards")
+        self._grown, ranges = base, base.manifest.ranges()
+        starts = {start for _, start, _ in ranges}
+        with self._errors():
+            for index, (placed, strips) in enumerate(base.placed()):
+                if index in starts:
+                    self._spool.section()
+                fields = [(name, length, crc) for name, length, crc, _ in placed.fields if name]
+                self._spool.adopt(Stored(placed.position, placed.info, fields, strips), placed.split)
+                self._last, self._mark = placed.position, ~index
+                if seen is not None:
+                    seen(placed.position)
+        self._spool.section()
+        first = 0
+        for shard in base.manifest.shards:
+            split = next(name for name, _, stop in ranges if first < stop)
+            self._done.append((split, shard.count, shard.size))
+            first += shard.count
+
+    def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:
+        """Go on with what an earlier run of the same records left in the folder; see `Writer.resume`.
 
         Every record is read and compared with its checksums and with what would be written now. From the first one that
-        is not whole, everything is cut off. The caller goes on with the record behind `Kept.position`.
+        is not whole, everything is cut off.
         """
         if self._begun:
             raise ContainerError(f"{self.name}: the writer has begun, so it cannot resume")
         self._begun, end = True, 0
         with self._errors(), contextlib.closing(StagedShards(self._staged)) as shards:
             for after, placed in shard_journal.entries(self._journal):
-                if not self._replay(placed, shards):
+                if (stop is not None and placed.position >= stop) or not self._replay(placed, shards):
                     break
-                end = after
+                self._mark, end = end, after
+                if seen is not None:
+                    seen(placed.position)
             self._cut(end)
         return Kept(self._spool.count, self._last)
 
@@ -99,7 +141,9 @@ class ShardWriter(Writer):
             shard = self._enter(encoded.length, split)
             write(shard.fd, encoded.pieces, shard.size)
             placed = self._placed(position, info, encoded, shard)
-            write(self._journal, [shard_journal.encode(placed)], None)
+            entry = shard_journal.encode(placed)
+            write(self._journal, [entry], None)
+            self._mark, self._end_of_journal = self._end_of_journal, self._end_of_journal + len(entry)
             self._fill(shard, placed)
 
     def finish(self, description: Description) -> Manifest:
@@ -110,6 +154,7 @@ class ShardWriter(Writer):
             manifest = self._spool.manifest(description, self._shards())
             write_index(self.folder / (self.name + INDEX_SUFFIX), self._chunks(manifest))
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
+            self._link()
             for staged in self.files:
                 sync(self.folder / staged)
         self.abort()
@@ -129,9 +174,16 @@ class ShardWriter(Writer):
     @property
     def files(self) -> dict[str, str]:
         """Staged names and what they will be called, the manifest last: what `Target.publish` takes."""
-        staged = [self._staged(number).name for number in range(len(self._done))]
-        sidecars = [self.name + INDEX_SUFFIX, self.name + MANIFEST_SUFFIX]
-        return dict(zip([*staged, *sidecars], [*self._names(), *sidecars], strict=True))
+        old, new = self._old, self._names()
+        shards = {
+            self._staged(number).name: name for number, name in enumerate(new) if name not in old[number : number + 1]
+        }
+        return shards | {self.name + suffix: self.name + suffix for suffix in (INDEX_SUFFIX, MANIFEST_SUFFIX)}
+
+    @property
+    def obsolete(self) -> list[str]:
+        """Shards of the set that is added to which got another name."""
+        return sorted(set(self._old) - set(self._names()))
 
     @abstractmethod
     def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Encoded:
@@ -149,6 +201,25 @@ class ShardWriter(Writer):
         """The location groups of an index row; one more, called "", where records have `Encoded.whole`."""
         return fields
 
+    @property
+    def _old(self) -> list[str]:
+        """The names of the shards of the set that is added to."""
+        return [] if self._grown is None else [shard.name for shard in self._grown.manifest.shards]
+
+    def _link(self) -> None:
+        """Give shards whose names tell how many there are their new ones; the old ones stay until these stand."""
+        if self._grown is None:
+            return
+        old, new = self._old, self._names()
+        if moved := [name for was, name in zip(old, new, strict=False) if was != name and name in old]:
+            raise ContainerError(
+                f"{self._grown.path} has its shards in another order than iofast gives them: {moved[0]}"
+            )
+        for number, was in enumerate(old):
+            if was != new[number]:
+                self._staged(number).unlink(missing_ok=True)
+                os.link(os.path.join(os.path.dirname(self._grown.path), was), self._staged(number))
+
     def _begin(self) -> None:
         if self._closed:
             raise ContainerError(f"{self.name}: the writer is closed")
@@ -161,6 +232,7 @@ class ShardWriter(Writer):
         """Let the journal end there, and remove what stands in the shards behind its last entry."""
         os.ftruncate(self._journal, end)
         os.lseek(self._journal, end, os.SEEK_SET)
+        self._end_of_journal = end
         if self._shard is not None:
             os.ftruncate(self._shard.fd, self._shard.size)
         kept = {self._staged(number).name for number in range(len(self._done) + (self._shard is not None))}
@@ -177,11 +249,12 @@ class ShardWriter(Writer):
             return False
         fields = {}
         for name, length, crc, offset in placed.fields:
+            if not name:  # the whole record, whose bytes are compared below
+                continue
             payload = data[offset - placed.start : offset - placed.start + length] if offset >= placed.start else b""
             if len(payload) != length or crc32c(payload) != crc:
                 return False
             fields[name] = payload
-        fields.pop("", None)
         try:
             encoded = self._encode(format_key(placed.position, self._spool.key_width), fields, placed.info)
             place = self._next(encoded.length, placed.split)
@@ -259,7 +332,9 @@ class ShardWriter(Writer):
         groups = self._groups(manifest.fields)
         pack, raw = row_struct(groups).pack, raw_fields(groups)
         numbers = {name: number for number, name in enumerate(groups)}
-        rows = zip((placed for _, placed in shard_journal.entries(self._journal)), self._spool.rows(), strict=True)
+        old = iter(()) if self._grown is None else (placed for placed, _ in self._grown.placed())
+        new = (placed for _, placed in shard_journal.entries(self._journal))
+        rows = zip(itertools.chain(old, new), self._spool.rows(), strict=True)
         for chunk in range(chunk_count(manifest.count)):
             body = b"".join(
                 [

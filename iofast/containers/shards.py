@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import IndexView, chunk_count, chunk_size
 from iofast.containers.manifest import CHUNK_LIMIT, WHOLE, Manifest
-from iofast.containers.publish import Target
+from iofast.containers.publish import APPENDING, LOCK, MARKER, Target
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
 
 MANIFEST_SUFFIX = ".manifest"
@@ -93,14 +93,24 @@ def set_of(paths: Sequence[str]) -> Path | None:
 
 
 def check_finished(path: Path) -> None:
-    """Raise `UnfinishedError` where `<path>.partial/` stands beside the set `path`."""
-    if path.with_name(path.name + ".partial").is_dir():
-        raise UnfinishedError(f"{path} was not finished: run the same pack command again to go on with it")
+    """Raise `UnfinishedError` where `<path>.partial/` stands beside the set `path`, and it is not only added to."""
+    try:
+        there = set(os.listdir(path.with_name(path.name + ".partial")))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if (APPENDING in there or there <= {LOCK}) and path.with_name(path.name + MANIFEST_SUFFIX).exists():
+        return
+    raise UnfinishedError(f"{path} was not finished: run the same pack command again to go on with it")
 
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the set `path`. Raises `FileNotFoundError` where there is none, `ContainerError`."""
-    file = path.with_name(path.name + MANIFEST_SUFFIX)
+    partial, file = path.with_name(path.name + ".partial"), path.with_name(path.name + MANIFEST_SUFFIX)
+    # killed between two renames of an addition: the index is the new one already, and everything else is there
+    if (partial / MARKER).exists() and not (partial / (path.name + INDEX_SUFFIX)).exists():
+        with contextlib.suppress(FileNotFoundError):
+            staged = os.fspath(partial / file.name)
+            return Manifest.from_json(FileBytes(staged)[:], staged)
     return Manifest.from_json(FileBytes(os.fspath(file))[:], os.fspath(file))
 
 
@@ -148,33 +158,48 @@ def open_index(path: Path, manifest: Manifest, groups: Sequence[str] | None = No
 class ShardTarget(Target):
     """The place of a set of shards that is being made. `suffix` is that of its shards."""
 
-    def __init__(self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False) -> None:
-        super().__init__(path, overwrite=overwrite)
+    def __init__(
+        self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False, append: bool = False
+    ) -> None:
+        super().__init__(path, overwrite=overwrite, append=append)
         self._stem, self._suffix = stem_of(self.path.name, suffix), suffix
 
     def check_free(self) -> None:
         """Raise `TargetError` if a set, a file, or shards of the same names stand in the set's place."""
         super().check_free()
-        if self.overwrite:
+        if self.overwrite or self.append:
             return
         found = next(self._taken(sorted(os.listdir(self.path.parent))), None)
         if found is not None:
             where = self.path.with_name(found)
             raise TargetError(f"{where} exists already: choose another name than {self.path.name}, or --overwrite it")
 
-    def publish(self, names: Mapping[str, str] | Sequence[str] | None = None, replaced: Sequence[str] = ()) -> None:
+    @property
+    def exists(self) -> bool:
+        """Whether a finished set stands there."""
+        return self.path.with_name(self.path.name + MANIFEST_SUFFIX).is_file()
+
+    def publish(
+        self,
+        names: Mapping[str, str] | Sequence[str] | None = None,
+        replaced: Sequence[str] = (),
+        removed: Sequence[str] = (),
+    ) -> None:
         """Publish a set; what it replaces is found in the manifest of the old one.
 
         Raises `TargetError` where a file would be written over that the old set does not name.
         """
         named = list(names.values()) if isinstance(names, Mapping) else list(names or ())
         old = [*replaced, *self._replaced()]
+        sidecars = [self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX]
+        if self.append:  # nothing that stands is touched before the new manifest is there; sidecars are renamed over
+            old = sidecars
         strange = [name for name in named if name not in old and os.path.lexists(self.path.with_name(name))]
         if strange:
             raise TargetError(
                 f"{self.path.with_name(strange[0])} exists already and is no part of {self.path}: move it"
             )
-        super().publish(names, old)
+        super().publish(names, () if self.append else old, removed)
 
     def _taken(self, names: Sequence[str]) -> Iterator[str]:
         """The files that are, or may be, of a set of this name; `train-val-000000.tar` may be of `train-val.tar`."""

@@ -12,7 +12,7 @@ import itertools
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from iofast.containers.base import Description
@@ -46,7 +46,8 @@ class Spool:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - lives as long as the writer
         self._hash = hashlib.sha256()
         self._slots: dict[str, int] = {}  # field name -> number, in order of first appearance
-        self._splits: dict[str, int] = {}  # split name -> dense index of its first record
+        self._runs: list[tuple[str, int]] = []  # split name and dense index of the first record, of each range
+        self._entered: set[str] = set()  # splits that may not be entered again
         self._last = -1
         self._top = -1  # the greatest label
         self._split = ""
@@ -63,23 +64,47 @@ class Spool:
             self._check(position, fields, info, split)
         except ContainerError as error:
             raise ContainerError(f"record {key}: {error}") from None
-        if split not in self._splits:
-            self._splits[split] = self.count
+        names = sorted(fields)
+        entries = [(name, len(fields[name]), crc32c(fields[name])) for name in names]
+        strips = {name: strip_checks(name, fields[name], info) for name in names if name in RAW_FIELDS}
+        self._note(key, Stored(position, info, entries, strips), split)
+        return key
+
+    def adopt(self, stored: Stored, split: str) -> None:
+        """Take note of a record that stands in a container already. Raises `ContainerError` if it is not legal."""
+        key = format_key(stored.position, self.key_width)
+        try:
+            self._check_place(stored.position, {name for name, _, _ in stored.fields}, split)
+        except ContainerError as error:
+            raise ContainerError(f"record {key}: {error}") from None
+        self._note(key, stored, split)
+
+    def section(self) -> None:
+        """Let the next record begin a new range of its split, even of one that was left."""
+        self._entered.clear()
+        self._split = ""
+
+    def _note(self, key: str, stored: Stored, split: str) -> None:
+        if split != self._split:
+            self._runs.append((split, self.count))
+            self._entered.add(split)
+        position, info = stored.position, stored.info
         self._split, self._last, self._top = split, position, max(self._top, info.label)
-        self.last = []
-        entries, strips, identity = [], [], []
-        for name in sorted(fields):
-            length, crc = len(fields[name]), crc32c(fields[name])
-            self.last.append((name, length, crc))
+        self.last = stored.fields
+        entries, identity = [], []
+        for name, length, crc in stored.fields:
             entries.append(_FIELD.pack(self._slots.setdefault(name, len(self._slots)), length, crc))
-            strips += [strip_checks(name, fields[name], info)] if name in RAW_FIELDS else []
             text = b"%c%s%c%s" % (len(key), key.encode(), len(name), name.encode())
             identity.append(text + struct.pack("<II", length, crc))
         self._hash.update(b"".join(identity))
         row = _ROW.pack(position, info.label, info.width, info.height, info.orientation, len(entries))
-        self._file.write(row + b"".join(entries + strips))
+        self._file.write(b"".join((row, *entries, *stored.strips.values())))
         self.count += 1
-        return key
+
+    @property
+    def position(self) -> int:
+        """That of the record added last, -1 before the first."""
+        return self._last
 
     def rows(self) -> Iterator[Stored]:
         """All records again, in order."""
@@ -96,8 +121,10 @@ class Spool:
         """The manifest of what was written. Raises `ContainerError` if there are fewer classes than labels."""
         if description.classes is not None and self._top >= len(description.classes):
             raise ContainerError(f"a record has label {self._top}, but there are {len(description.classes)} classes")
-        starts = [*self._splits.values(), self.count]
-        ranges = {name: ((start, starts[i + 1]),) for i, (name, start) in enumerate(self._splits.items())}
+        stops = [*(start for _, start in self._runs[1:]), self.count]
+        ranges: dict[str, tuple[tuple[int, int], ...]] = {}
+        for (name, start), stop in zip(self._runs, stops, strict=bool(self._runs)):
+            ranges[name] = (*ranges.get(name, ()), (start, stop))
         return Manifest(
             count=self.count,
             fields=self.fields,
@@ -117,29 +144,32 @@ class Spool:
             self._file.close()
 
     def _check(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
+        self._check_place(position, fields.keys(), split)
+        for name, payload in fields.items():
+            if not isinstance(payload, bytes) or len(payload) > MAX_PAYLOAD:
+                raise ContainerError(f"field {name} is not up to {MAX_PAYLOAD} bytes, found {type(payload).__name__}")
+        _check_info(fields, info)
+
+    def _check_place(self, position: int, fields: Set[str], split: str) -> None:
         if position <= self._last:
             raise ContainerError(f"its position does not follow {self._last}, the one before")
         if self.count >= MAX_COUNT:
             raise ContainerError(f"a container holds at most {MAX_COUNT} records")
         if not fields:
             raise ContainerError("it has no field")
-        for name in fields.keys() - self._slots.keys():
+        for name in fields - self._slots.keys():
             check_field(name)
-        if len(self._slots) + len(fields.keys() - self._slots.keys()) > MAX_FIELDS:
+        if len(self._slots) + len(fields - self._slots.keys()) > MAX_FIELDS:
             raise ContainerError(f"a container has at most {MAX_FIELDS} fields")
-        for name, payload in fields.items():
-            if not isinstance(payload, bytes) or len(payload) > MAX_PAYLOAD:
-                raise ContainerError(f"field {name} is not up to {MAX_PAYLOAD} bytes, found {type(payload).__name__}")
-        _check_info(fields, info)
         self._check_split(split)
 
     def _check_split(self, split: str) -> None:
         if split == self._split:
             return
         check_split_name(split)
-        if split in self._splits:
+        if split in self._entered:
             raise ContainerError(f"split {split} was left and may not be entered again")
-        if self._splits and WHOLE in (split, self._split):
+        if any(split != own and WHOLE in (split, own) for own, _ in self._runs):
             raise ContainerError(f"{WHOLE!r} means the union and cannot stand beside other splits")
 
 

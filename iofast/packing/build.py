@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from iofast.containers.base import Description, Writer
+from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.journal import read_block
 from iofast.containers.manifest import Manifest
 from iofast.errors import SourceError, WorkerError
-from iofast.source import Source
+from iofast.packing.duplicates import Duplicates
+from iofast.packing.work import Work
 
 # Blocks written per finished chunk. More than one, or a single slow chunk would leave a backlog to the end; few, so
 # that a resumed run with thousands of finished chunks feeds its workers meanwhile.
@@ -16,40 +19,95 @@ _PACE = 4
 
 
 class Builder:
-    """Fills `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one."""
+    """Fills `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
 
-    def __init__(self, writer: Writer, source: Source, chunks: int) -> None:
-        self._writer, self._source, self._chunks = writer, source, chunks
+    Where a writer can resume, journals are removed when everything in them is written; `in_use` names those to which
+    workers still append, `file` is where duplicates are listed.
+    """
+
+    def __init__(self, writer: Writer, work: Work, in_use: Callable[[], Collection[Path]], file: Path) -> None:
+        self._writer, self._work, self._in_use = writer, work, in_use
         self._places: dict[int, tuple[Path, int]] = {}
-        self._next = 0
-        self._splits = [name for name, _, _ in source.splits]
+        self._left: Counter[Path] = Counter()  # blocks of a journal that are not written yet
+        self._splits = [name for name, _, _ in work.source.splits]
+        self._last = work.first - 1
+        self.next = 0  # the first chunk that is not wholly written
         self.packed = 0
+        self.duplicates = Duplicates(file)
+        self.holes: list[int] = []  # positions before the last record that have none
+
+    def resume(self, stop: int | None = None) -> None:
+        """Take up what an earlier run has written, up to before position `stop`."""
+        self._writer.resume(self._seen, stop)
+        done = self._last + 1 - self._work.first
+        plan = self._work.plan
+        self.next = plan.chunks if done == plan.images else done // plan.chunk
 
     def add(self, chunk: int, journal: Path, offset: int) -> None:
         """A chunk is finished."""
         self._places[chunk] = journal, offset
+        self._left[journal] += 1
 
     def advance(self, most: int = _PACE) -> None:
         """Write the next blocks, if they are there, `most` of them."""
         for _ in range(most):
-            place = self._places.pop(self._next, None)
+            place = self._places.pop(self.next, None)
             if place is None:
                 return
             self._write(*place)
-            self._next += 1
+            self.next += 1
+            self._left[place[0]] -= 1
+            if self._writer.resumes:
+                self._remove_spent()
 
     def finish(self, description: Description) -> Manifest:
         """Write the rest, then index and manifest."""
-        self.advance(self._chunks - self._next)
-        if self._next < self._chunks:
-            raise WorkerError(f"chunk {self._next} of {self._chunks} was never finished")
+        chunks = self._work.plan.chunks
+        self.advance(chunks - self.next)
+        if self.next < chunks:
+            raise WorkerError(f"chunk {self.next} of {chunks} was never finished")
         if not self.packed:
-            raise SourceError(f"not one of {len(self._source):,} images is left: min_size and max_aspect admit none")
+            images = len(self._work.source)
+            raise SourceError(f"not one of {images:,} images is left: min_size and max_aspect admit none")
         return self._writer.finish(description)
 
     def _write(self, journal: Path, offset: int) -> None:
         for record in read_block(journal, offset).records:
-            extra = self._source.extra(record.position)
+            if record.position <= self._last:  # an earlier run wrote it
+                continue
+            extra = self._work.source.extra(record.position - self._work.first)
             fields = {**extra, **record.fields} if extra else record.fields
+            if self.dropped(record.position, fields):
+                continue
             self._writer.write(record.position, fields, record.info, self._splits[record.split])
-            self.packed += 1
+            self._seen(record.position)
+
+    def extend(self, base: Reader) -> None:
+        """Begin with what the container holds already."""
+        self._writer.extend(base, lambda _: self.duplicates.note(self._writer))
+
+    def dropped(self, position: int, fields: Mapping[str, bytes]) -> bool:
+        """Whether the record that would be the next is one too many."""
+        if not self._work.options.drop_duplicates:
+            return False
+        found = self.duplicates.find(self._writer, position, fields)
+        if found is not None:
+            self.duplicates.found[position] = found
+        return found is not None
+
+    def _seen(self, position: int) -> None:
+        """The record of a position stands in the container."""
+        found = None if self._work.options.drop_duplicates else self.duplicates.written(self._writer, position)
+        if found is None:
+            self.duplicates.note(self._writer)
+        else:
+            self.duplicates.found[position] = found
+        self.holes += range(self._last + 1, position)
+        self._last = position
+        self.packed += 1
+
+    def _remove_spent(self) -> None:
+        for journal in [journal for journal, left in self._left.items() if not left]:
+            if journal not in self._in_use():
+                journal.unlink(missing_ok=True)
+                del self._left[journal]

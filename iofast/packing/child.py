@@ -33,6 +33,7 @@ class Job:
     images: Sequence[tuple[object, ...]]
     careful: bool = False
     skip: dict[int, str] = field(default_factory=dict)
+    journal: Path = field(default_factory=Path)  # where its block goes: the worker's at the time that it was sent
 
     def message(self) -> Message:
         return {"chunk": self.chunk, "images": self.images, "careful": self.careful, "skip": self.skip}

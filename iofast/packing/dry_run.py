@@ -23,7 +23,7 @@ _START_UP = 0.3  # seconds until the first image, on any machine of today
 def forecast(work: Work, target: Path, pool: Pool) -> Report:
     """The report of a run that did not take place: its `estimate` is set. Nothing is written beside the target."""
     images = len(work.source)
-    sample = estimate.spread(images, _SAMPLE * work.workers)
+    sample = [work.first + index for index in estimate.spread(images, _SAMPLE * work.workers)]
     failures = Failures(images, images, "100%", target)
     with tempfile.TemporaryDirectory(prefix="iofast-") as folder:
         pace = _Pace()
@@ -34,11 +34,12 @@ def forecast(work: Work, target: Path, pool: Pool) -> Report:
     good = max(1, len(sample) - len(failures) - pace.left_out)
     payload = pace.bytes_out / good
     admitted = images - images * pace.left_out // len(sample)
+    room = estimate.Room.of(work, target)
     expected = Estimate(
         sample=len(sample),
-        bytes_out=estimate.container_size(admitted, payload),
+        bytes_out=room.copied + room.container(admitted, payload),
         seconds=_START_UP + images / pace.rate(len(sample)),
-        bytes_peak=estimate.peak_size(admitted, payload),
+        bytes_peak=room.peak(admitted, payload),
         bytes_free=shutil.disk_usage(target.parent).free,
     )
     report = work.report(target, failures, 0, 0)

@@ -7,15 +7,22 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from iofast.containers.publish import require_free
+from iofast.containers.publish import Target, require_free
 from iofast.errors import IofastError
 from iofast.kernel.contract import TranscodeRecipe
+from iofast.packing.plan import CHUNK_BYTES
+from iofast.packing.pool import JOURNAL
 from iofast.packing.sample import Image, SampleRecipe, make_record, read_attached, read_file
+from iofast.packing.work import Work
 from iofast.source import Source
 
 _PAGE = 4096  # of the file system and of LMDB
 _ROW = 200  # bytes of a record's keys and index row, and of its head in the journal
+_TAR_FIELDS = 3  # members of a record: image, cls, json; each has a header of 512 bytes and is padded to 512
+_EXAMPLE = 400  # bytes of a TFRecord's own features, names and framing
+_NOTES = 250  # bytes of a record in the journal of shards, and in the spool
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
 _PER_PIXEL = {"rgb": 3.0, "yuv420": 1.5}
 _UNPACKED = 12  # times the file are the pixels of a JPEG of two bits a pixel, which is quality 90
@@ -46,26 +53,46 @@ def size_in_hand(source: Source, recipe: TranscodeRecipe) -> float:
     return max(mean, _UNPACKED * mean if made is None else made)
 
 
-def container_size(images: int, payload: float) -> int:
-    """Bytes of an LMDB file with `images` records of about `payload` bytes, all fields together."""
-    rounding = _PAGE / 2 if payload > _PAGE / 2 else 0  # large values begin a page, small ones share one
-    return int(images * (payload + rounding + _ROW)) + 16 * _PAGE
+class Room(NamedTuple):
+    """What a container needs on disk: its suffix, how many workers make it, and the bytes of one that is copied."""
+
+    suffix: str
+    workers: int
+    copied: int = 0
+
+    @classmethod
+    def of(cls, work: Work, target: Path) -> Room:
+        """That of the container that `work` makes at `target`."""
+        rebuilt = work.addition is not None and target.suffix == ".lmdb"
+        return cls(target.suffix, work.workers, target.stat().st_size if rebuilt and target.exists() else 0)
+
+    def container(self, images: int, payload: float) -> int:
+        """Bytes of the new records in the container, of about `payload` bytes each, all fields together."""
+        rounding = _PAGE / 2 if payload > _PAGE / 2 else 0  # large values begin a page, small ones share one
+        each = {".lmdb": rounding, ".tar": _TAR_FIELDS * (512 + 256)}.get(self.suffix, _EXAMPLE)
+        return int(images * (payload + each + _ROW)) + (16 if self.suffix == ".lmdb" else 2) * _PAGE
+
+    def peak(self, images: int, payload: float) -> int:
+        """Bytes on disk at the worst moment: LMDB has journal and container complete, shards have few journals."""
+        journals = int(images * (payload + _ROW))
+        if self.suffix != ".lmdb":
+            journals = min(journals, 2 * self.workers * (JOURNAL + CHUNK_BYTES)) + images * _NOTES
+        return self.copied + self.container(images, payload) + journals
 
 
-def peak_size(images: int, payload: float) -> int:
-    """Bytes on disk when journal and container are both complete."""
-    return container_size(images, payload) + int(images * (payload + _ROW))
-
-
-def require_space(source: Source, recipe: TranscodeRecipe, partial: Path) -> None:
-    """Raise `TargetError` unless the disk can take journal and container; what `partial` holds already counts."""
-    with os.scandir(partial) as entries:
-        there = sum(entry.stat().st_size for entry in entries if entry.name.startswith("journal-"))
-    free = shutil.disk_usage(partial).free + there
+def require_space(work: Work, place: Target) -> None:
+    """Raise `TargetError` unless the disk can take everything; what `<DST>.partial/` holds already counts."""
+    source, recipe, room = work.source, work.options.recipe(), Room.of(work, place.path)
+    there = 0
+    for entry in os.scandir(place.partial):
+        status = entry.stat()
+        if entry.name.startswith(("journal-", "shard-", "records")) and status.st_nlink == 1:  # 2: of the old set
+            there += status.st_size
+    free = shutil.disk_usage(place.partial).free + there
     bound = None if source.has_files else _most_per_image(recipe)
-    if bound is not None and peak_size(len(source), bound) <= free:
+    if bound is not None and room.peak(len(source), bound) <= free:
         return
-    require_free(partial, peak_size(len(source), _measured(source, recipe)) - there)
+    require_free(place.partial, room.peak(len(source), _measured(source, recipe)) - there)
 
 
 def _most_per_image(recipe: TranscodeRecipe) -> float | None:

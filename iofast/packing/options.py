@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TypedDict
 
+from iofast.containers.shard_writer import SHARD_SIZE
 from iofast.errors import OptionError
 from iofast.kernel.contract import MAX_PIXELS, TranscodeRecipe
 from iofast.order import MAX_SEED
 from iofast.packing.pool import check_workers
 from iofast.packing.sample import SampleRecipe
+from iofast.packing.splits import parse_shares, written
 from iofast.source import SourceOptions
 from iofast.source.attached import parse_sides
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(value: int | str) -> int:
+    """Bytes, from a number or a text such as 500MB, 1GB, 1.5GiB. Raises `OptionError`."""
+    found = _SIZE.fullmatch(str(value).strip())
+    if found is None or isinstance(value, bool):
+        raise OptionError(
+            f"a size must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r}"
+        )
+    size = round(float(found[1]) * float(1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+    if not 1 <= size < 1 << 62:
+        raise OptionError(f"a size must be above 0 and below 2^62 bytes, found {value!r}")
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +43,10 @@ class PackOptions:
     keep, so that packing without a size loses nothing. `restart`: MCUs between a JPEG's restart markers; "auto" chooses
     for decoding crops, 0 or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as
     they are. `shuffle`: the seed of the packing order inside each split; None keeps the source's. The columns are a
-    manifest's; None looks for the usual names. `workers`: processes, None = one per core that may be used.
+        manifest's; None looks for the usual names. `split`: shares of the images for splits ("val=0.1,test=0.05" or a
+    mapping), the rest is train; drawn with `split_seed` by the images' paths. `shard_size`: of tar and TFRecord, bytes
+    or a text ("500MB", "1GiB"). `append`: add to the container that is there. `drop_duplicates`: of images that are
+    equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
     `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`: transcode a
     sample, write nothing, estimate size and time. `fields`: suffixes of files beside the images, as one text with
     commas or a list; `mask_column` and `file_column` the same for a manifest's columns. What shapes samples beyond
@@ -59,8 +81,13 @@ class PackOptions:
     split_column: str | None = None
     mask_column: str | Sequence[str] = ()
     file_column: str | Sequence[str] = ()
+    split: str | Mapping[str, float] | None = None
+    split_seed: int = 0
+    shard_size: int | str = SHARD_SIZE
+    drop_duplicates: bool = False
     workers: int | None = None
     max_errors: int | str = "1%"
+    append: bool = False
     overwrite: bool = False
     dry_run: bool = False
 
@@ -73,6 +100,12 @@ class PackOptions:
             raise OptionError(f"shuffle must be a seed of 0 to {MAX_SEED}, found {self.shuffle}")
         if self.workers is not None:
             check_workers(self.workers)
+        if self.append and self.overwrite:
+            raise OptionError("append adds to a container and overwrite replaces it: give one of them")
+        if not isinstance(self.split_seed, int) or not 0 <= self.split_seed <= MAX_SEED:
+            raise OptionError(f"split_seed must be 0 to {MAX_SEED}, found {self.split_seed!r}")
+        self.shares()
+        parse_size(self.shard_size)
         self.source_options()
 
     def recipe(self) -> TranscodeRecipe:
@@ -140,13 +173,20 @@ class PackOptions:
             ) from None
         return count
 
+    def shares(self) -> dict[str, float] | None:
+        """The shares of `split`, None where none were asked for."""
+        return None if self.split is None else parse_shares(self.split)
+
     def shaping(self) -> dict[str, object]:
         """The options that decide what the container holds: its recipe, and what a resumed run must agree on."""
         image = {name: value for name, value in asdict(self.recipe()).items() if value is not None}
         names = ("min_size", "max_aspect", "boxes", "box_format", "keypoints", "upright_annotations", "mask_fill")
         rest = {name: getattr(self, name) for name in names if getattr(self, name) != _DEFAULTS[name]}
         sides = {name: list(_names(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
-        return {**image, **rest, **{name: value for name, value in sides.items() if value}}
+        shares = self.shares()
+        chosen = {} if shares is None else {"split": written(shares), "split_seed": self.split_seed}
+        dropped = {"drop_duplicates": True} if self.drop_duplicates else {}
+        return {**image, **rest, **{name: value for name, value in sides.items() if value}, **chosen, **dropped}
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -189,7 +229,12 @@ class PackKeywords(TypedDict, total=False):
     split_column: str | None
     mask_column: str | Sequence[str]
     file_column: str | Sequence[str]
+    split: str | Mapping[str, float] | None
+    split_seed: int
+    shard_size: int | str
+    drop_duplicates: bool
     workers: int | None
     max_errors: int | str
+    append: bool
     overwrite: bool
     dry_run: bool

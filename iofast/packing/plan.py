@@ -6,6 +6,7 @@ error budget) may differ between a run and the one that goes on with its work.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -14,12 +15,13 @@ from pathlib import Path
 
 from iofast import __version__, kernel
 from iofast.errors import TargetError
-from iofast.packing.options import PackOptions
+from iofast.packing.options import PackOptions, parse_size
 from iofast.source import Source
 
 VERSION = 1
 MAX_CHUNK = 32  # images
 CHUNK_BYTES = 8 << 20  # of images in hand, about; a worker holds the records of one chunk in memory
+SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # of a recipe: what did the work
 _CHUNKS = 64  # wanted at least, so that a small source keeps every worker busy to the end
 
 
@@ -41,6 +43,11 @@ class Plan:
         """The positions [start, stop) of a chunk."""
         return chunk * self.chunk, min((chunk + 1) * self.chunk, self.images)
 
+    def digest(self) -> str:
+        """What tells this work from any other."""
+        members = {**asdict(self), "chunk": None}
+        return hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
+
     def save(self, path: Path) -> None:
         """Write to `path`, whole or not at all."""
         draft = path.with_name(path.name + ".draft")
@@ -57,11 +64,11 @@ class Plan:
             raise _other(folder, f"another list of images ({old.images:,}, now {self.images:,})")
 
 
-def make_plan(source: Source, options: PackOptions, mean_size: float) -> Plan:
+def make_plan(source: Source, settings: Mapping[str, object], mean_size: float) -> Plan:
     """The plan for `source` (already in packing order), of which an image in hand has `mean_size` bytes on average."""
     by_size = int(CHUNK_BYTES / max(1.0, mean_size))
     chunk = max(1, min(MAX_CHUNK, len(source) // _CHUNKS, by_size))
-    return Plan(len(source), chunk, source.fingerprint(), settings(options))
+    return Plan(len(source), chunk, source.fingerprint(), settings)
 
 
 def load_plan(path: Path) -> Plan | None:
@@ -85,9 +92,15 @@ def recipe(options: PackOptions) -> dict[str, object]:
     return {**options.shaping(), **software}
 
 
-def settings(options: PackOptions) -> dict[str, object]:
-    """What a run must have in common with the one whose work it goes on with."""
-    return {**recipe(options), "shuffle": options.shuffle, "class_order": options.class_order}
+def settings(options: PackOptions, suffix: str, added_to: str | None) -> dict[str, object]:
+    """What a run must have in common with the one whose work it goes on with.
+
+    `suffix` is the target's; `added_to` the fingerprint of the container that grows, None for a new one.
+    """
+    chosen: dict[str, object] = {"shuffle": options.shuffle, "class_order": options.class_order, "append": added_to}
+    if suffix != ".lmdb":  # the one container that has no shards
+        chosen["shard_size"] = parse_size(options.shard_size)
+    return {**recipe(options), **chosen}
 
 
 def _other(folder: Path, difference: str) -> TargetError:

@@ -19,6 +19,7 @@ from iofast.packing.child import Child, Job, cause_of_death, default_command, sp
 
 MAX_WORKERS = 1024
 AHEAD = 2  # chunks per worker: one in hand, and one waiting so that it never waits for us
+JOURNAL = 64 << 20  # bytes after which a worker begins another journal: what is in the container can go that soon
 SILENCE = 300.0  # seconds without a sign of life after which an image counts as stuck; the largest take ten
 _TICK = 1.0  # seconds; longest wait for events, and the most that one wait counts as silence
 _STILLBORN = 3  # workers in a row that die before they are ready: it is not going to work
@@ -78,7 +79,7 @@ class Pool:
         """
         self._setup, self._folder = setup, folder
         used = [int(path.name.rpartition("-")[2]) for path in folder.glob("journal-*")]
-        self._serial = max(used, default=-1) + 1
+        self._serial = max([self._serial, *(number + 1 for number in used)])
         for worker in self._spare:
             self._join(worker)
         self._spare = []
@@ -93,6 +94,12 @@ class Pool:
                     self._flush(worker)
                 if mask & selectors.EVENT_READ:
                     yield from self._listen(worker)
+
+    def journals(self) -> set[Path]:
+        """The journals that workers may still append to."""
+        return {worker.journal for worker in self._workers} | {
+            job.journal for each in self._workers for job in each.jobs
+        }
 
     def close(self) -> None:
         """End the processes now. What a finished chunk put into its journal stays."""
@@ -112,10 +119,14 @@ class Pool:
 
     def _join(self, worker: Child) -> None:
         """Make a started worker one of those that get chunks."""
-        worker.journal = self._folder / f"journal-{self._serial:04d}"
-        self._serial += 1
+        self._begin_journal(worker)
         self._workers.append(worker)
         self._selector.register(worker.answers, selectors.EVENT_READ, worker)
+
+    def _begin_journal(self, worker: Child) -> None:
+        worker.journal = self._folder / f"journal-{self._serial:04d}"
+        worker.told = False
+        self._serial += 1
 
     def _hand_out(self, jobs: Iterator[Job]) -> None:
         """Fill every worker's queue, one round at a time so that few chunks spread over all."""
@@ -125,6 +136,7 @@ class Pool:
                     if not worker.told:  # not before: it would make a journal in a folder that may be gone again
                         worker.send({"setup": {**self._setup, "journal": os.fspath(worker.journal)}})
                         worker.told = True
+                    job.journal = worker.journal
                     worker.jobs.append(job)
                     worker.send(job.message())
                     self._flush(worker)
@@ -178,9 +190,11 @@ class Pool:
         worker.began, self._fruitless = None, 0
         if message["done"] != job.chunk:
             raise WorkerError(f"a worker answered for chunk {message['done']}, expected {job.chunk}")
+        if job.journal == worker.journal and message["offset"] + message["bytes_out"] > JOURNAL:
+            self._begin_journal(worker)
         failed = tuple((position, reason) for position, reason in message["failed"])
         sizes = message["bytes_in"], message["bytes_out"]
-        return Done(job.chunk, worker.journal, message["offset"], *sizes, failed, message["left_out"])
+        return Done(job.chunk, job.journal, message["offset"], *sizes, failed, message["left_out"])
 
     def _replace(self, worker: Child) -> None:
         """A worker is gone: give its chunks to a new one, the one in hand image by image."""

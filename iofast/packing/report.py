@@ -28,10 +28,12 @@ class Estimate:
 class Report:
     """What `pack` did with the images of `source`.
 
-    `packed` + `failed` + `left_out` = `images`, unless `estimate` is set: then nothing was written, and `failed` and
-    `left_out` count the sample's. `left_out` images are those that `min_size` and `max_aspect` do not admit. `bytes_in`
-    is the size of the source's image files, `bytes_out` of the container. `resumed` images were already done by an
-    earlier run that was cut short. `errors` counts failed images by cause; each is in `errors_file`.
+    `packed` + `failed` + `left_out` + `dropped` = `images`, unless `estimate` is set: then nothing was written, and
+    `failed` and `left_out` count the sample's. `left_out` images are those that `min_size` and `max_aspect` do not
+    admit. `duplicates` images equal an earlier one, `other_label` of them under another label; `dropped` of them were
+    left out; they are listed in `duplicates_file`. `bytes_in` is the size of the source's image files, `bytes_out` of
+    the container, in which `held` records stood before. `resumed` images were already done by an earlier run that was
+    cut short. `errors` counts failed images by cause; each is in `errors_file`.
     """
 
     source: str
@@ -50,12 +52,17 @@ class Report:
     errors: Mapping[str, int] = field(default_factory=dict)
     errors_file: str | None = None
     warnings: tuple[str, ...] = ()
+    held: int = 0
+    duplicates: int = 0
+    other_label: int = 0
+    dropped: int = 0
+    duplicates_file: str | None = None
     estimate: Estimate | None = None
 
     @property
     def images_per_second(self) -> float:
         """Images this run itself dealt with, per second of it."""
-        done = self.packed + self.failed + self.left_out - self.resumed
+        done = self.packed + self.failed + self.left_out + self.dropped - self.resumed
         return done / self.seconds if self.seconds > 0 else 0.0
 
     @property

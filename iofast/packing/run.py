@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -10,31 +11,35 @@ from pathlib import Path
 from typing import Unpack
 
 from iofast import kernel
-from iofast.containers import journal
-from iofast.containers.lmdb import LmdbReader, LmdbWriter
+from iofast.containers.base import Reader
 from iofast.containers.publish import Target
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError
 from iofast.machine import cores
+from iofast.opening import open_reader, target_of
 from iofast.packing import estimate
+from iofast.packing.addition import find_addition
 from iofast.packing.build import Builder
 from iofast.packing.dry_run import forecast
+from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures
 from iofast.packing.options import PackKeywords, PackOptions
-from iofast.packing.plan import load_plan, make_plan
+from iofast.packing.plan import load_plan, make_plan, settings
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.report import Report
+from iofast.packing.resume import DUPLICATES, begin
+from iofast.packing.splits import divide
 from iofast.packing.work import Work
+from iofast.source import Source
 from iofast.source.scan import scan
 
-SUFFIX = ".lmdb"
 FilePath = str | os.PathLike[str]
 
 
 def pack(
     source: FilePath, target: FilePath, options: PackOptions | None = None, **keywords: Unpack[PackKeywords]
 ) -> Report:
-    """Pack the images of `source` (a folder, or a manifest file) into the new container `target`.
+    """Pack the images of `source` (a folder, or a manifest file) into the container `target`; its suffix says which.
 
     Options are a `PackOptions`, or its fields as keywords, or both (a keyword wins). Images that fail are listed in
     `<target>.errors.jsonl` and leave holes in the keys. A run that was cut short goes on when called again.
@@ -48,30 +53,44 @@ def pack(
 def run(source: FilePath, target: FilePath, options: PackOptions, progress: Progress, pool: Pool) -> Report:
     """`pack`, telling `progress` how it goes, with a pool whose workers were started and are still importing."""
     started = time.monotonic()
-    place = Target(target, overwrite=options.overwrite)
+    place = target_of(target, overwrite=options.overwrite, append=options.append)
     _check_paths(Path(os.path.abspath(source)), place)
     _check_kernel(options)
     if not place.interrupted:
         place.check_free()
-    found = scan(source, options.source_options())
+    addition = find_addition(place) if options.append else None
+    if addition is not None:
+        addition.check(options, place.path.name)
+    found = _scan(source, options)
     options.sample_recipe().check_fields(found.fields)
     for warning in found.warnings:
-        progress.warn(warning)
-    if options.shuffle is not None:
-        found = found.shuffled(options.shuffle)
-    plan = make_plan(found, options, estimate.size_in_hand(found, options.recipe()))
-    work = Work(os.fspath(source), found, options, plan, pool.count, started)
+        progress.warn(warning)  # from here: it is the caller of `pack` that the warning names
+    if addition is not None:
+        found = addition.joined(found, place.path.name)
+    common = settings(options, place.path.suffix, None if addition is None else addition.base.fingerprint)
+    plan = make_plan(found, common, estimate.size_in_hand(found, options.recipe()))
+    work = Work(os.fspath(source), found, options, plan, pool.count, started, addition=addition)
     if options.dry_run:
         return forecast(work, place.path, pool)
     with place:
-        return _write(work, place, pool, progress)
+        if addition is None or not addition.stands(place):
+            return _write(work, place, pool, progress)
+        if addition.plan == plan.digest():
+            return _report_of(work, place, _failures(work, place))
+        place.discard()  # what another command left behind that had nothing to do but to clean up
+    return run(source, target, options, progress, pool)
+
+
+def _scan(source: FilePath, options: PackOptions) -> Source:
+    """The images in packing order."""
+    found = scan(source, options.source_options())
+    shares = options.shares()
+    if shares is not None:
+        found = divide(found, shares, options.split_seed)
+    return found if options.shuffle is None else found.shuffled(options.shuffle)
 
 
 def _check_paths(source: Path, place: Target) -> None:
-    if place.path.suffix != SUFFIX:
-        raise OptionError(
-            f"the suffix chooses the container, and this version writes {SUFFIX}, found {place.path.name!r}"
-        )
     if not place.path.parent.is_dir():
         raise TargetError(f"{place.path.parent} is not a folder, so {place.path.name} cannot be made in it")
     if source.is_dir() and source.resolve() in place.path.resolve().parents:
@@ -87,25 +106,23 @@ def _check_kernel(options: PackOptions) -> None:
         )
 
 
-def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
-    """The run proper, with the target's lock held."""
+def _failures(work: Work, place: Target) -> Failures:
     images, options = len(work.source), work.options
     file = place.path.with_name(place.path.name + ".errors.jsonl")
-    failures = Failures(images, options.allowed_errors(images), options.max_errors, file)
+    return Failures(images, options.allowed_errors(images), options.max_errors, file)
+
+
+def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
+    """The run proper, with the target's lock held."""
+    failures = _failures(work, place)
     try:
         _take_up(work, place)
         if place.interrupted:
-            return _complete(work, place, failures)
-        estimate.require_space(work.source, options.recipe(), place.partial)
-        progress.begin(images, work.resumed)
-        try:
-            packed = _transcode(work, place, pool, failures, progress)
-        finally:
-            progress.end()
-        failures.save()
-        size = place.stage().stat().st_size
-        place.publish()
-        return work.report(place.path, failures, packed, size)
+            return _report_of(work, place, failures)
+        estimate.require_space(work, place)
+        with contextlib.ExitStack() as stack:
+            base = None if work.addition is None else stack.enter_context(work.addition.open(place))
+            return _transcode(work, place, pool, (failures, progress), base)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; {_going_on(place)}") from None
     except ErrorBudgetError as error:
@@ -124,7 +141,7 @@ def _going_on(place: Target) -> str:
 
 
 def _take_up(work: Work, place: Target) -> None:
-    """Find what an earlier run has finished, or begin with an empty folder."""
+    """Go on with the work of an earlier run, or begin with an empty folder."""
     file = place.partial / "plan.json"
     old = load_plan(file)
     if old is None:
@@ -132,47 +149,72 @@ def _take_up(work: Work, place: Target) -> None:
             place.complete()
             place.acquire()
         place.clear()
+        if work.addition is not None:
+            work.addition.save(place)
         work.plan.save(file)
         return
     work.plan.check_same(old, place.partial)
     work.plan = replace(work.plan, chunk=old.chunk)  # where chunks end is said by the journals that are there
-    for path in sorted(place.partial.glob("journal-*")):
-        for chunk, where in journal.scan(path).items():
-            # a chunk with a failure is done anew: its file may have been mended, or was unreadable for a moment only
-            if chunk < work.plan.chunks and not journal.read_block(path, where.offset).failures:
-                work.finished.setdefault(chunk, (path, where.offset))
 
 
-def _complete(work: Work, place: Target, failures: Failures) -> Report:
-    """An earlier run had made everything and was stopped while giving it its name."""
-    place.complete()
+def _report_of(work: Work, place: Target, failures: Failures) -> Report:
+    """An earlier run had made everything and was stopped while giving it its name, or while cleaning up."""
+    if place.interrupted:
+        place.complete()
+    else:
+        place.discard()
     failures.load()
-    with LmdbReader(place.path) as reader:
-        packed = len(reader)
-    work.finished = dict.fromkeys(range(work.plan.chunks), (place.path, 0))
-    return work.report(place.path, failures, packed, place.path.stat().st_size)
+    duplicates = Duplicates(place.path.with_name(place.path.name + DUPLICATES))
+    duplicates.load()
+    work.finished = dict.fromkeys(range(work.plan.chunks))
+    with open_reader(place.path) as reader:
+        packed, size = len(reader), sum(shard.size for shard in reader.manifest.shards)
+    if work.addition is not None:
+        packed -= work.addition.base.count
+    return work.report(place.path, failures, packed, size + _sidecars(place.path), duplicates)
 
 
-def _transcode(work: Work, place: Target, pool: Pool, failures: Failures, progress: Progress) -> int:
-    """Have all chunks done and the container made; gives the number of its records."""
-    place.stage().unlink(missing_ok=True)  # of a run that was killed: the build always begins anew
-    writer = LmdbWriter(place.stage())
+def _sidecars(path: Path) -> int:
+    files = (path.with_name(path.name + suffix) for suffix in (".manifest", ".index"))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Progress], base: Reader | None) -> Report:
+    """Have all chunks done, and the container made and published."""
+    failures, progress = told
     work.begun = True
+    writer, builder = begin(work, place, pool, failures, base)
+    progress.begin(len(work.source), work.resumed)
     try:
-        builder = Builder(writer, work.source, work.plan.chunks)
-        for chunk, (path, offset) in work.finished.items():
-            builder.add(chunk, path, offset)
-        for done in pool.results(work.setup(), place.partial, work.jobs()):
-            for failure in work.failures(done):
-                failures.add(failure)
-            work.bytes_in += done.bytes_in
-            builder.add(done.chunk, done.journal, done.offset)
-            builder.advance()
-            progress.step(len(work.span(done.chunk)), done.bytes_in, len(failures))
-        if len(failures) == len(work.source):
-            raise SourceError(f"not one of {len(failures)} images could be packed: see {failures.save()}")
-        builder.finish(work.description())
+        _fill(work, place, pool, told, builder)
+        manifest = builder.finish(work.description())
     except BaseException:
         writer.abort()
         raise
-    return builder.packed
+    finally:
+        progress.end()
+    failures.save()
+    builder.duplicates.save(work.path)
+    if work.addition is not None:
+        replace(work.addition, made=manifest.fingerprint, plan=work.plan.digest()).save(place)
+    files = writer.files
+    place.publish(files, removed=writer.obsolete)
+    size = sum(shard.size for shard in manifest.shards) + _sidecars(place.path)
+    return work.report(place.path, failures, builder.packed, size, builder.duplicates)
+
+
+def _fill(work: Work, place: Target, pool: Pool, told: tuple[Failures, Progress], builder: Builder) -> None:
+    """All records, in the container or in finished chunks."""
+    failures, progress = told
+    for chunk, where in work.finished.items():
+        if where is not None:
+            builder.add(chunk, *where)
+    for done in pool.results(work.setup(), place.partial, work.jobs()):
+        for failure in work.failures(done):
+            failures.add(failure)
+        work.bytes_in += done.bytes_in
+        builder.add(done.chunk, done.journal, done.offset)
+        builder.advance()
+        progress.step(len(work.span(done.chunk)), done.bytes_in, len(failures))
+    if len(failures) == len(work.source):
+        raise SourceError(f"not one of {len(failures)} images could be packed: see {failures.save()}")

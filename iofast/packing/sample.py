@@ -178,7 +178,13 @@ def read_file(path: bytes, *, empty: bool = False) -> bytes:
             raise DecodeError("not a regular file")
         if not (status.st_size > 0 or empty) or status.st_size > MAX_BYTES:
             raise DecodeError("the file is empty" if status.st_size == 0 else "the file is larger than 1 GiB")
-        return file.readall()
+        data = file.readall()
+        after = os.fstat(file.fileno())
+        if (len(data), after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+            raise DecodeError(
+                f"the file changed while it was read ({status.st_size} bytes before, {after.st_size} after)"
+            )
+        return data
 
 
 def _open(path: str, flags: int) -> int:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from iofast.containers import journal
 from iofast.containers.base import Description
+from iofast.packing.addition import Addition
 from iofast.packing.child import Job
+from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failure, Failures
 from iofast.packing.options import PackOptions
 from iofast.packing.plan import Plan, recipe
@@ -24,8 +27,9 @@ from iofast.source.listing import printable
 class Work:
     """What `source` (in packing order) is made into, and how far that is.
 
-    `finished` maps chunks that an earlier run has done to the journal and offset of their block. `begun` says that
-    there is now something to go on with.
+    `finished` maps chunks that an earlier run has done to the journal and offset of their block, None where it wrote
+    them already; `again` counts images of these that had failed. `begun` says that there is something to go on with.
+    `addition` is what the container holds already. Positions are the container's: the first image has `first`.
     """
 
     name: str  # of the source, as the user wrote it
@@ -36,16 +40,40 @@ class Work:
     started: float  # time.monotonic()
     bytes_in: int = 0
     begun: bool = False
-    finished: dict[int, tuple[Path, int]] = field(default_factory=dict)
+    finished: dict[int, tuple[Path, int] | None] = field(default_factory=dict)
+    again: int = 0
+    addition: Addition | None = None
+
+    @property
+    def first(self) -> int:
+        """The position of the first image."""
+        return 0 if self.addition is None else self.addition.first
 
     @property
     def resumed(self) -> int:
-        """Images of finished chunks."""
-        return sum(len(self.span(chunk)) for chunk in self.finished)
+        """Images that an earlier run had done."""
+        return sum(len(self.span(chunk)) for chunk in self.finished) - self.again
 
     def span(self, chunk: int) -> range:
         """The positions of a chunk."""
-        return range(*self.plan.span(chunk))
+        start, stop = self.plan.span(chunk)
+        return range(self.first + start, self.first + stop)
+
+    def take_up(self, folder: Path, written: int, spare: Collection[Path] | None) -> None:
+        """Find what an earlier run has finished; the first `written` chunks stand in the container already.
+
+        Journals that hold nothing else are removed, but for those in `spare`; None spares all.
+        """
+        self.finished = dict.fromkeys(range(written))
+        for path in sorted(folder.glob("journal-*")):
+            wanted = False
+            for chunk, where in journal.scan(path).items():
+                # a chunk with a failure is done anew: its file may be mended, or was unreadable for a moment only
+                if written <= chunk < self.plan.chunks and not journal.read_block(path, where.offset).failures:
+                    self.finished.setdefault(chunk, (path, where.offset))
+                    wanted = True
+            if not wanted and spare is not None and path not in spare:
+                path.unlink()
 
     def setup(self) -> dict[str, object]:
         """What every worker must know."""
@@ -60,32 +88,42 @@ class Work:
         """Images at rising positions as one job."""
         rows, split = [], 0
         for position in positions:
-            while position >= self.source.splits[split][2]:
+            index = position - self.first
+            while index >= self.source.splits[split][2]:
                 split += 1
-            path = os.fsdecode(self.source.path(position))
-            row: tuple[object, ...] = (position, split, self.source.label(position), path)
-            rows.append((*row, *self._beside(position)) if self.source.columns else row)
+            row: tuple[object, ...] = (position, split, self.source.label(index), os.fsdecode(self.source.path(index)))
+            rows.append((*row, *self._beside(index)) if self.source.columns else row)
         return Job(chunk, rows)
 
-    def _beside(self, position: int) -> tuple[object, object]:
+    def _beside(self, index: int) -> tuple[object, object]:
         """Files and texts of `sample.Image`."""
-        files = [(field, os.fsdecode(path)) for field, path in self.source.files(position)]
+        files = [(field, os.fsdecode(path)) for field, path in self.source.files(index)]
         followed = {self.options.boxes, self.options.keypoints}
-        values = self.source.extra(position) if followed - {None} else {}
+        values = self.source.extra(index) if followed - {None} else {}
         return files, {field: value.decode() for field, value in values.items() if field in followed}
 
     def failures(self, done: Done) -> Iterator[Failure]:
         """The failed images of a chunk."""
-        return (Failure(position, printable(self.source.path(position)), reason) for position, reason in done.failed)
+        paths = ((position, self.source.path(position - self.first), reason) for position, reason in done.failed)
+        return (Failure(position, printable(path), reason) for position, path, reason in paths)
+
+    def path(self, position: int) -> str | None:
+        """The path of an image, None for one that the container held before."""
+        return printable(self.source.path(position - self.first)) if position >= self.first else None
 
     def description(self) -> Description:
         """What the container's writer cannot know by itself."""
         source, options = self.source, self.options
-        return Description(source.classes, source.class_order, recipe(options), options.shuffle)
+        made = recipe(options) if self.addition is None else self.addition.recipe(options)
+        return Description(source.classes, source.class_order, made, options.shuffle)
 
-    def report(self, target: Path, failures: Failures, packed: int, size: int) -> Report:
-        """What became of it all. What was neither packed nor failed was left out, but for a dry run."""
-        left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures)
+    def report(
+        self, target: Path, failures: Failures, packed: int, size: int, duplicates: Duplicates | None = None
+    ) -> Report:
+        """What became of it all. What was neither packed nor failed nor dropped was left out, but for a dry run."""
+        found = Duplicates(target) if duplicates is None else duplicates
+        dropped = len(found.found) if self.options.drop_duplicates else 0
+        left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures) - dropped
         return Report(
             source=self.name,
             target=os.fspath(target),
@@ -103,6 +141,11 @@ class Work:
             errors=failures.causes(),
             errors_file=os.fspath(failures.file) if failures else None,
             warnings=self.source.warnings,
+            duplicates=len(found.found),
+            other_label=found.other_label,
+            dropped=dropped,
+            duplicates_file=os.fspath(found.file) if found.found else None,
+            held=0 if self.addition is None else self.addition.base.count,
         )
 
     def _finished_bytes(self) -> int:
@@ -111,5 +154,5 @@ class Work:
         for chunk in self.finished:
             for position in self.span(chunk):
                 with contextlib.suppress(OSError):
-                    total += os.stat(self.source.file(position)).st_size
+                    total += os.stat(self.source.file(position - self.first)).st_size
         return total

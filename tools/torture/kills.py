@@ -1,97 +1,151 @@
-"""A pack that is killed at any moment leaves nothing under the final name, no workers, and ends with the same bytes.
+"""A pack that is killed, or whose disk fills or fails, at any moment: nothing false is seen, the bytes are the same.
 
-SIGKILL hits the parent or one worker at a random time, up to three times a round; then the same command runs to its
-end.
+SIGKILL hits the parent or one worker at a random time, up to three times a round, of packs into LMDB, tar and TFRecord,
+new ones and additions; then the same command runs to its end. In further rounds writes fail as on a full disk from a
+random one on, or reads fail. IOFAST_TORTURE_KEEP=folder keeps rounds that held there, so that a run that was broken off
+goes on.
 """
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import json
+import os
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
-import psutil
 from tqdm import tqdm
 
 from tools import sample_photographs
-from tools.torture import Failed
+from tools.torture import Failed, _packs
+from tools.torture._packs import NAMES, Case
 
-ROUNDS = 60
-ENDS = 5.0  # seconds within which workers must be gone
+KILLS = 220  # that hit a running pack
+FULL = 60  # rounds with writes that fail
+BROKEN = 45  # rounds with reads that fail
+
+
+class Rounds:
+    """The cases with what undisturbed runs make of them, and what was counted so far."""
+
+    def __init__(self, folder: Path, keep: Path | None) -> None:
+        self.folder, self.file = folder, None if keep is None else keep / "kills.json"
+        images = folder / "images"
+        sample_photographs.make(images / "one", per_class=24, val=4, quiet=True)
+        sample_photographs.make(images / "two", per_class=10, val=2, quiet=True)
+        self.cases: list[Case] = []
+        self.wanted: dict[Case, dict[str, str]] = {}
+        self.counts: dict[Case, int] = {}
+        start = time.monotonic()
+        for name in NAMES:
+            base = self._whole(Case(name, images / "one", None), "base")
+            self._whole(Case(name, images / "two", base), "grown")
+        self.seconds = (time.monotonic() - start) / (2 * len(NAMES))
+        known = json.loads(self.file.read_text()) if self.file is not None and self.file.exists() else {}
+        self.done = Counter(known)
+
+    def _whole(self, case: Case, kind: str) -> Path:
+        folder = self.folder / f"{kind}-{case.name}"
+        case.begin(folder)
+        case.finish(folder)
+        self.cases.append(case)
+        self.wanted[case], self.counts[case] = _packs.digests(folder), _packs.count(folder / case.name)
+        return folder
+
+    def case(self, number: int) -> tuple[Case, random.Random]:
+        """The case of a round, and its own chance: rounds do not depend on each other."""
+        return self.cases[number % len(self.cases)], random.Random(f"kills {number}")
+
+    def held(self, **counts: int) -> None:
+        """Count a round that held."""
+        self.done.update(counts)
+        if self.file is not None:
+            self.file.write_text(json.dumps(self.done))
+
+    def kill(self, number: int) -> None:
+        """One round: up to three kills, then the end."""
+        case, chance = self.case(number)
+        folder, counts = self.folder / "kill", Counter[str]()
+        case.begin(folder)
+        for turn in range(chance.randint(1, 3)):
+            if turn and case.over(folder):
+                break
+            counts[_packs.kill(case, folder, chance, self.seconds)] += 1
+            counts["while resuming"] += turn > 0
+            case.check_visible(folder, self.counts[case], f"round {number}, {case.name}")
+        if not case.over(folder):
+            counts["resumed"] += case.finish(folder) > 0
+        case.check(folder, self.wanted[case], f"round {number}, {case.name}")
+        self.held(rounds=1, additions=int(case.base is not None), **counts)
+
+    def fail(self, number: int, library: Path) -> None:
+        """One round with a full disk (even numbers), or with reads of its own files that fail; then the end."""
+        case, chance = self.case(number // 2)
+        folder, kind = self.folder / "fail", "write" if number % 2 == 0 else "read"
+        code = errno.ENOSPC if kind == "write" else errno.EIO
+        case.begin(folder)
+        fault = f"{kind}:{code}:{int(1.5 ** chance.uniform(0, 16))}:{case.name}.partial/"
+        ended = _packs.run_with(library, fault, case.command(folder, "--quiet"))
+        when = f"{fault}, {case.name}"
+        if ended.returncode not in (0, 1) or ended.stderr.count("\n") != (ended.returncode == 1):
+            raise Failed(f"{when}: exit status {ended.returncode}: {ended.stderr.strip()}")
+        if kind == "write" and ended.returncode and "disk is full" not in ended.stderr:
+            raise Failed(f"{when}: {ended.stderr.strip()}")
+        case.check_visible(folder, self.counts[case], when)
+        if not case.over(folder):
+            case.finish(folder)
+        case.check(folder, self.wanted[case], when)
+        self.held(**{f"{kind}s": 1, f"{kind}s that failed": ended.returncode})
+
+    def unreadable(self, number: int, library: Path) -> None:
+        """One round with source files that cannot be read: they are the failures, and nothing else is."""
+        case, _ = self.case(number)
+        folder, part = self.folder / "unreadable", f"{number % 10}.jpg"
+        case.begin(folder)
+        bad = sorted(str(path.relative_to(case.images)) for path in case.images.rglob(f"*{part}"))
+        ended = _packs.run_with(
+            library, f"read:{errno.EIO}:1:{part}", case.command(folder, "--quiet", "--max-errors", "100%")
+        )
+        lines = (folder / f"{case.name}.errors.jsonl").read_text().splitlines() if bad else []
+        found = [json.loads(line) for line in lines]
+        if ended.returncode != (3 if bad else 0) or sorted(line["path"] for line in found) != bad:
+            raise Failed(f"{case.name}: {part}: {ended.returncode}: {ended.stderr.strip()}: {found} instead of {bad}")
+        if not all("input/output error" in line["reason"] for line in found):
+            raise Failed(f"{case.name}: {found}")
+        self.held(unreadable=1, files=len(bad))
 
 
 def run() -> list[str]:
-    chance = random.Random(2)
-    counts = {"parent": 0, "worker": 0, "in time": 0, "resumed": 0}
+    keep = os.environ.get("IOFAST_TORTURE_KEEP")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        sample_photographs.make(folder / "images", per_class=40, val=4, quiet=True)
-        start = time.monotonic()
-        _finish(folder, "whole.lmdb")
-        seconds = time.monotonic() - start
-        wanted = _digest(folder / "whole.lmdb")
-        for number in tqdm(range(ROUNDS), desc="kills", unit="round"):
-            for _ in range(chance.randint(1, 3)):
-                counts[_kill(folder, chance, seconds)] += 1
-                if (folder / "out.lmdb").exists() and _digest(folder / "out.lmdb") != wanted:
-                    raise Failed(f"round {number}: a file of other bytes stands under the final name")
-            if not (folder / "out.lmdb").exists():
-                counts["resumed"] += _finish(folder, "out.lmdb") > 0
-            if _digest(folder / "out.lmdb") != wanted:
-                raise Failed(f"round {number}: the file differs from that of an undisturbed run")
-            left = sorted(
-                path.name for path in folder.iterdir() if path.name not in ("images", "whole.lmdb", "out.lmdb")
-            )
-            if left:
-                raise Failed(f"round {number}: left behind: {left}")
-            (folder / "out.lmdb").unlink()
+        rounds = Rounds(Path(name), None if keep is None else Path(keep))
+        done = rounds.done
+        with tqdm(total=KILLS, initial=_hits(done), desc="kills") as bar:
+            while _hits(done) < KILLS:
+                rounds.kill(done["rounds"])
+                bar.update(_hits(done) - bar.n)
+        library = _packs.build_faults(Path(name))
+        if library is None:
+            raise Failed("no C compiler: what happens when reads and writes fail was not looked at")
+        for _ in tqdm(range(done["writes"] + done["reads"], 2 * FULL), desc="faults"):
+            rounds.fail(done["writes"] + done["reads"], library)
+        for _ in tqdm(range(done["unreadable"], BROKEN), desc="unreadable files"):
+            rounds.unreadable(done["unreadable"], library)
     return [
-        f"- {ROUNDS} rounds; killed: the parent {counts['parent']} times, a worker {counts['worker']} times; "
-        f"{counts['in time']} runs ended before their kill came",
-        f"- {counts['resumed']} of the final runs went on with images that a killed run had finished",
-        "- every final file had the bytes of an undisturbed run; nothing else was left; all workers were gone "
-        f"within {ENDS:.0f} s",
+        f"- {done['rounds']} rounds over {', '.join(NAMES)}, {done['additions']} of them additions; killed: the parent "
+        f"{done['parent']} times, a worker {done['worker']} times, {done['while resuming']} of them while going on; "
+        f"{done['in time']} runs ended before their kill came; {done['resumed']} final runs had images done already",
+        f"- {done['writes']} rounds with a disk that fills from a random write on, which ended "
+        f"{done['writes that failed']} runs; {done['reads']} with own files that cannot be read from a random read on, "
+        f"which ended {done['reads that failed']}: one line each, then the same command",
+        f"- {done['unreadable']} rounds with {done['files']} source files that cannot be read: each is a failed image",
+        "- every final file had the bytes of an undisturbed run; readers found the old or the whole; nothing else was "
+        f"left; all workers were gone within {_packs.ENDS:.0f} s",
     ]
 
 
-def _command(folder: Path, target: str) -> list[str]:
-    return [sys.executable, "-m", "iofast", "pack", str(folder / "images"), str(folder / target), "--resize", "128"]
-
-
-def _finish(folder: Path, target: str) -> int:
-    """Run to the end; how many images an earlier run had done."""
-    run = subprocess.run([*_command(folder, target), "--json", "--quiet"], capture_output=True, text=True, timeout=300)
-    if run.returncode:
-        raise Failed(f"exit status {run.returncode}: {run.stderr.strip()}")
-    return int(json.loads(run.stdout)["resumed"])
-
-
-def _kill(folder: Path, chance: random.Random, seconds: float) -> str:
-    """Start a pack, kill parent or worker after a random time, wait until all its processes are gone."""
-    process = psutil.Popen(_command(folder, "out.lmdb"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(chance.uniform(0, seconds * 0.9))
-    try:
-        family = [process, *process.children(recursive=True)]
-        workers = [member for member in family[1:] if member.is_running()]
-        victim = chance.choice(workers) if workers and chance.random() < 0.4 else process
-        killed = "in time" if process.poll() is not None else "parent" if victim is process else "worker"
-        victim.send_signal(signal.SIGKILL)
-    except psutil.NoSuchProcess:
-        killed, family = "in time", []
-    if killed == "worker":
-        process.wait(300)
-    _, alive = psutil.wait_procs(family, ENDS)
-    if alive:
-        raise Failed(f"{len(alive)} processes still ran {ENDS:.0f} s after the {killed} was killed")
-    process.wait()
-    return killed
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _hits(done: Counter[str]) -> int:
+    return done["parent"] + done["worker"]

@@ -1,0 +1,112 @@
+"""`--append`: what the container holds already, and what the images to come must agree with."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from iofast.containers.base import Reader
+from iofast.containers.manifest import WHOLE, Manifest
+from iofast.containers.publish import APPENDING, Target, sync
+from iofast.errors import ContainerError, OptionError, SourceError, TargetError
+from iofast.opening import open_reader
+from iofast.packing.options import PackOptions
+from iofast.packing.plan import SOFTWARE, recipe
+from iofast.source import Source
+from iofast.source.listing import few
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """The container before anything is added.
+
+    `made` is the fingerprint of the finished whole, and `plan` the digest of the plan that it was made by, once it is.
+    """
+
+    base: Manifest
+    first: int  # position of the first new record
+    made: str | None = None
+    plan: str | None = None
+
+    def save(self, place: Target) -> None:
+        """Write it down, so that a killed run goes on from the same, also when its work stands already."""
+        members = {**asdict(self), "base": self.base.to_json().decode()}
+        draft, file = place.partial / f"{APPENDING}.draft", place.partial / APPENDING
+        draft.write_text(json.dumps(members))
+        sync(draft)
+        os.replace(draft, file)
+
+    def open(self, place: Target) -> Reader:
+        """The container that is added to. Raises `TargetError` where it is not the one that the work began with."""
+        reader = open_reader(place.path)
+        if reader.manifest.fingerprint != self.base.fingerprint:
+            reader.close()
+            raise TargetError(
+                f"{place.path} was changed since {place.partial} was begun: delete the folder, then append anew"
+            )
+        return reader
+
+    def stands(self, place: Target) -> bool:
+        """Whether the whole has its name already: the run that made it was killed while it cleaned up."""
+        if self.made is None or place.interrupted:
+            return False
+        with open_reader(place.path) as reader:
+            return reader.manifest.fingerprint == self.made
+
+    def joined(self, source: Source, name: str) -> Source:
+        """The source with the container's class numbers, new classes last. Raises `SourceError` if it does not fit."""
+        splits = [split for split, _, _ in source.splits]
+        if self.base.count and (WHOLE in self.base.splits) != (WHOLE in splits):
+            held, given = ("none" if WHOLE in found else few(found) for found in (list(self.base.splits), splits))
+            raise SourceError(f"{name} has splits: {held}; what is to be added has: {given}")
+        if (self.base.classes is None) != (source.classes is None):
+            held, given = (
+                "no" if found is None else f"{len(found):,}" for found in (self.base.classes, source.classes)
+            )
+            raise SourceError(f"{name} has {held} classes, what is to be added has {given}")
+        if source.classes is None or self.base.classes is None:
+            return source
+        known = set(self.base.classes)
+        classes = (*self.base.classes, *(each for each in source.classes if each not in known))
+        numbers = {each: number for number, each in enumerate(classes)}
+        mapped = np.array([*(numbers[each] for each in source.classes), -1], np.int32)  # index -1: no label
+        return replace(source, classes=classes, listed_labels=mapped[source.listed_labels])
+
+    def check(self, options: PackOptions, name: str) -> None:
+        """Raise `OptionError`, naming the option, unless records made with `options` may stand beside the others."""
+        held = {**self.base.recipe, "shuffle": self.base.seed, "class_order": self.base.class_order}
+        if "format" not in held:
+            raise OptionError(f"{name} was not made by iofast pack, so nobody knows how to add to it: it has no recipe")
+        given = {**recipe(options), "shuffle": options.shuffle, "class_order": options.class_order}
+        for option in sorted({*given, *_OPTIONAL} - set(SOFTWARE)):
+            if held.get(option) != given.get(option):
+                raise OptionError(f"{name} was packed with {option} {held.get(option)}, not {given.get(option)}")
+
+    def recipe(self, options: PackOptions) -> dict[str, object]:
+        """The recipe of the whole: the container's, with all versions that took part."""
+        new = recipe(options)
+        whole = {**self.base.recipe}
+        for name in SOFTWARE:
+            versions = [str(each[name]) for each in (whole, new) if name in each]
+            if versions and versions[-1] not in versions[0].split(", "):
+                whole[name] = ", ".join(versions)
+        return whole
+
+
+_OPTIONAL = ("restart", "split", "split_seed", "drop_duplicates")  # of a recipe: absent where they were not asked for
+
+
+def find_addition(place: Target) -> Addition:
+    """What `place` is to be added to: as a run that was killed has written it down, else as it stands there."""
+    try:
+        members = json.loads((place.partial / APPENDING).read_bytes())
+        base = Manifest.from_json(members["base"].encode(), os.fspath(place.partial / APPENDING))
+        return Addition(base, members["first"], members["made"], members["plan"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ContainerError):
+        with open_reader(place.path) as reader:
+            last = np.array([len(reader) - 1], np.int64)
+            first = int(reader.columns(last).position[0]) + 1 if len(reader) else 0
+            return Addition(reader.manifest, first)

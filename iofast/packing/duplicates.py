@@ -1,0 +1,153 @@
+"""Images that are equal byte by byte once packed: found while records are written, by length and CRC32C, then compared.
+
+What is found is a function of the records in their order, so it depends neither on workers nor on interruptions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.base import Writer
+from iofast.errors import TargetError
+from iofast.kernel import crc32c
+from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
+
+_RECENT = 1 << 15  # images that wait to be sorted in
+_BITS = 25  # of a key, which choose its bit in the filter: 4 MiB, and with a million images 97 % need no search
+
+
+class Duplicate(NamedTuple):
+    """An image that equals an earlier one: their positions, and whether both have the same label."""
+
+    position: int
+    first: int
+    same_label: bool
+
+
+class _Marks:
+    """Many marks for a u64 key, in 16 bytes each: sorted arrays of rising sizes, merged as they become alike."""
+
+    def __init__(self) -> None:
+        self._filter = bytearray(1 << (_BITS - 3))
+        self._recent: dict[int, list[int]] = {}
+        self._count = 0
+        self._sorted: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
+
+    def add(self, key: int, mark: int) -> None:
+        at = key & ((1 << _BITS) - 1)
+        self._filter[at >> 3] |= 1 << (at & 7)
+        self._recent.setdefault(key, []).append(mark)
+        self._count += 1
+        if self._count == _RECENT:
+            self._sort_in()
+
+    def find(self, key: int) -> list[int]:
+        at = key & ((1 << _BITS) - 1)
+        if not self._filter[at >> 3] >> (at & 7) & 1:
+            return []
+        found: list[int] = []
+        for keys, marks in self._sorted:
+            start, stop = np.searchsorted(keys, np.uint64(key), "left"), np.searchsorted(keys, np.uint64(key), "right")
+            found += marks[start:stop].tolist()
+        return found + self._recent.get(key, [])
+
+    def _sort_in(self) -> None:
+        pairs = [(key, mark) for key, marks in self._recent.items() for mark in marks]
+        keys = np.array([key for key, _ in pairs], np.uint64)
+        marks = np.array([mark for _, mark in pairs], np.int64)
+        self._recent, self._count = {}, 0
+        while self._sorted and len(self._sorted[-1][0]) <= 2 * len(keys):
+            older = self._sorted.pop()
+            keys, marks = np.concatenate((older[0], keys)), np.concatenate((older[1], marks))
+        order = np.argsort(keys, kind="stable")  # stable: of equal keys the first comes first
+        self._sorted.append((keys[order], marks[order]))
+
+
+class Duplicates:
+    """The duplicates among the records of `writer`. `file` is where they are listed."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.found: dict[int, Duplicate] = {}
+        self._marks = _Marks()
+
+    def note(self, writer: Writer) -> None:
+        """The record that was written last is one that later ones may equal."""
+        image = image_field(tuple(name for name, _, _ in writer.last))
+        for name, length, crc in writer.last:
+            if name == image:
+                self._marks.add(length << 32 | crc, writer.mark)
+
+    def find(self, writer: Writer, position: int, fields: Mapping[str, bytes]) -> Duplicate | None:
+        """The first record with the same image as this one, which is not written yet."""
+        image = image_field(fields)
+        if image is None:
+            return None
+        key = len(fields[image]) << 32 | crc32c(fields[image])
+        for mark in self._marks.find(key):
+            record = writer.recall(mark)
+            if int(record.key) < position and _same(record, fields, image):
+                label = record.fields.get(LABEL_FIELD) == fields.get(LABEL_FIELD)
+                return Duplicate(position, int(record.key), label)
+        return None
+
+    def written(self, writer: Writer, position: int) -> Duplicate | None:
+        """The same for the record that was written last; it is compared with those that were noted before."""
+        image = image_field(tuple(name for name, _, _ in writer.last))
+        keys = (length << 32 | crc for name, length, crc in writer.last if name == image)
+        if image is None or not self._marks.find(next(keys)):
+            return None
+        return self.find(writer, position, writer.recall(writer.mark).fields)
+
+    @property
+    def other_label(self) -> int:
+        """How many have another label than the first one."""
+        return sum(not each.same_label for each in self.found.values())
+
+    def save(self, path: Callable[[int], str | None]) -> None:
+        """Write one JSON object for each, or remove what an earlier run left; `path` tells the image of a position."""
+        if not self.found:
+            self.file.unlink(missing_ok=True)
+            return
+        temporary = self.file.with_name(self.file.name + ".tmp")
+        try:
+            with open(temporary, "w", encoding="ascii") as file:
+                for position in sorted(self.found):
+                    each = self.found[position]
+                    file.write(_line(each, path(position), path(each.first)))
+            os.replace(temporary, self.file)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise TargetError(f"the list of duplicates {self.file} cannot be written: {error.strerror}") from error
+
+    def load(self) -> None:
+        """Take what a finished run has saved."""
+        with contextlib.suppress(FileNotFoundError):
+            for line in self.file.read_text().splitlines():
+                value = json.loads(line)
+                each = Duplicate(int(value["key"]), int(value["first"]), value["same_label"])
+                self.found[each.position] = each
+
+
+def _same(record: Record, fields: Mapping[str, bytes], image: str) -> bool:
+    if record.fields.get(image) != fields[image] or image_field(record.fields) != image:
+        return False
+    return image not in RAW_FIELDS or _size(record.fields) == _size(fields)
+
+
+def _size(fields: Mapping[str, bytes]) -> tuple[int, int]:
+    members = json.loads(fields[JSON_FIELD])
+    return members["width"], members["height"]
+
+
+def _line(each: Duplicate, path: str | None, first: str | None) -> str:
+    images = {"key": format_key(each.position), "path": path, "first": format_key(each.first), "first_path": first}
+    return json.dumps({**images, "same_label": each.same_label}) + "\n"

@@ -1,0 +1,68 @@
+"""What a killed run has left in `<DST>.partial/`: taken up, and images that had failed tried again."""
+
+from __future__ import annotations
+
+from iofast.containers.base import Reader, Writer
+from iofast.containers.journal import read_block
+from iofast.containers.publish import Target
+from iofast.opening import writer_of
+from iofast.packing.build import Builder
+from iofast.packing.failures import Failures
+from iofast.packing.options import parse_size
+from iofast.packing.pool import Pool
+from iofast.packing.work import Work
+
+DUPLICATES = ".duplicates.jsonl"
+
+
+def begin(work: Work, place: Target, pool: Pool, failures: Failures, base: Reader | None) -> tuple[Writer, Builder]:
+    """A writer and its builder, with everything in them that was written already; `work` knows what else is finished.
+
+    Images that failed before are tried again. Where one now succeeds its record belongs in the middle of what was
+    written, so that is kept up to there only: the bytes are those of a run to which nothing ever happened.
+    """
+    writer, builder = _begin(work, place, pool, base, None)
+    try:
+        holes = builder.holes
+        work.again = len(holes)
+        mended = _try_again(work, place, pool, failures, builder)
+        if mended:
+            writer.abort()
+            writer, builder = _begin(work, place, pool, base, min(mended))
+            work.again = len(builder.holes)
+        work.take_up(place.partial, builder.next, pool.journals() if writer.resumes else None)
+    except BaseException:
+        writer.abort()
+        raise
+    return writer, builder
+
+
+def _begin(work: Work, place: Target, pool: Pool, base: Reader | None, stop: int | None) -> tuple[Writer, Builder]:
+    place.stage().unlink(missing_ok=True)  # of an LMDB file: its build always begins anew
+    key_width = {} if base is None else {"key_width": base.manifest.key_width}
+    writer = writer_of(place, work.description(), parse_size(work.options.shard_size), **key_width)
+    try:
+        builder = Builder(writer, work, pool.journals, place.path.with_name(place.path.name + DUPLICATES))
+        if base is not None:
+            builder.extend(base)
+        builder.resume(stop)
+    except BaseException:
+        writer.abort()
+        raise
+    return writer, builder
+
+
+def _try_again(work: Work, place: Target, pool: Pool, failures: Failures, builder: Builder) -> list[int]:
+    """Positions of images that an earlier run left out and that belong in: they fail no longer, nor are duplicates."""
+    holes = builder.holes
+    size = max(1, min(work.plan.chunk, -(-len(holes) // (2 * work.workers))))
+    numbers = range(0, len(holes), size)
+    # chunks of numbers that no plan has, so that nobody takes them for others
+    jobs = (work.job(work.plan.chunks + at, holes[at : at + size]) for at in numbers)
+    mended = []
+    for done in pool.results(work.setup(), place.partial, jobs) if holes else ():
+        for failure in work.failures(done):
+            failures.add(failure)
+        records = read_block(done.journal, done.offset).records
+        mended += [record.position for record in records if not builder.dropped(record.position, record.fields)]
+    return mended

@@ -1,0 +1,253 @@
+"""`--append`: what is there stays as it is, and a kill at any point leaves the old container or the new one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from iofast import FastDataset, open_reader, pack
+from iofast.containers.publish import Target
+from iofast.errors import OptionError, SourceError, TargetError
+
+NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
+OPTIONS: dict[str, Any] = {"resize": 24, "shard_size": 30_000}
+
+
+def make(root: Path, names: Sequence[str], count: int, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        path = root / names[number % len(names)] / f"{number:03d}.png"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((40, 30)).save(path)
+    return root
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir()) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Pictures of classes b and d; then of a, b and e."""
+    root = tmp_path_factory.mktemp("sources")
+    return make(root / "one", ("b", "d"), 60, 1), make(root / "two", ("a", "b", "e"), 45, 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestAppend:
+    @pytest.fixture
+    def target(self, sources: tuple[Path, Path], tmp_path: Path, name: str) -> Path:
+        (tmp_path / "set").mkdir()
+        pack(sources[0], tmp_path / "set" / name, **OPTIONS)
+        return tmp_path / "set" / name
+
+    @pytest.fixture
+    def whole(self, sources: tuple[Path, Path], target: Path, tmp_path: Path) -> dict[str, str]:
+        """The files that an undisturbed append gives."""
+        shutil.copytree(target.parent, tmp_path / "whole")
+        pack(sources[1], tmp_path / "whole" / target.name, append=True, **OPTIONS)
+        return contents(tmp_path / "whole")
+
+    def test_records_follow_and_classes_keep_their_numbers(self, sources: tuple[Path, Path], target: Path) -> None:
+        with open_reader(target) as reader:
+            old = [(record.key, dict(record.fields)) for record in reader]
+        report = pack(sources[1], target, append=True, **OPTIONS)
+        assert (report.images, report.packed, report.held, report.classes) == (45, 45, 60, 4)
+        with open_reader(target) as reader:
+            assert reader.manifest.classes == ("b", "d", "a", "e")
+            assert reader.manifest.splits == {"all": ((0, 60), (60, 105))}
+            new = [(record.key, dict(record.fields)) for record in reader]
+        assert new[:60] == old
+        assert [key for key, _ in new[60:]] == [f"{i:08d}" for i in range(60, 105)]
+        assert [int(fields["cls"]) for _, fields in new[60::15]] == [2, 0, 3]
+        dataset = FastDataset(target)
+        assert len(dataset) == 105
+        assert int(dataset[100][1]) == 3
+
+    def test_what_was_published_is_not_touched(self, sources: tuple[Path, Path], target: Path) -> None:
+        before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in target.parent.iterdir()}
+        pack(sources[1], target, append=True, **OPTIONS)
+        after = {path.stat().st_ino: path.read_bytes() for path in target.parent.iterdir()}
+        shards = [kept for file, kept in before.items() if file.startswith("out-")]
+        assert shards or target.suffix == ".lmdb"
+        assert all(after[inode] == data for inode, data in shards)
+
+    def test_twice_for_any_number_of_workers(self, sources: tuple[Path, Path], target: Path, tmp_path: Path) -> None:
+        """Appended sets grow again; the bytes do not depend on workers; splits and fingerprints stay whole."""
+        third = make(tmp_path / "three", ("f",), 20, 3)
+        found = []
+        for workers in (1, 3):
+            copy = tmp_path / f"copy{workers}"
+            shutil.copytree(target.parent, copy)
+            pack(sources[1], copy / target.name, append=True, workers=workers, **OPTIONS)
+            pack(third, copy / target.name, append=True, workers=workers, **OPTIONS)
+            found.append(contents(copy))
+        assert found[0] == found[1]
+        with open_reader(tmp_path / "copy1" / target.name) as reader:
+            assert reader.manifest.splits == {"all": ((0, 60), (60, 105), (105, 125))}
+            assert len(list(reader)) == 125
+
+    def test_splits_get_another_range(self, sources: tuple[Path, Path], tmp_path: Path, name: str) -> None:
+        for part in ("train", "val"):
+            shutil.copytree(sources[0] / "b", tmp_path / "images" / part / "b")
+        target = tmp_path / name
+        pack(tmp_path / "images", target, **OPTIONS)
+        pack(tmp_path / "images", target, append=True, **OPTIONS)
+        with open_reader(target) as reader:
+            assert reader.manifest.splits == {"train": ((0, 30), (60, 90)), "val": ((30, 60), (90, 120))}
+        assert len(FastDataset(target, split="val")) == 60
+        with pytest.raises(SourceError, match="has splits: train, val; what is to be added has: none"):
+            pack(sources[1], target, append=True, **OPTIONS)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"resize": 32}, "size 24, not 32"),
+            ({"quality": 50}, "quality 90, not 50"),
+            ({"shuffle": 1}, "shuffle None, not 1"),
+            ({"restart": "none"}, "restart auto, not 0"),
+            ({"drop_duplicates": True}, "drop_duplicates None, not True"),
+        ],
+    )
+    def test_other_options_are_refused(
+        self, sources: tuple[Path, Path], target: Path, options: dict[str, Any], words: str
+    ) -> None:
+        before = contents(target.parent)
+        with pytest.raises(OptionError, match=words):
+            pack(sources[1], target, append=True, **{**OPTIONS, **options})
+        assert contents(target.parent) == before
+        assert len(os.listdir(target.parent)) == len(before)
+
+    def test_nothing_to_add_to(self, sources: tuple[Path, Path], tmp_path: Path, name: str) -> None:
+        with pytest.raises(TargetError, match="does not exist"):
+            pack(sources[1], tmp_path / name, append=True, **OPTIONS)
+        with pytest.raises(OptionError, match="give one of them"):
+            pack(sources[1], tmp_path / name, append=True, overwrite=True)
+        assert os.listdir(tmp_path) == []
+
+    @pytest.mark.slow
+    def test_a_kill_at_any_step_leaves_the_old_or_the_new(
+        self, sources: tuple[Path, Path], target: Path, whole: dict[str, str]
+    ) -> None:
+        """The run ends at each call that changes names; a reader finds 60 or 105 records, the same command ends it."""
+        kept = target.parent.with_name("kept")
+        shutil.copytree(target.parent, kept)
+        seen = [kill_at(steps, sources[1], target, kept, whole) for steps in range(1, 9)]
+        while seen[-1] is not None:
+            seen.append(kill_at(len(seen) + 1, sources[1], target, kept, whole))
+        assert set(seen) == {60, 105, None}
+
+    @pytest.mark.parametrize("steps", [1, 5, 9])
+    def test_a_kill_at_some_steps(
+        self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], steps: int
+    ) -> None:
+        kept = target.parent.with_name("kept")
+        shutil.copytree(target.parent, kept)
+        kill_at(steps, sources[1], target, kept, whole)
+
+    def test_interrupted_and_gone_on_with_by_another_command(
+        self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Target, "_rename", stop)
+            with pytest.raises(KeyboardInterrupt):
+                pack(sources[1], target, append=True, **OPTIONS)
+        with open_reader(target) as reader:
+            assert len(reader) == 60
+        with pytest.raises(TargetError, match="append"):
+            pack(sources[1], target, overwrite=True, **OPTIONS)
+        report = pack(sources[1], target, append=True, **OPTIONS)
+        assert (report.packed, report.resumed) == (45, 45)
+        assert contents(target.parent) == whole
+
+
+def kill_at(steps: int, source: Path, target: Path, kept: Path, whole: dict[str, str]) -> int | None:
+    """End an append at a step; how many records a reader finds then, None where it had fewer steps."""
+    shutil.rmtree(target.parent)
+    shutil.copytree(kept, target.parent)
+    counted, killed = _Stop(steps), False
+    with pytest.MonkeyPatch.context() as patch:
+        for call in ("rename", "unlink", "link", "replace", "rmdir"):
+            patch.setattr(os, call, counted.before(getattr(os, call)))
+        try:
+            pack(source, target, append=True, workers=1, **OPTIONS)
+        except Killed:
+            killed = True
+    with open_reader(target) as reader:
+        found = len(list(reader))
+    partial = Path(f"{target}.partial")
+    left = set(os.listdir(partial)) if partial.exists() else set()
+    if "appending" in left or found == 60:
+        pack(source, target, append=True, **OPTIONS)
+        assert not partial.exists()
+    else:  # killed at the last steps
+        assert left <= {"lock"}
+    assert contents(target.parent) == whole
+    return found if killed else None
+
+
+class Killed(BaseException):
+    pass
+
+
+class _Stop:
+    """Lets so many calls pass; from then on every one ends the run."""
+
+    def __init__(self, passed: int) -> None:
+        self.left = passed
+
+    def before(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **keywords: Any) -> Any:
+            if ".partial" in os.fspath(args[0]) or "set" in os.fspath(args[0]):
+                self.left -= 1
+            if self.left < 0:
+                raise Killed
+            return call(*args, **keywords)
+
+        return counted
+
+
+def test_what_pack_did_not_make(sources: tuple[Path, Path], tmp_path: Path) -> None:
+    from iofast import open_writer
+
+    with open_writer(tmp_path / "x.tar", classes=["b"]) as writer:
+        writer.write({"txt": "words", "cls": 0})
+    with pytest.raises(OptionError, match="not made by iofast pack"):
+        pack(sources[1], tmp_path / "x.tar", append=True)
+
+
+def test_classes_or_none(sources: tuple[Path, Path], tmp_path: Path) -> None:
+    flat = make(tmp_path / "flat", (".",), 5, 4)
+    pack(flat, tmp_path / "x.tar", **OPTIONS)
+    with pytest.raises(SourceError, match="has no classes, what is to be added has 3"):
+        pack(sources[1], tmp_path / "x.tar", append=True, **OPTIONS)
+
+
+def test_new_fields_and_other_library_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of the index get wider; the recipe names every version that took part."""
+    make(tmp_path / "images", (".",), 6, 5)
+    for number, text in enumerate(("path\n", "path,caption\n")):
+        rows = [f"images/{i:03d}.png" + ",words" * number for i in range(3 * number, 3 * number + 3)]
+        (tmp_path / f"{number}.csv").write_text(text + "\n".join(rows) + "\n")
+    for name in NAMES:
+        target = tmp_path / name
+        pack(tmp_path / "0.csv", target, **OPTIONS)
+        with monkeypatch.context() as patch:
+            patch.setattr("PIL.__version__", "99.1")
+            pack(tmp_path / "1.csv", target, append=True, **OPTIONS)
+        with open_reader(target) as reader:
+            assert str(reader.manifest.recipe["pillow"]).endswith(", 99.1")
+            assert [record.fields.get("caption.txt") for record in reader] == [None] * 3 + [b"words"] * 3
+            json.dumps(dict(reader.manifest.recipe))

@@ -1,0 +1,232 @@
+"""Packing into every container: equal records, equal bytes for any number of workers, and going on after a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from iofast import open_reader, pack
+from iofast.containers.publish import Target
+from iofast.containers.shards import ShardTarget
+from iofast.errors import OptionError, TargetError
+from iofast.packing import PackOptions, pool
+from iofast.packing.options import parse_size
+from iofast.packing.pool import Pool
+from iofast.packing.progress import Progress
+from iofast.packing.run import run
+
+NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
+SHARD = 60_000
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """130 pictures in two classes and two splits."""
+    root = tmp_path_factory.mktemp("source")
+    rng = np.random.default_rng(0)
+    for number in range(130):
+        split = "val" if number % 5 == 4 else "train"
+        path = root / split / f"c{number % 2}" / f"{number:03d}.jpg"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        pixels = rng.integers(0, 256, (8, 10, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((80, 60)).save(path, quality=90)
+    return root
+
+
+def digests(target: Path) -> dict[str, str]:
+    """The files of a container, without what else is in the folder."""
+    stem = target.stem
+    files = sorted(path for path in target.parent.iterdir() if path.is_file() and path.name.startswith(stem))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def records(target: Path) -> list[tuple[str, dict[str, bytes]]]:
+    with open_reader(target) as reader:
+        return [(record.key, dict(record.fields)) for record in reader]
+
+
+FORMATS: list[dict[str, Any]] = [
+    {"resize": 32, "format": "jpeg"},
+    {"format": "keep"},
+    {"resize": 32, "format": "rgb"},
+    {"resize": 32, "format": "yuv420", "shuffle": 3},
+    {"resize": 32, "format": "png"},
+]
+
+
+def check_workers(images: Path, tmp_path: Path, options: dict[str, Any], counts: Sequence[int]) -> None:
+    """The files are the same; and the three containers hold the same records under the same fingerprint."""
+    found = []
+    for name in NAMES:
+        made = {}
+        for workers in counts:
+            target = tmp_path / str(workers) / name
+            target.parent.mkdir(exist_ok=True)
+            pack(images, target, workers=workers, shard_size=SHARD, **options)
+            made[workers] = digests(target)
+        assert len({json.dumps(each) for each in made.values()}) == 1
+        found.append(records(target))
+        with open_reader(target) as reader:
+            assert reader.manifest.splits == {"train": ((0, 104),), "val": ((104, 130),)}
+            found[-1].append((reader.manifest.fingerprint, {}))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", FORMATS, ids=lambda options: options["format"])
+def test_the_number_of_workers_is_in_no_byte(images: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    check_workers(images, tmp_path, options, (1, 2, 3, 8))
+
+
+@pytest.mark.parametrize("number", range(len(FORMATS)), ids=lambda number: FORMATS[number]["format"])
+def test_one_worker_and_more(images: Path, tmp_path: Path, number: int) -> None:
+    """The short form: another number against one worker for each format."""
+    check_workers(images, tmp_path, FORMATS[number], (1, (8, 2, 3, 2, 3)[number]))
+
+
+def test_names_of_shards(images: Path, tmp_path: Path) -> None:
+    report = pack(images, tmp_path / "out.tar", resize=32, shard_size=SHARD)
+    names = sorted(os.listdir(tmp_path))
+    assert "out-train-000000.tar" in names
+    assert "out-val-000000.tar" in names
+    assert report.bytes_out == sum((tmp_path / name).stat().st_size for name in names)
+    assert all((tmp_path / name).stat().st_size <= SHARD for name in names if name.startswith("out-"))
+    with pytest.raises(TargetError, match="exists already"):
+        pack(images, tmp_path / "out.tar", resize=32, shard_size=SHARD)
+    pack(images, tmp_path / "out.tar", resize=32, overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == [
+        "out-train-000000.tar",
+        "out-val-000000.tar",
+        "out.tar.index",
+        "out.tar.manifest",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("500MB", 500_000_000), ("1GB", 10**9), ("1GiB", 1 << 30), ("1.5k", 1500), (7, 7), ("12", 12), ("2 tib", 2 << 40)],
+)
+def test_sizes(text: int | str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "1XB", "0", "1e9", "10MBit", True, 0.5])
+def test_sizes_that_are_none(text: Any) -> None:
+    with pytest.raises(OptionError, match="size"):
+        PackOptions(shard_size=text)
+
+
+class Interrupt(Progress):
+    """Ends the run in the middle, as Ctrl-C does."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def step(self, images: int, size: int, failed: int) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise KeyboardInterrupt
+
+
+def interrupt(images: Path, target: Path, at: int = 20, **options: Any) -> None:
+    with pytest.raises(KeyboardInterrupt, match="goes on from there"), Pool(2) as workers:
+        run(images, target, PackOptions(resize=32, shard_size=SHARD, **options), Interrupt(at), workers)
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """The files of undisturbed runs."""
+    folder = tmp_path_factory.mktemp("whole")
+    for name in NAMES:
+        (folder / name).mkdir()
+        pack(images, folder / name / name, resize=32, shard_size=SHARD)
+    return {name: digests(folder / name / name) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestResume:
+    def test_an_interrupted_run_goes_on(
+        self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Journals so short that most are gone when the run is interrupted; three times."""
+        monkeypatch.setattr(pool, "JOURNAL", 4000)
+        for at in (12, 9, 15):
+            interrupt(images, tmp_path / name, at)
+        journals = len(list((tmp_path / f"{name}.partial").glob("journal-*")))
+        assert journals > 10 if name.endswith("lmdb") else journals < 10
+        report = pack(images, tmp_path / name, resize=32, shard_size=SHARD)
+        assert report.resumed > 40
+        assert (report.packed, report.failed) == (130, 0)
+        assert digests(tmp_path / name) == whole[name]
+        assert not (tmp_path / f"{name}.partial").exists()
+
+    def test_other_options_are_told_apart(self, images: Path, tmp_path: Path, name: str) -> None:
+        interrupt(images, tmp_path / name)
+        with pytest.raises(TargetError, match="quality 90, not 50"):
+            pack(images, tmp_path / name, resize=32, shard_size=SHARD, quality=50)
+        if name.endswith("lmdb"):
+            pack(images, tmp_path / name, resize=32)
+        else:
+            with pytest.raises(TargetError, match="shard_size 60000, not 1000000000"):
+                pack(images, tmp_path / name, resize=32)
+
+    def test_killed_at_some_moment(self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str) -> None:
+        words = [str(images), str(tmp_path / name), "--resize", "32", "--shard-size", str(SHARD), "--quiet"]
+        process = subprocess.Popen([sys.executable, "-m", "iofast", "pack", *words])
+        partial = tmp_path / f"{name}.partial"
+        while process.poll() is None and not any(partial.glob("journal-*")):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode != 0
+        pack(images, tmp_path / name, resize=32, shard_size=SHARD)
+        assert digests(tmp_path / name) == whole[name]
+
+    def test_images_that_failed_are_tried_again(
+        self, images: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One stays bad, one is mended meanwhile: the bytes are those of a run that never saw it broken."""
+        monkeypatch.setattr(pool, "JOURNAL", 4000)
+        source = tmp_path / "images"
+        for path in sorted(images.glob("train/c0/*.jpg")):
+            (source / path.name).parent.mkdir(exist_ok=True)
+            (source / path.name).write_bytes(path.read_bytes())
+        files = sorted(source.iterdir())
+        files[3].write_bytes(b"bad")
+        good = files[9].read_bytes()
+        files[9].write_bytes(b"bad for now")
+        interrupt(source, tmp_path / name, 30, max_errors=2)
+        files[9].write_bytes(good)
+        mended = pack(source, tmp_path / name, resize=32, shard_size=SHARD, max_errors=1)
+        assert (mended.failed, mended.packed) == (1, len(files) - 1)
+        (tmp_path / "anew").mkdir()
+        pack(source, tmp_path / "anew" / name, resize=32, shard_size=SHARD, max_errors=1)
+        assert digests(tmp_path / name) == digests(tmp_path / "anew" / name)
+        assert len((tmp_path / f"{name}.errors.jsonl").read_text().splitlines()) == 1
+
+    def test_two_runs_exclude_each_other(self, images: Path, tmp_path: Path, name: str) -> None:
+        suffix = Path(name).suffix
+        target = Target(tmp_path / name) if suffix == ".lmdb" else ShardTarget(tmp_path / name, suffix)
+        with target, pytest.raises(TargetError, match="another iofast pack"):
+            pack(images, tmp_path / name, resize=32)
+        assert pack(images, tmp_path / name, resize=32).packed == 130
+
+    def test_a_dry_run_estimates_well(self, images: Path, tmp_path: Path, name: str) -> None:
+        dry = pack(images, tmp_path / name, resize=32, shard_size=SHARD, dry_run=True)
+        assert os.listdir(tmp_path) == []
+        real = pack(images, tmp_path / name, resize=32, shard_size=SHARD)
+        assert dry.estimate is not None
+        assert 0.6 < dry.estimate.bytes_out / real.bytes_out < 1.7
+        assert dry.estimate.bytes_peak > dry.estimate.bytes_out

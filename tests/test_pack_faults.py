@@ -1,0 +1,157 @@
+"""Packing while the disk fills, reads fail, and files vanish or change: the short form of `make torture PART=kills`."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from test_pack_containers import NAMES
+
+from iofast import open_reader, pack
+from iofast.errors import DecodeError
+from iofast.packing import PackOptions, estimate
+from iofast.packing.pool import Pool
+from iofast.packing.progress import Progress
+from iofast.packing.run import run
+from iofast.packing.sample import read_file
+from tools.torture import _packs
+from tools.torture._packs import Case
+from tools.torture.kills import Rounds
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = _packs.build_faults(tmp_path_factory.mktemp("faults"))
+    if library is None:
+        pytest.skip("no C compiler: calls cannot be made to fail")
+    return library
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    for number in range(40):
+        Image.effect_noise((60, 40), number + 10).convert("RGB").save(root / f"{number:02d}.jpg")
+    return root
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path) -> None:
+    """From some write on every write fails: one line, nothing under the final name, and the same command goes on."""
+    case = Case(name, images, None)
+    whole, folder = tmp_path / "whole", tmp_path / "full"
+    for each in (whole, folder):
+        each.mkdir()
+    case.finish(whole)
+    for at in (2, 14):
+        fault = f"write:{errno.ENOSPC}:{at}:{name}.partial/"
+        ended = _packs.run_with(faults, fault, case.command(folder, "--quiet"))
+        assert ended.returncode == 1, ended.stderr
+        assert "disk is full" in ended.stderr
+        assert ended.stderr.count("\n") == 1
+        assert not _packs.there(folder / name)
+    case.finish(folder)
+    case.check(folder, _packs.digests(whole), name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_that_cannot_be_read(images: Path, tmp_path: Path, name: str, faults: Path) -> None:
+    case = Case(name, images, None)
+    command = case.command(tmp_path, "--quiet", "--max-errors", "10%")
+    ended = _packs.run_with(faults, f"read:{errno.EIO}:1:3.jpg", command)
+    assert ended.returncode == 3, ended.stderr
+    lines = [json.loads(line) for line in (tmp_path / f"{name}.errors.jsonl").read_text().splitlines()]
+    assert [(line["path"], line["reason"]) for line in lines] == [
+        (f"{tens}3.jpg", "the file cannot be read (input/output error)") for tens in range(4)
+    ]
+    with open_reader(tmp_path / name) as reader:
+        assert len(list(reader)) == 36
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.write_bytes(bytes(101)),
+        lambda path: path.write_bytes(bytes(50)),
+        lambda path: os.utime(path, (1, 1)),
+    ],
+    ids=["longer", "shorter", "another time"],
+)
+def test_a_file_that_changes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(100))
+    assert read_file(os.fsencode(path)) == bytes(100)
+    real, looks = os.fstat, []
+
+    def fstat(fd: int) -> os.stat_result:
+        looks.append(fd)
+        if len(looks) == 2:
+            change(path)
+        return real(fd)
+
+    monkeypatch.setattr("iofast.packing.sample.os.fstat", fstat)
+    with pytest.raises(DecodeError, match="changed while it was read"):
+        read_file(os.fsencode(path))
+
+
+FAKE = """
+import os, sys
+from iofast.packing import worker
+real = worker.read_file
+def read_file(path):
+    if b"07" in path:
+        os.unlink(path)
+    return real(path)
+worker.read_file = read_file
+sys.exit(worker.main())
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_vanishes(images: Path, tmp_path: Path, name: str) -> None:
+    source = tmp_path / "images"
+    source.mkdir()
+    for path in images.iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+    with Pool(2, (sys.executable, "-c", FAKE)) as pool:
+        report = run(source, tmp_path / name, PackOptions(max_errors=1), Progress(), pool)
+    assert (report.packed, report.failed) == (39, 1)
+    assert dict(report.errors) == {"the file cannot be read": 1}
+
+
+def test_the_disk_must_hold_what_each_container_needs(images: Path, tmp_path: Path) -> None:
+    """LMDB has its journal beside it until the end; shards only what waits, and that is bounded."""
+    million, payload = 1_000_000, 30_000.0
+    lmdb, tar, tfrecord = (estimate.Room(suffix, 4) for suffix in (".lmdb", ".tar", ".tfrecord"))
+    assert lmdb.peak(million, payload) > 1.9 * lmdb.container(million, payload)
+    for room in (tar, tfrecord):
+        assert room.container(million, payload) < room.peak(million, payload) < room.container(million, payload) + 2e9
+    assert estimate.Room(".lmdb", 4, 10**12).peak(10, 10) > 10**12
+    for name in NAMES:
+        pack(images, tmp_path / name, shard_size="1MB")
+        room = estimate.Room(Path(name).suffix, 2)
+        size = sum(path.stat().st_size for path in tmp_path.glob("out*"))
+        payloads = sum(path.stat().st_size for path in images.iterdir()) / 40 + 100
+        assert 0.7 < room.container(40, payloads) / size < 1.6
+        for path in tmp_path.glob("out*"):
+            path.unlink()
+
+
+@pytest.mark.slow
+def test_some_rounds_of_the_torture(tmp_path: Path, faults: Path) -> None:
+    rounds = Rounds(tmp_path, tmp_path)
+    for number in range(6):
+        rounds.kill(number)
+        rounds.fail(2 * number, faults)
+        rounds.fail(2 * number + 1, faults)
+        rounds.unreadable(number, faults)
+    assert rounds.done["rounds"] == 6
+    assert json.loads((tmp_path / "kills.json").read_text())["unreadable"] == 6
