@@ -124,6 +124,8 @@ def agrees(data: bytes) -> bool:
             ours(data)
         return False
     found = ours(data)
+    for each in (found, theirs):  # protobuf's implementations differ in what an entry of a map means that has no key
+        each.pop("", None)
     assert same(found) == same(theirs)
     return True
 
