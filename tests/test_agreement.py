@@ -18,6 +18,8 @@ from iofast.bench import BenchOptions, Sample
 from iofast.transforms import compile as compile_transform
 from tools import sample_photographs
 
+pytestmark = pytest.mark.slow  # 25 s of training
+
 SIDE, PER_CLASS, STEPS = 96, 60, 60
 CROP = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
 

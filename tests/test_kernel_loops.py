@@ -39,6 +39,7 @@ def test_neon_equals_scalar() -> None:
     assert "compared with: neon;" in compare_loops("neon")
 
 
+@pytest.mark.slow  # 14 s; the loops themselves are compared in the test above
 @needs_compiler
 @needs_qemu
 def test_an_arm_machine_gives_the_same_pixels() -> None:

@@ -180,7 +180,7 @@ def test_the_consumer_alone_holds_its_batch(dataset: FastDataset) -> None:
     assert gone() is None
 
 
-@pytest.mark.parametrize("ending", [break_out, close_the_iterator])
+@pytest.mark.parametrize("ending", [break_out, pytest.param(close_the_iterator, marks=pytest.mark.slow)])
 def test_abandoning_leaves_nothing(dataset: FastDataset, ending: Callable[[FastLoader], None]) -> None:
     def abandon(times: int) -> None:
         for _ in range(times):
