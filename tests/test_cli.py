@@ -109,6 +109,13 @@ class TestPack:
         assert run("pack", images, tmp_path / "out.lmdb", "--json") == 0
         assert json.loads(capsys.readouterr().out)["packed"] == 4
 
+    def test_sidecars(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("pack", images, tmp_path / "out.tar", "--sidecars", "dali,wids") == 0
+        assert {"out-000000.idx", "out.shardindex.json"} <= {path.name for path in tmp_path.iterdir()}
+        assert run("pack", images, tmp_path / "out.lmdb", "--sidecars", "dali") == 2
+        assert "sidecars are for tar and TFRecord shards" in capsys.readouterr().err
+        assert not (tmp_path / "out.lmdb").exists()
+
     def test_quiet(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("pack", images, tmp_path / "out.lmdb", "--quiet") == 0
         assert capsys.readouterr() == ("", "")

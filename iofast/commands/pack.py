@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -142,6 +143,12 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--shard-size", metavar="SIZE", help="of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)")
     group.add_argument("--drop-duplicates", action="store_true", help="of images that are equal, keep the first")
+    group.add_argument(
+        "--sidecars",
+        default="",
+        metavar="NAME,…",
+        help="dali, wids, timm: index files for other programs, beside shards",
+    )
     group.add_argument("--append", action="store_true", help="add to DST, which must exist; with the same options")
     group.add_argument("--overwrite", action="store_true", help="replace DST where it exists")
     group.add_argument("--dry-run", action="store_true", help="write nothing; estimate size and time from a sample")
@@ -149,17 +156,21 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
 
 
-_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet")
+_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet", "sidecars")
 
 
 def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and give the exit status."""
+    from iofast.containers import sidecars
     from iofast.machine import cores
     from iofast.packing.pool import Pool
 
+    names = sidecars.check_names(filter(None, args.sidecars.split(",")), os.path.splitext(args.target)[1])
     given = vars(args).get("workers")
     with Pool(cores() if given is None else given) as pool:
         report = _pack(args, pool)
+    if names and report.estimate is None:
+        sidecars.write(args.target, names)
     if args.json:
         print(report.to_json())
     elif not args.quiet:
