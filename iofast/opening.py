@@ -24,6 +24,7 @@ from iofast.record import (
     JSON_FIELD,
     KEY_WIDTH,
     LABEL_FIELD,
+    PICKLED,
     RAW_FIELDS,
     ImageInfo,
     check_field,
@@ -34,7 +35,6 @@ from iofast.strips import raw_length
 if TYPE_CHECKING:
     from iofast.source.foreign import ForeignOptions
 
-_PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
 WRITTEN = (".lmdb", tar.SUFFIX, *tfrecord.SUFFIXES)  # the suffix chooses the container
 _SETS: dict[str, type[ShardReader]] = {tar.SUFFIX: tar.TarReader} | dict.fromkeys(
     tfrecord.SUFFIXES, tfrecord.TfrecordReader
@@ -275,7 +275,7 @@ def _open_folder(place: Path) -> Reader:
 
 
 def _checked(name: str) -> str:
-    if name.rpartition(".")[2] in _PICKLED:
+    if name.rpartition(".")[2] in PICKLED:
         raise ContainerError(f"field {name!r} names pickled data, which iofast does not store")
     return check_field(name)
 

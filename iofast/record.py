@@ -18,6 +18,7 @@ MAX_PAYLOAD = (1 << 32) - 1  # bytes; an LMDB value and the index's u32 length b
 IMAGE_FIELDS = ("jpg", "png", "webp")  # an encoded image, in the order in which a reader looks for the image
 RAW_FIELDS = ("rgb", "yuv")  # raw pixels, their width and height in `json`; the kernel numbers them from 1
 LABEL_FIELD = "cls"
+PICKLED = ("pkl", "pyd", "pickle", "pth")  # suffixes of fields: loading one runs code from the file, so none is written
 JSON_FIELD = "json"
 
 _FIELD = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*", re.ASCII)

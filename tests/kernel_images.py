@@ -17,6 +17,9 @@ from PIL import __version__ as pillow_version
 
 from iofast.kernel import twin
 from iofast.kernel.contract import DecodeOptions, Source
+from tools.odd_images.jpegs import rearranged
+from tools.odd_images.jpegs import segment as segment
+from tools.odd_images.jpegs import with_size as with_size
 
 try:
     from iofast.kernel import native
@@ -62,37 +65,6 @@ def exif(orientation: int) -> bytes:
     return block.tobytes()
 
 
-def segment(data: bytes, *markers: int) -> int:
-    """Where the first segment with one of `markers` starts in a JPEG."""
-    at = 2
-    while data[at + 1] not in markers:
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return at
-
-
-def with_size(data: bytes, width: int, height: int) -> bytes:
-    """A JPEG whose header claims another size."""
-    at = segment(data, 0xC0, 0xC1, 0xC2) + 5
-    return data[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + data[at + 4 :]
-
-
-def _rearranged(pixels: Pixels, sampling: tuple[int, int], source: tuple[int, int], name: str) -> bytes:
-    """A JPEG of luma factors `sampling`, which Pillow does not write: another one's blocks, read in another order.
-
-    An MCU of 2x2 luma blocks holds as many as one of 4x1, so only the header differs. Luma comes out right; chroma is
-    laid out wrongly inside each MCU, and is as good as any to compare decoders with.
-    """
-    (across, down), (from_across, from_down) = sampling, source
-    height, width = pixels.shape[:2]
-    columns, rows = -(-width // (8 * across)), -(-height // (8 * down))
-    full = np.pad(pixels, ((0, rows * 8 * down - height), (0, columns * 8 * across - width), (0, 0)), mode="edge")
-    blocks = full.reshape(rows, down, 8, columns, across, 8, 3).transpose(0, 3, 1, 4, 2, 5, 6)
-    blocks = blocks.reshape(rows, columns, from_down, from_across, 8, 8, 3).transpose(0, 2, 4, 1, 3, 5, 6)
-    data = jpeg(blocks.reshape(rows * from_down * 8, columns * from_across * 8, 3), subsampling=name)
-    at = segment(data, 0xC0) + 11
-    return with_size(data[:at] + bytes([across << 4 | down]) + data[at + 1 :], width, height)
-
-
 def _ycck(pixels: Pixels) -> bytes:
     """Four components of which an Adobe marker says that they are YCCK."""
     data = jpeg(pixels, "CMYK")
@@ -104,9 +76,9 @@ KINDS: dict[str, Callable[[Pixels], bytes]] = {
     "444": lambda pixels: jpeg(pixels, subsampling="4:4:4"),
     "422": lambda pixels: jpeg(pixels, subsampling="4:2:2"),
     "420": lambda pixels: jpeg(pixels, subsampling="4:2:0"),
-    "440": lambda pixels: _rearranged(pixels, (1, 2), (2, 1), "4:2:2"),
-    "411": lambda pixels: _rearranged(pixels, (4, 1), (2, 2), "4:2:0"),
-    "441": lambda pixels: _rearranged(pixels, (1, 4), (2, 2), "4:2:0"),
+    "440": lambda pixels: rearranged(pixels, (1, 2), (2, 1), "4:2:2"),
+    "411": lambda pixels: rearranged(pixels, (4, 1), (2, 2), "4:2:0"),
+    "441": lambda pixels: rearranged(pixels, (1, 4), (2, 2), "4:2:0"),
     "gray": lambda pixels: jpeg(pixels, "L"),
     "cmyk": lambda pixels: jpeg(pixels, "CMYK"),
     "ycck": _ycck,

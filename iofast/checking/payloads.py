@@ -26,19 +26,6 @@ _OPTIONS = DecodeOptions(filter="nearest", max_pixels=MAX_PIXELS)  # whole image
 _MASKS = ("png", "jpg", "jpeg", "webp")  # the last part of names such as `seg.png`
 
 
-def slices(located: Located) -> list[tuple[int, int]]:
-    """Rows of `located` as [start, stop) that one thread does at once."""
-    ends = np.cumsum(located.length.astype(np.int64))
-    found, start = [], 0
-    while start < len(ends):
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + SLICE_BYTES, "right"))
-        stop = min(max(stop, start + 1), start + SLICE_RECORDS)
-        found.append((start, stop))
-        start = stop
-    return found
-
-
 class PayloadCheck:
     """Checks slices of records; one for each thread, to be closed. `own`: iofast wrote the container."""
 

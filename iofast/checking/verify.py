@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.checking.payloads import PayloadCheck, slices
+from iofast.checking.payloads import SLICE_BYTES, SLICE_RECORDS, PayloadCheck
 from iofast.checking.problems import Findings, Verification
 from iofast.checking.structure import STEP, check_index, check_places, sound_rows
 from iofast.containers.base import Reader
@@ -92,7 +92,7 @@ class _Checks:
         reader = self._arguments[0]
         for start in range(0, len(sound), STEP):
             part = sound[start : start + STEP]
-            for first, last in slices(reader.columns(part)):
+            for first, last in reader.columns(part).slices(SLICE_BYTES, SLICE_RECORDS):
                 yield part[first:last]
 
     def _check(self, indices: NDArray[np.int64]) -> tuple[int, int]:

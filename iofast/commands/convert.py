@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from iofast.copying import Copied
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -64,32 +67,27 @@ def bytes_of(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Convert, and print what came of it."""
     from iofast.copying import convert
+
+    return copy(args, partial(convert, args.source, args.target))
+
+
+def copy(args: argparse.Namespace, work: Callable[..., Copied]) -> int:
+    """What all commands do that copy: `work` with options and a bar, then its result; gives the exit status."""
+    from iofast.copying import CopyOptions
     from iofast.packing.progress import Bar
 
-    bar = Bar("iofast convert", visible=not args.quiet)
+    given = {} if args.shard_size is None else {"shard_size": args.shard_size}
+    options = CopyOptions(overwrite=args.overwrite, **given)
+    bar = Bar(f"iofast {args.command}", visible=not args.quiet)
     try:
-        result = convert(
-            args.source,
-            args.target,
-            options_of(args),
-            begin=lambda records: bar.begin(records, 0),
-            progress=bar.step,
-        )
+        result = work(options=options, begin=lambda records: bar.begin(records, 0), progress=bar.step)
     finally:
         bar.end()
-    show(args, result)
+    _show(args, result)
     return 0
 
 
-def options_of(args: argparse.Namespace) -> Any:
-    """The `CopyOptions` of a command line."""
-    from iofast.copying import CopyOptions
-
-    given = {} if args.shard_size is None else {"shard_size": args.shard_size}
-    return CopyOptions(overwrite=args.overwrite, **given)
-
-
-def show(args: argparse.Namespace, result: Copied) -> None:
+def _show(args: argparse.Namespace, result: Copied) -> None:
     """Print the result of a copy as the options say."""
     from iofast.commands.text import count, duration
 

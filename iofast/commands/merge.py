@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 _EXAMPLES = """\
@@ -36,22 +37,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Merge, and print what came of it."""
-    from iofast.commands.convert import options_of, show
+    from iofast.commands.convert import copy
     from iofast.copying import merge
-    from iofast.packing.progress import Bar
 
     names = None if args.names is None else args.names.split(",")
-    bar = Bar("iofast merge", visible=not args.quiet)
-    try:
-        result = merge(
-            args.sources,
-            args.target,
-            options_of(args),
-            names=names,
-            begin=lambda records: bar.begin(records, 0),
-            progress=bar.step,
-        )
-    finally:
-        bar.end()
-    show(args, result)
-    return 0
+    return copy(args, partial(merge, args.sources, args.target, names=names))

@@ -161,21 +161,31 @@ _NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet", 
 
 def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and give the exit status."""
-    from iofast.containers import sidecars
     from iofast.machine import cores
     from iofast.packing.pool import Pool
 
-    names = sidecars.check_names(filter(None, args.sidecars.split(",")), os.path.splitext(args.target)[1])
+    names = _sidecars(args)
     given = vars(args).get("workers")
     with Pool(cores() if given is None else given) as pool:
         report = _pack(args, pool)
     if names and report.estimate is None:
-        sidecars.write(args.target, names)
+        from iofast.containers.sidecars import write
+
+        write(args.target, names)
     if args.json:
         print(report.to_json())
     elif not args.quiet:
         print("\n".join(summary(report)))
     return report.status
+
+
+def _sidecars(args: argparse.Namespace) -> tuple[str, ...]:
+    """Those asked for. Nothing is imported for none: the workers are not started yet."""
+    if not args.sidecars:
+        return ()
+    from iofast.containers.sidecars import check_names
+
+    return check_names(filter(None, args.sidecars.split(",")), os.path.splitext(args.target)[1])
 
 
 def _pack(args: argparse.Namespace, pool: Pool) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 _EXAMPLES = """\
@@ -46,29 +47,15 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Divide, and print what came of it."""
-    from iofast.commands.convert import options_of, show
+    from iofast.commands.convert import copy
     from iofast.copying import Division, split
     from iofast.errors import OptionError
-    from iofast.packing.progress import Bar
 
     parts = dict(map(_part, args.split))
     if len(parts) < len(args.split):
         raise OptionError("a split is named twice")
     division = Division(parts, args.seed, args.stratify, args.of, args.rest)
-    bar = Bar("iofast split", visible=not args.quiet)
-    try:
-        result = split(
-            args.source,
-            args.target,
-            division,
-            options_of(args),
-            begin=lambda records: bar.begin(records, 0),
-            progress=bar.step,
-        )
-    finally:
-        bar.end()
-    show(args, result)
-    return 0
+    return copy(args, partial(split, args.source, args.target, division))
 
 
 def _part(text: str) -> tuple[str, float | Sequence[int]]:

@@ -51,6 +51,18 @@ class Located(NamedTuple):
         """The same columns of some of the rows."""
         return Located._make(None if column is None else column[rows] for column in self)
 
+    def slices(self, most_bytes: int, most_rows: int) -> list[tuple[int, int]]:
+        """The rows as [start, stop) with so many rows and bytes of payload at most, or one row where that has more."""
+        ends = np.cumsum(self.length.astype(np.int64))
+        found, start = [], 0
+        while start < len(ends):
+            before = int(ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(ends, before + most_bytes, "right"))
+            stop = min(max(stop, start + 1), start + most_rows)
+            found.append((start, stop))
+            start = stop
+        return found
+
     def payloads(
         self, rows: slice, fds: NDArray[np.int32], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
     ) -> Payloads:

@@ -15,12 +15,11 @@ from iofast.containers.base import Located, Reader
 from iofast.containers.lmdb import LmdbReader
 from iofast.containers.shard_reader import ShardReader
 from iofast.errors import ContainerError, DecodeError
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, LABEL_FIELD, ImageInfo, check_field, image_field
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, LABEL_FIELD, PICKLED, ImageInfo, check_field, image_field
 
 SLICE_BYTES = 16 << 20  # of payloads that are read at once
 SLICE_RECORDS = 1024
 STEP = 65_536  # rows of the index that are looked at in one go
-PICKLED = ("pkl", "pyd", "pickle", "pth")  # loading one runs code from the file, so none is written
 
 _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 _MAX_SIDE = 0xFFFF  # of the index; beyond, a size counts as unknown
@@ -61,7 +60,7 @@ class RecordSource:
             part = every[start : start + STEP]
             columns = self.reader.columns(part)
             keys = self.reader.keys(columns)
-            for first, last in _slices(columns):
+            for first, last in columns.slices(SLICE_BYTES, SLICE_RECORDS):
                 for row, payloads in enumerate(self._payloads(part[first:last]), first):
                     info = _info(columns, row)
                     fields = payloads if self.own else self._legal(payloads, info, keys[row])
@@ -120,18 +119,6 @@ def split_ranges(reader: Reader) -> list[tuple[str, int, int]]:
     """(name, start, stop) of all splits' ranges, in the order of the records."""
     ranges = [(name, *own) for name, all_ in reader.manifest.splits.items() for own in all_]
     return sorted(ranges, key=lambda item: item[1])
-
-
-def _slices(located: Located) -> list[tuple[int, int]]:
-    ends = np.cumsum(located.length.astype(np.int64))
-    found, start = [], 0
-    while start < len(ends):
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + SLICE_BYTES, "right"))
-        stop = min(max(stop, start + 1), start + SLICE_RECORDS)
-        found.append((start, stop))
-        start = stop
-    return found
 
 
 def _info(columns: Located, row: int) -> ImageInfo:

@@ -19,7 +19,8 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, UnfinishedError
-from iofast.source.indexed import Column, IndexedReader, Same, Table, fetch_from, open_table, stamps
+from iofast.source.cache import stamps
+from iofast.source.indexed import Column, IndexedReader, Same, Table, fetch_from, open_table
 
 SUFFIX = ".beton"
 VERSION = 2

@@ -14,7 +14,7 @@ import hashlib
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.sealed import MAX_BYTES, check_seal, seal, unseal
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, SourceError
 from iofast.kernel import crc32c
 
 MAGIC = b"iofast-cache\0\0\0\2"  # the last byte is the version; an older or newer one is built again
@@ -55,6 +55,18 @@ def cache_file(*words: bytes) -> Path | None:
         return None
     digest = hashlib.sha256(b"".join(len(word).to_bytes(8, "little") + word for word in words))
     return folder / f"{digest.hexdigest()[:32]}.index"
+
+
+def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
+    """(N, 2): size and time of the last change of each file. Raises `SourceError` for one that is not there."""
+    found = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise SourceError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        found.append((status.st_size, status.st_mtime_ns))
+    return np.array(found, np.int64).reshape(-1, 2)
 
 
 @contextlib.contextmanager

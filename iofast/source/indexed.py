@@ -24,10 +24,10 @@ from iofast.containers.base import Failures, Located, dense
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import FilesReader, OpenFiles
-from iofast.errors import ContainerError, DecodeError, SourceError
+from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
-from iofast.source.cache import Arrays, cache_file, cached, load
+from iofast.source.cache import Arrays, cache_file, cached, load, stamps
 
 NUMBERS = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 LABEL_NAMES = ("label", "y", "cls", "class", "target", "labels", "fine_label")
@@ -99,18 +99,6 @@ def open_table(words: Sequence[bytes], paths: Sequence[str], scan: Callable[[], 
         return found if found is not None and np.array_equal(found.stamps, before) else None
 
     return cached(file, loaded, lambda: _build(scan(), fetch, before), _parts, loaded)
-
-
-def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
-    """(N, 2): size and time of the last change of each file. Raises `SourceError` for one that is not there."""
-    found = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            raise SourceError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
-        found.append((status.st_size, status.st_mtime_ns))
-    return np.array(found, np.int64).reshape(-1, 2)
 
 
 def _build(table: Table, fetch: Fetch, before: NDArray[np.int64]) -> TableIndex:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
-from iofast.source.indexed import Column, Fetch, IndexedReader, Table, fetch_from, open_table, stamps
+from iofast.source.cache import stamps
+from iofast.source.indexed import Column, Fetch, IndexedReader, Table, fetch_from, open_table
 from iofast.source.listing import split_rank
 from iofast.source.unpacked import PackedFiles
 

@@ -19,7 +19,7 @@ from iofast.containers.manifest import MAX_CLASS_NAME, MAX_COUNT, Manifest, Shar
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import crc32c
 from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
-from iofast.source.cache import Arrays, cache_file, cached, is_settled, load
+from iofast.source.cache import Arrays, cache_file, cached, is_settled, load, stamps
 from iofast.source.listing import Strings
 from iofast.source.tfrecord_records import TfrecordOptions
 from iofast.source.tfrecord_scan import COLUMNS, FORMATS, Rows, read_files
@@ -47,18 +47,6 @@ class TfrecordIndex:
 
     def __len__(self) -> int:
         return self.manifest.count
-
-
-def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
-    """(N, 2): size and time of the last change of each file. Raises `SourceError` for one that is not there."""
-    found = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            raise SourceError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
-        found.append((status.st_size, status.st_mtime_ns))
-    return np.array(found, np.int64).reshape(-1, 2)
 
 
 def open_index(paths: Sequence[str], options: TfrecordOptions) -> TfrecordIndex:
