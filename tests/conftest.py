@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,12 @@ settings.load_profile("iofast")
 NATIVE = any((Path(iofast.__file__).parent / "kernel").glob("_native*.so"))
 if not NATIVE:
     os.environ.setdefault("IOFAST_KERNEL", "python")
+
+
+# tools/sanitize.sh says which build it wants tested: without a word another one would pass in its place.
+if BUILD := os.environ.get("IOFAST_BUILD"):
+    native = importlib.import_module("iofast.kernel._native")
+    assert Path(str(native.__file__)).is_relative_to(BUILD), f"{native.__file__} is not of the build {BUILD}"
 
 
 def pytest_report_header() -> str:

@@ -15,18 +15,15 @@ runtime=$("${CC:-gcc}" -print-file-name=libasan.so)
 # Leaks: CPython frees little at its end, so a report would be all noise; memory is watched by its own test. Pillow and
 # NumPy are not instrumented either, and allocate with functions that the runtime would otherwise complain about.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
-export PYTHONPATH=$PWD/$build/lib IOFAST_KERNEL=native PYTHONMALLOC=malloc
-# -s: a report that pytest had captured would be lost with the process.
-# -P and no `-m`: the build in $PYTHONPATH must be found before the checkout.
-LD_PRELOAD=$runtime "$python" -P -c '
-import sys, iofast.kernel
-native = sys.modules.get("iofast.kernel._native")
-assert native is not None and "/sanitize/" in native.__file__, native
-print("sanitizers on", native.__file__)'
+export IOFAST_KERNEL=native PYTHONMALLOC=malloc PYTHONSAFEPATH=1
+# PYTHONSAFEPATH, and no `pythonpath` of pytest's: the build must be found before the checkout, which has tools and
+# benchmarks. Whoever imports another build than IOFAST_BUILD fails (tests/conftest.py, tools/torture/fuzz.py).
+export PYTHONPATH=$PWD/$build/lib:$PWD IOFAST_BUILD=$PWD/$build/lib
 if [ "${1-}" = -- ]; then
   shift
 else
   [ $# -gt 0 ] || set -- tests/test_kernel*.py
-  set -- -m pytest -q -s -p no:cacheprovider "$@"
+  # By several processes: the report of one that died stands in the output, which pytest has not captured.
+  set -- -m pytest -q -n logical --dist loadfile -p no:cacheprovider -o pythonpath= "$@"
 fi
-LD_PRELOAD=$runtime exec "$python" -P "$@"
+LD_PRELOAD=$runtime exec "$python" "$@"

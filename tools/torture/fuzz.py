@@ -17,6 +17,7 @@ import faulthandler
 import io
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -229,6 +230,9 @@ class InPlaces:
 
 def fuzz(seconds: float) -> None:
     """Until `seconds` are over, those of earlier runs counted in."""
+    from iofast.kernel import _native
+
+    assert Path(_native.__file__).is_relative_to(os.environ["IOFAST_BUILD"]), f"no sanitizers: {_native.__file__}"
     sys.path.append(str(ROOT / "tests"))
     state = json.loads(STATE.read_text())
     rng, counts = np.random.default_rng(time.time_ns()), Counter(state["counts"])
