@@ -36,7 +36,7 @@ __all__ = [
     "crc32c",
     "read_rows",
     "map_file",
-    "are_cached",
+    "cached",
     "DecodeOptions",
     "TranscodeRecipe",
     "Transcoded",
@@ -64,7 +64,7 @@ if _wanted != "python":
     try:
         from iofast.kernel.native import (
             Context,
-            are_cached,
+            cached,
             crc32c,
             decode,
             decode_batch,
@@ -89,7 +89,7 @@ if _missing is None:
 else:
     from iofast.kernel.twin import (  # type: ignore[assignment]
         Context,
-        are_cached,
+        cached,
         crc32c,
         decode,
         decode_batch,

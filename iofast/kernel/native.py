@@ -52,9 +52,11 @@ STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the bes
 _WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no pixel is resampled
 
 
-def are_cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> bool:
-    """Whether the bytes at these places are in the page cache; see `rows.are_cached`. Eight of them: one call, 4 µs."""
-    return _native.are_cached(np.ascontiguousarray(fds, np.int32), np.ascontiguousarray(offsets, np.uint64))
+def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of the bytes at these places are in the page cache; see `rows.cached`. Eight of them: one call, 4 µs."""
+    out = np.empty(len(fds), np.bool_)
+    _native.cached(np.ascontiguousarray(fds, np.int32), np.ascontiguousarray(offsets, np.uint64), out)
+    return out
 
 
 def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:

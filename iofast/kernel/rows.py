@@ -23,17 +23,18 @@ def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint
     return np.frombuffer(bytearray().join(rows), np.uint8).reshape(len(rows), size)
 
 
-def are_cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> bool:
-    """Whether the bytes at `offsets` (N,) of open files `fds` (N,) are all in the page cache; fd -1: in memory, so yes.
+def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of the bytes at `offsets` (N,) of open files `fds` (N,) are in the page cache; fd -1: in memory, so yes.
 
     Does not wait. What cannot be known counts as no: a file system, or a system, that does not tell. (Only the native
     kernel sees that a file lies in memory, on a tmpfs.)
     """
+    return np.fromiter(map(_is_cached, fds.tolist(), offsets.tolist()), np.bool_, len(fds))
+
+
+def _is_cached(fd: int, offset: int) -> bool:
     try:
-        return all(
-            fd == -1 or os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
-            for fd, offset in zip(fds.tolist(), offsets.tolist(), strict=True)
-        )
+        return fd == -1 or os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except (OSError, AttributeError):  # BlockingIOError; or no such file, flag or call
         return False
 

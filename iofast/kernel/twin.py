@@ -31,7 +31,7 @@ from iofast.kernel.contract import (
     Timed,
 )
 from iofast.kernel.recode import transcode as transcode
-from iofast.kernel.rows import are_cached as are_cached
+from iofast.kernel.rows import cached as cached
 from iofast.kernel.rows import map_file as map_file
 from iofast.kernel.rows import read_rows as read_rows
 from iofast.record import RAW_FIELDS

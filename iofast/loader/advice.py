@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Located, Reader
-from iofast.kernel import are_cached
+from iofast.kernel import cached
 
 # Bytes between two records that are rather read than skipped. In a shuffled order of 1.2 GB, 64 KiB bring 8 % more
 # bytes in and 128 KiB 24 %; in an LMDB, 99.9 % of the gaps between neighbours are below 10 KiB.
@@ -28,6 +28,7 @@ PIECE = 1 << 20  # bytes in one call, where the device takes that much at once
 SMALL_PIECE = 128 << 10  # where it does not say so: the kernel drops what exceeds its readahead, 128 KiB by default
 LOOKS = 8  # records that stand for all
 FILES = 8  # open at once: a folder's descriptors are wanted by the threads that decode
+SHARED = 8  # records of a batch to each file, from which on all of them are looked at
 
 
 def ranges(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64], gap: int) -> NDArray[np.uint64]:
@@ -64,14 +65,23 @@ class Advice:
 
     def is_there(self, located: Sequence[Located]) -> bool:
         """Whether all these payloads are in the page cache. Does not wait; what cannot be known counts as no."""
-        for few in located:
-            self.looks += len(few.length)
-            with self._reader.payloads(few, 0, len(few.length)) as payloads:
-                some = payloads.lengths > 0
-                middles = payloads.offsets + payloads.lengths // np.uint64(2)
-                if not are_cached(payloads.fds[some], middles[some]):
-                    return False
-        return True
+        return all(self._there(each).all() for each in located)
+
+    def missing(self, located: Sequence[Located]) -> list[Located]:
+        """The rows that are not in the page cache. A folder is not looked at: all its files would have to be opened."""
+        shared = [each for each in located if len(np.unique(each.file)) * SHARED <= len(each.file)]
+        absent = [each.rows(np.flatnonzero(~self._there(each))) for each in shared]
+        return [each for each in absent if len(each.length)]
+
+    def _there(self, located: Located) -> NDArray[np.bool_]:
+        """Of each payload, by a byte of its middle. Empty ones are."""
+        self.looks += len(located.length)
+        there = np.ones(len(located.length), np.bool_)
+        with self._reader.payloads(located, 0, len(located.length)) as payloads:
+            some = payloads.lengths > 0
+            middles = payloads.offsets + payloads.lengths // np.uint64(2)
+            there[some] = cached(payloads.fds[some], middles[some])
+        return there
 
     def give(self, located: Sequence[Located]) -> Iterator[None]:
         """Ask the kernel for all of these payloads, one call with each step of the iterator.

@@ -131,13 +131,14 @@ class _Ahead:
                 self._next += 1
                 continue
             # a few rows tell: while all is in the page cache nothing else of a batch is looked up
-            if self._advice.is_there(self._located_of(self._next, True)):
+            there = self._advice.is_there(self._located_of(self._next, True))
+            located = self._missing() if there else self._located_of(self._next, False)
+            if not located:
                 self._warm, self._next = self._warm + 1, self._next + 1
                 continue
-            if self._warm >= self._calm:  # those that were not looked at may be missing too
+            if not there and self._warm >= self._calm:  # those that were not looked at may be missing too
                 self._warm, self._next = 0, self._sizes[-1][0] + 1 if self._sizes else self._asked
                 continue
-            located = self._located_of(self._next, False)
             size = sum(int(each.length.sum()) for each in located)
             if self._sizes and self._bytes + size > self._budget:
                 break
@@ -148,6 +149,10 @@ class _Ahead:
             self._calm, self._each = _MIXED
             self._flying.append((self._next - 1, sample(joined(found))))
         return found
+
+    def _missing(self) -> Sequence[Located]:
+        """What a look at every row of the next batch finds missing; nothing while nothing had to be asked for."""
+        return () if self._calm == _CACHED[0] else self._advice.missing(self._located_of(self._next, False))
 
 
 def _budget() -> int:
