@@ -5,6 +5,7 @@ Small images, so that what is leaked per batch or per iterator is not lost among
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import io
@@ -126,6 +127,7 @@ def _expect_failure(function: Callable[[], object]) -> None:
 def watched(name: str, steps: Iterator[int]) -> str:
     """Do all the steps; a row of the table, or `Failed` where something stayed."""
     process = psutil.Process(os.getpid())
+    _keep_large_blocks_apart()
     total = 0
     seen: list[Left] = []
     next_look = time.monotonic()
@@ -169,6 +171,16 @@ class _Mallinfo(ctypes.Structure):
     ]
 
 
+_MMAP_THRESHOLD, _LARGE = -3, 128 << 10  # glibc's option and its value at the start
+
+
+def _keep_large_blocks_apart() -> None:
+    """Large blocks stay out of the arenas. Otherwise glibc puts larger and larger ones there, and a table of Python's
+    that doubles once, to 3.7 MiB, looks like 390 bytes a loader."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
+
+
 def _in_use() -> int:
     try:
         mallinfo = ctypes.CDLL(None).mallinfo2
@@ -176,7 +188,7 @@ def _in_use() -> int:
         return 0
     mallinfo.restype = _Mallinfo
     info = mallinfo()
-    return int(info.uordblks)  # large blocks are apart: Python's table of interned names doubles once, to 1.9 MB
+    return int(info.uordblks)
 
 
 def _median(seen: list[Left]) -> Left:
