@@ -37,6 +37,8 @@ def train(args: argparse.Namespace) -> None:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    if args.global_batch % ranks:
+        raise SystemExit(f"{ranks} ranks cannot share --global-batch {args.global_batch} equally")
 
     dataset = FastDataset(args.dataset, args.split)
     loader = FastLoader(  # finds its rank by itself; a DistributedSampler is not needed

@@ -18,7 +18,7 @@ from iofast import kernel
 from iofast.containers.base import Failures, Located, Payloads, Reader
 from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
-from iofast.errors import DecodeError, OptionError
+from iofast.errors import DecodeError, OptionError, shown
 from iofast.fields import check_fields, decode_field
 from iofast.opening import is_shard, open_reader, open_shards
 from iofast.selection import Columns, Filter, Selection, of_split
@@ -71,9 +71,9 @@ class FastDataset(Dataset[Any]):
     ) -> None:
         for name, value in (("transform", transform), ("target_transform", target_transform), ("filter", filter)):
             if value is not None and not callable(value):
-                raise OptionError(f"{name} must be callable, found {value!r}; iofast.transforms go to FastLoader")
-        if orientation not in ("apply", "ignore"):
-            raise OptionError(f"orientation must be 'apply' or 'ignore', found {orientation!r}")
+                raise OptionError(f"{name} must be callable, found {shown(value)}; iofast.transforms go to FastLoader")
+        if not isinstance(orientation, str) or orientation not in ("apply", "ignore"):
+            raise OptionError(f"orientation must be 'apply' or 'ignore', found {shown(orientation)}")
         paths = _paths(path)
         self.path: str | list[str] = paths[0] if len(paths) == 1 else paths
         self.reader: Reader = _opened(paths, foreign)
@@ -269,7 +269,7 @@ class FastDataset(Dataset[Any]):
 def _paths(path: Path | Sequence[Path]) -> list[str]:
     given: list[Any] = list(path) if isinstance(path, list | tuple) else [path]
     if not given or not all(isinstance(each, str | os.PathLike) for each in given):
-        raise OptionError(f"path must be a path, or a list of paths, found {path!r}")
+        raise OptionError(f"path must be a path, or a list of paths, found {shown(path)}")
     return [os.fspath(each) for each in given]
 
 

@@ -7,6 +7,15 @@ what is wrong, what was expected, what was found, and where (file, key, offset).
 from __future__ import annotations
 
 
+def shown(value: object, most: int = 80) -> str:
+    """`value` for a message, in one line of at most `most` characters: arrays are told in as many lines as rows."""
+    try:
+        words = " ".join(repr(value).split())
+    except Exception:  # whatever an option is, the message is to say that it is none
+        words = f"<{type(value).__name__}>"
+    return words if len(words) <= most else f"{words[: most - 1]}…"
+
+
 class IofastError(Exception):
     """The parent of every error iofast raises on purpose."""
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from iofast.containers.manifest import Manifest
-from iofast.errors import DecodeError, OptionError
+from iofast.errors import DecodeError, OptionError, shown
 from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS
 from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
@@ -38,9 +38,10 @@ def check_fields(fields: Sequence[str] | None, manifest: Manifest, where: str) -
         if not has_image:
             raise OptionError(f"{where} has no images: say fields=, any of {', '.join(known)}")
         return None
-    names = tuple(fields) if isinstance(fields, Iterable) and not isinstance(fields, str) else ()
-    if not names or len(set(names)) < len(names):
-        raise OptionError(f"fields must be a list of names, each once, found {fields!r}")
+    listed = isinstance(fields, Iterable) and not isinstance(fields, str) and getattr(fields, "shape", True) != ()
+    names = tuple(fields) if listed else ()
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise OptionError(f"fields must be a list of names, each once, found {shown(fields)}")
     for name in names:
         if name not in known:
             raise OptionError(f"{where} has no field {name!r}, only {', '.join(known)}")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iofast.containers.manifest import WHOLE, Manifest
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 
 Indices = NDArray[np.int64]
 
@@ -118,13 +118,15 @@ class Selection:
 def _array(name: str, values: ArrayLike) -> NDArray[np.generic]:
     try:
         return np.asarray(values)
-    except ValueError as error:
-        raise OptionError(f"{name} must be an array in one dimension: {error}") from None
+    except (ValueError, TypeError, RuntimeError) as error:  # a tensor's, on a GPU or with a gradient
+        raise OptionError(f"{name} must be an array in one dimension: {' '.join(str(error).split())}") from None
 
 
 def of_split(manifest: Manifest, split: str | None, path: object) -> Selection:
     """The samples of a split. Raises `OptionError` where there is none of that name, or several and none was named."""
     names = list(manifest.splits)
+    if not isinstance(split, str | None):
+        raise OptionError(f"split must be the name of a split, found {shown(split)}")
     if split is None and len(names) > 1:
         raise OptionError(f"{path} has the splits {', '.join(names)}: say split= one of them, or split={WHOLE!r}")
     if split is None or split == WHOLE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from iofast import pack
+from iofast import FastDataset, FastLoader, order, pack, transforms
+from iofast.order import Mode
 
 ROOT = Path(__file__).resolve().parent.parent
 SPECIFICATIONS = {"format.md", "design.md"}  # their fragments explain, they are no programs
@@ -55,6 +57,17 @@ def test_python_in_documents_runs(
         (tmp_path / "out.lmdb").unlink()  # it makes that itself
     monkeypatch.chdir(tmp_path)
     exec(compile(program, name, "exec", dont_inherit=True), {"__name__": "__main__"})
+
+
+def test_every_option_of_loading_is_told() -> None:
+    told = (ROOT / "docs" / "load.md").read_text()
+    names = {*inspect.signature(FastLoader).parameters, *inspect.signature(FastDataset).parameters} - {"dataset"}
+    assert [name for name in sorted(names) if f"`{name}`" not in told] == []
+    modes = [name for name in order.__all__ if inspect.isclass(mode := getattr(order, name)) and issubclass(mode, Mode)]
+    assert len(modes) > 8
+    plain = {"Sequential", "Shuffled", "Mode"}  # shuffle= says these
+    assert [name for name in modes if name not in plain and f"`{name}(" not in told] == []
+    assert [name for name in transforms.__all__ if f"`T.{name}" not in told] == []
 
 
 def test_readme_has_the_thirty_second_start() -> None:

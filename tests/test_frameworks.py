@@ -115,6 +115,7 @@ def test_torchdata_goes_on_in_mid_epoch(packed: Path, tmp_path: Path, workers: i
     first = trained(command, script, packed, tmp_path / "first", *options, f"--steps={STOP}")
     rest = trained(command, script, packed, tmp_path / "rest", *options, f"--steps={3 * EPOCH}", "--resume")
     steps = first + rest
+    assert steps == trained(command, script, packed, tmp_path / "whole", *options, f"--steps={3 * EPOCH}")
     assert [once(steps[start : start + EPOCH]) for start in (0, EPOCH, 2 * EPOCH)] == [True] * 3
 
 

@@ -52,7 +52,7 @@ BAD = [
     ({"check": "md5"}, "check must be 'crc' or None, found 'md5'"),
     ({"check": True}, "check must be"),
     ({"dtype": torch.int64}, "dtype must be .* found torch.int64"),
-    ({"dtype": "float32"}, "dtype must be .* found float32"),
+    ({"dtype": "float32"}, "dtype must be .* found 'float32'"),
     ({"transform": T.train(8)}, "Normalize.* needs a float dtype"),
     ({"memory_format": "channels_last"}, "memory_format must be"),
     ({"memory_format": torch.preserve_format}, "memory_format must be"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kernel_images import jpeg, photo
 from loader_sets import digest, photographs, workers, write_folder, write_lmdb
+from tar_sets import foreign
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -19,6 +20,7 @@ from iofast.errors import ContainerError, DecodeError, SourceError
 
 IMAGES = photographs(40)
 AUGMENT = [T.RandomResizedCrop(24)]
+TINY = [jpeg(photo(32, 32, number)) for number in range(5)]
 
 SCRIPT = """
 import os, resource, sys
@@ -35,6 +37,15 @@ def run(code: str, path: Path, *before: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+def without_shm() -> list[str]:
+    """What starts a command where /dev/shm is mounted read-only, in a namespace of its own; nothing where it cannot."""
+    alone = ["unshare", "--mount", "--map-root-user"]
+    mount = "mount -t tmpfs -o ro,size=64k tmpfs /dev/shm"
+    if not shutil.which("unshare") or subprocess.run([*alone, "sh", "-c", mount], capture_output=True).returncode:
+        return []
+    return [*alone, "sh", "-c", f'{mount} && exec "$@"', "sh"]
+
+
 FEW = """
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 several = [loader(batch_size=100, num_workers=16) for _ in range(3)]
@@ -47,9 +58,62 @@ print(sum(len(each) for each in several), len(os.listdir("/proc/self/fd")) < 256
 
 def test_256_descriptors_and_a_folder_of_500_files(tmp_path: Path) -> None:
     """Sixteen threads in each of three loaders at once, batches of a hundred files."""
-    tiny = [jpeg(photo(32, 32, number)) for number in range(5)]
-    done = run(FEW, write_folder(tmp_path / "folder", tiny * 100))
+    done = run(FEW, write_folder(tmp_path / "folder", TINY * 100))
     assert (done.returncode, done.stdout, done.stderr) == (0, "15 True\n", "")
+
+
+SHARDS = """
+import numpy as np
+
+def doubled(sample, rng):
+    return sample | {"label": 2 * sample["label"]}
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    paths = sys.argv[1] + "/{000..299}.tar", sys.argv[2]
+    options = dict(transform=[T.RandomResizedCrop(24)], num_workers=8)
+    several = [FastLoader(FastDataset(path), 100, True, **options) for path in paths * 4]
+    several.append(FastLoader(FastDataset(paths[0], fields=["image", "label"]), 100, True, map_sample=doubled,
+                              map_processes=2, **options))
+    for batches in zip(*several):
+        labels = [batch["label"] if isinstance(batch, dict) else batch[1] for batch in batches]
+        assert all(len(each) == 100 for each in labels) and (labels[-1] % 2 == 0).all()
+    print(sum(len(each) for each in several), len(os.listdir("/proc/self/fd")) < 256)
+"""
+
+
+def test_256_descriptors_and_300_shards(tmp_path: Path) -> None:
+    """Five loaders of shards and four of a folder at once, with processes for one of them, and no shared memory."""
+    for number in range(300):
+        name = f"{number:05d}"
+        foreign(tmp_path / f"{number:03d}.tar", {f"{name}.jpg": TINY[number % 5], f"{name}.cls": b"%d" % number})
+    folder = write_folder(tmp_path / "folder", TINY * 60)
+    (tmp_path / "script.py").write_text(SCRIPT + SHARDS)  # a function for processes has to come from a file
+    command = [*without_shm(), sys.executable, str(tmp_path / "script.py"), str(tmp_path), str(folder)]
+    path = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "27 True\n", "")
+
+
+NONE_LEFT = """
+held = []
+for batch in loader(batch_size=1, num_workers=1):
+    try:
+        while len(held) < 4000:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+"""
+
+
+def test_no_descriptor_left_is_no_fault_of_the_images(tmp_path: Path) -> None:
+    """With `replace` all of them would be replaced, without a word of what is wrong."""
+    done = run(
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))" + NONE_LEFT,
+        write_folder(tmp_path / "folder", TINY * 8),
+    )
+    assert "SourceError: cannot open " in done.stderr.splitlines()[-1]
+    assert "too many open files (this process may have 256: ulimit -n)" in done.stderr.splitlines()[-1]
 
 
 @pytest.fixture(scope="module", params=["set.lmdb", "folder"])
@@ -92,13 +156,10 @@ except OSError:
 
 
 def test_shared_memory_that_cannot_be_used(own: Path) -> None:
-    """Mounted read-only, in a mount namespace of its own."""
-    alone = ["unshare", "--mount", "--map-root-user"]
-    mount = "mount -t tmpfs -o ro,size=64k tmpfs /dev/shm"
-    if not shutil.which("unshare") or subprocess.run([*alone, "sh", "-c", mount], capture_output=True).returncode:
+    if not (before := without_shm()):
         pytest.skip("this user may not mount anything")
     write_folder(own.with_name("folder"), IMAGES)
-    done = run(NO_SHM, own, *alone, "sh", "-c", f'{mount} && exec "$@"', "sh")
+    done = run(NO_SHM, own, *before)
     assert (done.returncode, done.stdout, done.stderr) == (0, "40\n40\n", "")
 
 

@@ -109,7 +109,7 @@ class TestRuns:
         sampler = Random(5)
         order = bound(sampler, count=5)
         sampler.n = 4
-        with pytest.raises(OptionError, match="must give 5 indices in every epoch, found 4 in 0"):
+        with pytest.raises(OptionError, match="must give 5 indices in every epoch, found 4 in epoch 0"):
             order.indices(0, np.array([0]))
         sampler.n = 7
         with pytest.raises(OptionError, match="must end after 5 indices, found more in epoch 1"):

@@ -310,7 +310,7 @@ def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert two.num_workers == 2
     assert len(list(two)) == 9
     given = 0
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(RuntimeError, match="no thread for the loader: can't start new thread; a limit of processes"):
         Prefetch(Counted, 9, num_workers=4, depth=3)
     assert eventually(lambda: workers() == 0)
 

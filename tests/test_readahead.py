@@ -365,3 +365,16 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", "")
+
+
+def test_a_machine_without_threads(container: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader does without the advice."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("iofast.loader.readahead.start_thread", start)
+    ahead = Readahead(container, batches(container), 40)
+    ahead.ask(0)
+    assert str(ahead.error) == "can't start new thread"
+    ahead.close()

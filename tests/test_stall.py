@@ -242,6 +242,8 @@ def test_what_cannot_be_watched() -> None:
         watch([1], device="cuda:99")
     with pytest.raises(OptionError, match="found 'cuda:x'"):
         watch([1], device="cuda:x")
+    with pytest.raises(OptionError, match="name must be a str, found 3"):
+        watch([1], name=3)  # type: ignore[arg-type]
     assert list(watch([1], device="cpu")) == [1]
     assert list(watch([1], device=torch.device("cpu"))) == [1]
 
@@ -279,6 +281,20 @@ def test_a_batch_that_does_not_know_its_shape() -> None:
     meter = watch([Odd(), torch.zeros(3)])
     assert len(list(meter)) == 2
     assert meter.stats.images is None, "not all are known"
+
+
+def test_a_batch_that_raises_when_it_is_asked_is_handed_over() -> None:
+    class Lazy(dict[str, Any]):
+        def values(self) -> Any:
+            raise KeyError("read when it is wanted")
+
+    class Unknown:
+        shape = (None, 3)
+
+    batches = [Lazy(), Unknown()]
+    meter = watch(batches)
+    assert list(meter) == batches
+    assert (meter.stats.batches, meter.stats.images) == (2, None)
 
 
 def test_the_meter_keeps_no_batch() -> None:

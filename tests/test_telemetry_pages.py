@@ -105,6 +105,21 @@ def test_without_a_runtime_folder_it_is_the_users_own_temporary_one(
     assert page_of(slot).parent == tmp_path / f"iofast-{os.geteuid()}"
 
 
+def test_the_working_folder_is_no_temporary_one(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what Python takes where the temporary ones are full or may not be written to."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
+    monkeypatch.setattr("tempfile.tempdir", str(work))
+    slot.write(Figures())
+    assert list(work.iterdir()) == []
+    telemetry.close_page()
+    monkeypatch.setenv("TMPDIR", str(work))
+    assert page_of(slot).parent.parent == work
+
+
 def test_pages_of_both_folders_are_seen(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A monitor in a login shell, a job without the shell's variables."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -13,6 +13,7 @@ import stat
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.descriptors import opened
 from iofast.errors import ContainerError
 from iofast.kernel import map_file, read_rows
 
@@ -25,7 +26,7 @@ class FileBytes:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = opened(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
             raise ContainerError(f"{path} is not a file, or is empty")

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Failures, Located, Payloads, Reader
+from iofast.containers.descriptors import advice, bounded, keep
 from iofast.containers.file_bytes import FileBytes, read_at
 from iofast.containers.index import ABSENT
 from iofast.containers.values import read_values, read_view
 from iofast.errors import ContainerError
 from iofast.record import Record
 
-MAX_OPEN = 128  # descriptors of one reader; 1024 is what a process is usually allowed
+MAX_OPEN = 128  # descriptors of one reader; 1024 is what a process is usually allowed. Where it is less, so is this
 _AT_A_TIME = MAX_OPEN // 2  # files whose payloads are asked for at once, so that two threads need no memory for them
 
 
@@ -36,7 +37,9 @@ class OpenFiles:
         self.paths = paths
         self._check, self._raw = check, raw
         self._open: OrderedDict[int, _Permitted] = OrderedDict()  # least recently used first
-        self._permits = deque(range(MAX_OPEN))
+        self.most = bounded(MAX_OPEN)
+        self._permits = deque(range(self.most))
+        keep(self)
 
     def __getstate__(self) -> tuple[Sequence[str], Callable[[int, os.stat_result], None], bool]:
         return self.paths, self._check, self._raw  # a descriptor means nothing in another process
@@ -89,6 +92,12 @@ class OpenFiles:
                 offsets[row], lengths[row] = buffers[-1].ctypes.data, len(data)
         yield located.payloads(rows, fds, offsets, lengths)
 
+    def let_go(self) -> None:
+        """Close all that no block holds: another one needs the descriptors."""
+        with contextlib.suppress(KeyError):
+            while True:
+                self._open.popitem(last=False)
+
     def _permit(self) -> int | None:
         """The right to one more descriptor; the file that was not used for longest makes room."""
         while True:
@@ -101,7 +110,12 @@ class OpenFiles:
             del oldest  # gives its permit back, unless such a block holds it
 
     def _passing(self, number: int) -> FileBytes:
-        file = FileBytes(self.paths[number])
+        """The file for one read, beyond those that may stay open."""
+        try:
+            file = FileBytes(self.paths[number])
+        except OSError as error:
+            reason = f"{(error.strerror or str(error)).lower()}{advice(error)}"
+            raise ContainerError(f"{self.paths[number]} cannot be opened: {reason}") from None
         self._check(number, os.fstat(file.fd))
         return file
 
@@ -114,7 +128,8 @@ class _Permitted(FileBytes):
         try:
             super().__init__(path)
         except OSError as error:
-            raise ContainerError(f"{path} cannot be opened: {(error.strerror or str(error)).lower()}") from None
+            reason = f"{(error.strerror or str(error)).lower()}{advice(error)}"
+            raise ContainerError(f"{path} cannot be opened: {reason}") from None
 
     def __del__(self) -> None:
         super().__del__()
@@ -155,11 +170,12 @@ class FilesReader(Reader):
         """Payloads of one field, by `pread`; see `Reader.values`. Of many files, some are opened at a time."""
         located = self.locate(indices, field)
         numbers, place = np.unique(located.file, return_inverse=True)
-        if len(numbers) <= _AT_A_TIME:
+        step = max(1, min(_AT_A_TIME, self._files().most // 2))
+        if len(numbers) <= step:
             return read_values(self, located, field, check, failed)
         values: list[bytes | None] = [None] * len(located.indices)
-        for group in range(0, len(numbers), _AT_A_TIME):
-            rows = np.flatnonzero((place >= group) & (place < group + _AT_A_TIME))
+        for group in range(0, len(numbers), step):
+            rows = np.flatnonzero((place >= group) & (place < group + step))
             here: Failures | None = None if failed is None else {}
             found = read_values(self, located.rows(rows), field, check, here)
             for row, value in zip(rows.tolist(), found, strict=True):

@@ -18,9 +18,12 @@ Pair = tuple[Any, Any]
 Batch = Pair | dict[str, Any]  # (images, labels), or by field
 
 
-def assemble(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, valid: NDArray[np.bool_]) -> Batch:
-    """The batch of `rows` (None = all) of `samples`; `valid` (bool) says which of them are no filling."""
-    columns = _mapped(plan, samples, rows) if plan.mapper else _columns(plan, samples, rows)
+def assemble(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, valid: NDArray[np.bool_], name: str) -> Batch:
+    """The batch of `rows` (None = all) of `samples`; `valid` (bool) says which of them are no filling.
+
+    `name` is what notes on errors of the user's functions call it.
+    """
+    columns = (_mapped if plan.mapper else _columns)(plan, samples, rows, name)
     sizes = None
     if "image" in columns and "image" not in plan.collates:
         columns["image"], sizes = _finished(plan, columns["image"])
@@ -31,12 +34,12 @@ def assemble(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, valid:
     return columns | {"valid": torch.from_numpy(valid.copy())}  # the consumer's own
 
 
-def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dict[str, Any]:
+def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
     chosen: Any = slice(None) if rows is None else rows
     made: dict[str, Any] = {}
     for name in plan.fields:
         if name in plan.collates:
-            made[name] = plan.collate(name, _listed(samples, name, rows))
+            made[name] = plan.collate(name, _listed(samples, name, rows), batch)
         elif name == "image":
             images = cast(Canvas, samples.canvas).images()
             made[name] = images if rows is None else _chosen(images, rows)
@@ -48,7 +51,7 @@ def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dic
             made[name] = plan.dataset.reader.keys(samples.located.rows(chosen))
         else:
             values = samples.values[name]
-            made[name] = plan.collate(name, values if rows is None else [values[row] for row in rows.tolist()])
+            made[name] = plan.collate(name, values if rows is None else [values[row] for row in rows.tolist()], batch)
     return made
 
 
@@ -58,7 +61,7 @@ def _listed(samples: Samples, name: str, rows: NDArray[np.intp] | None) -> list[
     return [samples.sample(row, images)[name] for row in (range(len(samples)) if rows is None else rows.tolist())]
 
 
-def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dict[str, Any]:
+def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
     """Columns of what the user's function made: images stay where they are if it left them there."""
     numbers = range(len(samples)) if rows is None else rows.tolist()
     made = [sample for row in numbers if (sample := samples.mapped[row]) is not None]
@@ -71,7 +74,7 @@ def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None) -> dict
     return {
         name: _images(plan, samples, values, rows)
         if name == "image" and name not in plan.collates
-        else plan.collate(name, values)
+        else plan.collate(name, values, batch)
         for name, values in columns.items()
     }
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from iofast.errors import DecodeError
 from iofast.loader.assemble import Batch, assemble
-from iofast.loader.failures import Failure
+from iofast.loader.failures import Failure, noted
 from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Job
 from iofast.loader.samples import Samples
@@ -60,10 +60,10 @@ class BatchJob(Job[Made, Slice]):
             if samples.reasons:  # to be left out
                 rows = np.array([row for row in range(len(samples)) if row not in samples.reasons], np.intp)
                 valid = valid[rows]
-        batch = assemble(self._plan, samples, rows, valid)
-        function = self._plan.options.map_batch
-        if function is not None and self._plan.device.type == "cpu":
-            batch = function(batch)
+        name = name_of(self._epoch, self._batch)
+        batch = assemble(self._plan, samples, rows, valid, name)
+        if self._plan.device.type == "cpu":
+            batch = mapped(self._plan, batch, name)
         return Made(batch, valid, failures)
 
     def _settle(self, samples: Samples) -> list[Failure]:
@@ -97,6 +97,21 @@ class BatchJob(Job[Made, Slice]):
             last = failures[-1] if failures else "no other image has the size of this batch"
             raise DecodeError(f"{last}; the {ATTEMPTS} samples drawn for its place failed too")
         return failures
+
+
+def name_of(epoch: int, batch: int) -> str:
+    """What notes on errors call a batch."""
+    return f"batch {batch} of epoch {epoch}"
+
+
+def mapped(plan: Plan, batch: Batch, name: str) -> Batch:
+    """What the user's `map_batch` makes of a batch."""
+    function = plan.options.map_batch
+    if function is None:
+        return batch
+    with noted(f"in map_batch: {name}"):
+        made: Batch = function(batch)
+        return made
 
 
 def _error(failures: list[Failure], of: int) -> DecodeError:

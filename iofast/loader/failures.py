@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from iofast.errors import ErrorBudgetError
@@ -15,6 +16,16 @@ EPOCHS = 8  # whose budgets are kept: iterators of as many may be in use at once
 OnError = Literal["raise", "replace", "drop"]
 
 _log = logging.getLogger("iofast")
+
+
+@contextlib.contextmanager
+def noted(where: str) -> Iterator[None]:
+    """What a user's function raises in here gets a note that says where."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(where)
+        raise
 
 
 class Failure(NamedTuple):

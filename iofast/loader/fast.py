@@ -19,7 +19,7 @@ from iofast.dataset import FastDataset
 from iofast.errors import StateError
 from iofast.loader.assemble import Batch
 from iofast.loader.auto import Auto, Setting, State, first
-from iofast.loader.batches import BatchJob, Made, Slice
+from iofast.loader.batches import BatchJob, Made, Slice, mapped, name_of
 from iofast.loader.canvas import padded
 from iofast.loader.failures import Failure, Ledger, OnError
 from iofast.loader.mapping import SampleFunction
@@ -161,7 +161,7 @@ class FastLoader(Iterable[Any]):
         epoch, batch = self._here()
         made = self._prefetch(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
         try:
-            return self._deliver(next(made).batch)
+            return self._deliver(next(made).batch, epoch, batch)
         finally:
             made.close()
 
@@ -224,7 +224,7 @@ class FastLoader(Iterable[Any]):
                     return
                 timing.arrived()
                 self._ledger.check(result.failures)
-                held = [self._deliver(result.batch)]
+                held = [self._deliver(result.batch, progress.epoch, progress.batch)]
                 self.last_valid = torch.from_numpy(result.valid)
                 self._ledger.add(result.failures)
                 if ahead is not None:
@@ -255,14 +255,11 @@ class FastLoader(Iterable[Any]):
             start=start,
         )
 
-    def _deliver(self, batch: Batch) -> Batch:
+    def _deliver(self, batch: Batch, epoch: int, number: int) -> Batch:
         plan = self._plan
-        if plan.device.type != "cpu":
-            batch = _moved(plan, batch)
-            if self.options.map_batch is not None:
-                made: Batch = self.options.map_batch(batch)
-                return made
-        return batch
+        if plan.device.type == "cpu":
+            return batch
+        return mapped(plan, _moved(plan, batch), name_of(epoch, number))
 
 
 def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from iofast import pixels
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 from iofast.loader.failures import OnError
 from iofast.loader.mapping import SampleFunction, check_picklable
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
@@ -98,11 +98,12 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         self._check_numbers()
         for name, allowed in _CHOICES.items():
-            _check_choice(name, getattr(self, name), allowed)
+            object.__setattr__(self, name, _checked_choice(name, getattr(self, name), allowed))
         self._check_order()
         self._check_functions()
-        if self.memory_format not in (torch.channels_last, torch.contiguous_format):
-            raise OptionError(f"memory_format must be channels_last or contiguous_format, found {self.memory_format}")
+        form = self.memory_format
+        if not isinstance(form, torch.memory_format) or form not in (torch.channels_last, torch.contiguous_format):
+            raise OptionError(f"memory_format must be channels_last or contiguous_format, found {shown(form)}")
         if (self.rank is None) != (self.world_size is None):
             raise OptionError(f"rank and world_size go together, found {self.rank} and {self.world_size}")
         pipeline = compile_transform(self.transform)
@@ -130,7 +131,7 @@ class LoaderOptions:
             check_whole("rank", self.rank, 0, self.world_size - 1)
         for name in ("shuffle", "drop_last"):
             if not isinstance(value := getattr(self, name), bool | np.bool_):
-                raise OptionError(f"{name} must be True or False, found {value!r}")
+                raise OptionError(f"{name} must be True or False, found {shown(value)}")
         if self.max_errors is not None and self.on_error == "raise":
             raise OptionError("max_errors goes with on_error='replace' or 'drop': with 'raise' the first one raises")
 
@@ -145,36 +146,45 @@ class LoaderOptions:
         if self.order is None:
             return
         if self.shuffle:
-            raise OptionError(f"shuffle=True and order={self.order!r} cannot both say what comes when: leave one out")
+            raise OptionError(
+                f"shuffle=True and order={shown(self.order)} cannot both say what comes when: leave one out"
+            )
         if not isinstance(self.order, Mode):
             object.__setattr__(self, "order", Sampled(self.order))
 
     def _check_functions(self) -> None:
         for name in ("map_sample", "map_batch"):
             if (value := getattr(self, name)) is not None and not callable(value):
-                raise OptionError(f"{name} must be callable, found {value!r}")
-        if not isinstance(self.collate or {}, Mapping):
-            raise OptionError(f"collate must map field names to functions, found {self.collate!r}; see map_batch")
-        for name, value in (self.collate or {}).items():
+                raise OptionError(f"{name} must be callable, found {shown(value)}")
+        collate: Any = {} if self.collate is None else self.collate
+        if not isinstance(collate, Mapping) or not all(isinstance(name, str) for name in collate):
+            raise OptionError(f"collate must map field names to functions, found {shown(collate)}; see map_batch")
+        for name, value in collate.items():
             if not callable(value):
-                raise OptionError(f"collate[{name!r}] must be callable, found {value!r}")
+                raise OptionError(f"collate[{name!r}] must be callable, found {shown(value)}")
         if self.map_processes and self.map_sample is None:
             raise OptionError(f"map_processes={self.map_processes} has nothing to run without map_sample")
         if self.map_processes and self.map_sample is not None:
             check_picklable(self.map_sample)
 
 
-def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        *most, last = map(repr, allowed)
-        raise OptionError(f"{name} must be {', '.join(most)} or {last}, found {value!r}")
+def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> object:
+    """The one of `allowed` that `value` is: 1 is not True, and an array answers == with an array."""
+    plain = value.item() if isinstance(value, np.str_ | np.bool_) else value
+    for each in allowed:
+        if plain is each or (isinstance(plain, str) and plain == each):
+            return each
+    *most, last = map(repr, allowed)
+    raise OptionError(f"{name} must be {', '.join(most)} or {last}, found {shown(value)}")
 
 
 def _checked_device(device: str | torch.device) -> torch.device:
     try:
         checked = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise OptionError(f"device must be one that torch knows, such as 'cpu' or 'cuda', found {device!r}") from None
+    except (RuntimeError, TypeError, ValueError):
+        raise OptionError(
+            f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}"
+        ) from None
     if checked.type == "cuda" and not 0 <= (checked.index or 0) < torch.cuda.device_count():
         raise OptionError(f"device {device} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
     if checked.type not in ("cpu", "cuda"):

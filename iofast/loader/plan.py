@@ -19,6 +19,7 @@ from iofast.fields import PSEUDO_FIELDS, collate
 from iofast.loader.advice import spaced
 from iofast.loader.auto import Limits, most_depth
 from iofast.loader.buffers import BatchMemory
+from iofast.loader.failures import noted
 from iofast.loader.mapping import Mapper
 from iofast.loader.options import LoaderOptions
 from iofast.loader.readahead import Readahead
@@ -153,10 +154,15 @@ class Plan:
         rank, ranks = self.order.sharded or (0, 1)
         return positions * ranks + rank
 
-    def collate(self, name: str, values: list[Any]) -> Any:
-        """The values of one field of a batch: by the user's function for it, or as `fields.collate` does."""
-        function = self.collates.get(name)
-        return collate(values) if function is None else function(values)
+    def collate(self, name: str, values: list[Any], batch: str) -> Any:
+        """The values of one field of a batch: by the user's function for it, or as `fields.collate` does.
+
+        `batch` is what notes on errors call it.
+        """
+        if name not in self.collates:
+            return collate(values)
+        with noted(f"in collate[{name!r}]: {batch}"):
+            return self.collates[name](values)
 
     def _ordered(self) -> tuple[Order, Schedule]:
         options, dataset = self.options, self.dataset

@@ -163,7 +163,14 @@ class Prefetch(Generic[T, S]):
         # finalizer ends them before the memory they write to goes
         self._finalizer = weakref.finalize(self, _end, self._threads, self._shared, self._pid)
         self._life.start()
-        self._add_thread()  # one there must be
+        try:
+            self._add_thread()  # one there must be
+        except RuntimeError as error:
+            self.close()
+            what = (
+                f"no thread for the loader: {error}; a limit of processes (ulimit -u, the container's pids) counts them"
+            )
+            raise WorkerError(what) from None
         self._employ(num_workers)
         self._ask(start + depth)
 

@@ -95,10 +95,14 @@ class Pool:
         with self._starting:
             if self._life.ended:
                 raise WorkerError("the processes of map_sample were ended while there was work for them")
-            own, theirs = spawn.Pipe()
-            with theirs:  # closed here, so that the end of the process is the end of the connection
-                process = spawn.Process(target=_serve, args=(theirs, self._answer, self._given), name="iofast-map")
-                process.start()
+            try:
+                own, theirs = spawn.Pipe()
+                with theirs:  # closed here, so that the end of the process is the end of the connection
+                    process = spawn.Process(target=_serve, args=(theirs, self._answer, self._given), name="iofast-map")
+                    process.start()
+            except OSError as error:  # no descriptors, processes or memory left
+                reason = (error.strerror or str(error)).lower()
+                raise WorkerError(f"a process for map_sample cannot be started: {reason}; see map_processes=") from None
             self._life.running.add(process)
         if self._life.ended:  # meanwhile, and it may not have been seen
             process.kill()

@@ -63,7 +63,10 @@ class Readahead:
         # daemon, a finalizer that runs at exit too, a queue that may be put to from a finalizer: see prefetch
         self._finalizer = weakref.finalize(self, _end, self._thread, shared, os.getpid())
         if hasattr(os, "posix_fadvise"):
-            start_thread(self._thread)
+            try:
+                start_thread(self._thread)
+            except RuntimeError as error:  # no more threads to give: those that decode are wanted more
+                shared.error, shared.wanted = error, _NEVER
 
     @property
     def error(self) -> Exception | None:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from iofast.errors import StateError
+from iofast.errors import StateError, shown
+from iofast.order import MAX_SEED
 
 VERSION = 1
 _WHOLE = ("version", "epoch", "batch", "seed", "B")
+_MOST = 1000  # characters of an order's options in a message
 
 
 @dataclass(slots=True)
@@ -71,15 +73,24 @@ class Identity:
             found = f"without {', '.join(lacking)}" if isinstance(state, Mapping) else type(state).__name__
             raise StateError(f"a loader's state has {', '.join(own)}; found one {found}")
         for name in _WHOLE:
-            if not isinstance(state[name], int) or isinstance(state[name], bool) or state[name] < 0:
-                raise StateError(f"{name} of a loader's state must be a whole number, found {state[name]!r}")
+            value = state[name]
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_SEED:
+                raise StateError(f"{name} of a loader's state must be a whole number up to {MAX_SEED}, found {shown(value)}")
         for name in ("version", "fingerprint", "seed", "order", "B"):
-            if state[name] != own[name]:
+            if not _same(state[name], own[name]):
                 raise StateError(_difference(name, state[name], own[name]))
         epoch, batch = state["epoch"], state["batch"]
         if batch > count:
             raise StateError(f"the state is at batch {batch} of epoch {epoch}, and this loader's epochs have {count}")
         return (epoch + 1, 0) if batch == count else (epoch, batch)
+
+
+def _same(theirs: object, own: object) -> bool:
+    """Of a state that may have come from anywhere: an array answers == with an array."""
+    try:
+        return bool(theirs == own)
+    except Exception:
+        return False
 
 
 def _difference(name: str, theirs: object, own: object) -> str:
@@ -90,4 +101,4 @@ def _difference(name: str, theirs: object, own: object) -> str:
         "order": "another order",
         "B": "another global batch (batch_size times world_size)",
     }[name]
-    return f"the state is of {what}: it has {name} {theirs!r}, this loader {own!r}"
+    return f"the state is of {what}: it has {name} {shown(theirs, _MOST)}, this loader {own!r}"

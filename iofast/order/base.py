@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 from iofast.order.permutation import MAX_SAMPLES, MAX_SEED, key_word, uniform
 
 MAX_ATTEMPTS = 1 << 8  # replacements of one sample, as choices.py counts them
@@ -164,10 +164,14 @@ class Mode(ABC):
 
 
 def check_whole(name: str, value: object, low: int, high: int) -> int:
-    """`value` as an int; raises `OptionError` unless it is a whole number from `low` to `high`."""
-    if not isinstance(value, SupportsIndex) or not low <= index(value) <= high:
-        raise OptionError(f"{name} must be a whole number from {low} to {high}, found {value!r}")
-    return index(value)
+    """`value` as an int; raises `OptionError` unless it is a whole number from `low` to `high`. True is none."""
+    try:  # arrays and tensors have an `__index__`, and some of them no index
+        whole = None if isinstance(value, bool) or not isinstance(value, SupportsIndex) else index(value)
+    except (TypeError, ValueError):
+        whole = None
+    if whole is None or not low <= whole <= high:
+        raise OptionError(f"{name} must be a whole number from {low} to {high}, found {shown(value)}")
+    return whole
 
 
 def checksum(values: NDArray[np.generic]) -> str:

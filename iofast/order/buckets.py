@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 from iofast.order.base import Given, Indices, Mode, Order, Part, Population, check_whole, checksum
 from iofast.order.permutation import key_word, permuted, permuted_each, streams
 
@@ -117,7 +117,7 @@ def _checked_sizes(sizes: Iterable[tuple[int, int]]) -> Sizes:
     try:
         pairs = [(height, width) for height, width in sizes]
     except (TypeError, ValueError):
-        raise OptionError(f"sizes must be pairs (height, width), found {sizes!r:.80}") from None
+        raise OptionError(f"sizes must be pairs (height, width), found {shown(sizes)}") from None
     if not pairs:
         raise OptionError("sizes must be at least one pair (height, width), found none")
     ratios: dict[tuple[int, int], tuple[int, int]] = {}

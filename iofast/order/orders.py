@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 from iofast.order.base import Given, Indices, Mode, Order, Part, check_whole, checksum
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, uniform
 
@@ -58,7 +58,9 @@ class Repeated(Mode):
     def __post_init__(self) -> None:
         object.__setattr__(self, "times", check_whole("times", self.times, 1, MAX_SAMPLES))
         if not isinstance(self.order, Mode | None):
-            raise OptionError(f"Repeated repeats an order such as Shuffled(), found {self.order!r}")
+            name = type(self.order).__name__
+            hint = f": write Repeated({self.times}, Sampled({name}(…)))" if hasattr(self.order, "__iter__") else ""
+            raise OptionError(f"Repeated repeats an order such as Shuffled(), found {shown(self.order)}{hint}")
 
     def _order(self, given: Given) -> Order:
         return _Repeated(self.times, (self.order or Shuffled()).bind(*given))
@@ -137,9 +139,9 @@ class _Weighted(Order):
 def checked_weights(weights: ArrayLike) -> NDArray[np.float64]:
     """A read-only float64 copy; raises `OptionError` unless it is a row of finite numbers >= 0 that are not all 0."""
     try:
-        array = np.array(weights, np.float64)
-    except (TypeError, ValueError):
-        raise OptionError(f"weights must be numbers, found {weights!r:.80}") from None
+        array = np.asarray(weights, np.float64).copy()  # `np.array` of a tensor warns of what torch does not take
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is a tensor's that requires a gradient
+        raise OptionError(f"weights must be numbers, found {shown(weights)}") from None
     if array.ndim != 1 or not array.size:
         raise OptionError(f"weights must be a row of at least one number, found shape {array.shape}")
     if wrong := np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[:1].tolist():

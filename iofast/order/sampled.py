@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 from iofast.order.base import Given, Indices, Mode, Order, Part, checksum
 from iofast.order.permutation import key_word
 
@@ -46,9 +46,9 @@ class Sampled(Mode):
     def __post_init__(self) -> None:
         sampler, name = self.sampler, type(self.sampler).__name__
         if not hasattr(sampler, "__iter__") or isinstance(sampler, str | bytes):
-            raise OptionError(f"sampler must be an iterable of indices, found {name} {sampler!r:.80}")
+            raise OptionError(f"sampler must be an iterable of indices, found {name} {shown(sampler)}")
         if hasattr(sampler, "__next__"):
-            raise OptionError(f"sampler must be iterable once per epoch, found the iterator {sampler!r:.80}")
+            raise OptionError(f"sampler must be iterable once per epoch, found the iterator {shown(sampler)}")
         if hasattr(sampler, "batch_size") and hasattr(sampler, "sampler"):
             raise OptionError(f"sampler must give single indices, found {name}, which gives batches: use its .sampler")
 
@@ -69,6 +69,8 @@ class _Sampled(Order):
             length = len(sampler)  # type: ignore[arg-type]
         except TypeError:
             length = len(self._run(0, UNSIZED))
+        except (ValueError, OverflowError) as error:  # what Python makes of a length below 0, or above 2^63
+            raise OptionError(f"{self._name} must have a length of 1 or more: {error}") from None
         if not length:
             raise OptionError(f"{self._name} gives no samples")
         super().__init__(count, length, seed)
@@ -112,7 +114,7 @@ class _Sampled(Order):
 
     def _check_all(self, epoch: int, indices: Indices) -> None:
         if len(indices) != self.length:
-            found = f"{len(indices)} in {epoch}"
+            found = f"{len(indices)} in epoch {epoch}"
             raise OptionError(f"{self._name} must give {self.length} indices in every epoch, found {found}")
         if wrong := np.flatnonzero((indices < 0) | (indices >= self.count))[:1].tolist():
             found = f"{indices[wrong[0]]} at position {wrong[0]} of epoch {epoch}"

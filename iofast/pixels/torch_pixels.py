@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 from iofast.ops import Op, affine
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -22,8 +22,8 @@ _CHUNK = 1 << 20  # values at a time on a CPU: 4 MiB of float32; from an eighth 
 
 def check_dtype(ops: Sequence[Op], dtype: torch.dtype) -> None:
     """Raise `OptionError` unless images of `dtype` can hold what `ops` make: a float type, or uint8 without any."""
-    if dtype not in (*FLOATS, torch.uint8):
-        raise OptionError(f"dtype must be uint8, float16, bfloat16, float32 or float64, found {dtype}")
+    if not isinstance(dtype, torch.dtype) or dtype not in (*FLOATS, torch.uint8):
+        raise OptionError(f"dtype must be uint8, float16, bfloat16, float32 or float64, found {shown(dtype)}")
     if ops and dtype == torch.uint8:
         raise OptionError(f"{ops[0]!r} needs a float dtype (such as torch.float32), found {dtype}")
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import UNREADABLE, Failures, Located, Payloads, Reader, dense
+from iofast.containers.descriptors import advice, bounded, none_left, opened
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
@@ -23,7 +24,7 @@ from iofast.source.index import FolderIndex, open_index, reopen_index
 from iofast.source.listing import Source, SourceOptions, printable
 
 IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever its real format
-# Held by one reader at one moment, over all threads; further files are read into memory, which costs 35 us for a file
+# Held by one reader at one moment, over all threads, and less where the process may have few; further files are read into memory, which costs 35 us for a file
 # of 110 KiB where opening costs 4, mostly for fresh memory.
 MAX_DESCRIPTORS = 64
 
@@ -208,7 +209,7 @@ class _Descriptors:
     """How many more files one reader may hold open. Without a lock, which a fork could copy while it is held."""
 
     def __init__(self) -> None:
-        self._free = deque(range(MAX_DESCRIPTORS))
+        self._free = deque(range(bounded(MAX_DESCRIPTORS)))
 
     def take(self, wanted: int) -> list[int]:
         """As many permits of `wanted` as there are; never waits, for the caller can do without."""
@@ -224,10 +225,15 @@ class _Descriptors:
 
 
 def _open_file(path: bytes) -> tuple[int, int]:
-    """Descriptor and size of a regular file that is not empty; (UNREADABLE, 1) where that fails."""
+    """Descriptor and size of a regular file that is not empty; (UNREADABLE, 1) where that fails.
+
+    Raises `SourceError` where there is no descriptor left: that says nothing of the file, and the next one fails too.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
-    except OSError:
+        descriptor = opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
+    except OSError as error:
+        if none_left(error):
+            raise SourceError(f"cannot open {printable(path)}: {str(error.strerror).lower()}{advice(error)}") from None
         return UNREADABLE, 1
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size:

@@ -8,6 +8,7 @@ bounded window for the median, tells the telemetry page at most fifty times a se
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import time
 import weakref
@@ -18,7 +19,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Final, Self
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 from iofast.stall.device import RECENT, DeviceTimes, Marks
 from iofast.stall.stats import MeterStats, Phase, Stall
 from iofast.telemetry import Cells, Figures, LoaderInfo, PhaseTotals, Slot, Stages
@@ -276,14 +277,21 @@ class PhaseTimer:
 
 def cuda_device(device: object) -> str | None:
     """`device` (a string or torch.device) as the clock takes it. Raises OptionError for a CUDA device not here."""
-    if device is None or not str(device).startswith("cuda"):
-        return None if device is None else str(device)
+    if device is None:
+        return None
+    written = str(device) if isinstance(device, str) or type(device).__name__ == "device" else ""
+    if not re.fullmatch("[a-z]+(:[0-9]{1,4})?", written):
+        raise OptionError(f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}")
+    if not written.startswith("cuda"):
+        return written
     import torch
 
     try:
-        checked = torch.device(str(device))
+        checked = torch.device(written)
     except RuntimeError:
-        raise OptionError(f"device must be one that torch knows, such as 'cpu' or 'cuda', found {device!r}") from None
+        raise OptionError(
+            f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}"
+        ) from None
     if not 0 <= (checked.index or 0) < torch.cuda.device_count():
         raise OptionError(f"device {device} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
     return str(checked)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 from iofast.stall.clock import PhaseTimer, StallClock, cuda_device
 from iofast.stall.stats import MeterStats
 from iofast.telemetry import LoaderInfo
@@ -31,10 +31,12 @@ def watch(loader: Iterable[Batch], *, name: str | None = None, device: object = 
             with meter.step("forward"): ...
         print(meter.stats)
 
-    Raises `OptionError` where `loader` is no iterable, or `device` is not here.
+    Raises `OptionError` where `loader` is no iterable, `name` no str, or `device` is not here.
     """
     if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
         raise OptionError(f"watch takes an iterable of batches, found {type(loader).__name__}")
+    if not isinstance(name, str | None):
+        raise OptionError(f"name must be a str, found {shown(name)}")
     return Meter(loader, name, cuda_device(device))
 
 
@@ -98,7 +100,11 @@ class _Batches(Iterator[Batch]):
         except BaseException:  # also the end: there is no batch
             self._pass.left()
             raise
-        self._pass.got(samples(batch))
+        try:
+            count = samples(batch)
+        except Exception:  # a batch may be anything, and asking it may raise anything; it has been taken, and is theirs
+            count = None
+        self._pass.got(count)
         return batch
 
 

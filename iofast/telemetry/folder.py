@@ -29,8 +29,17 @@ def folders() -> list[Path]:
         if runtime.is_absolute() and runtime.stat().st_uid == os.geteuid():  # and under sudo another user's
             found.append(runtime / "iofast")
     with contextlib.suppress(OSError):  # a container may have no temporary folder that can be written to
-        found.append(Path(tempfile.gettempdir()) / f"iofast-{os.geteuid()}")
+        temporary = tempfile.gettempdir()
+        # Python then takes the folder that the program was started in: no place for what nobody looks for there
+        if temporary in _temporary() or temporary != os.getcwd():
+            found.append(Path(temporary) / f"iofast-{os.geteuid()}")
     return found
+
+
+def _temporary() -> set[str]:
+    """Folders that are meant for temporary files, whatever this program's own is."""
+    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    return {"/tmp", "/var/tmp", "/usr/tmp", *(os.path.abspath(name) for name in named if name)}
 
 
 @contextlib.contextmanager

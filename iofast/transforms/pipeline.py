@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iofast.choices import Draw
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 from iofast.ops import Normalize, Op
 from iofast.transforms.buckets import ResizeToBucket
 from iofast.transforms.geometry import (
@@ -121,8 +121,8 @@ def compile(transforms: Iterable[Transform] | Pipeline | None) -> Pipeline:
 def _listed(transforms: Iterable[Transform] | None) -> list[Transform]:
     if transforms is None:
         return []
-    if not isinstance(transforms, Iterable):
-        raise OptionError(f"a transform is a list such as T.train(224), found {transforms!r}")
+    if not isinstance(transforms, Iterable) or not getattr(transforms, "shape", True):  # an array of no dimension
+        raise OptionError(f"a transform is a list such as T.train(224), found {shown(transforms)}")
     listed = list(transforms)
     if strange := [type(each) for each in listed if type(each) not in _STAGE]:
         raise OptionError(f"{_ALLOWED}; found {strange[0].__module__}.{strange[0].__qualname__}")

@@ -1,0 +1,101 @@
+"""Few descriptors: readers keep fewer files open, and give back what they keep where none is left."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iofast.containers import descriptors
+from iofast.containers.descriptors import advice, bounded, keep, none_left, opened
+from iofast.containers.open_files import OpenFiles
+
+
+@pytest.fixture
+def limit() -> Iterator[Any]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda soft: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def exhaust() -> list[int]:
+    """Take every descriptor that is left."""
+    taken: list[int] = []
+    while True:
+        try:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            assert error.errno == errno.EMFILE
+            return taken
+
+
+def files(folder: Path, count: int) -> list[str]:
+    for number in range(count):
+        (folder / str(number)).write_bytes(b"payload")
+    return [str(folder / str(number)) for number in range(count)]
+
+
+def test_a_readers_part(limit: Any) -> None:
+    assert [bounded(128), bounded(0)] == [128, 0]
+    limit(256)
+    assert [bounded(128), bounded(20), bounded(0)] == [32, 20, 0]
+
+
+def test_what_is_kept_for_later_makes_room(tmp_path: Path, limit: Any) -> None:
+    paths = files(tmp_path, 30)
+    limit(len(os.listdir("/proc/self/fd")) + 200)
+    first, second = (OpenFiles(paths, lambda number, status: None) for _ in range(2))
+    held = [first.get(number) for number in range(10)]
+    for number in range(20):
+        first.get(number)
+    taken = exhaust()
+    try:
+        assert second.read(25, 0, 7) == b"payload"
+        assert all(file is not None and file[:] == b"payload" for file in held), "those in use stay"
+        more = exhaust()
+        taken += more
+        assert len(more) >= 5, "what only the first reader kept was closed"
+        del held[0]
+        gc.collect()
+        descriptor = opened(paths[0], os.O_RDONLY)
+        os.close(descriptor)
+    finally:
+        for each in taken:
+            os.close(each)
+
+
+def test_where_nothing_is_left_the_limit_is_named(tmp_path: Path, limit: Any) -> None:
+    (path,) = files(tmp_path, 1)
+    limit(len(os.listdir("/proc/self/fd")) + 20)
+    taken = exhaust()
+    try:
+        with pytest.raises(OSError, match="Too many open files") as caught:
+            opened(path, os.O_RDONLY)
+        assert none_left(caught.value)
+        assert "ulimit -n" in advice(caught.value)
+        with pytest.raises(ValueError, match=rf"{path} cannot be opened: too many open files \(this process may have"):
+            OpenFiles([path], lambda number, status: None).read(0, 0, 7)
+    finally:
+        for each in taken:
+            os.close(each)
+    assert not advice(FileNotFoundError(errno.ENOENT, "no such file"))
+    with pytest.raises(FileNotFoundError):
+        opened(f"{path} not", os.O_RDONLY)
+
+
+def test_readers_that_are_gone_are_forgotten() -> None:
+    class Once:
+        def let_go(self) -> None:
+            raise AssertionError("nobody asked")
+
+    before, once = len(descriptors._keepers), Once()
+    keep(once)
+    assert len(descriptors._keepers) == before + 1
+    del once
+    assert len(descriptors._keepers) == before

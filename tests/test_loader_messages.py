@@ -1,0 +1,233 @@
+"""What users are told: options of any type are refused in one line, errors of their functions name the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loader_sets import photographs, write_numbered
+from torch.utils.data import RandomSampler
+
+from iofast import FastDataset, FastLoader, order
+from iofast import transforms as T
+from iofast.errors import IofastError, OptionError, StateError, shown
+from iofast.loader import LoaderOptions
+from iofast.stall import watch
+
+RESIZE = [T.Resize((8, 8))]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    return FastDataset(write_numbered(tmp_path_factory.mktemp("messages") / "set.lmdb", photographs(12)))
+
+
+class Odd:
+    """Answers nothing that is asked of it."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not comparable")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("neither true nor false")
+
+    def __repr__(self) -> str:
+        return "odd\nin two lines"
+
+
+class Unspeakable(Odd):
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+VALUES: list[Any] = [
+    np.array([1, 2]),
+    np.zeros((30, 30)),
+    np.array(1.5),
+    np.array([[1]]),
+    np.array(["raise", "drop"]),
+    torch.tensor([1, 2]),
+    torch.tensor(2.5),
+    torch.tensor([1.0], requires_grad=True),
+    {"a": 1},
+    {1, "a"},
+    {1: print, "a": print},
+    [1, None],
+    [["image"]],
+    "something",
+    1.5,
+    float("nan"),
+    1 << 200,
+    -1,
+    object(),
+    Odd(),
+    Unspeakable(),
+]
+IDS = [type(value).__name__ + str(number) for number, value in enumerate(VALUES)]
+WITH = {"rank": {"world_size": 2}, "world_size": {"rank": 0}, "max_errors": {"on_error": "drop"}}
+
+
+def refused(attempt: Callable[[], object]) -> None:
+    """That it does well, or says in one line that it does not."""
+    said = ""
+    try:
+        attempt()
+    except IofastError as error:
+        said = str(error)
+    assert "\n" not in said
+    assert len(said) < 600
+
+
+@pytest.mark.parametrize("value", VALUES, ids=IDS)
+class TestValuesOfAnyType:
+    def test_options_of_a_loader(self, dataset: FastDataset, value: Any) -> None:
+        for each in fields(LoaderOptions):
+            options: dict[str, Any] = {"transform": RESIZE, each.name: value} | WITH.get(each.name, {})
+            refused(lambda options=options: next(iter(FastLoader(dataset, **options))))  # type: ignore[misc]
+
+    def test_options_of_a_dataset(self, dataset: FastDataset, value: Any) -> None:
+        path = dataset.path
+        refused(lambda: FastDataset(value))
+        for name in ("split", "transform", "target_transform", "indices", "fields", "orientation", "foreign", "filter"):
+            refused(lambda name=name: FastDataset(path, **{name: value}))  # type: ignore[misc]
+        refused(lambda: FastDataset(path, filter=lambda _: value))
+
+    def test_orders(self, dataset: FastDataset, value: Any) -> None:
+        makers: list[Callable[[], Any]] = [
+            lambda: order.Blocks(value),
+            lambda: order.Blocks(4, value),
+            lambda: order.Weighted(value),
+            lambda: order.Balanced(value),
+            lambda: order.Repeated(value),
+            lambda: order.Repeated(2, value),
+            lambda: order.Mixed(value),
+            lambda: order.Mixed([1], value),
+            lambda: order.Buckets(value),
+            lambda: order.Buckets([value]),
+            lambda: order.Buckets([(value, value)]),
+            lambda: order.Sampled(value),
+        ]
+        for make in makers:
+            refused(lambda make=make: next(iter(FastLoader(dataset, order=make(), transform=RESIZE))))  # type: ignore[misc]
+
+    def test_epochs_and_states(self, dataset: FastDataset, value: Any) -> None:
+        loader = FastLoader(dataset, transform=RESIZE)
+        refused(lambda: loader.set_epoch(value))
+        refused(lambda: loader.load_state_dict(value))
+        for name in loader.state_dict():
+            with pytest.raises(StateError) as caught:
+                loader.load_state_dict(loader.state_dict() | {name: value})
+            assert "\n" not in str(caught.value)
+
+    def test_meters(self, value: Any) -> None:
+        refused(lambda: list(watch([1], name=value)))
+        refused(lambda: list(watch([1], device=value)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_error": np.array(["raise"])}, r"on_error must be 'raise', 'replace' or 'drop', found array\(\['raise'\]"),
+        ({"readahead": 1}, "readahead must be True, False or 'auto', found 1"),
+        ({"batch_size": True}, "batch_size must be a whole number from 1 .* found True"),
+        ({"batch_size": np.array([1, 2])}, r"batch_size must be a whole number .* found array\(\[1, 2\]\)"),
+        ({"collate": {1: print}}, "collate must map field names to functions, found {1: <built-in"),
+        ({"dtype": np.float32}, "dtype must be .*, found <class 'numpy.float32'>"),
+        ({"transform": np.array(3)}, r"a transform is a list .* found array\(3\)"),
+    ],
+)
+def test_what_was_expected_and_what_was_found(dataset: FastDataset, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=f"^{message}"):
+        FastLoader(dataset, **options)
+
+
+def test_plain_values_in_numpys_clothes(dataset: FastDataset) -> None:
+    loader = FastLoader(dataset, np.int64(4), np.True_, on_error=np.str_("drop"), readahead=np.False_, transform=RESIZE)  # type: ignore[arg-type]
+    assert (type(loader.options.on_error), loader.options.readahead) == (str, False)
+    assert len(list(loader)) == 3
+
+
+def test_shown() -> None:
+    assert shown(np.zeros((50, 50))).endswith("…")
+    assert len(shown("x" * 1000)) == 80
+    assert shown("x" * 200, most=300) == repr("x" * 200)
+    assert shown(Odd()) == "odd in two lines"
+    assert shown(Unspeakable()) == "<Unspeakable>"
+
+
+class TestSamplers:
+    def test_repeated_says_how_to_repeat_one(self, dataset: FastDataset) -> None:
+        sampler = RandomSampler(range(12))
+        with pytest.raises(
+            OptionError, match=r"found <torch.*RandomSampler.*write Repeated\(2, Sampled\(RandomSampler"
+        ):
+            order.Repeated(2, sampler)  # type: ignore[arg-type]
+        loader = FastLoader(dataset, 4, order=order.Repeated(2, order.Sampled(sampler)), transform=RESIZE)
+        assert all(labels[::2].tolist() == labels[1::2].tolist() for _, labels in loader)
+
+    @pytest.mark.parametrize(
+        ("length", "given", "message"),
+        [
+            (-1, 5, "the sampler Lying must have a length of 1 or more"),
+            (1 << 70, 5, "the sampler Lying must have a length of 1 or more"),
+            (0, 5, "the sampler Lying gives no samples"),
+            (7, 5, "the sampler Lying must give 7 indices in every epoch, found 5 in epoch 0"),
+            (3, 5, "the sampler Lying must end after 3 indices, found more in epoch 0"),
+            (5, 0, "the sampler Lying must give 5 indices in every epoch, found 0 in epoch 0"),
+        ],
+    )
+    def test_lengths_that_cannot_be(self, dataset: FastDataset, length: int, given: int, message: str) -> None:
+        class Lying(torch.utils.data.Sampler[int]):
+            def __len__(self) -> int:
+                return length
+
+            def __iter__(self) -> Any:
+                return iter(range(given))
+
+        with pytest.raises(OptionError, match=message) as caught:
+            list(FastLoader(dataset, 2, order=Lying(), transform=RESIZE))
+        assert "\n" not in str(caught.value)
+
+
+def fails_at_third(calls: list[int]) -> Callable[[Any], Any]:
+    def function(batch: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyError("boxes")
+        return batch
+
+    return function
+
+
+class TestNotes:
+    """As those of map_sample: which batch of which epoch."""
+
+    def notes(self, path: str | list[str], **options: Any) -> list[str]:
+        dataset = FastDataset(path, fields=["image", "label", "key"])
+        loader = FastLoader(dataset, 4, transform=RESIZE, num_workers=1, prefetch=1, **options)
+        loader.set_epoch(5)
+        with pytest.raises(KeyError) as caught:
+            list(loader)
+        return caught.value.__notes__
+
+    def test_of_map_batch(self, dataset: FastDataset) -> None:
+        assert self.notes(dataset.path, map_batch=fails_at_third([])) == ["in map_batch: batch 2 of epoch 5"]
+
+    @pytest.mark.parametrize("mapped", [False, True])
+    def test_of_collate(self, dataset: FastDataset, mapped: bool) -> None:
+        options: dict[str, Any] = {"map_sample": lambda sample, rng: sample} if mapped else {}
+        found = self.notes(dataset.path, collate={"key": fails_at_third([])}, **options)
+        assert found == ["in collate['key']: batch 2 of epoch 5"]
+
+    def test_of_a_look_ahead(self, dataset: FastDataset) -> None:
+        loader = FastLoader(dataset, 4, transform=RESIZE, map_batch=fails_at_third([1, 1]))
+        loader.set_epoch(2)
+        with pytest.raises(KeyError) as caught:
+            loader.peek()
+        assert caught.value.__notes__ == ["in map_batch: batch 0 of epoch 2"]
