@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from iofast import FastDataset
 
@@ -27,8 +27,10 @@ def main() -> None:
     args = arguments()
     dataset = FastDataset(args.dataset, args.split, transform=Prepare(args.size))
     torch.manual_seed(0)
-    order = torch.Generator().manual_seed(0)  # a StatefulDataLoader keeps its state
-    shared: dict[str, Any] = {"shuffle": True, "generator": order, "num_workers": args.num_workers, "drop_last": True}
+    # Its order is a function of (seed, epoch). With shuffle=True and a generator a StatefulDataLoader goes on exactly to
+    # the end of the epoch, and from there in another order. For several ranks leave num_replicas and rank out.
+    sampler = DistributedSampler(dataset, num_replicas=1, rank=0, seed=0)
+    shared: dict[str, Any] = {"sampler": sampler, "num_workers": args.num_workers, "drop_last": True}
     if args.stateful:
         from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -48,15 +50,17 @@ def main() -> None:
             batches.load_state_dict(state["loader"])
 
     while step < args.steps:
+        sampler.set_epoch(step // len(batches))
         for images, labels in batches:
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             step += 1
+            if step == args.steps or step % len(batches) == 0:
+                print(f"step {step}: loss {loss.item():.3f}")
             if step == args.steps:
                 break
-        print(f"step {step}: loss {loss.item():.3f}")
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
     if args.stateful:
         parts["loader"] = batches

@@ -106,13 +106,13 @@ def test_torch_dataloader(packed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torchdata_goes_on_in_mid_epoch(packed: Path, tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "stop"), [(0, STOP), (2, STOP), (0, EPOCH)])
+def test_torchdata_goes_on_exactly(packed: Path, tmp_path: Path, workers: int, stop: int) -> None:
     needs("torchdata")
     options = ["--stateful", f"--batch-size={GLOBAL_BATCH}", f"--num-workers={workers}"]
     options.append(f"--checkpoint={tmp_path / 'saved'}")
     command, script = [sys.executable], "train_dataloader.py"
-    first = trained(command, script, packed, tmp_path / "first", *options, f"--steps={STOP}")
+    first = trained(command, script, packed, tmp_path / "first", *options, f"--steps={stop}")
     rest = trained(command, script, packed, tmp_path / "rest", *options, f"--steps={3 * EPOCH}", "--resume")
     steps = first + rest
     assert steps == trained(command, script, packed, tmp_path / "whole", *options, f"--steps={3 * EPOCH}")
