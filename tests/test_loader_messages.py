@@ -216,8 +216,11 @@ class TestNotes:
             list(loader)
         return caught.value.__notes__
 
-    def test_of_map_batch(self, dataset: FastDataset) -> None:
-        assert self.notes(dataset.path, map_batch=fails_at_third([])) == ["in map_batch: batch 2 of epoch 5"]
+    @pytest.mark.parametrize("device", ["cpu", "meta"])
+    def test_of_map_batch(self, dataset: FastDataset, device: str) -> None:
+        """In a decoding thread, and in the consumer's where batches go to a device."""
+        found = self.notes(dataset.path, map_batch=fails_at_third([]), device=device)
+        assert found == ["in map_batch: batch 2 of epoch 5"]
 
     @pytest.mark.parametrize("mapped", [False, True])
     def test_of_collate(self, dataset: FastDataset, mapped: bool) -> None:
