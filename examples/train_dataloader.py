@@ -27,8 +27,8 @@ def main() -> None:
     args = arguments()
     dataset = FastDataset(args.dataset, args.split, transform=Prepare(args.size))
     torch.manual_seed(0)
-    # Its order is a function of (seed, epoch). With shuffle=True and a generator a StatefulDataLoader goes on exactly to
-    # the end of the epoch, and from there in another order. For several ranks leave num_replicas and rank out.
+    # Its order is a function of (seed, epoch). With shuffle=True a StatefulDataLoader goes on exactly to the end of the
+    # epoch, and from there in another order. For several ranks leave num_replicas and rank out.
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0, seed=0)
     shared: dict[str, Any] = {"sampler": sampler, "num_workers": args.num_workers, "drop_last": True}
     if args.stateful:

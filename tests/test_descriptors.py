@@ -30,8 +30,7 @@ def exhaust() -> list[int]:
     while True:
         try:
             taken.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError as error:
-            assert error.errno == errno.EMFILE
+        except OSError:
             return taken
 
 

@@ -75,7 +75,9 @@ class Identity:
         for name in _WHOLE:
             value = state[name]
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_SEED:
-                raise StateError(f"{name} of a loader's state must be a whole number up to {MAX_SEED}, found {shown(value)}")
+                raise StateError(
+                    f"{name} of a loader's state must be a whole number up to {MAX_SEED}, found {shown(value)}"
+                )
         for name in ("version", "fingerprint", "seed", "order", "B"):
             if not _same(state[name], own[name]):
                 raise StateError(_difference(name, state[name], own[name]))

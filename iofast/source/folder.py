@@ -24,8 +24,8 @@ from iofast.source.index import FolderIndex, open_index, reopen_index
 from iofast.source.listing import Source, SourceOptions, printable
 
 IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever its real format
-# Held by one reader at one moment, over all threads, and less where the process may have few; further files are read into memory, which costs 35 us for a file
-# of 110 KiB where opening costs 4, mostly for fresh memory.
+# Held by one reader at one moment, over all threads, and less where the process may have few; further files are read
+# into memory, which costs 35 us for a file of 110 KiB where opening costs 4, mostly for fresh memory.
 MAX_DESCRIPTORS = 64
 
 _FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif"}
