@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -187,6 +188,19 @@ class TestErrors:
         assert caught.value.__notes__[0] == "in map_sample: 0"
         assert 'raise TwoArguments("this", "that")' in caught.value.__notes__[1]
         assert mapped([{"do": "nothing"}]) == before  # by the same process
+
+    def test_a_process_that_cannot_be_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Full:
+            def Pipe(self) -> None:  # noqa: N802 (multiprocessing's name)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        run = mapping(faulty)
+        with monkeypatch.context() as patched:
+            patched.setattr("iofast.loader.processes.get_context", lambda method: Full())
+            for _ in range(2):
+                with pytest.raises(WorkerError, match="cannot be started: too many open files; see map_processes="):
+                    run([{"do": "nothing"}])
+        assert run([{"do": "nothing"}])  # the place in the pool is still there
 
     def test_a_result_that_cannot_be_sent(self, mapped: Map) -> None:
         with pytest.raises(OptionError, match=r"must return what can be pickled: TypeError.*lock") as caught:
