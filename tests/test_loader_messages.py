@@ -117,8 +117,10 @@ class TestValuesOfAnyType:
             refused(lambda make=make: next(iter(FastLoader(dataset, order=make(), transform=RESIZE))))  # type: ignore[misc]
 
     def test_epochs_and_states(self, dataset: FastDataset, value: Any) -> None:
-        loader = FastLoader(dataset, transform=RESIZE)
+        sampler = torch.utils.data.DistributedSampler(dataset, 1, 0)  # seeds torch's generator with the epoch
+        loader = FastLoader(dataset, transform=RESIZE, order=sampler)
         refused(lambda: loader.set_epoch(value))
+        loader.set_epoch(0)
         refused(lambda: loader.load_state_dict(value))
         for name in loader.state_dict():
             with pytest.raises(StateError) as caught:

@@ -68,7 +68,7 @@ class Identity:
         Raises `StateError` that names what differs, or what a state lacks.
         """
         epoch = state.get("epoch", 0) if isinstance(state, Mapping) else 0
-        own = self.state(epoch if isinstance(epoch, int) and epoch >= 0 else 0, 0)
+        own = self.state(epoch if isinstance(epoch, int) and 0 <= epoch <= MAX_SEED else 0, 0)
         if not isinstance(state, Mapping) or (lacking := [name for name in own if name not in state]):
             found = f"without {', '.join(lacking)}" if isinstance(state, Mapping) else type(state).__name__
             raise StateError(f"a loader's state has {', '.join(own)}; found one {found}")
