@@ -148,7 +148,7 @@ class TestMixing:
         mix = [T.CenterCrop(24), T.MixUp(num_classes=N)]
         dropping = FastLoader(dataset, 20, transform=mix, dtype=torch.float32, on_error="drop")
         whole = FastLoader(
-            FastDataset(write_numbered(tmp_path / "whole.lmdb", IMAGES)), 20, transform=mix, dtype=torch.float32
+            FastDataset(with_broken(tmp_path / "whole.lmdb", IMAGES, ())), 20, transform=mix, dtype=torch.float32
         )
         for (images, labels), (all_images, all_labels), start in zip(dropping, whole, (0, 20), strict=True):
             kept = [k for k in range(start, start + 20) if k not in broken]
