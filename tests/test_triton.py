@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -140,6 +144,18 @@ class TestPixels:
         wanted = apply(images, [IMAGENET])
         torch.testing.assert_close(triton_pixels.apply(images.to(DEVICE), [IMAGENET], still(3)).cpu(), wanted)
         assert triton_pixels.apply(images[:0].to(DEVICE), [IMAGENET], still(0)).shape == (0, 3, 5, 1)
+
+
+def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    """For Hopper. No multiplication is fused with an addition: the oracle rounds after each."""
+    program = Path(__file__).with_name("triton_compiles.py")
+    places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | places
+    run = subprocess.run([sys.executable, program, "90"], capture_output=True, text=True, env=environment, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = json.loads(run.stdout)
+    assert {each["kernel"] for each in found} == {"_windows", "_resample", "_gray_sums", "_finish"}
+    assert [each for each in found if each["fused"] or not each["bytes"]] == []
 
 
 def test_where_triton_does_not_work_torch_does_it_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
 """The geometry pass in Triton: what geometry.resample does, to the last bit, and where it is wanted the normalisation.
 
 A small table first: for each output row and column of each image the window's start and its weights. Then one pass over
-the outputs. A lane makes one channel of one pixel, so that what a warp writes is contiguous; it reads each tap with its
-neighbours' loads in the same cache lines. The pass is one rather than two (a horizontal and a vertical one) because a
-crop of a packed photograph is mostly enlarged: two taps each way, and rows that went through memory in between would be
-as many bytes again as input and output together.
+the outputs, rather than a horizontal and a vertical one: a crop of a packed photograph is mostly enlarged, two taps each
+way, and rows that went through memory in between would be as many bytes again as input and output together. A lane makes
+the three channels of one pixel: with one channel to a lane each would load the weights again, 36 loads for a pixel
+enlarged and not 20, and loads are what the pass consists of.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECOND, _SECOND_HALF = tl.constexpr(PRECISION + FRACTION), tl.constexpr(1 << PR
 
 # A row of the table: the box, the taps in x and y, height and width of the image, whether it is mirrored.
 _TAPS, _SIZE, _FLIP, _COLUMNS = tl.constexpr(8), tl.constexpr(10), tl.constexpr(12), tl.constexpr(13)
-_BLOCK = 1024
+_BLOCK, _WARPS = 512, 8  # two pixels a lane: 40 registers, so that an SM has enough warps to wait for memory
 
 
 @triton.jit
@@ -83,18 +83,36 @@ def _chroma(plane, x, y, wide, high, mask):
 
 
 @triton.jit
-def _level(image, x, y, channel, height, width, mask, YUV: tl.constexpr):
-    """One channel of one pixel of an image."""
+def _colours(image, x, y, height, width, mask, YUV: tl.constexpr):
+    """Red, green and blue of pixels of an image, int32."""
     if YUV:
         wide, high = (width + 1) >> 1, (height + 1) >> 1
         luma = tl.load(image + y * width + x, mask=mask, other=0).to(tl.int32)
-        blue = _chroma(image + height * width, x, y, wide, high, mask)
-        red = _chroma(image + height * width + wide * high, x, y, wide, high, mask)
-        more = tl.where(channel == 0, 91881 * red, tl.where(channel == 1, -22554 * blue - 46802 * red, 116130 * blue))
-        level = tl.minimum(tl.maximum(luma + ((more + 32768) >> 16), 0), 255)
+        blueness = _chroma(image + height * width, x, y, wide, high, mask)
+        redness = _chroma(image + height * width + wide * high, x, y, wide, high, mask)
+        red = _clip(luma + ((91881 * redness + 32768) >> 16))
+        green = _clip(luma + ((-22554 * blueness - 46802 * redness + 32768) >> 16))
+        blue = _clip(luma + ((116130 * blueness + 32768) >> 16))
     else:
-        level = tl.load(image + (y * width + x) * 3 + channel, mask=mask, other=0).to(tl.int32)
-    return level
+        place = image + (y * width + x) * 3
+        red = tl.load(place, mask=mask, other=0).to(tl.int32)
+        green = tl.load(place + 1, mask=mask, other=0).to(tl.int32)
+        blue = tl.load(place + 2, mask=mask, other=0).to(tl.int32)
+    return red, green, blue
+
+
+@triton.jit
+def _clip(level):
+    return tl.minimum(tl.maximum(level, 0), 255)
+
+
+@triton.jit
+def _stored(out, place, mask, sums, constants, channel, SCALED: tl.constexpr):
+    """Rounds the sums of one channel to levels, and stores those or what normalisation makes of them."""
+    value = (sums + _SECOND_HALF) >> _SECOND
+    if SCALED:
+        value = value.to(tl.float32) * tl.load(constants + channel) + tl.load(constants + 3 + channel)
+    tl.store(out + place, value.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -117,35 +135,34 @@ def _resample(
     BLOCK: tl.constexpr,
 ):
     n = tl.program_id(0).to(tl.int64)
-    index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < height * width * 3
-    if LAST:
-        channel, x, y = index % 3, (index // 3) % width, index // (3 * width)
-    else:
-        channel, x, y = index // (height * width), index % width, (index // width) % height
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < height * width
     image = data + tl.load(offsets + n)
     own = table + n * _COLUMNS
     high, wide = tl.load(own + _SIZE), tl.load(own + _SIZE + 1)
-    x_row, y_row = n * side + x, (n_images + n) * side + y
+    x_row, y_row = n * side + pixel % width, (n_images + n) * side + pixel // width
     x_start, y_start = tl.load(starts + x_row, mask=inside, other=0), tl.load(starts + y_row, mask=inside, other=0)
     x_taps, y_taps = tl.load(own + _TAPS), tl.load(own + _TAPS + 1)
-    sums = index * 0
+    red, green, blue = pixel * 0, pixel * 0, pixel * 0
     for y_tap in range(y_taps):
         y_weight = tl.load(weights + y_row * most + y_tap, mask=inside, other=0).to(tl.int32)
-        line = index * 0
+        line_red, line_green, line_blue = pixel * 0, pixel * 0, pixel * 0
         for x_tap in range(x_taps):
             x_weight = tl.load(weights + x_row * most + x_tap, mask=inside, other=0).to(tl.int32)
             seen = (x_weight > 0) & (y_weight > 0)  # what has no weight may lie outside the image
-            line += x_weight * _level(image, x_start + x_tap, y_start + y_tap, channel, high, wide, seen, YUV)
-        sums += y_weight * ((line + _FIRST_HALF) >> _FIRST)
-    level = (sums + _SECOND_HALF) >> _SECOND
-    if SCALED:
-        scale = tl.load(constants + channel, mask=inside, other=0)
-        bias = tl.load(constants + 3 + channel, mask=inside, other=0)
-        value = level.to(tl.float32) * scale + bias
-    else:
-        value = level
-    tl.store(out + n * height * width * 3 + index, value.to(out.dtype.element_ty), mask=inside)
+            r, g, b = _colours(image, x_start + x_tap, y_start + y_tap, high, wide, seen, YUV)
+            line_red += x_weight * r
+            line_green += x_weight * g
+            line_blue += x_weight * b
+        red += y_weight * ((line_red + _FIRST_HALF) >> _FIRST)
+        green += y_weight * ((line_green + _FIRST_HALF) >> _FIRST)
+        blue += y_weight * ((line_blue + _FIRST_HALF) >> _FIRST)
+    place, step = n * height * width * 3 + pixel, height * width
+    if LAST:
+        place, step = (n * height * width + pixel) * 3, 1
+    _stored(out, place, inside, red, constants, 0, SCALED)
+    _stored(out, place + step, inside, green, constants, 1, SCALED)
+    _stored(out, place + 2 * step, inside, blue, constants, 2, SCALED)
 
 
 def resample(
@@ -181,7 +198,7 @@ def resample(
         table, starts, weights, n, height, width, side, most, ANTIALIAS=antialias, BLOCK=128
     )
     constants = torch.from_numpy(np.concatenate(affine(ops)).astype(np.float32)).to(device)
-    _resample[(n, triton.cdiv(3 * height * width, _BLOCK))](
+    _resample[(n, triton.cdiv(height * width, _BLOCK))](
         batch.data,
         offsets,
         table,
@@ -198,6 +215,7 @@ def resample(
         LAST=memory_format == torch.channels_last,
         SCALED=dtype != torch.uint8,
         BLOCK=_BLOCK,
-        enable_fp_fusion=False,
+        num_warps=_WARPS,
+        enable_fp_fusion=False,  # the torch oracle rounds each result on its own
     )
     return out
