@@ -209,3 +209,13 @@ def test_dictionary_batches_and_functions(numbered: FastDataset) -> None:
     pair = next(iter(FastLoader(numbered, 8, transform=transform(MIXES[1]), **SHARED)))
     assert torch.equal(batch["image"], pair[0])
     assert torch.equal(batch["label"], pair[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mix", MIXES, ids=repr)
+def test_a_gpu_gets_the_batches_of_the_cpu(numbered: FastDataset, mix: T.Transform | None) -> None:
+    steps = [step for step in transform(mix) if not isinstance(step, T.RandomSolarize)]  # a jump: any rounding crosses it
+    there = FastLoader(numbered, 8, transform=steps, device="cuda", **SHARED)
+    for (images, labels), (own, same) in zip(there, FastLoader(numbered, 8, transform=steps, **SHARED), strict=True):
+        torch.testing.assert_close(images.cpu(), own, rtol=0, atol=1e-5)
+        assert torch.equal(labels.cpu(), same)

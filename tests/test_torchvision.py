@@ -53,7 +53,7 @@ def test_colours(functional: Any, code: Step, factors: list[float], theirs: Any)
     for factor in factors:
         images = noise(3, 40, 41).float().div(255).contiguous()
         wanted = torch.stack([theirs(functional, image, factor) for image in images])
-        STEPS[code](images, torch.full((3, 1, 1), factor))
+        STEPS[code](images.unbind(1), torch.full((3, 1, 1), factor))
         torch.testing.assert_close(images, wanted, rtol=0, atol=2e-6)
 
 

@@ -20,12 +20,13 @@ _CHUNK = 1 << 16  # values at a time on a CPU: an image of 224 x 224 by itself, 
 def carry_out(images: torch.Tensor, ops: Sequence[Op], work: Work, out: torch.Tensor) -> None:
     """What `ops` and `work` make of uint8 `images` (N, 3, H, W), into `out` of that shape, of a float type."""
     exact = torch.float64 if out.dtype == torch.float64 else torch.float32
-    scale, bias = (torch.from_numpy(each).to(images.device, exact).view(3, 1, 1) for each in affine(ops))
+    scale, bias = affine(ops)
     values = torch.from_numpy(erase_values(ops)).to(images.device, exact)
     for rows in _chunks(images, work):
         pixels = images[rows].to(exact, memory_format=torch.contiguous_format).mul_(1 / 255)
         take_steps(pixels, work.steps[rows], work.factors[rows])
-        pixels.mul_(scale * 255).add_(bias)
+        for plane, times, more in zip(pixels.unbind(1), (scale * 255).tolist(), bias.tolist(), strict=True):
+            plane.mul_(times).add_(more)
         for erasing, value in enumerate(values):
             _fill(pixels, work.erased[rows, erasing].tolist(), value.view(3, 1, 1))
         out[rows].copy_(_mixed(pixels, work, rows))
