@@ -214,7 +214,9 @@ def test_dictionary_batches_and_functions(numbered: FastDataset) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mix", MIXES, ids=repr)
 def test_a_gpu_gets_the_batches_of_the_cpu(numbered: FastDataset, mix: T.Transform | None) -> None:
-    steps = [step for step in transform(mix) if not isinstance(step, T.RandomSolarize)]  # a jump: any rounding crosses it
+    steps = [
+        step for step in transform(mix) if not isinstance(step, T.RandomSolarize)
+    ]  # a jump: any rounding crosses it
     there = FastLoader(numbered, 8, transform=steps, device="cuda", **SHARED)
     for (images, labels), (own, same) in zip(there, FastLoader(numbered, 8, transform=steps, **SHARED), strict=True):
         torch.testing.assert_close(images.cpu(), own, rtol=0, atol=1e-5)

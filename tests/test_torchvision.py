@@ -39,12 +39,12 @@ def functional() -> Any:
 
 
 CASES: list[tuple[Step, list[float], Callable[[Any, torch.Tensor, float], torch.Tensor]]] = [
-    (Step.BRIGHTNESS, [0.0, 0.6, 1.0, 1.9], lambda F, x, f: F.adjust_brightness(x, f)),
-    (Step.CONTRAST, [0.0, 0.6, 1.0, 1.9], lambda F, x, f: F.adjust_contrast(x, f)),
-    (Step.SATURATION, [0.0, 0.6, 1.0, 1.9], lambda F, x, f: F.adjust_saturation(x, f)),
-    (Step.HUE, [-0.5, -0.2, 0.0, 0.1, 0.5], lambda F, x, f: F.adjust_hue(x, f)),
-    (Step.SOLARIZE, [0.0, 0.4, 1.0], lambda F, x, f: F.solarize(x, f)),
-    (Step.SATURATION, [0.0], lambda F, x, f: F.rgb_to_grayscale(x, num_output_channels=3)),
+    (Step.BRIGHTNESS, [0.0, 0.6, 1.0, 1.9], lambda their, x, f: their.adjust_brightness(x, f)),
+    (Step.CONTRAST, [0.0, 0.6, 1.0, 1.9], lambda their, x, f: their.adjust_contrast(x, f)),
+    (Step.SATURATION, [0.0, 0.6, 1.0, 1.9], lambda their, x, f: their.adjust_saturation(x, f)),
+    (Step.HUE, [-0.5, -0.2, 0.0, 0.1, 0.5], lambda their, x, f: their.adjust_hue(x, f)),
+    (Step.SOLARIZE, [0.0, 0.4, 1.0], lambda their, x, f: their.solarize(x, f)),
+    (Step.SATURATION, [0.0], lambda their, x, f: their.rgb_to_grayscale(x, num_output_channels=3)),
 ]
 
 

@@ -51,7 +51,7 @@ def main(capability: int) -> None:
     for steps, erasings, mixes, out in ((5, 1, False, "bf16"), (5, 0, True, "fp16"), (0, 2, True, "fp32")):
         known = {"STEPS": steps, "ERASINGS": erasings, "MIXES": mixes, "BLOCK": block}
         found.append(compiled(triton_pixels._finish, out, capability, **known))
-    print(json.dumps(found))
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from iofast.work import GRAY, GRAY_UNITS, Step
 
-
 Planes = tuple[torch.Tensor, ...]  # red, green and blue, each (n, H, W)
 
 

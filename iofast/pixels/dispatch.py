@@ -38,7 +38,8 @@ def apply(
     torch_pixels.check(images, ops, work, dtype)
     last = torch_pixels.channels_last(images, memory_format)
     layout = torch.channels_last if last else torch.contiguous_format
-    return triton_pixels.apply(images, ops, work or still(len(images)), dtype=dtype, memory_format=layout)
+    with torch.cuda.device(images.device):  # Triton launches on the current one
+        return triton_pixels.apply(images, ops, work or still(len(images)), dtype=dtype, memory_format=layout)
 
 
 def augment(
@@ -61,11 +62,12 @@ def augment(
         return torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
     from iofast.pixels import triton_geometry
 
-    if drawn(ops) or dtype not in (*_FUSED, torch.uint8):
-        images = triton_geometry.resample(batch, boxes, flips, size)
-        return apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
     torch_pixels.check_dtype(ops, dtype)
-    return triton_geometry.resample(batch, boxes, flips, size, ops, dtype=dtype, memory_format=memory_format)
+    with torch.cuda.device(batch.data.device):
+        if drawn(ops) or dtype not in (*_FUSED, torch.uint8):
+            images = triton_geometry.resample(batch, boxes, flips, size)
+            return apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
+        return triton_geometry.resample(batch, boxes, flips, size, ops, dtype=dtype, memory_format=memory_format)
 
 
 @lru_cache(maxsize=1)

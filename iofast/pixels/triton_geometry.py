@@ -1,10 +1,10 @@
 """The geometry pass in Triton: what geometry.resample does, to the last bit, and where it is wanted the normalisation.
 
-A small table first: for each output row and column of each image the window's start and its weights. Then one pass over
-the outputs, rather than a horizontal and a vertical one: a crop of a packed photograph is mostly enlarged, two taps each
-way, and rows that went through memory in between would be as many bytes again as input and output together. A lane makes
-the three channels of one pixel: with one channel to a lane each would load the weights again, 36 loads for a pixel
-enlarged and not 20, and loads are what the pass consists of.
+A small table first: for each output row and column of each image the window's start and its weights. Then one pass
+over the outputs, not a horizontal and a vertical one: a crop of a packed photograph is mostly enlarged, two taps each
+way, and rows that went through memory in between would be as many bytes again as input and output together. A lane
+makes the three channels of one pixel: with one channel to a lane each would load the weights again, 36 loads for a
+pixel enlarged and not 20, and loads are what the pass consists of.
 """
 
 from __future__ import annotations
