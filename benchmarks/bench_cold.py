@@ -9,15 +9,13 @@ repeats them to a container of `--megabytes`, and reads it in turn as
     cold            the same after eviction: block-local and shuffled order, each with and without readahead
 
 Each on the disk as it is, and limited to `--slow` MB/s by a control group (which needs root; left out with the reason
-where that is not possible). Runs end after some windows of the block-local order, a part of the epoch: as with a
-dataset larger than memory, what was read too much is of no use later. Bytes are those of the payloads. The file is
-evicted before each run; other processes' caches are left alone.
+where that is not possible). A run is a whole epoch, from asking for its first batch to the last one: nothing is read
+before the clock starts or left over when it stops. Bytes a second are those of the payloads; what the device gave for
+each of them stands beside. The file is evicted before each run; other processes' caches are left alone.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
 import statistics
 import sys
@@ -28,18 +26,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks import measure, slow_device
 from benchmarks.bench_load import BATCH, CROP, WORKERS, pack
 from iofast import FastDataset, FastLoader, open_reader, open_writer
-from iofast.order import Blocks, Mode, Population, Shuffled
+from iofast.order import Blocks, Mode, Shuffled
 
 MB = 1e6
-WINDOW = Blocks().block * Blocks().window
-WINDOWS = 12  # read in one run: of 113 MB each
-START = 5  # of them before the clock starts: by then as much is read ahead as will be at the end (three windows)
 ASKED = 0.8  # of the lesser of the device's bytes/s and the warm loader's
 DEVICE, WARM, OURS = "device: sequential pread", "FastLoader, warm", "FastLoader, block-local, readahead"
+
+Given = dict[str, list[float]]  # bytes that the device gave for each of the payloads, in each run
 
 
 def repeated(container: Path, out: Path, size: float) -> Path:
@@ -60,63 +58,59 @@ def evict(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def sequential(path: Path, most: float, cold: bool = True) -> float:
-    """Bytes a second of the file read from its start until there are `most`."""
+def read_bytes() -> int:
+    """What this process has had from devices so far."""
+    return int(Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0])
+
+
+def sequential(path: Path, *, cold: bool = True) -> float:
+    """Bytes a second of the file, read from its start to its end."""
     if cold:
         evict(path)
-    start, piece, done = time.perf_counter(), bytearray(1 << 20), 0
+    start, piece = time.perf_counter(), bytearray(1 << 20)
     with path.open("rb", buffering=0) as file:
-        while done < most and (got := file.readinto(piece)):
-            done += got
-    return done / (time.perf_counter() - start)
+        while file.readinto(piece):
+            pass
+    return path.stat().st_size / (time.perf_counter() - start)
 
 
-def loaded(path: Path, mode: Mode, readahead: bool, cold: bool = True) -> float:
-    """Bytes of payloads a second in some windows of an epoch, from the second on; each call another shuffle."""
+def loaded(path: Path, mode: Mode, *, readahead: bool, given: list[float], cold: bool = True) -> float:
+    """Bytes of payloads a second in one epoch, each call another one; notes in `given` what the device gave for one."""
     if cold:
         evict(path)
     else:
-        sequential(path, math.inf, cold=False)
+        sequential(path, cold=False)
+    total = int(payload_lengths(path).sum())
     dataset = FastDataset(path)
-    loader = FastLoader(
-        dataset,
-        BATCH,
-        order=mode,
-        transform=CROP,
-        num_workers=WORKERS,
-        seed=time.perf_counter_ns(),
-        readahead=readahead,
-    )
-    first, last = START * WINDOW // BATCH, WINDOWS * WINDOW // BATCH
-    start = 0.0
-    with contextlib.closing(iter(loader)) as batches:  # type: ignore[type-var]
-        for number, _ in enumerate(batches, 1):
-            if number == first:
-                start = time.perf_counter()
-            if number == last:
-                break
-        seconds = time.perf_counter() - start
-    positions = np.arange(first * BATCH, last * BATCH)
-    indices = mode.bind(Population(len(dataset)), loader.options.seed, BATCH).indices(0, positions)
-    total = int(dataset.locate(indices).length.sum())
+    seed = time.perf_counter_ns()
+    loader = FastLoader(dataset, BATCH, order=mode, transform=CROP, num_workers=WORKERS, seed=seed, readahead=readahead)
+    before, start = read_bytes(), time.perf_counter()
+    for _ in loader:
+        pass
+    seconds = time.perf_counter() - start
+    given.append((read_bytes() - before) / total)
     dataset.reader.close()
     return total / seconds
 
 
-def contenders(path: Path) -> dict[str, Callable[[], float]]:
-    """All that runs in turn."""
-    return {
-        DEVICE: partial(sequential, path, WINDOWS * WINDOW * mean_payload(path)),
-        WARM: partial(loaded, path, Blocks(), readahead=False, cold=False),
-        "FastLoader, warm, readahead": partial(loaded, path, Blocks(), readahead=True, cold=False),
-        OURS: partial(loaded, path, Blocks(), readahead=True),
-        "FastLoader, block-local": partial(loaded, path, Blocks(), readahead=False),
-        "FastLoader, shuffled, readahead": partial(loaded, path, Shuffled(), readahead=True),
-        "FastLoader, shuffled": partial(loaded, path, Shuffled(), readahead=False),
+def contenders(path: Path, given: Given) -> dict[str, Callable[[], float]]:
+    """All that runs in turn. They note in `given` what the device gave."""
+    kinds: dict[str, tuple[Mode, bool, bool]] = {
+        WARM: (Blocks(), False, False),
+        "FastLoader, warm, readahead": (Blocks(), True, False),
+        OURS: (Blocks(), True, True),
+        "FastLoader, block-local": (Blocks(), False, True),
+        "FastLoader, shuffled, readahead": (Shuffled(), True, True),
+        "FastLoader, shuffled": (Shuffled(), False, True),
     }
+    loaders = {
+        name: partial(loaded, path, mode, readahead=readahead, cold=cold, given=given.setdefault(name, []))
+        for name, (mode, readahead, cold) in kinds.items()
+    }
+    return {DEVICE: partial(sequential, path), **loaders}
 
 
-def part(title: str, figures: measure.Figures, mean: float) -> str:
+def part(title: str, figures: measure.Figures, given: Given, mean: float) -> str:
     """One device's table, and whether it is as asked."""
     limits = [min(pair) for pair in zip(figures[DEVICE], figures[WARM], strict=True)]
     rows = [
@@ -124,20 +118,27 @@ def part(title: str, figures: measure.Figures, mean: float) -> str:
             name,
             measure.spread([value / MB for value in values], 1),
             "" if name == DEVICE else f"{statistics.median(values) / mean:,.0f}",
+            "" if name == DEVICE else f"{statistics.median(given[name]):.2f}",
             f"{statistics.median(a / b for a, b in zip(values, limits, strict=True)):.2f}",
         ]
         for name, values in figures.items()
     ]
     share = statistics.median(a / b for a, b in zip(figures[OURS], limits, strict=True))
-    header = ("", "MB/s: median (least – most)", "images/s", "of the lesser of device and warm")
+    header = (
+        "",
+        "MB/s: median (least – most)",
+        "images/s",
+        "bytes read for one used",
+        "of the lesser of device and warm",
+    )
     verdict = f"Block-local order with readahead, cold: {share:.2f} of the lesser of both; asked: {ASKED:.2f}."
     return f"## {title}\n\n{measure.table(header, rows)}\n\n{verdict}\n"
 
 
-def mean_payload(path: Path) -> float:
-    """Bytes."""
+def payload_lengths(path: Path) -> NDArray[np.uint32]:
+    """Bytes of each image."""
     with open_reader(path) as reader:
-        return float(reader.locate(np.arange(len(reader))).length.mean())
+        return reader.locate(np.arange(len(reader))).length
 
 
 def main() -> None:
@@ -153,22 +154,27 @@ def main() -> None:
         packed = pack(arguments.photos or measure.sample_photographs(folder / "photos"), folder / "packed.lmdb", 256)
         large = repeated(packed, folder / "large.lmdb", arguments.megabytes * MB)
         os.sync()  # dirty pages cannot be evicted
-        mean = mean_payload(large)
+        lengths = payload_lengths(large)
+        mean = float(lengths.mean())
         try:
             with slow_device.limited(large, arguments.slow * 1_000_000):
-                slow = contenders(large)
-                figures = measure.in_turn(slow, max(3, arguments.rounds // 2), repeats=0)
-            parts.append(part(f"Limited to {arguments.slow} MB/s", figures, mean))
+                given: Given = {}
+                figures = measure.in_turn(contenders(large, given), max(3, arguments.rounds // 2), repeats=0)
+            parts.append(part(f"Limited to {arguments.slow} MB/s", figures, given, mean))
         except slow_device.SlowDeviceError as error:
             print(f"the slow device is left out: {error}", file=sys.stderr)
             parts.append(f"## Limited to {arguments.slow} MB/s\n\nLeft out: {error}.\n")
-        parts.append(part("The disk as it is", measure.in_turn(contenders(large), arguments.rounds, repeats=1), mean))
+        given = {}
+        figures = measure.in_turn(contenders(large, given), arguments.rounds, repeats=1)
+        parts.append(part("The disk as it is", figures, given, mean))
+    pages = float((np.ceil((lengths + 16) / 4096) * 4096).sum() / lengths.sum())  # 16: an overflow page's header
     text = f"""# Cold reads: bytes a second that are not in the page cache
 
 Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on. {measure.kind(arguments.photos)},
 packed with `--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of
-{arguments.megabytes:,.0f} MB. {WINDOWS} windows of {WINDOW} images in each run, the contenders in turn;
-the clock starts after {START}, when as much is read ahead as will be at the end. Block-local is `Blocks()`.
+{arguments.megabytes:,.0f} MB. A whole epoch in each run, from asking for its first batch to the last one; the
+contenders in turn. Block-local is `Blocks()`. A record of an LMDB takes whole pages of 4 KiB, {pages:.2f} bytes for
+one of a payload.
 
 {chr(10).join(parts)}
 {measure.machine()}

@@ -21,6 +21,8 @@ ATTEMPTS = 1 << 8  # replacements of a sample that cannot be decoded
 LANES = 1 << 12  # numbers drawn under one name
 MAX_SEED = (1 << 64) - 1
 
+_GAMMA_LANES = 1 + 3 * 8  # eight attempts
+
 _LANE_BITS, _POSITION_BITS = 12, 20
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # odd: counter -> key + counter * golden is one to one
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -66,12 +68,34 @@ class Draw:
             raise OptionError(f"stop must be 1 to {POSITIONS}, found {stop}")
         return (self.uniform(name)[:, 0] * stop).astype(np.int64)  # (1 - 2^-53) * stop never rounds up to stop
 
+    def beta(self, name: str, alpha: float) -> NDArray[np.float64]:
+        """Numbers of the distribution Beta(alpha, alpha) for the choice `name`: float64 of shape (N,), 0 to 1."""
+        if not 0 < alpha < np.inf:
+            raise OptionError(f"alpha must be above 0, found {alpha}")
+        if alpha == 1:
+            return self.uniform(name)[:, 0]
+        u = 1 - self.uniform(name, 2 * _GAMMA_LANES)  # above 0: their logarithms are taken
+        difference = _log_gamma(u[:, _GAMMA_LANES:], alpha) - _log_gamma(u[:, :_GAMMA_LANES], alpha)
+        return np.asarray(1 / (1 + np.exp(np.clip(difference, -700, 700))), np.float64)
+
 
 def generator(seed: int, epoch: int, position: int, attempt: int = 0) -> np.random.Generator:
     """A generator for a user's function: its numbers depend on these four alone, whoever calls the function."""
     key = hashlib.blake2b(f"iofast sample {seed} {epoch}".encode(), digest_size=16).digest()
     # Philox counts its blocks in the first word, so position and attempt never come upon each other's
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little"), counter=[0, 0, position, attempt]))
+
+
+def _log_gamma(u: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    """Logarithms of numbers of the distribution Gamma(alpha) from uniform ones, one per row: the way of Marsaglia and
+    Tsang for alpha + 1, which takes more than 95 of 100 attempts, then one more factor."""
+    d = alpha + 2 / 3
+    x = np.sqrt(-2 * np.log(u[:, 1::3])) * np.cos(2 * np.pi * u[:, 2::3])
+    v = np.maximum(1 + x / np.sqrt(9 * d), 1e-9) ** 3
+    taken = np.log(u[:, 3::3]) < x * x / 2 + d - d * v + d * np.log(v)
+    rows = np.arange(len(u)), np.argmax(taken, axis=1)
+    chosen = np.where(taken[rows], v[rows], 1.0)  # none of eight: one row in 10^10
+    return np.asarray(np.log(d * chosen) + np.log(u[:, 0]) / alpha, np.float64)
 
 
 def _checked(name: str, values: NDArray[np.int64] | int, stop: int) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ import pytest
 
 # A folder counts as one unit; inside it, imports are its own business.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "record", "ops", "strips"}),
+    frozenset({"errors", "record", "ops", "work", "strips"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine"}),
     frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
     frozenset(
@@ -41,6 +41,7 @@ SIDEWAYS = {
     "containers": {"kernel"},
     "record": {"errors"},
     "ops": {"errors"},
+    "work": {"errors"},
     "__main__": {"cli"},
     "packing": {"opening"},
     "checking": {"opening"},

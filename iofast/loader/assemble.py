@@ -1,4 +1,7 @@
-"""From samples to the batch that a consumer gets: pixel operations, labels, fields, collated."""
+"""From samples to the batch that a consumer gets: pixel operations, labels, fields, collated.
+
+Where the device is no CPU, images stay uint8 here, and the work that is still to be done goes with them.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,35 @@ from numpy.typing import NDArray
 from iofast import pixels
 from iofast.errors import OptionError
 from iofast.loader.canvas import Canvas, Images, empty, padded
+from iofast.loader.mixing import soft_labels, work_of
 from iofast.loader.plan import Plan
 from iofast.loader.samples import Samples
+from iofast.work import Work
 
 Pair = tuple[Any, Any]
 Batch = Pair | dict[str, Any]  # (images, labels), or by field
 
 
-def assemble(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, valid: NDArray[np.bool_], name: str) -> Batch:
+def assemble(
+    plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, valid: NDArray[np.bool_], name: str
+) -> tuple[Batch, Work | None]:
     """The batch of `rows` (None = all) of `samples`; `valid` (bool) says which of them are no filling.
 
-    `name` is what notes on errors of the user's functions call it.
+    With it the work that its images are still to have done, or was done; None where all are treated alike. `name` is
+    what notes on errors of the user's functions call the batch.
     """
     columns = (_mapped if plan.mapper else _columns)(plan, samples, rows, name)
-    sizes = None
+    sizes, work = None, None
     if "image" in columns and "image" not in plan.collates:
-        columns["image"], sizes = _finished(plan, columns["image"])
+        work = work_of(plan, samples, rows, columns["image"])
+        if plan.pipeline.mix is not None and work is not None and "label" in columns:
+            columns["label"] = soft_labels(columns["label"], plan.pipeline.mix, work)
+        columns["image"], sizes = _finished(plan, columns["image"], work)
     if plan.dataset.fields is None:
-        return _pair(plan, columns)
+        return _pair(plan, columns), work
     if sizes is not None:
         columns["size"] = sizes
-    return columns | {"valid": torch.from_numpy(valid.copy())}  # the consumer's own
+    return columns | {"valid": torch.from_numpy(valid.copy())}, work  # the mask is the consumer's own
 
 
 def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
@@ -117,11 +128,14 @@ def _chosen(images: Images, rows: NDArray[np.intp]) -> Images:
     return [images[row] for row in rows.tolist()]
 
 
-def _finished(plan: Plan, images: Any) -> tuple[Any, torch.Tensor | None]:
+def _finished(plan: Plan, images: Any, work: Work | None) -> tuple[Any, torch.Tensor | None]:
     """Pixel operations, where they are done on the CPU, and padding; the sizes (height, width) of what was padded."""
     if isinstance(images, torch.Tensor):
-        return _applied(plan, images, own_memory=True), None
-    images = [_applied(plan, image.unsqueeze(0), own_memory=False)[0] for image in images]
+        return _applied(plan, images, work, own_memory=True), None
+    images = [
+        _applied(plan, image.unsqueeze(0), work and work.alone(row), own_memory=False)[0]
+        for row, image in enumerate(images)
+    ]
     if plan.options.ragged != "pad":
         return images, None
     sizes = torch.tensor([image.shape[1:] for image in images])
@@ -130,7 +144,7 @@ def _finished(plan: Plan, images: Any) -> tuple[Any, torch.Tensor | None]:
     return padded(images, plan.options.memory_format), sizes
 
 
-def _applied(plan: Plan, images: torch.Tensor, *, own_memory: bool) -> torch.Tensor:
+def _applied(plan: Plan, images: torch.Tensor, work: Work | None, *, own_memory: bool) -> torch.Tensor:
     options, ops = plan.options, plan.pipeline.ops
     if options.dtype == torch.uint8 or plan.device.type != "cpu":
         return images
@@ -142,7 +156,7 @@ def _applied(plan: Plan, images: torch.Tensor, *, own_memory: bool) -> torch.Ten
     out = None
     if own_memory:
         out = empty(plan.float_memory, tuple(images.shape), options.dtype, options.memory_format)
-    return pixels.apply(images, ops, dtype=options.dtype, memory_format=options.memory_format, out=out)
+    return pixels.apply(images, ops, work=work, dtype=options.dtype, memory_format=options.memory_format, out=out)
 
 
 def _pair(plan: Plan, columns: dict[str, Any]) -> Pair:

@@ -14,6 +14,7 @@ from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Job
 from iofast.loader.samples import Samples
 from iofast.loader.tally import Contexts
+from iofast.work import Work
 
 ATTEMPTS = 32  # replacements of one sample: where half of all are broken, one position in four billion uses them up
 
@@ -21,11 +22,13 @@ SYSTEMATIC = 8  # of so many all fail only where the data is not there, and draw
 
 
 class Made(NamedTuple):
-    """A finished batch; `valid` (bool, (N,)) is False where a sample only fills up."""
+    """A finished batch; `valid` (bool, (N,)) is False where a sample only fills up. `work` is what its pixels are still
+    to have done on their device."""
 
     batch: Batch
     valid: NDArray[np.bool_]
     failures: list[Failure]
+    work: Work | None
 
 
 class Slice(NamedTuple):
@@ -61,10 +64,10 @@ class BatchJob(Job[Made, Slice]):
                 rows = np.array([row for row in range(len(samples)) if row not in samples.reasons], np.intp)
                 valid = valid[rows]
         name = name_of(self._epoch, self._batch)
-        batch = assemble(self._plan, samples, rows, valid, name)
+        batch, work = assemble(self._plan, samples, rows, valid, name)
         if self._plan.device.type == "cpu":
             batch = mapped(self._plan, batch, name)
-        return Made(batch, valid, failures)
+        return Made(batch, valid, failures, work)
 
     def _settle(self, samples: Samples) -> list[Failure]:
         """Raise, or draw other samples, or leave in `reasons` which rows are to be left out. What failed, but filling:

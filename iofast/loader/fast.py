@@ -36,6 +36,7 @@ from iofast.order.base import check_whole
 from iofast.stall import StallClock
 from iofast.telemetry import Stages
 from iofast.transforms import Pipeline, Transform
+from iofast.work import Work
 
 
 class FastLoader(Iterable[Any]):
@@ -161,7 +162,7 @@ class FastLoader(Iterable[Any]):
         epoch, batch = self._here()
         made = self._prefetch(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
         try:
-            return self._deliver(next(made).batch, epoch, batch)
+            return self._deliver(next(made), epoch, batch)
         finally:
             made.close()
 
@@ -224,7 +225,7 @@ class FastLoader(Iterable[Any]):
                     return
                 timing.arrived()
                 self._ledger.check(result.failures)
-                held = [self._deliver(result.batch, progress.epoch, progress.batch)]
+                held = [self._deliver(result, progress.epoch, progress.batch)]
                 self.last_valid = torch.from_numpy(result.valid)
                 self._ledger.add(result.failures)
                 if ahead is not None:
@@ -255,11 +256,11 @@ class FastLoader(Iterable[Any]):
             start=start,
         )
 
-    def _deliver(self, batch: Batch, epoch: int, number: int) -> Batch:
+    def _deliver(self, made: Made, epoch: int, number: int) -> Batch:
         plan = self._plan
         if plan.device.type == "cpu":
-            return batch
-        return mapped(plan, _moved(plan, batch), name_of(epoch, number))
+            return made.batch
+        return mapped(plan, _moved(plan, made.batch, made.work), name_of(epoch, number))
 
 
 def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:
@@ -268,16 +269,18 @@ def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) 
     return loader
 
 
-def _moved(plan: Plan, batch: Batch) -> Batch:
+def _moved(plan: Plan, batch: Batch, work: Work | None) -> Batch:
     """The batch on the plan's device, pixel operations done there."""
     if isinstance(batch, dict):
-        return {name: _to_device(plan, value, name == "image") for name, value in batch.items()}
-    return _to_device(plan, batch[0], True), _to_device(plan, batch[1], False)
+        return {name: _to_device(plan, value, name == "image", work) for name, value in batch.items()}
+    return _to_device(plan, batch[0], True, work), _to_device(plan, batch[1], False)
 
 
-def _to_device(plan: Plan, value: Any, images: bool) -> Any:
+def _to_device(plan: Plan, value: Any, images: bool, work: Work | None = None) -> Any:
     if isinstance(value, list) and images:
-        there = [_to_device(plan, each.unsqueeze(0), True)[0] for each in value]
+        there = [
+            _to_device(plan, each.unsqueeze(0), True, work and work.alone(row))[0] for row, each in enumerate(value)
+        ]
         return padded(there, plan.options.memory_format) if plan.options.ragged == "pad" else there
     if not isinstance(value, torch.Tensor):
         return value
@@ -285,5 +288,5 @@ def _to_device(plan: Plan, value: Any, images: bool) -> Any:
     moved = value.to(plan.device, non_blocking=True)
     if images and moved.dtype == torch.uint8:
         ops, options = plan.pipeline.ops, plan.options
-        return pixels.apply(moved, ops, dtype=options.dtype, memory_format=options.memory_format)
+        return pixels.apply(moved, ops, work=work, dtype=options.dtype, memory_format=options.memory_format)
     return moved

@@ -21,6 +21,7 @@ from iofast.loader.auto import Limits, most_depth
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.failures import noted
 from iofast.loader.mapping import Mapper
+from iofast.loader.mixing import check_mixing
 from iofast.loader.options import LoaderOptions
 from iofast.loader.readahead import Readahead
 from iofast.loader.state import Identity
@@ -111,6 +112,8 @@ class Plan:
                 "collate['image'] gets uint8 images and takes the place of pixel operations: leave dtype and "
                 "Normalize out, or collate in map_batch"
             )
+        if self.pipeline.mix is not None:
+            check_mixing(self.pipeline.mix, self.options, self.dataset.classes)
 
     @property
     def ranks_may_part(self) -> bool:

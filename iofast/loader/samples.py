@@ -37,6 +37,7 @@ class Samples:
         self.reasons: dict[int, str] = {}  # of rows that could not be made; "" where nothing is wrong with the sample
         self.values: dict[str, list[Any]] = {name: [None] * len(positions) for name in plan.stored}
         self.mapped: list[Sample | None] = [None] * len(positions)
+        self._attempts = np.full(len(positions), attempt, np.int64)  # of what stands in each row
         self._drawn_at = plan.drawn_at(positions)
         draw = Draw(plan.options.seed, epoch, self._drawn_at, attempt)
         self.boxes, self._flips = plan.pipeline.plan(draw, self.located.width, self.located.height)
@@ -65,6 +66,7 @@ class Samples:
         ):
             if own is not None and theirs is not None:
                 own[rows] = theirs[of]
+        self._attempts[rows] = other._attempts[of]
         if self.canvas is not None and other.canvas is not None:
             self.canvas.take(rows, other.canvas, of)
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
@@ -72,6 +74,10 @@ class Samples:
             self.reasons.pop(row, None)
             for name, values in self.values.items():
                 values[row] = other.values[name][source]
+
+    def draw(self, rows: NDArray[np.intp]) -> Draw:
+        """The random numbers of `rows`, as they are for what stands there now."""
+        return Draw(self._plan.options.seed, self._epoch, self._drawn_at[rows], self._attempts[rows])
 
     def sample(self, row: int, images: Any) -> Sample:
         """One sample as a dictionary; `images` are those of all rows."""

@@ -1,9 +1,10 @@
 """Pixel operations in plain torch, for any device.
 
-All of `ops` is folded into one multiplication and one addition per pixel, done in float32. On a CPU that is bound by
-memory, so it is done a few images at a time, while their float32 pixels are still in the cache. 256 images of 224 x 224
-on two cores, channels-last: 43 ms to float32 and 32 ms to bfloat16, where whole-batch passes in place take 94 and 125,
-and (x / 255 - mean) / std as it is written 226 and 285.
+What differs from image to image is in per_image.py. Without that, all of `ops` is folded into one multiplication and
+one addition per pixel, done in float32. On a CPU that is bound by memory, so it is done a few images at a time, while
+their float32 pixels are still in the cache. 256 images of 224 x 224 on two cores, channels-last: 43 ms to float32 and
+32 ms to bfloat16, where whole-batch passes in place take 94 and 125, and (x / 255 - mean) / std as it is written 226
+and 285.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Sequence
 import torch
 
 from iofast.errors import OptionError, shown
-from iofast.ops import Op, affine
+from iofast.ops import Op, affine, drawn
+from iofast.pixels.per_image import carry_out
+from iofast.work import Work
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -32,29 +35,32 @@ def apply(
     images: torch.Tensor,
     ops: Sequence[Op] = (),
     *,
+    work: Work | None = None,
     dtype: torch.dtype = torch.float32,
     memory_format: torch.memory_format = torch.preserve_format,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Images of `dtype` and `memory_format` on the same device, from uint8 `images` of shape (N, 3, H, W).
 
+    `work` says what `ops` do to each image; only `Normalize` goes without. The result depends on nothing else.
     A float result goes to `out` where it is given, a tensor of just that shape, type, format and device: fresh memory
     costs a page fault for each 4 KiB, as much time again as the arithmetic.
 
     Without `ops` a float `dtype` gets pixels in [0, 1]; `dtype=uint8` gets `images` itself, or a copy where the memory
     format differs. Never writes into `images`.
     """
-    check_dtype(ops, dtype)
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-        raise OptionError(f"images must be uint8 of shape (N, 3, H, W), found {images.dtype} {tuple(images.shape)}")
-    last = _channels_last(images, memory_format)
+    check(images, ops, work, dtype)
+    last = channels_last(images, memory_format)
     if dtype == torch.uint8:
         return images.contiguous(memory_format=_format(last))
-    scale, bias = (torch.from_numpy(each) for each in affine(ops))
     if out is None:
         out = torch.empty_like(images, dtype=dtype, memory_format=_format(last))
     elif out.shape != images.shape or out.dtype != dtype or not out.is_contiguous(memory_format=_format(last)):
         raise OptionError(f"out must be {dtype} of shape {tuple(images.shape)}, found {out.dtype} {tuple(out.shape)}")
+    if work is not None and drawn(ops):
+        carry_out(images, ops, work, out)
+        return out
+    scale, bias = (torch.from_numpy(each) for each in affine(ops))
     if not last:
         _scale(images.contiguous(), scale.view(3, 1, 1), bias.view(3, 1, 1), out)
         return out
@@ -66,7 +72,19 @@ def apply(
     return out
 
 
-def _channels_last(images: torch.Tensor, memory_format: torch.memory_format) -> bool:
+def check(images: torch.Tensor, ops: Sequence[Op], work: Work | None, dtype: torch.dtype) -> None:
+    """Raise `OptionError` unless these go together."""
+    check_dtype(ops, dtype)
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+        raise OptionError(f"images must be uint8 of shape (N, 3, H, W), found {images.dtype} {tuple(images.shape)}")
+    if work is None and (lacking := [op for op in ops if drawn([op])]):
+        raise OptionError(f"{lacking[0]!r} needs to know what was drawn for each image: give work")
+    if work is not None and len(work) != len(images):
+        raise OptionError(f"work must have {len(images)} rows, as there are images, found {len(work)}")
+
+
+def channels_last(images: torch.Tensor, memory_format: torch.memory_format) -> bool:
+    """Whether the result is stored so: as `memory_format` says, or as `images` are."""
     if memory_format not in (torch.preserve_format, torch.contiguous_format, torch.channels_last):
         raise OptionError(f"memory_format must be preserve, contiguous or channels_last, found {memory_format}")
     if memory_format != torch.preserve_format:

@@ -1,6 +1,14 @@
 """The user's vocabulary, in torchvision's names and parameters: a list of these is a transform."""
 
+from iofast.ops import ColorJitter as ColorJitter
+from iofast.ops import CutMix as CutMix
+from iofast.ops import Grayscale as Grayscale
+from iofast.ops import MixUp as MixUp
 from iofast.ops import Normalize as Normalize
+from iofast.ops import RandomErasing as RandomErasing
+from iofast.ops import RandomGrayscale as RandomGrayscale
+from iofast.ops import RandomSolarize as RandomSolarize
+from iofast.ops import Solarize as Solarize
 from iofast.transforms.buckets import ResizeToBucket as ResizeToBucket
 from iofast.transforms.geometry import CenterCrop as CenterCrop
 from iofast.transforms.geometry import RandomCrop as RandomCrop
@@ -15,13 +23,21 @@ from iofast.transforms.presets import train as train
 
 __all__ = [
     "CenterCrop",
+    "ColorJitter",
+    "CutMix",
+    "Grayscale",
+    "MixUp",
     "Normalize",
     "Pipeline",
     "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomSolarize",
     "Resize",
     "ResizeToBucket",
+    "Solarize",
     "Transform",
     "compile",
     "evaluate",

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.kernel.contract import FILTERS
+from iofast.ops import span
 
 MAX_SIZE = 32_767  # pixels a side of what a transform makes: times 65,500 it still fits the int32 of a box
 
-_ATTEMPTS = 10  # of RandomResizedCrop, as in torchvision, before it falls back to a central crop
+ATTEMPTS = 10  # of RandomResizedCrop and RandomErasing, as in torchvision, before they do without
 
 Column = NDArray[np.float64]
 
@@ -127,15 +128,15 @@ class RandomResizedCrop:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", pair("RandomResizedCrop", self.size))
-        object.__setattr__(self, "scale", _span("scale", self.scale))
-        object.__setattr__(self, "ratio", _span("ratio", self.ratio))
+        object.__setattr__(self, "scale", span("RandomResizedCrop: scale", self.scale))
+        object.__setattr__(self, "ratio", span("RandomResizedCrop: ratio", self.ratio))
         if self.ratio[0] == 0:
             raise OptionError(f"RandomResizedCrop: ratio must be above 0, found {self.ratio}")
         check_filter(self)
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
         """Lanes 0 and 1 of "crop" place the box (top, left); 2 + 2i and 3 + 2i are area and ratio of attempt i."""
-        u = draw.uniform("crop", 2 + 2 * _ATTEMPTS)
+        u = draw.uniform("crop", 2 + 2 * ATTEMPTS)
         # all attempts of all rows: 3 of 10 photographs need a second one, and picking those out costs what it saves
         shapes = self._shapes(u[:, 2::2], u[:, 3::2], widths[:, None], heights[:, None])
         first = np.arange(len(u)), np.argmax(shapes[0] > 0, axis=1)
@@ -148,10 +149,7 @@ class RandomResizedCrop:
 
     def _shapes(self, area: Column, ratio: Column, widths: Column, heights: Column) -> tuple[Column, Column]:
         """Width and height of the boxes drawn by uniform `area` and `ratio`, 0 where a box does not fit its image."""
-        area = widths * heights * (self.scale[0] + (self.scale[1] - self.scale[0]) * area)
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
-        ratio = np.exp(low + (high - low) * ratio)
-        w, h = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+        w, h = drawn_sides(widths * heights, area, ratio, self.scale, self.ratio)
         fits = (w > 0) & (w <= widths) & (h > 0) & (h <= heights)
         return w * fits, h * fits
 
@@ -194,14 +192,15 @@ def pair(name: str, size: int | Sequence[int]) -> tuple[int, int]:
     return sides[0], sides[-1]
 
 
-def _span(name: str, values: Sequence[float]) -> tuple[float, float]:
-    try:
-        low, high = (float(value) for value in values)
-    except (TypeError, ValueError):
-        raise OptionError(f"RandomResizedCrop: {name} must be (low, high), found {values!r}") from None
-    if not 0 <= low <= high < math.inf or high == 0:
-        raise OptionError(f"RandomResizedCrop: {name} must be 0 <= low <= high, found {values!r}")
-    return low, high
+def drawn_sides(
+    area: Column, u_area: Column, u_ratio: Column, scale: Sequence[float], ratio: Sequence[float]
+) -> tuple[Column, Column]:
+    """The two sides, in whole pixels, of rectangles of `scale` of `area` whose sides have the first : second `ratio`;
+    the place in either range is a uniform number."""
+    wanted = area * (scale[0] + (scale[1] - scale[0]) * u_area)
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    sides = np.exp(low + (high - low) * u_ratio)
+    return np.rint(np.sqrt(wanted * sides)), np.rint(np.sqrt(wanted / sides))
 
 
 class _Resampling(Protocol):

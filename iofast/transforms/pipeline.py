@@ -11,8 +11,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from iofast.choices import Draw
 from iofast.errors import OptionError, shown
-from iofast.ops import Normalize, Op
+from iofast.ops import (
+    ColorJitter,
+    CutMix,
+    Grayscale,
+    Mix,
+    MixUp,
+    Normalize,
+    Op,
+    RandomErasing,
+    RandomGrayscale,
+    RandomSolarize,
+    Solarize,
+    drawn,
+)
 from iofast.transforms.buckets import ResizeToBucket
+from iofast.transforms.drawing import work
 from iofast.transforms.geometry import (
     CenterCrop,
     RandomCrop,
@@ -21,18 +35,30 @@ from iofast.transforms.geometry import (
     Resize,
     pair,
 )
+from iofast.work import Work
 
 Crop = CenterCrop | RandomCrop | RandomResizedCrop | ResizeToBucket
 Transform = Resize | Crop | RandomHorizontalFlip | Op
 
 _ALLOWED = (
     "a transform is ResizeToBucket or RandomResizedCrop, or Resize and then CenterCrop or RandomCrop (each may be left "
-    "out), then RandomHorizontalFlip, then pixel operations (Normalize)"
+    "out), then RandomHorizontalFlip, then pixel operations of colours (ColorJitter, Grayscale, RandomGrayscale, "
+    "Solarize, RandomSolarize), then Normalize and RandomErasing, then MixUp or CutMix"
 )
 _CROPS = dict.fromkeys((CenterCrop, RandomCrop, RandomResizedCrop, ResizeToBucket), 1)
-_STAGE: dict[type, int] = {Resize: 0, **_CROPS, RandomHorizontalFlip: 2, Normalize: 3}
+_COLOURS = dict.fromkeys((ColorJitter, Grayscale, RandomGrayscale, Solarize, RandomSolarize), 3)
+_STAGE: dict[type, int] = {
+    Resize: 0,
+    RandomHorizontalFlip: 2,
+    Normalize: 4,
+    RandomErasing: 4,
+    MixUp: 5,
+    CutMix: 5,
+    **_CROPS,
+    **_COLOURS,
+}
 _DRAWN = (RandomCrop, RandomResizedCrop)
-_PIXELS = 3  # the one stage that may hold several transforms
+_SEVERAL = (3, 4)  # the stages that may hold several transforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +89,18 @@ class Pipeline:
         return "bilinear" if self.resize is None else self.resize.interpolation
 
     @property
+    def mix(self) -> Mix | None:
+        """The operation that mixes images and labels, if there is one."""
+        return self.ops[-1] if self.ops and isinstance(self.ops[-1], Mix) else None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether images differ in what is done to their pixels: then a batch needs its `work`."""
+        return drawn(self.ops)
+
+    @property
     def evaluation(self) -> bool:
-        """Whether nothing is random: then decoding stays exact, also with `pixels="fast"`."""
+        """Whether geometry is not random: then decoding stays exact, also with `pixels="fast"`."""
         drawn = self.crop.random if isinstance(self.crop, ResizeToBucket) else isinstance(self.crop, _DRAWN)
         return self.flip is None and not drawn
 
@@ -84,6 +120,10 @@ class Pipeline:
         boxes[unknown] = 0
         flips = np.zeros(len(draw), np.uint8) if self.flip is None else self.flip.flips(draw)
         return boxes, flips
+
+    def work(self, draw: Draw, widths: ArrayLike, heights: ArrayLike) -> Work:
+        """What `ops` do to each of N finished images of `widths` x `heights` pixels; see `Work`."""
+        return work(self.ops, draw, np.asarray(widths, np.float64), np.asarray(heights, np.float64))
 
     def _columns(
         self, draw: Draw, widths: NDArray[np.float64], heights: NDArray[np.float64]
@@ -107,7 +147,8 @@ def compile(transforms: Iterable[Transform] | Pipeline | None) -> Pipeline:
         return transforms
     listed = _listed(transforms)
     for before, after in pairwise(listed):
-        if _STAGE[type(after)] < _STAGE[type(before)] or _STAGE[type(after)] == _STAGE[type(before)] != _PIXELS:
+        first, second = _STAGE[type(before)], _STAGE[type(after)]
+        if second < first or (second == first and first not in _SEVERAL):
             raise OptionError(f"{_ALLOWED}; found {after!r} after {before!r}")
     pipeline = Pipeline(
         resize=next((each for each in listed if isinstance(each, Resize)), None),

@@ -1,0 +1,85 @@
+"""Who carries out the operations: Triton on a GPU where it is installed and works, torch everywhere else."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast.ops import Op, drawn
+from iofast.pixels import geometry, torch_pixels
+from iofast.pixels.geometry import Ragged
+from iofast.work import Work, still
+
+_FUSED = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def apply(
+    images: torch.Tensor,
+    ops: Sequence[Op] = (),
+    *,
+    work: Work | None = None,
+    dtype: torch.dtype = torch.float32,
+    memory_format: torch.memory_format = torch.preserve_format,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Images of `dtype` and `memory_format` on the same device, from uint8 `images` of shape (N, 3, H, W).
+
+    See `torch_pixels.apply`. The Triton passes agree with it within 1e-5 before the cast.
+    """
+    if not images.is_cuda or out is not None or dtype not in _FUSED or not triton_works():
+        return torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=memory_format, out=out)
+    from iofast.pixels import triton_pixels
+
+    torch_pixels.check(images, ops, work, dtype)
+    last = torch_pixels.channels_last(images, memory_format)
+    layout = torch.channels_last if last else torch.contiguous_format
+    with torch.cuda.device(images.device):  # Triton launches on the current one
+        return triton_pixels.apply(images, ops, work or still(len(images)), dtype=dtype, memory_format=layout)
+
+
+def augment(
+    batch: Ragged,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    size: tuple[int, int],
+    ops: Sequence[Op] = (),
+    *,
+    work: Work | None = None,
+    dtype: torch.dtype = torch.float32,
+    memory_format: torch.memory_format = torch.channels_last,
+) -> torch.Tensor:
+    """The finished batch, (N, 3, height, width) of `dtype`, from images of any sizes: `resample`, then `apply`.
+
+    Where `ops` are the same for every image, a GPU does all of it in one pass.
+    """
+    if not batch.data.is_cuda or not triton_works():
+        images = geometry.resample(batch, boxes, flips, size)
+        return torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
+    from iofast.pixels import triton_geometry
+
+    torch_pixels.check_dtype(ops, dtype)
+    with torch.cuda.device(batch.data.device):
+        if drawn(ops) or dtype not in (*_FUSED, torch.uint8):
+            images = triton_geometry.resample(batch, boxes, flips, size)
+            return apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
+        return triton_geometry.resample(batch, boxes, flips, size, ops, dtype=dtype, memory_format=memory_format)
+
+
+@lru_cache(maxsize=1)
+def triton_works() -> bool:
+    """Whether a first small batch came through the Triton pass; if not, it is said why, once."""
+    try:
+        from iofast.pixels import triton_pixels
+
+        probe = torch.zeros((1, 3, 2, 2), dtype=torch.uint8, device="cuda")
+        triton_pixels.apply(probe, (), still(1))
+    except Exception as error:  # no compiler, a driver that is too old, a GPU that Triton does not know, …
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        warnings.warn(f"pixel operations run in plain torch, not in Triton: {reason}", RuntimeWarning, stacklevel=3)
+        return False
+    return True

@@ -1,0 +1,221 @@
+"""The geometry pass in Triton: what geometry.resample does, to the last bit, and where it is wanted the normalisation.
+
+A small table first: for each output row and column of each image the window's start and its weights. Then one pass
+over the outputs, not a horizontal and a vertical one: a crop of a packed photograph is mostly enlarged, two taps each
+way, and rows that went through memory in between would be as many bytes again as input and output together. A lane
+makes the three channels of one pixel: with one channel to a lane each would load the weights again, 36 loads for a
+pixel enlarged and not 20, and loads are what the pass consists of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from iofast.ops import Op, affine
+from iofast.pixels.geometry import FRACTION, NARROW, PRECISION, Ragged, check_boxes, taps
+
+_PRECISION, _NARROW = tl.constexpr(PRECISION), tl.constexpr(NARROW)
+_FIRST, _FIRST_HALF = tl.constexpr(PRECISION - FRACTION), tl.constexpr(1 << PRECISION - FRACTION - 1)
+_SECOND, _SECOND_HALF = tl.constexpr(PRECISION + FRACTION), tl.constexpr(1 << PRECISION + FRACTION - 1)
+
+# A row of the table: the box, the taps in x and y, height and width of the image, whether it is mirrored.
+_TAPS, _SIZE, _FLIP, _COLUMNS = tl.constexpr(8), tl.constexpr(10), tl.constexpr(12), tl.constexpr(13)
+_BLOCK, _WARPS = 512, 8  # two pixels a lane: 40 registers, so that an SM has enough warps to wait for memory
+
+
+@triton.jit
+def _windows(table, starts, weights, n_images, height, width, side, most, ANTIALIAS: tl.constexpr, BLOCK: tl.constexpr):
+    """Starts (2, N, side) and weights (2, N, side, most) of the axes x and y; the arithmetic of geometry.axis."""
+    n, at = tl.program_id(0), tl.program_id(2)
+    outputs = tl.where(at == 0, width, height)
+    index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    own = table + n * _COLUMNS
+    low = tl.load(own + at).to(tl.int64)
+    length = tl.load(own + 2 + at).to(tl.int64) - low
+    virtual = tl.load(own + 4 + at).to(tl.int64)
+    window = tl.load(own + 6 + at).to(tl.int64)
+    mirrored = (tl.load(own + _FLIP) != 0) & (at == 0)
+    place = window + tl.where(mirrored, outputs - 1 - index, index)
+    reach = 2 * virtual
+    if ANTIALIAS:
+        reach = 2 * tl.maximum(length, virtual)
+    centre = (2 * place + 1) * length
+    before = tl.maximum(centre - reach - virtual + 2 * virtual, 0)  # of what is divided, nothing may be negative
+    first = before // (2 * virtual)
+    count = tl.load(own + _TAPS + at)
+    total = first * 0
+    for tap in range(count):
+        x = first + tap
+        triangle = tl.maximum(reach - tl.abs((2 * x + 1) * virtual - centre), 0)
+        total += tl.where(x < length, triangle, 0)
+    total = tl.maximum(total, 1)  # lanes behind the last output
+    row = (at * n_images + n) * side + index
+    tl.store(starts + row, (low + first).to(tl.int32), mask=index < outputs)
+    sums, last = first * 0, first * 0
+    for tap in range(count):
+        x = first + tap
+        triangle = tl.maximum(reach - tl.abs((2 * x + 1) * virtual - centre), 0)
+        sums += tl.where(x < length, triangle, 0)
+        rounded = ((sums << _PRECISION) + total // 2) // total
+        tl.store(weights + row * most + tap, (rounded - last).to(tl.int16), mask=index < outputs)
+        last = rounded
+
+
+@triton.jit
+def _chroma(plane, x, y, wide, high, mask):
+    """A value of a plane of chroma at a pixel of the image, less 128."""
+    near = tl.load(plane + (y >> 1) * wide + (x >> 1), mask=mask, other=0).to(tl.int32)
+    if wide > _NARROW:
+        cy, cx = y >> 1, x >> 1
+        oy = tl.minimum(tl.maximum(cy + 2 * (y & 1) - 1, 0), high - 1)
+        ox = tl.minimum(tl.maximum(cx + 2 * (x & 1) - 1, 0), wide - 1)
+        own = 3 * near + tl.load(plane + oy * wide + cx, mask=mask, other=0).to(tl.int32)
+        side = 3 * tl.load(plane + cy * wide + ox, mask=mask, other=0).to(tl.int32)
+        side += tl.load(plane + oy * wide + ox, mask=mask, other=0).to(tl.int32)
+        near = (3 * own + side + 8 - (x & 1)) >> 4
+    return near - 128
+
+
+@triton.jit
+def _colours(image, x, y, height, width, mask, YUV: tl.constexpr):
+    """Red, green and blue of pixels of an image, int32."""
+    if YUV:
+        wide, high = (width + 1) >> 1, (height + 1) >> 1
+        luma = tl.load(image + y * width + x, mask=mask, other=0).to(tl.int32)
+        blueness = _chroma(image + height * width, x, y, wide, high, mask)
+        redness = _chroma(image + height * width + wide * high, x, y, wide, high, mask)
+        red = _clip(luma + ((91881 * redness + 32768) >> 16))
+        green = _clip(luma + ((-22554 * blueness - 46802 * redness + 32768) >> 16))
+        blue = _clip(luma + ((116130 * blueness + 32768) >> 16))
+    else:
+        place = image + (y * width + x) * 3
+        red = tl.load(place, mask=mask, other=0).to(tl.int32)
+        green = tl.load(place + 1, mask=mask, other=0).to(tl.int32)
+        blue = tl.load(place + 2, mask=mask, other=0).to(tl.int32)
+    return red, green, blue
+
+
+@triton.jit
+def _clip(level):
+    return tl.minimum(tl.maximum(level, 0), 255)
+
+
+@triton.jit
+def _stored(out, place, mask, sums, constants, channel, SCALED: tl.constexpr):
+    """Rounds the sums of one channel to levels, and stores those or what normalisation makes of them."""
+    value = (sums + _SECOND_HALF) >> _SECOND
+    if SCALED:
+        value = value.to(tl.float32) * tl.load(constants + channel) + tl.load(constants + 3 + channel)
+    tl.store(out + place, value.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _resample(
+    data,
+    offsets,
+    table,
+    starts,
+    weights,
+    constants,
+    out,
+    n_images,
+    height,
+    width,
+    side,
+    most,
+    YUV: tl.constexpr,
+    LAST: tl.constexpr,
+    SCALED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    n = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < height * width
+    image = data + tl.load(offsets + n)
+    own = table + n * _COLUMNS
+    high, wide = tl.load(own + _SIZE), tl.load(own + _SIZE + 1)
+    x_row, y_row = n * side + pixel % width, (n_images + n) * side + pixel // width
+    x_start, y_start = tl.load(starts + x_row, mask=inside, other=0), tl.load(starts + y_row, mask=inside, other=0)
+    x_taps, y_taps = tl.load(own + _TAPS), tl.load(own + _TAPS + 1)
+    red, green, blue = pixel * 0, pixel * 0, pixel * 0
+    for y_tap in range(y_taps):
+        y_weight = tl.load(weights + y_row * most + y_tap, mask=inside, other=0).to(tl.int32)
+        line_red, line_green, line_blue = pixel * 0, pixel * 0, pixel * 0
+        for x_tap in range(x_taps):
+            x_weight = tl.load(weights + x_row * most + x_tap, mask=inside, other=0).to(tl.int32)
+            seen = (x_weight > 0) & (y_weight > 0)  # what has no weight may lie outside the image
+            r, g, b = _colours(image, x_start + x_tap, y_start + y_tap, high, wide, seen, YUV)
+            line_red += x_weight * r
+            line_green += x_weight * g
+            line_blue += x_weight * b
+        red += y_weight * ((line_red + _FIRST_HALF) >> _FIRST)
+        green += y_weight * ((line_green + _FIRST_HALF) >> _FIRST)
+        blue += y_weight * ((line_blue + _FIRST_HALF) >> _FIRST)
+    place, step = n * height * width * 3 + pixel, height * width
+    if LAST:
+        place, step = (n * height * width + pixel) * 3, 1
+    _stored(out, place, inside, red, constants, 0, SCALED)
+    _stored(out, place + step, inside, green, constants, 1, SCALED)
+    _stored(out, place + 2 * step, inside, blue, constants, 2, SCALED)
+
+
+def resample(
+    batch: Ragged,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    size: tuple[int, int],
+    ops: Sequence[Op] = (),
+    *,
+    dtype: torch.dtype = torch.uint8,
+    memory_format: torch.memory_format = torch.channels_last,
+    antialias: bool = True,
+) -> torch.Tensor:
+    """`geometry.resample`, and with a float `dtype` the `Normalize` of `ops` in the same pass.
+
+    (N, 3, height, width) of `dtype` and `memory_format`, on the device of `batch`; memory for the images' tables is
+    that device's too.
+    """
+    check_boxes(batch, boxes, flips, size)
+    n, (height, width), device = len(batch), size, batch.data.device
+    out = torch.empty((n, 3, height, width), dtype=dtype, device=device, memory_format=memory_format)
+    if not n:
+        return out
+    counts = np.stack([taps(boxes, at, antialias=antialias) for at in (0, 1)], axis=1)
+    side, most = max(size), int(counts.max())
+    # one copy instead of four: each costs the host as long as the device needs for a pass
+    columns = np.concatenate((boxes, counts, batch.sizes, flips[:, None]), axis=1).astype(np.int32)
+    table = torch.from_numpy(columns).to(device)
+    offsets = torch.from_numpy(batch.offsets).to(device)
+    starts = torch.empty((2, n, side), dtype=torch.int32, device=device)
+    weights = torch.empty((2, n, side, most), dtype=torch.int16, device=device)
+    _windows[(n, triton.cdiv(side, 128), 2)](
+        table, starts, weights, n, height, width, side, most, ANTIALIAS=antialias, BLOCK=128
+    )
+    constants = torch.from_numpy(np.concatenate(affine(ops)).astype(np.float32)).to(device)
+    _resample[(n, triton.cdiv(height * width, _BLOCK))](
+        batch.data,
+        offsets,
+        table,
+        starts,
+        weights,
+        constants,
+        out,
+        n,
+        height,
+        width,
+        side,
+        most,
+        YUV=batch.kind == "yuv",
+        LAST=memory_format == torch.channels_last,
+        SCALED=dtype != torch.uint8,
+        BLOCK=_BLOCK,
+        num_warps=_WARPS,
+        enable_fp_fusion=False,  # the torch oracle rounds each result on its own
+    )
+    return out

@@ -1,0 +1,242 @@
+"""The pixel pass in Triton: what per_image.py does, read once and written once.
+
+A program makes some pixels of one image, so that all its lanes take the same steps and no lane waits for another's.
+Before it, where there is contrast, a pass that only reads: it takes the steps up to there and adds up the gray values,
+which are whole numbers, so that the sum does not depend on the order in which programs come by. It stands apart from
+the geometry pass because a batch that the CPU decoded needs it too, and because what it reads is in the cache by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from iofast.ops import Op, affine, erase_values
+from iofast.pixels.triton_colour import gray_units, take_steps
+from iofast.work import GRAY_UNITS, Step, Work
+
+_BLOCK, _WARPS = 1024, 8  # four pixels a lane: 32 registers, half of what 4 warps need
+
+
+@triton.jit
+def _pixels(images, offset, pixel, mask, in_c, in_p):
+    """Pixels of an image as float32 in [0, 1]."""
+    place = images + offset + pixel * in_p
+    red = tl.load(place, mask=mask, other=0).to(tl.float32) * (1 / 255)
+    green = tl.load(place + in_c, mask=mask, other=0).to(tl.float32) * (1 / 255)
+    blue = tl.load(place + 2 * in_c, mask=mask, other=0).to(tl.float32) * (1 / 255)
+    return red, green, blue
+
+
+@triton.jit
+def _gray_sums(
+    images, table, columns, means, upto, sums, pixels, in_n, in_c, in_p, STEPS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Adds the gray values as they are before step `upto` of each image to `sums`; images where that is -1 are left."""
+    n = tl.program_id(0).to(tl.int64)
+    before = tl.load(upto + n)
+    if before >= 0:
+        pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = pixel < pixels
+        red, green, blue = _pixels(images, n * in_n, pixel, inside, in_c, in_p)
+        own = table + n * columns
+        red, green, blue = take_steps(red, green, blue, own, own + STEPS, means + n * (STEPS + 1), before, STEPS)
+        units = tl.where(inside, gray_units(red, green, blue), 0)
+        tl.atomic_add(sums + n, tl.sum(units))
+
+
+@triton.jit
+def _finished(
+    images,
+    table,
+    columns,
+    means,
+    constants,
+    n,
+    pixel,
+    width,
+    inside,
+    in_n,
+    in_c,
+    in_p,
+    STEPS: tl.constexpr,
+    ERASINGS: tl.constexpr,
+):
+    """Pixels of image `n` after steps, normalisation and erasing."""
+    red, green, blue = _pixels(images, n * in_n, pixel, inside, in_c, in_p)
+    own = table + n * columns
+    red, green, blue = take_steps(red, green, blue, own, own + STEPS, means + n * (STEPS + 1), STEPS, STEPS)
+    red = red * tl.load(constants) + tl.load(constants + 3)
+    green = green * tl.load(constants + 1) + tl.load(constants + 4)
+    blue = blue * tl.load(constants + 2) + tl.load(constants + 5)
+    for erasing in tl.static_range(ERASINGS):
+        erased = _within(own + 2 * STEPS + 4 * erasing, pixel, width)
+        values = constants + 6 + 3 * erasing
+        red = tl.where(erased, tl.load(values), red)
+        green = tl.where(erased, tl.load(values + 1), green)
+        blue = tl.where(erased, tl.load(values + 2), blue)
+    return red, green, blue
+
+
+@triton.jit
+def _within(box, pixel, width):
+    """Whether pixels lie within the box y0, x0, y1, x1."""
+    y, x = pixel // width, pixel % width
+    high = (y >= tl.load(box)) & (y < tl.load(box + 2))
+    return high & (x >= tl.load(box + 1)) & (x < tl.load(box + 3))
+
+
+@triton.jit
+def _finish(
+    images,
+    table,
+    columns,
+    means,
+    constants,
+    out,
+    pixels,
+    width,
+    in_n,
+    in_c,
+    in_p,
+    out_n,
+    out_c,
+    out_p,
+    STEPS: tl.constexpr,
+    ERASINGS: tl.constexpr,
+    MIXES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    n = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < pixels
+    red, green, blue = _finished(
+        images, table, columns, means, constants, n, pixel, width, inside, in_n, in_c, in_p, STEPS, ERASINGS
+    )
+    if MIXES:
+        mixing = table + n * columns + 2 * STEPS + 4 * ERASINGS
+        partner = tl.load(mixing).to(tl.int64)
+        if partner != n:
+            other_red, other_green, other_blue = _finished(
+                images,
+                table,
+                columns,
+                means,
+                constants,
+                partner,
+                pixel,
+                width,
+                inside,
+                in_n,
+                in_c,
+                in_p,
+                STEPS,
+                ERASINGS,
+            )
+            patch = _within(mixing + 2, pixel, width)
+            share = tl.where(patch, 0.0, tl.load(mixing + 1).to(tl.float32, bitcast=True))
+            red = red * share + other_red * (1 - share)
+            green = green * share + other_green * (1 - share)
+            blue = blue * share + other_blue * (1 - share)
+    place = out + n * out_n + pixel * out_p
+    tl.store(place, red.to(out.dtype.element_ty), mask=inside)
+    tl.store(place + out_c, green.to(out.dtype.element_ty), mask=inside)
+    tl.store(place + 2 * out_c, blue.to(out.dtype.element_ty), mask=inside)
+
+
+def apply(
+    images: torch.Tensor,
+    ops: Sequence[Op],
+    work: Work,
+    *,
+    dtype: torch.dtype = torch.float32,
+    memory_format: torch.memory_format = torch.channels_last,
+) -> torch.Tensor:
+    """`pixels.apply` of uint8 `images` (N, 3, H, W): the same, in `dtype` float32, float16 or bfloat16."""
+    n, _, height, width = images.shape
+    if not images.is_contiguous():
+        images = images.contiguous(memory_format=torch.channels_last)
+    out = torch.empty_like(images, dtype=dtype, memory_format=memory_format)
+    if not images.numel():
+        return out
+    rows = _rows(work)
+    table = torch.from_numpy(rows).to(images.device)
+    scale, bias = affine(ops)
+    values = np.concatenate((scale * 255, bias, erase_values(ops).reshape(-1)))
+    constants = torch.from_numpy(values.astype(np.float32)).to(images.device)
+    steps, grid = work.steps.shape[1], (n, triton.cdiv(height * width, _BLOCK))
+    inputs = _strides(images)
+    means = torch.zeros((n, steps + 1), device=images.device)  # the last is of images that have no contrast left
+    for upto in _contrasts(work):
+        sums = torch.zeros(n, dtype=torch.int64, device=images.device)
+        before = torch.from_numpy(upto).to(images.device)
+        _gray_sums[grid](
+            images,
+            table,
+            rows.shape[1],
+            means,
+            before,
+            sums,
+            height * width,
+            *inputs,
+            STEPS=steps,
+            BLOCK=_BLOCK,
+            num_warps=_WARPS,
+            enable_fp_fusion=False,
+        )
+        mean = (sums.double() / (GRAY_UNITS * height * width)).float()
+        means.scatter_(1, (before.long() % (steps + 1))[:, None], mean[:, None])
+    _finish[grid](
+        images,
+        table,
+        rows.shape[1],
+        means,
+        constants,
+        out,
+        height * width,
+        width,
+        *inputs,
+        *_strides(out),
+        STEPS=steps,
+        ERASINGS=work.erased.shape[1],
+        MIXES=work.mixes,
+        BLOCK=_BLOCK,
+        num_warps=_WARPS,
+        enable_fp_fusion=False,
+    )
+    return out
+
+
+def _strides(images: torch.Tensor) -> tuple[int, int, int]:
+    """From image to image, channel to channel and pixel to pixel."""
+    height, width = images.shape[2:]
+    return images.stride(0), images.stride(1), images.stride(2) // width if height > 1 else images.stride(3)
+
+
+def _rows(work: Work) -> NDArray[np.int32]:
+    """All columns side by side, int32 (N, 2 S + 4 E + 6), floats by their bits: one copy to the device, where each
+    costs the host as long as the device needs for a pass."""
+    n = len(work)
+    parts = (
+        work.steps,
+        work.factors.view(np.int32),
+        work.erased.reshape(n, -1),
+        work.partner[:, None],
+        work.share[:, None].view(np.int32),
+        work.patch,
+    )
+    return np.concatenate([part.astype(np.int32) for part in parts], axis=1)
+
+
+def _contrasts(work: Work) -> list[NDArray[np.int32]]:
+    """For the first contrast of the images, the second, …: which step it is of each, -1 where it has no more."""
+    wanted = work.steps == Step.CONTRAST
+    nth = np.where(wanted, wanted.cumsum(axis=1), 0)
+    rounds = int(nth.max(initial=0))
+    found = [nth == number for number in range(1, rounds + 1)]
+    return [np.where(each.any(axis=1), each.argmax(axis=1), -1).astype(np.int32) for each in found]

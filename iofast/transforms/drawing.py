@@ -1,0 +1,121 @@
+"""What is random in pixel operations, drawn for each sample of a batch: descriptions in, a table of columns out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.choices import Draw
+from iofast.ops import (
+    ColorJitter,
+    CutMix,
+    Grayscale,
+    Mix,
+    MixUp,
+    Op,
+    RandomErasing,
+    RandomGrayscale,
+    RandomSolarize,
+    Solarize,
+)
+from iofast.transforms.geometry import ATTEMPTS, Column, drawn_sides
+from iofast.work import Step, Work, still
+
+_JITTER = (Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION, Step.HUE)
+_NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+
+# Less than a threshold by this much is at the threshold: 128 * (1 / 255) is rounded otherwise than 128 / 255, and all
+# pixels of one level would go by that. Levels are 0.004 apart.
+_SLACK = 2.0**-20
+
+_Steps = tuple[NDArray[np.int8], NDArray[np.float32]]
+
+
+def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work:
+    """The work of a batch whose finished images are `widths` x `heights` (float64 columns, pixels).
+
+    Mixing has shares and patches, and no partners yet: those are a matter of who is in the batch.
+    """
+    seen: Counter[str] = Counter()
+    steps: list[_Steps] = []
+    erased: list[NDArray[np.int32]] = []
+    made = still(len(draw))
+    for op in ops:
+        kind = _NAMES.get(type(op), "")
+        seen[kind] += 1
+        name = kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
+        if isinstance(op, RandomErasing):
+            erased.append(_erased(op, draw, name, widths, heights))
+        elif isinstance(op, MixUp | CutMix):
+            made = _mixed(made, op, draw, widths, heights)
+        elif kind:
+            steps.append(_steps(op, draw, name))
+    if steps:
+        codes, factors = (np.concatenate(each, axis=1) for each in zip(*steps, strict=True))
+        made = replace(made, steps=codes, factors=factors)
+    return replace(made, erased=np.stack(erased, axis=1)) if erased else made
+
+
+_NAMES: dict[type, str] = {
+    ColorJitter: "jitter",
+    Grayscale: "grayscale",
+    RandomGrayscale: "grayscale",
+    Solarize: "solarize",
+    RandomSolarize: "solarize",
+    RandomErasing: "erasing",
+    MixUp: "mix",
+    CutMix: "mix",
+}
+
+
+def _steps(op: Op, draw: Draw, name: str) -> _Steps:
+    """Codes and factors of one operation on colours, (N, how many steps it has)."""
+    if isinstance(op, ColorJitter):
+        return _jitter(op, draw, name)
+    gray = isinstance(op, Grayscale | RandomGrayscale)
+    code, factor = (Step.SATURATION, 0.0) if gray else (Step.SOLARIZE, op.threshold - _SLACK)  # type: ignore[union-attr]
+    done = np.ones((len(draw), 1), bool)
+    if isinstance(op, RandomGrayscale | RandomSolarize):
+        done = draw.uniform(name) < op.p
+    return (done * code).astype(np.int8), np.full((len(draw), 1), factor, np.float32)
+
+
+def _jitter(op: ColorJitter, draw: Draw, name: str) -> _Steps:
+    """Lanes 0 to 3 of the name are the factors, 4 to 7 the order: what has the smaller number is done first."""
+    u = draw.uniform(name, 8)
+    spans = np.array((op.brightness, op.contrast, op.saturation, op.hue), np.float64)
+    used = [number for number, neutral in enumerate(_NEUTRAL) if tuple(spans[number]) != neutral]
+    factors = spans[used, 0] + (spans[used, 1] - spans[used, 0]) * u[:, used]
+    order = np.argsort(u[:, [4 + number for number in used]], axis=1, kind="stable")
+    codes = np.array([_JITTER[number] for number in used], np.int8)[order]
+    return codes.reshape(len(u), len(used)), np.take_along_axis(factors, order, axis=1).astype(np.float32)
+
+
+def _erased(op: RandomErasing, draw: Draw, name: str, widths: Column, heights: Column) -> NDArray[np.int32]:
+    """Lane 0: whether; 1 and 2: the place (top, left); 3 + 2i and 4 + 2i: area and ratio of attempt i."""
+    u = draw.uniform(name, 3 + 2 * ATTEMPTS)
+    area = (widths * heights)[:, None]
+    h, w = drawn_sides(area, u[:, 3::2], u[:, 4::2], op.scale, op.ratio)
+    fits = (h < heights[:, None]) & (w < widths[:, None])
+    first = np.arange(len(u)), np.argmax(fits, axis=1)
+    done = (u[:, 0] < op.p) & fits[first]
+    h, w = h[first] * done, w[first] * done
+    y, x = np.floor(u[:, 1] * (heights - h + 1)), np.floor(u[:, 2] * (widths - w + 1))
+    return np.stack((y, x, y + h, x + w), axis=1).astype(np.int32)
+
+
+def _mixed(made: Work, op: Mix, draw: Draw, widths: Column, heights: Column) -> Work:
+    share = draw.beta("mix", op.alpha)
+    if isinstance(op, MixUp):
+        return replace(made, share=share.astype(np.float32), own=share.astype(np.float32))
+    u = draw.uniform("mix place", 2)
+    x, y = np.floor(u[:, 0] * widths), np.floor(u[:, 1] * heights)
+    half = 0.5 * np.sqrt(1 - share)
+    w, h = np.floor(half * widths), np.floor(half * heights)
+    x0, y0, x1, y1 = np.maximum(x - w, 0), np.maximum(y - h, 0), np.minimum(x + w, widths), np.minimum(y + h, heights)
+    own = 1 - (x1 - x0) * (y1 - y0) / (widths * heights)
+    return replace(made, patch=np.stack((y0, x0, y1, x1), axis=1).astype(np.int32), own=own.astype(np.float32))

@@ -1,0 +1,235 @@
+"""What is drawn for pixel operations, against torchvision's documented algorithms written out for one image."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from iofast import transforms as T
+from iofast.choices import Draw
+from iofast.errors import OptionError
+from iofast.ops import Op, erase_values
+from iofast.work import Step, Work
+
+N = 20_000
+MANY = Draw(4, 1, np.arange(N))
+
+
+def work(ops: list[Op], draw: Draw = MANY, width: int = 64, height: int = 48) -> Work:
+    return T.compile(ops).work(draw, np.full(len(draw), width), np.full(len(draw), height))
+
+
+def is_uniform(values: NDArray[np.float64]) -> bool:
+    """Kolmogorov and Smirnov at 0.6 %."""
+    return bool(np.abs(np.sort(values) - (np.arange(len(values)) + 0.5) / len(values)).max() < 1.7 / len(values) ** 0.5)
+
+
+class TestColorJitter:
+    def test_factors_are_uniform_and_orders_equally_likely(self) -> None:
+        made = work([T.ColorJitter(0.4, (0.5, 3.0), 2.0, 0.1)])
+        ranges = {
+            Step.BRIGHTNESS: (0.6, 1.4),
+            Step.CONTRAST: (0.5, 3.0),
+            Step.SATURATION: (0.0, 3.0),
+            Step.HUE: (-0.1, 0.1),
+        }
+        drawn = [made.factors[made.steps == code] for code in ranges]
+        for factors, (low, high) in zip(drawn, ranges.values(), strict=True):
+            assert len(factors) == N
+            assert is_uniform((factors.astype(np.float64) - low) / (high - low))
+        orders, counts = np.unique(made.steps, axis=0, return_counts=True)
+        assert {tuple(order) for order in orders.tolist()} == set(permutations(range(1, 5)))
+        assert ((counts - N / 24) ** 2 / (N / 24)).sum() < 50  # 23 degrees of freedom, fixed seed
+
+    def test_what_is_left_alone_is_no_step(self) -> None:
+        assert work([T.ColorJitter()]).steps.shape == (N, 0)
+        made = work([T.ColorJitter(contrast=0.5, hue=0.2)])
+        assert sorted(map(tuple, np.unique(made.steps, axis=0).tolist())) == [(2, 4), (4, 2)]
+        whole = work([T.ColorJitter(0.3, 0.5, 0.3, 0.2)])  # the same numbers, whatever stands beside them
+        assert (made.factors[made.steps == Step.HUE] == whole.factors[whole.steps == Step.HUE]).all()
+
+    def test_two_of_them_are_drawn_apart(self) -> None:
+        made = work([T.ColorJitter(0.4), T.ColorJitter(0.4)])
+        assert abs(np.corrcoef(made.factors.T)[0, 1]) < 4 / math.sqrt(N)
+
+
+def test_probabilities() -> None:
+    made = work([T.RandomGrayscale(0.2), T.RandomSolarize(0.5, p=0.7), T.Grayscale(), T.Solarize(0.25)])
+    assert np.unique(made.steps, axis=0).shape[0] == 4  # independent
+    share = (made.steps != Step.NOTHING).mean(axis=0)
+    np.testing.assert_allclose(share, [0.2, 0.7, 1, 1], atol=4 * 0.5 / math.sqrt(N))
+    assert made.steps.max(axis=0).tolist() == [Step.SATURATION, Step.SOLARIZE, Step.SATURATION, Step.SOLARIZE]
+    np.testing.assert_allclose(made.factors[0], [0, 0.5, 0, 0.25], atol=1e-5)
+
+
+class TestRandomErasing:
+    @given(
+        seed=st.integers(0, 1000),
+        size=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+        scale=st.sampled_from([(0.02, 0.33), (0.5, 1.0), (0.9, 1.0), (0.0, 0.01)]),
+        ratio=st.sampled_from([(0.3, 3.3), (1.0, 1.0), (0.01, 100.0)]),
+    )
+    def test_against_torchvision(
+        self, seed: int, size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float]
+    ) -> None:
+        width, height = size
+        draw = Draw(seed, 0, np.arange(5))
+        made = work([T.RandomErasing(0.7, scale, ratio)], draw, width, height)
+        for u, box in zip(draw.uniform("erasing", 23).tolist(), made.erased[:, 0].tolist(), strict=True):
+            wanted = rectangle(width, height, u[1:], scale, ratio) if u[0] < 0.7 else None
+            if wanted is None:
+                assert (box[2] - box[0]) * (box[3] - box[1]) == 0
+            else:
+                assert box == wanted
+                assert 0 <= box[0] <= box[2] <= height
+                assert 0 <= box[1] <= box[3] <= width
+
+    def test_each_erasing_has_its_value(self) -> None:
+        ops: list[Op] = [
+            T.RandomErasing(1, value=1.0),
+            T.Normalize((0.5,), (0.25,)),
+            T.RandomErasing(1, value=[1, 2, 3]),
+        ]
+        np.testing.assert_allclose(erase_values(ops), [[2, 2, 2], [1, 2, 3]])
+        made = work(ops)
+        assert made.erased.shape == (N, 2, 4)
+        assert (made.erased[:, 0] != made.erased[:, 1]).any(axis=1).mean() > 0.9
+
+
+def rectangle(
+    width: int, height: int, u: list[float], scale: tuple[float, float], ratio: tuple[float, float]
+) -> list[int] | None:
+    """torchvision's RandomErasing.get_params; u = place (top, left), then area and ratio of ten attempts."""
+    for area_u, ratio_u in zip(u[2::2], u[3::2], strict=True):
+        area = width * height * (scale[0] + (scale[1] - scale[0]) * area_u)
+        aspect = math.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * ratio_u)
+        h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if h < height and w < width:
+            y, x = int(u[0] * (height - h + 1)), int(u[1] * (width - w + 1))
+            return [y, x, y + h, x + w]
+    return None
+
+
+class TestMix:
+    @pytest.mark.parametrize("alpha", [0.05, 0.2, 1.0, 3.0, 50.0])
+    def test_shares_are_beta_distributed(self, alpha: float) -> None:
+        drawn = MANY.beta("mix", alpha)
+        assert 0 <= drawn.min() <= drawn.max() <= 1
+        assert abs(drawn.mean() - 0.5) < 4 * drawn.std() / math.sqrt(N)
+        assert drawn.var() == pytest.approx(0.25 / (2 * alpha + 1), rel=0.05)
+        reference = np.sort(np.random.default_rng(0).beta(alpha, alpha, 10 * N))
+        assert is_uniform(np.searchsorted(reference, drawn) / (10 * N)) or alpha < 0.1  # half of those are 0 or 1
+
+    def test_mixup(self) -> None:
+        made = work([T.MixUp(alpha=0.4, num_classes=5)])
+        assert (made.share == MANY.beta("mix", 0.4).astype(np.float32)).all()
+        assert (made.own == made.share).all()
+        assert not made.patch.any()
+        assert not made.mixes  # who with whom is the loader's to say
+
+    @given(seed=st.integers(0, 1000), width=st.integers(1, 99), height=st.integers(1, 99))
+    def test_cutmix_against_torchvision(self, seed: int, width: int, height: int) -> None:
+        draw = Draw(seed, 0, np.arange(4))
+        made = work([T.CutMix(num_classes=5)], draw, width, height)
+        places = draw.uniform("mix place", 2).tolist()
+        for row, (share, (left, top)) in enumerate(zip(draw.beta("mix", 1).tolist(), places, strict=True)):
+            half = 0.5 * math.sqrt(1 - share)
+            x, y, w, h = int(left * width), int(top * height), int(half * width), int(half * height)
+            x0, y0, x1, y1 = max(x - w, 0), max(y - h, 0), min(x + w, width), min(y + h, height)
+            assert made.patch[row].tolist() == [y0, x0, y1, x1]
+            assert made.own[row] == pytest.approx(1 - (x1 - x0) * (y1 - y0) / (width * height))
+            assert made.share[row] == 1
+
+    def test_a_row_without_a_partner_is_not_mixed(self) -> None:
+        made = work([T.CutMix(num_classes=5)], Draw(0, 0, np.arange(5))).paired(np.array([1, 0, 2, 4, 3]))
+        assert made.mixes
+        assert made.own[2] == made.share[2] == 1
+        assert not made.patch[2].any()
+        assert made.patch[[0, 1, 3, 4]].any(axis=1).all()
+
+
+EVERYTHING: list[Op] = [
+    T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    T.RandomGrayscale(0.3),
+    T.RandomSolarize(0.5),
+    T.RandomErasing(0.5),
+    T.CutMix(num_classes=3),
+]
+
+
+def test_work_does_not_depend_on_the_batch() -> None:
+    positions, attempts = np.arange(100), np.arange(100) % 3
+    whole = work(EVERYTHING, Draw(1, 2, positions, attempts))
+    for part in (slice(0, 1), slice(30, 77), slice(None, None, -3)):
+        some = work(EVERYTHING, Draw(1, 2, positions[part], attempts[part]))
+        for name in ("steps", "factors", "erased", "share", "patch", "own"):
+            assert (getattr(some, name) == getattr(whole, name)[part]).all()
+    other = work(EVERYTHING, Draw(1, 2, positions, 7))
+    assert (other.factors != whole.factors).any(axis=1).all()
+
+
+def test_the_work_never_changes_between_versions() -> None:
+    made = work(EVERYTHING, Draw(7, 3, np.arange(2)), 224, 224)
+    assert made.steps.tolist() == [[4, 1, 2, 3, 0, 0], [3, 2, 4, 1, 0, 0]]
+    factors = [[0.0022, 0.6751, 0.681, 0.8622, 0, 0.5], [1.0413, 1.2455, -0.0586, 0.9035, 0, 0.5]]
+    np.testing.assert_allclose(made.factors, factors, atol=1e-4)
+    assert made.erased.tolist() == [[[5, 131, 161, 222]], [[16, 145, 158, 205]]]
+    assert made.patch.tolist() == [[54, 128, 112, 186], [0, 0, 121, 93]]
+    np.testing.assert_allclose(made.own, [0.933, 0.7757], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.ColorJitter(-0.1), "brightness must be within 0 and inf"),
+        (lambda: T.ColorJitter(contrast=(0.5, 0.2)), "contrast"),
+        (lambda: T.ColorJitter(saturation="much"), "saturation must be a number"),
+        (lambda: T.ColorJitter(hue=0.6), "hue must be within -0.5 and 0.5"),
+        (lambda: T.ColorJitter(brightness=math.nan), "brightness"),
+        (lambda: T.Grayscale(1), "num_output_channels must be 3"),
+        (lambda: T.RandomGrayscale(2), "p must be 0 to 1"),
+        (lambda: T.Solarize(128), "128 / 255"),
+        (lambda: T.RandomSolarize(0.5, p=-1), "p must be"),
+        (lambda: T.RandomErasing(scale=(0.5, 2)), "scale is up to 1"),
+        (lambda: T.RandomErasing(ratio=(0, 1)), "ratio above 0"),
+        (lambda: T.RandomErasing(ratio=(2, 1)), "ratio must be"),
+        (lambda: T.RandomErasing(value="random"), "value must be 3 numbers"),
+        (lambda: T.RandomErasing(p=1.5), "p must"),
+        (lambda: T.MixUp(num_classes=0), "num_classes must be 1"),
+        (lambda: T.MixUp(num_classes=None), "whole number"),
+        (lambda: T.CutMix(alpha=0, num_classes=4), "alpha must be above 0"),
+        (lambda: MANY.beta("mix", -1), "alpha"),
+    ],
+)
+def test_impossible_options_are_refused(make: object, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [T.Normalize.imagenet(), T.ColorJitter(0.4)],
+        [T.RandomErasing(), T.RandomGrayscale()],
+        [T.ColorJitter(0.4), T.RandomResizedCrop(8)],
+        [T.Solarize(0.5), T.RandomHorizontalFlip()],
+        [T.MixUp(num_classes=3), T.Normalize.imagenet()],
+        [T.MixUp(num_classes=3), T.CutMix(num_classes=3)],
+    ],
+)
+def test_an_order_that_makes_no_sense(transforms: list[T.Transform]) -> None:
+    with pytest.raises(
+        OptionError, match=r"of colours .* then Normalize and RandomErasing, then MixUp or CutMix; found"
+    ):
+        T.compile(transforms)
+
+
+def test_reprs_can_be_read_back() -> None:
+    for op in (*EVERYTHING, T.Grayscale(), T.Solarize(0.5), T.MixUp(alpha=0.2, num_classes=7)):
+        assert eval(repr(op), vars(T)) == op

@@ -1,0 +1,223 @@
+"""FastLoader with transforms drawn per sample: the same pixels on any ranks and workers, and after a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from loader_sets import digest, eventually, photographs, with_broken, workers, write_numbered
+
+from iofast import FastDataset, FastLoader, pixels
+from iofast import transforms as T
+from iofast.choices import Draw
+from iofast.errors import OptionError
+from iofast.loader.mixing import partners
+from iofast.order import Population, Shuffled
+
+N = 40
+IMAGES = photographs(N)
+CROP: list[T.Transform] = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+OPS = [
+    T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    T.RandomGrayscale(0.1),
+    T.RandomSolarize(0.5, p=0.2),
+    T.Normalize.imagenet(),
+    T.RandomErasing(0.25),
+]
+MIXES = [None, T.MixUp(alpha=0.4, num_classes=N), T.CutMix(num_classes=N)]
+SHARED: dict[str, Any] = {"shuffle": True, "seed": 9, "dtype": torch.float32}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running() -> Iterator[None]:
+    yield
+    assert eventually(lambda: workers() == 0)
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    """Forty photographs whose labels are their numbers."""
+    return FastDataset(write_numbered(tmp_path_factory.mktemp("pixels") / "numbered.lmdb", IMAGES))
+
+
+def transform(mix: T.Transform | None) -> list[T.Transform]:
+    return [*CROP, *OPS, *([mix] if mix else [])]
+
+
+def test_a_batch_is_its_uint8_images_and_what_was_drawn(numbered: FastDataset) -> None:
+    plain = FastLoader(numbered, 8, transform=CROP, shuffle=True, seed=9)
+    made = FastLoader(numbered, 8, transform=transform(None), **SHARED)
+    for loader in (plain, made):
+        loader.set_epoch(2)
+    for batch, ((images, labels), (finished, same)) in enumerate(zip(plain, made, strict=True)):
+        assert torch.equal(labels, same)
+        draw = Draw(9, 2, np.arange(8 * batch, 8 * batch + 8))
+        work = T.compile(transform(None)).work(draw, np.full(8, 24), np.full(8, 24))
+        wanted = pixels.apply(images, OPS, work=work, memory_format=torch.channels_last)
+        assert torch.equal(finished, wanted)
+
+
+def test_the_transforms_of_a_usual_recipe(numbered: FastDataset) -> None:
+    loader = FastLoader(
+        numbered,
+        4,
+        transform=[
+            T.RandomResizedCrop(224),
+            T.RandomHorizontalFlip(),
+            T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+            T.RandomGrayscale(0.1),
+            T.Normalize.imagenet(),
+            T.RandomErasing(0.25),
+        ],
+        dtype=torch.float32,
+    )
+    images, labels = next(iter(loader))
+    assert (images.shape, images.dtype, labels.dtype) == ((4, 3, 224, 224), torch.float32, torch.int64)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=repr)
+class TestDeterminism:
+    def test_workers_and_dtypes(self, numbered: FastDataset, mix: T.Transform | None) -> None:
+        loaders = [FastLoader(numbered, 8, transform=transform(mix), num_workers=k, **SHARED) for k in (1, 3)]
+        first, second = (digest(loader) for loader in loaders)
+        assert first == second
+        assert first != digest(loaders[0])  # another epoch
+        half = FastLoader(numbered, 8, transform=transform(mix), **SHARED | {"dtype": torch.float16})
+        whole = FastLoader(numbered, 8, transform=transform(mix), **SHARED)
+        assert torch.equal(next(iter(half))[0], next(iter(whole))[0].half())
+
+    @pytest.mark.parametrize("ranks", [2, 4])
+    def test_ranks(self, numbered: FastDataset, mix: T.Transform | None, ranks: int) -> None:
+        """Five samples are left for the last batch: filled up, and with 2 ranks three on each, which tears pairs."""
+        some = FastDataset(str(numbered.path), indices=range(37))
+        alone = FastLoader(some, 16, transform=transform(mix), **SHARED)
+        parts = [
+            iter(FastLoader(some, 16 // ranks, transform=transform(mix), rank=r, world_size=ranks, **SHARED))
+            for r in range(ranks)
+        ]
+        for images, labels in alone:
+            shares = [next(part) for part in parts]
+            n = len(images)
+            assert torch.equal(torch.cat([share[0] for share in shares])[:n], images)
+            assert torch.equal(torch.cat([share[1] for share in shares])[:n], labels)
+
+    def test_resume_at_another_number_of_ranks(self, numbered: FastDataset, mix: T.Transform | None) -> None:
+        loader = FastLoader(numbered, 8, transform=transform(mix), **SHARED)
+        batches = iter(loader)
+        next(batches), next(batches)
+        state = loader.state_dict()
+        images, labels = next(batches)
+        again = FastLoader(numbered, 4, transform=transform(mix), rank=1, world_size=2, **SHARED)
+        again.load_state_dict(state)
+        found = again.peek()
+        assert torch.equal(found[0], images[4:])
+        assert torch.equal(found[1], labels[4:])
+
+
+class TestMixing:
+    @pytest.mark.parametrize("mix", MIXES[1:], ids=repr)
+    def test_labels_say_what_is_in_the_image(self, numbered: FastDataset, mix: T.MixUp | T.CutMix) -> None:
+        loader = FastLoader(numbered, 16, transform=[*CROP, mix], **SHARED)
+        order = Shuffled().bind(Population(N), 9).indices(0, np.arange(N))
+        for batch, (images, labels) in enumerate(loader):
+            positions = np.arange(16 * batch, min(16 * batch + 16, N))
+            assert labels.shape == (len(images), N)
+            assert labels.dtype == torch.float32
+            torch.testing.assert_close(labels.sum(1), torch.ones(len(images)))
+            work = T.compile([*CROP, mix]).work(
+                Draw(9, 0, positions), np.full(len(positions), 24), np.full(len(positions), 24)
+            )
+            for row, position in enumerate(positions.tolist()):
+                if batch == 2:  # the short one, 8 of 16: not mixed
+                    assert labels[row, order[position]] == 1
+                    continue
+                partner = order[position ^ 1]
+                assert labels[row, order[position]] == pytest.approx(float(work.own[row]), abs=1e-6)
+                assert labels[row, partner] == pytest.approx(1 - float(work.own[row]), abs=1e-6)
+
+    def test_dropped_and_replaced_samples(self, tmp_path: Path) -> None:
+        broken = {3, 8, 9, 20}
+        dataset = FastDataset(with_broken(tmp_path / "broken.lmdb", IMAGES, broken))
+        mix = [T.CenterCrop(24), T.MixUp(num_classes=N)]
+        dropping = FastLoader(dataset, 20, transform=mix, dtype=torch.float32, on_error="drop")
+        whole = FastLoader(
+            FastDataset(with_broken(tmp_path / "whole.lmdb", IMAGES, ())), 20, transform=mix, dtype=torch.float32
+        )
+        for (images, labels), (all_images, all_labels), start in zip(dropping, whole, (0, 20), strict=True):
+            kept = [k for k in range(start, start + 20) if k not in broken]
+            assert len(images) == len(kept)
+            for row, k in enumerate(kept):
+                if k ^ 1 in broken:
+                    assert labels[row].nonzero().tolist() == [[k]]
+                else:
+                    assert torch.equal(images[row], all_images[k - start])
+                    assert torch.equal(labels[row], all_labels[k - start])
+        replacing = FastLoader(
+            dataset, 20, transform=[T.CenterCrop(24), OPS[0], mix[1]], dtype=torch.float32, on_error="replace"
+        )
+        assert digest(replacing) == digest(FastLoader(dataset, **vars(replacing.options)))
+
+    @given(st.integers(0, 6).map(lambda k: 2 * k), st.lists(st.booleans(), min_size=1, max_size=16), st.integers(0, 30))
+    def test_partners(self, start: int, kept: list[bool], full: int) -> None:
+        positions = np.array([start + row for row, keep in enumerate(kept) if keep], np.int64)
+        found = partners(positions, full)
+        for row, position in enumerate(positions.tolist()):
+            there = np.flatnonzero(positions == position ^ 1).tolist()
+            wanted = there[0] if there and max(position, position ^ 1) < full else row
+            assert found[row] == wanted
+
+    def test_what_does_not_go_with_it(self, numbered: FastDataset) -> None:
+        mixed = [*CROP, T.MixUp(num_classes=N)]
+        for options, message in (
+            ({"batch_size": 3}, "batch_size must be even, found 3"),
+            ({"batch_size": 4, "ragged": "list"}, "ragged='list'"),
+            ({"batch_size": 4, "collate": {"label": list}}, r"collate\['label'\]"),
+        ):
+            with pytest.raises(OptionError, match=message):
+                FastLoader(numbered, transform=mixed, dtype=torch.float32, **options)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="has no place for a sample of label"):
+            list(FastLoader(numbered, 8, transform=[*CROP, T.MixUp(num_classes=5)], dtype=torch.float32))
+
+
+def test_an_order_that_makes_no_sense_raises_at_construction(numbered: FastDataset) -> None:
+    with pytest.raises(OptionError, match="found ColorJitter"):
+        FastLoader(numbered, transform=[*CROP, T.Normalize.imagenet(), T.ColorJitter(0.4)], dtype=torch.float32)
+    with pytest.raises(OptionError, match="needs a float dtype"):
+        FastLoader(numbered, transform=[*CROP, T.ColorJitter(0.4)])
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_images_of_different_sizes(numbered: FastDataset, ragged: Any) -> None:
+    ops = [T.ColorJitter(0.4), T.RandomErasing(1.0, value=9)]
+    batch, _ = next(iter(FastLoader(numbered, 6, transform=ops, ragged=ragged, **SHARED)))
+    assert [9.0 in image for image in batch] == [True] * 6
+
+
+def test_dictionary_batches_and_functions(numbered: FastDataset) -> None:
+    fields = FastDataset(str(numbered.path), fields=["image", "label", "index"])
+    loader = FastLoader(
+        fields, 8, transform=transform(MIXES[1]), map_sample=lambda sample, rng: sample, map_batch=dict, **SHARED
+    )
+    batch = next(iter(loader))
+    pair = next(iter(FastLoader(numbered, 8, transform=transform(MIXES[1]), **SHARED)))
+    assert torch.equal(batch["image"], pair[0])
+    assert torch.equal(batch["label"], pair[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mix", MIXES, ids=repr)
+def test_a_gpu_gets_the_batches_of_the_cpu(numbered: FastDataset, mix: T.Transform | None) -> None:
+    steps = [
+        step for step in transform(mix) if not isinstance(step, T.RandomSolarize)
+    ]  # a jump: any rounding crosses it
+    there = FastLoader(numbered, 8, transform=steps, device="cuda", **SHARED)
+    for (images, labels), (own, same) in zip(there, FastLoader(numbered, 8, transform=steps, **SHARED), strict=True):
+        torch.testing.assert_close(images.cpu(), own, rtol=0, atol=1e-5)
+        assert torch.equal(labels.cpu(), same)

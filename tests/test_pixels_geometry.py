@@ -1,0 +1,155 @@
+"""The torch geometry of ragged batches: against Pillow, against exact fractions, and of raw I420."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+from pixel_work import EVERYTHING, drawn_work
+
+from iofast import transforms as T
+from iofast.choices import Draw
+from iofast.errors import OptionError
+from iofast.kernel import raw
+from iofast.pixels import Ragged, apply, augment, resample
+from iofast.pixels.geometry import PRECISION, axis, taps
+
+SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(1, 70)), min_size=1, max_size=4)
+
+
+def pictures(sizes: list[tuple[int, int]], seed: int = 0) -> list[NDArray[np.uint8]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 256, (height, width, 3), np.uint8) for height, width in sizes]
+
+
+def ragged(images: list[NDArray[np.uint8]]) -> Ragged:
+    return Ragged.of([torch.from_numpy(image) for image in images])
+
+
+def i420(images: list[NDArray[np.uint8]]) -> Ragged:
+    """Random planes of the same sizes, with some bytes between them."""
+    rng = np.random.default_rng(len(images))
+    sizes = np.array([image.shape[:2] for image in images], np.int64)
+    lengths = np.array([raw.length(2, width, height) for height, width in sizes.tolist()])
+    offsets = np.cumsum(lengths + 5) - lengths
+    data = torch.from_numpy(rng.integers(0, 256, int(lengths.sum() + 5 * len(images)), np.uint8))
+    return Ragged(data, offsets, sizes, "yuv")
+
+
+def plan(transforms: list[T.Transform], sizes: list[tuple[int, int]], seed: int = 0) -> tuple[NDArray, NDArray]:  # type: ignore[type-arg]
+    heights, widths = np.array(sizes).T
+    return T.compile(transforms).plan(Draw(seed, 0, np.arange(len(sizes))), widths, heights)
+
+
+def by_pillow(image: NDArray[np.uint8], box: list[int], flip: int, size: tuple[int, int]) -> NDArray[np.int16]:
+    x0, y0, x1, y1, width, height, x, y = box
+    made = Image.fromarray(image).crop((x0, y0, x1, y1)).resize((width, height), Image.Resampling.BILINEAR)
+    window = np.asarray(made.crop((x, y, x + size[1], y + size[0])), np.int16)
+    return window[:, ::-1] if flip else window
+
+
+@given(sizes=SIZES, size=st.tuples(st.integers(1, 40), st.integers(1, 40)), seed=st.integers(0, 99))
+def test_crops_within_one_level_of_pillow(sizes: list[tuple[int, int]], size: tuple[int, int], seed: int) -> None:
+    images = pictures(sizes, seed)
+    boxes, flips = plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed)
+    made = resample(ragged(images), boxes, flips, size)
+    assert made.shape == (len(sizes), 3, *size)
+    assert made.is_contiguous(memory_format=torch.channels_last)
+    for row, image in enumerate(images):
+        wanted = by_pillow(image, boxes[row].tolist(), flips[row], size)
+        assert np.abs(made[row].permute(1, 2, 0).numpy().astype(np.int16) - wanted).max() <= 1
+
+
+@given(sizes=SIZES, resize=st.integers(8, 50), seed=st.integers(0, 99))
+def test_resize_and_a_window_of_it(sizes: list[tuple[int, int]], resize: int, seed: int) -> None:
+    images = pictures(sizes, seed)
+    boxes, flips = plan([T.Resize(resize), T.RandomCrop((7, 8))], sizes, seed)
+    made = resample(ragged(images), boxes, flips, (7, 8))
+    for row, image in enumerate(images):
+        wanted = by_pillow(image, boxes[row].tolist(), 0, (7, 8))
+        assert np.abs(made[row].permute(1, 2, 0).numpy().astype(np.int16) - wanted).max() <= 1
+
+
+@given(size=st.tuples(st.integers(1, 60), st.integers(1, 60)), out=st.tuples(st.integers(1, 60), st.integers(1, 60)))
+def test_without_antialiasing_as_torch_interpolates(size: tuple[int, int], out: tuple[int, int]) -> None:
+    (image,) = pictures([size])
+    boxes = np.array([[0, 0, size[1], size[0], out[1], out[0], 0, 0]], np.int32)
+    made = resample(ragged([image]), boxes, np.zeros(1, np.uint8), out, antialias=False)
+    source = torch.from_numpy(image).permute(2, 0, 1)[None].double()
+    wanted = F.interpolate(source, out, mode="bilinear", align_corners=False)
+    assert (made.double() - wanted).abs().max() <= 0.6
+
+
+@given(
+    low=st.integers(0, 50),
+    length=st.integers(1, 300),
+    virtual=st.integers(1, 300),
+    antialias=st.booleans(),
+)
+def test_weights_are_the_triangles_to_the_last_bit(low: int, length: int, virtual: int, antialias: bool) -> None:
+    box = [[low, 0, low + length, 1, virtual, 1, 0, 0]]
+    made = axis(torch.tensor(box), 0, virtual, antialias=antialias)
+    assert (made.weights.sum(-1) == 1 << PRECISION).all()
+    assert made.weights.shape[2] <= taps(np.array(box, np.int32), 0, antialias=antialias)[0]
+    scale = Fraction(length, virtual)
+    reach = max(scale, Fraction(1)) if antialias else Fraction(1)
+    for output in (0, virtual // 2, virtual - 1):
+        centre = (output + Fraction(1, 2)) * scale
+        triangle = {x: 1 - abs(x + Fraction(1, 2) - centre) / reach for x in range(length)}
+        triangle = {x: weight for x, weight in triangle.items() if weight > 0}
+        total = sum(triangle.values())
+        for tap, weight in enumerate(made.weights[0, output].tolist()):
+            x = int(made.start[0, output]) - low + tap
+            assert abs(weight - float(triangle.get(x, 0) / total) * (1 << PRECISION)) <= 1
+
+
+@given(sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5))
+def test_i420_as_the_kernel_unpacks_it(sizes: list[tuple[int, int]]) -> None:
+    batch = i420(pictures(sizes))
+    for row, (height, width) in enumerate(sizes):
+        start = int(batch.offsets[row])
+        payload = batch.data[start : start + raw.length(2, width, height)].numpy().tobytes()
+        assert (batch.image(row).numpy() == raw.unpack(payload, 2, width, height)).all()
+
+
+def test_augment_is_geometry_and_pixel_operations() -> None:
+    sizes = [(30, 41), (9, 80), (64, 64)]
+    batch = ragged(pictures(sizes))
+    boxes, flips = plan([T.RandomResizedCrop((12, 10)), T.RandomHorizontalFlip()], sizes)
+    work = drawn_work(EVERYTHING, 3, (12, 10))
+    made = augment(batch, boxes, flips, (12, 10), EVERYTHING, work=work, dtype=torch.float16)
+    wanted = apply(resample(batch, boxes, flips, (12, 10)), EVERYTHING, work=work, dtype=torch.float16)
+    assert torch.equal(made, wanted)
+    assert torch.equal(
+        augment(batch, boxes, flips, (12, 10), dtype=torch.uint8), resample(batch, boxes, flips, (12, 10))
+    )
+
+
+def test_impossible_batches_are_refused() -> None:
+    batch = ragged(pictures([(4, 5)]))
+    flips = np.zeros(1, np.uint8)
+    for box in (
+        [0, 0, 6, 4, 2, 2, 0, 0],
+        [-1, 0, 3, 3, 2, 2, 0, 0],
+        [3, 0, 3, 3, 2, 2, 0, 0],
+        [0, 0, 5, 4, 2, 2, 1, 0],
+    ):
+        with pytest.raises(OptionError, match=r"of row 0 is not within its image of 5 x 4"):
+            resample(batch, np.array([box], np.int32), flips, (2, 2))
+    with pytest.raises(OptionError, match="need boxes"):
+        resample(batch, np.zeros((2, 8), np.int32), flips, (2, 2))
+    with pytest.raises(OptionError, match="lie within the 60 bytes"):
+        Ragged(batch.data, np.array([1]), batch.sizes)
+    with pytest.raises(OptionError, match="lie within"):
+        Ragged(batch.data, np.array([0]), np.array([[0, 5]]))
+    with pytest.raises(OptionError, match="kind"):
+        Ragged(batch.data, batch.offsets, batch.sizes, "bgr")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="uint8"):
+        Ragged.of([torch.zeros(3, 4, 3)])

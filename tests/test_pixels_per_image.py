@@ -1,0 +1,155 @@
+"""The work of a batch in torch, against torchvision's definitions written out for one image in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pixel_work import EVERYTHING, IMAGENET, JITTER, drawn_work, expected, noise
+
+from iofast import transforms as T
+from iofast.errors import OptionError
+from iofast.ops import Op
+from iofast.pixels import apply, per_image
+from iofast.work import Step, Work, still
+
+COLOURS: list[Op] = [
+    T.ColorJitter(brightness=0.6),
+    T.ColorJitter(contrast=0.6),
+    T.ColorJitter(saturation=(0.0, 2.0)),
+    T.ColorJitter(hue=0.5),
+    JITTER,
+    T.Grayscale(),
+    T.Solarize(0.4),
+]
+
+
+def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
+    made = apply(images, ops, work=work, dtype=torch.float64)
+    for row, image in enumerate(images.numpy()):
+        np.testing.assert_allclose(made[row].numpy(), expected(image, ops, work, row), rtol=0, atol=1e-6)
+    single = apply(images, ops, work=work)
+    torch.testing.assert_close(single.double(), made, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", COLOURS, ids=repr)
+def test_each_operation_on_colours(op: Op) -> None:
+    compare([op], drawn_work([op], 6, (9, 7)), noise(6, 9, 7))
+
+
+@given(seed=st.integers(0, 10_000), height=st.integers(1, 12), width=st.integers(1, 12), n=st.integers(1, 4))
+def test_all_in_each_samples_order(seed: int, height: int, width: int, n: int) -> None:
+    ops = [op for op in EVERYTHING if not isinstance(op, T.RandomSolarize)]  # a jump: any rounding may cross it
+    compare(ops, drawn_work(ops, n, (height, width), seed), noise(n, height, width, seed))
+
+
+def test_solarize_takes_a_level_that_is_its_threshold() -> None:
+    levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, 16, 16)
+    for threshold in range(256):
+        ops: list[Op] = [T.Solarize(threshold / 255)]
+        made = apply(levels, ops, work=drawn_work(ops, 1, (16, 16)))[0, 0].flatten()
+        inverted = (made * 255).round().int() != torch.arange(256)
+        assert inverted.tolist() == [level >= threshold for level in range(256)]
+
+
+def test_values_stay_between_0_and_1() -> None:
+    ops: list[Op] = [T.ColorJitter((0, 3), (0, 3), (0, 3), 0.5), T.ColorJitter((0, 3), (0, 3), (0, 3), 0.5)]
+    made = apply(noise(32, 8, 8), ops, work=drawn_work(ops, 32, (8, 8)))
+    assert made.min() >= 0
+    assert made.max() <= 1
+    assert made.unique().numel() > 1000
+
+
+def test_erasing_before_and_after_normalisation() -> None:
+    for ops, left in (
+        ([T.RandomErasing(1, value=0.5), IMAGENET], (0.5 - 0.485) / 0.229),
+        ([IMAGENET, T.RandomErasing(1, value=0.5)], 0.5),
+    ):
+        work = drawn_work(list(ops), 8, (20, 20))
+        made = apply(noise(8, 20, 20), ops, work=work)
+        for row, (y0, x0, y1, x1) in enumerate(work.erased[:, 0].tolist()):
+            assert y1 > y0
+            assert made[row, 0, y0:y1, x0:x1].unique().tolist() == [pytest.approx(left, abs=1e-6)]
+        compare(list(ops), work, noise(8, 20, 20))
+
+
+class TestMixing:
+    @pytest.mark.parametrize("mix", [T.MixUp(alpha=0.4, num_classes=9), T.CutMix(num_classes=9)], ids=repr)
+    def test_each_image_with_its_partner(self, mix: T.MixUp | T.CutMix) -> None:
+        images, ops = noise(7, 12, 10), [*EVERYTHING, mix]
+        work = drawn_work(ops, 7, (12, 10), paired=True)
+        own = apply(images, EVERYTHING, work=work.paired(np.arange(7)))
+        mixed = apply(images, ops, work=work)
+        assert torch.equal(mixed[6], own[6])  # an odd one out
+        for row in range(6):
+            share = float(work.share[row])
+            wanted = own[row] * share + own[row ^ 1] * (1 - share)
+            y0, x0, y1, x1 = work.patch[row].tolist()
+            wanted[:, y0:y1, x0:x1] = own[row ^ 1, :, y0:y1, x0:x1]
+            torch.testing.assert_close(mixed[row], wanted, rtol=0, atol=1e-6)
+        assert not torch.equal(mixed, own)
+
+    @settings(max_examples=30)
+    @given(chunk=st.integers(1, 200), drop=st.lists(st.integers(0, 11), max_size=4))
+    def test_the_size_of_a_chunk_tears_no_pair(self, chunk: int, drop: list[int]) -> None:
+        rows = np.array([row for row in range(12) if row not in drop])
+        place = {row: number for number, row in enumerate(rows.tolist())}
+        ops: list[Op] = [JITTER, T.MixUp(num_classes=3)]
+        partner = np.array([place.get(row ^ 1, place[row]) for row in rows.tolist()], np.int64)
+        work = drawn_work(ops, len(rows), (2, 3)).paired(partner)
+        images = noise(len(rows), 2, 3)
+        whole = apply(images, ops, work=work)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(per_image, "_CHUNK", chunk)
+            assert torch.equal(apply(images, ops, work=work), whole)
+
+
+def test_dtypes_layouts_and_memory_that_is_there() -> None:
+    images, work = noise(5, 11, 13), drawn_work(EVERYTHING, 5, (11, 13))
+    single = apply(images, EVERYTHING, work=work)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32):
+            made = apply(images, EVERYTHING, work=work, dtype=dtype, memory_format=layout)
+            assert made.is_contiguous(memory_format=layout)
+            assert torch.equal(made, single.to(dtype))
+        out = torch.empty_like(images, dtype=torch.float32, memory_format=layout)
+        assert apply(images, EVERYTHING, work=work, memory_format=layout, out=out) is out
+        assert torch.equal(out, single)
+
+
+def test_threads_change_nothing() -> None:
+    images, work = noise(2, 224, 224), drawn_work(EVERYTHING, 2, (224, 224))
+    before = torch.get_num_threads()
+    try:
+        made = []
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            made.append(apply(images, EVERYTHING, work=work))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(each, made[0]) for each in made)
+
+
+def test_work_that_does_nothing_gives_the_plain_pixels() -> None:
+    images = noise(4, 6, 6)
+    made = apply(images, [JITTER, IMAGENET], work=still(4))
+    torch.testing.assert_close(made, apply(images, [IMAGENET]), rtol=0, atol=1e-6)
+
+
+def test_what_does_not_go_together() -> None:
+    images = noise(4, 6, 6)
+    with pytest.raises(OptionError, match=r"ColorJitter.* give work"):
+        apply(images, [JITTER])
+    with pytest.raises(OptionError, match="work must have 4 rows"):
+        apply(images, [JITTER], work=still(3))
+    with pytest.raises(OptionError, match="float dtype"):
+        apply(images, [JITTER], work=still(4), dtype=torch.uint8)
+    with pytest.raises(OptionError, match="neighbouring rows"):
+        still(4).paired(np.array([2, 1, 0, 3]))
+    with pytest.raises(OptionError, match="neighbouring rows"):
+        still(3).paired(np.array([1, 2, 1]))
+    with pytest.raises(OptionError, match="steps must be int8"):
+        Work(*(getattr(still(2), name) if name != "steps" else np.zeros((2, 0)) for name in Work.__slots__))  # type: ignore[arg-type]
+    assert Step.NOTHING == 0

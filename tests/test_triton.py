@@ -1,0 +1,215 @@
+"""The Triton passes against the torch oracle: in Triton's interpreter, or compiled where there is a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pixel_work import EVERYTHING, IMAGENET, JITTER, drawn_work, noise
+from test_pixels_geometry import i420, pictures, plan, ragged
+
+from iofast import transforms as T
+from iofast.ops import Op
+from iofast.pixels import apply, augment, dispatch, geometry, torch_pixels
+from iofast.pixels.geometry import Ragged
+from iofast.work import still
+
+pytest.importorskip("triton")
+
+from iofast.pixels import triton_geometry, triton_pixels
+
+FEW = settings(
+    max_examples=8 if os.environ.get("TRITON_INTERPRET") == "1" else 200
+)  # a second for each, or less than a ms
+JUMPS = (T.RandomSolarize, T.Solarize)
+GPU = os.environ.get("TRITON_INTERPRET") != "1"
+DEVICE = "cuda" if GPU else "cpu"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def somewhere_to_run() -> None:
+    if GPU and not torch.cuda.is_available():
+        pytest.skip("neither a CUDA device nor TRITON_INTERPRET=1")
+
+
+def there(batch: Ragged) -> Ragged:
+    return Ragged(batch.data.to(DEVICE), batch.offsets, batch.sizes, batch.kind)
+
+
+class TestGeometry:
+    @FEW
+    @given(
+        sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=2),
+        size=st.tuples(st.integers(4, 24), st.integers(4, 24)),
+        seed=st.integers(0, 99),
+        kind=st.sampled_from(["rgb", "yuv"]),
+        layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
+        antialias=st.booleans(),
+    )
+    def test_equals_torch_to_the_last_bit(
+        self,
+        sizes: list[tuple[int, int]],
+        size: tuple[int, int],
+        seed: int,
+        kind: str,
+        layout: torch.memory_format,
+        antialias: bool,
+    ) -> None:
+        batch = ragged(pictures(sizes, seed)) if kind == "rgb" else i420(pictures(sizes, seed))
+        boxes, flips = plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed)
+        wanted = geometry.resample(batch, boxes, flips, size, antialias=antialias)
+        made = triton_geometry.resample(there(batch), boxes, flips, size, memory_format=layout, antialias=antialias)
+        assert made.is_contiguous(memory_format=layout)
+        assert torch.equal(made.cpu(), wanted)
+
+    def test_a_window_of_a_resized_image(self) -> None:
+        sizes = [(40, 53), (31, 24), (9, 90)]
+        boxes, flips = plan([T.Resize(20), T.CenterCrop(16)], sizes)
+        batch = ragged(pictures(sizes))
+        made = triton_geometry.resample(there(batch), boxes, flips, (16, 16))
+        assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, (16, 16)))
+
+    @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+    def test_normalised_in_the_same_pass(self, layout: torch.memory_format) -> None:
+        sizes = [(40, 53), (31, 24)]
+        boxes, flips = plan([T.RandomResizedCrop((9, 12))], sizes)
+        batch = ragged(pictures(sizes))
+        wanted = apply(geometry.resample(batch, boxes, flips, (9, 12)), [IMAGENET], memory_format=layout)
+        for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 2.0**-9)):
+            made = triton_geometry.resample(
+                there(batch), boxes, flips, (9, 12), [IMAGENET], dtype=dtype, memory_format=layout
+            )
+            assert made.is_contiguous(memory_format=layout)
+            torch.testing.assert_close(made.cpu().float(), wanted, rtol=0, atol=tolerance)
+
+
+class TestPixels:
+    @FEW
+    @given(
+        seed=st.integers(0, 10_000),
+        n=st.integers(1, 3),
+        size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+        layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
+        mix=st.sampled_from([None, T.MixUp(num_classes=3), T.CutMix(num_classes=3)]),
+    )
+    def test_float32_within_1e_5(
+        self, seed: int, n: int, size: tuple[int, int], layout: torch.memory_format, mix: Op | None
+    ) -> None:
+        ops = [op for op in EVERYTHING if not isinstance(op, JUMPS)] + ([mix] if mix else [])
+        work = drawn_work(ops, n, size, seed, paired=mix is not None)
+        images = noise(n, *size, seed)
+        wanted = torch_pixels.apply(images, ops, work=work, memory_format=layout)
+        made = triton_pixels.apply(images.to(DEVICE), ops, work, memory_format=layout)
+        assert made.is_contiguous(memory_format=layout)
+        torch.testing.assert_close(made.cpu(), wanted, rtol=0, atol=1e-5)
+
+    def test_solarize_but_for_pixels_at_the_threshold(self) -> None:
+        ops: list[Op] = [JITTER, T.Solarize(0.5)]
+        images, work = noise(3, 33, 35), drawn_work(ops, 3, (33, 35))
+        wanted = torch_pixels.apply(images, ops, work=work)
+        before = torch_pixels.apply(images, ops[:1], work=drawn_work(ops[:1], 3, (33, 35)))
+        made = triton_pixels.apply(images.to(DEVICE), ops, work).cpu()
+        clear = (before - 0.5).abs() > 1e-4
+        assert clear.float().mean() > 0.99
+        torch.testing.assert_close(made[clear], wanted[clear], rtol=0, atol=1e-5)
+
+    def test_several_contrasts(self) -> None:
+        ops: list[Op] = [T.ColorJitter(contrast=0.9), JITTER, T.ColorJitter(contrast=(0.2, 0.2)), IMAGENET]
+        images, work = noise(5, 40, 41), drawn_work(ops, 5, (40, 41))
+        steps = work.steps.copy()
+        steps[1], steps[3, 0] = 0, 0  # one without any, one with fewer than the rest
+        work = type(work)(steps, *(getattr(work, name) for name in work.__slots__ if name != "steps"))
+        wanted = torch_pixels.apply(images, ops, work=work)
+        torch.testing.assert_close(triton_pixels.apply(images.to(DEVICE), ops, work).cpu(), wanted, rtol=0, atol=1e-5)
+
+    def test_float16_within_one_step_of_its_own(self) -> None:
+        images, work = noise(6, 30, 31), drawn_work(EVERYTHING[:2], 6, (30, 31))
+        ops = [*EVERYTHING[:2], IMAGENET]
+        wanted = torch_pixels.apply(images, ops, work=work, dtype=torch.float16)
+        made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=torch.float16).cpu()
+        steps = made.view(torch.int16).int() - wanted.view(torch.int16).int()
+        small = wanted.abs() < 2.0**-6  # there a step of float16 is finer than 1e-5
+        assert steps[~small].abs().max() <= 1
+        torch.testing.assert_close(made[small], wanted[small], rtol=0, atol=1e-5)
+
+    def test_nothing_but_normalisation_and_no_images(self) -> None:
+        images = noise(3, 5, 1)
+        wanted = apply(images, [IMAGENET])
+        torch.testing.assert_close(triton_pixels.apply(images.to(DEVICE), [IMAGENET], still(3)).cpu(), wanted)
+        assert triton_pixels.apply(images[:0].to(DEVICE), [IMAGENET], still(0)).shape == (0, 3, 5, 1)
+
+
+def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    """For Hopper. No multiplication is fused with an addition: the oracle rounds after each."""
+    program = Path(__file__).with_name("triton_compiles.py")
+    places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | places
+    run = subprocess.run([sys.executable, program, "90"], capture_output=True, text=True, env=environment, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = json.loads(run.stdout)
+    assert {each["kernel"] for each in found} == {"_windows", "_resample", "_gray_sums", "_finish"}
+    assert [each for each in found if each["fused"] or not each["bytes"]] == []
+
+
+def test_where_triton_does_not_work_torch_does_it_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no C compiler\nand more")
+
+    dispatch.triton_works.cache_clear()
+    monkeypatch.setattr(triton_pixels, "apply", broken)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    with pytest.warns(RuntimeWarning, match="plain torch, not in Triton: no C compiler$"):
+        assert not dispatch.triton_works()
+    assert not dispatch.triton_works()
+    dispatch.triton_works.cache_clear()
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    """What only a GPU shows: bfloat16, which the interpreter truncates, and that the loader's way leads here."""
+
+    def test_bfloat16_within_one_step_of_its_own(self) -> None:
+        ops = [op for op in EVERYTHING if not isinstance(op, JUMPS)]
+        images, work = noise(16, 64, 48), drawn_work(ops, 16, (64, 48))
+        wanted = torch_pixels.apply(images, ops, work=work, dtype=torch.bfloat16)
+        made = triton_pixels.apply(images.cuda(), ops, work, dtype=torch.bfloat16).cpu()
+        steps = made.view(torch.int16).int() - wanted.view(torch.int16).int()
+        large = wanted.abs() > 2.0**-6
+        assert steps[large].abs().max() <= 1
+
+    def test_pixels_apply_takes_triton_for_a_gpu(self) -> None:
+        assert dispatch.triton_works()
+        work = drawn_work(EVERYTHING, 8, (32, 32))
+        made = apply(noise(8, 32, 32).cuda(), EVERYTHING, work=work, memory_format=torch.channels_last)
+        assert made.is_cuda
+        assert torch.equal(made, triton_pixels.apply(noise(8, 32, 32).cuda(), EVERYTHING, work))
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float64])
+    def test_augment_on_a_gpu(self, dtype: torch.dtype) -> None:
+        sizes = [(300, 400), (224, 224), (97, 50)]
+        boxes, flips = plan([T.RandomResizedCrop(96), T.RandomHorizontalFlip()], sizes)
+        batch = ragged(pictures(sizes))
+        there = Ragged(batch.data.cuda(), batch.offsets, batch.sizes)
+        ops: list[Op] = [] if dtype == torch.uint8 else [IMAGENET]
+        wanted = augment(batch, boxes, flips, (96, 96), ops, dtype=dtype)
+        made = augment(there, boxes, flips, (96, 96), ops, dtype=dtype).cpu()
+        torch.testing.assert_close(made, wanted, rtol=2.0**-7, atol=1e-5)
+
+    def test_the_torch_way_on_a_gpu_gives_the_pixels_of_the_cpu(self) -> None:
+        ops = [op for op in EVERYTHING if not isinstance(op, JUMPS)]
+        work = drawn_work(ops, 8, (40, 40))
+        made = torch_pixels.apply(noise(8, 40, 40).cuda(), ops, work=work).cpu()
+        torch.testing.assert_close(made, torch_pixels.apply(noise(8, 40, 40), ops, work=work), rtol=0, atol=1e-5)
+        sizes = [(300, 400), (224, 224)]
+        boxes, flips = plan([T.RandomResizedCrop(96), T.RandomHorizontalFlip()], sizes)
+        for batch in (ragged(pictures(sizes)), i420(pictures(sizes))):
+            there = Ragged(batch.data.cuda(), batch.offsets, batch.sizes, batch.kind)
+            made = geometry.resample(there, boxes, flips, (96, 96)).cpu()
+            assert torch.equal(made, geometry.resample(batch, boxes, flips, (96, 96)))
