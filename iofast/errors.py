@@ -6,6 +6,18 @@ what is wrong, what was expected, what was found, and where (file, key, offset).
 
 from __future__ import annotations
 
+import re
+
+LONGEST = 2000  # characters of a message: a name in a file that was made to harm may have a million
+
+_UNPRINTABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")  # a terminal would obey some of them
+
+
+def one_line(text: str) -> str:
+    """`text` as a terminal can show it, in up to `LONGEST` characters: what is not printable is escaped."""
+    text = _UNPRINTABLE.sub(lambda found: repr(found[0])[1:-1], text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[len(text) - LONGEST // 4 :]}"
+
 
 def shown(value: object, most: int = 80) -> str:
     """`value` for a message, in one line of at most `most` characters: arrays are told in as many lines as rows."""
@@ -17,7 +29,10 @@ def shown(value: object, most: int = 80) -> str:
 
 
 class IofastError(Exception):
-    """The parent of every error iofast raises on purpose."""
+    """The parent of every error iofast raises on purpose. Its text is one line, whatever the names in it."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class OptionError(IofastError, ValueError):

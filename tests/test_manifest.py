@@ -67,7 +67,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         stop = place + draw(st.integers(1, 1000))
         ranges[name].append((place, stop))
         place = stop
-    fields = draw(st.lists(st.from_regex(r"[a-z][a-z0-9_-]{0,9}(\.[a-z0-9]{1,5})?", fullmatch=True), unique=True))
+    name = st.from_regex(r"[a-z][a-z0-9_-]{0,9}(\.[a-z0-9]{1,5})?", fullmatch=True)
+    fields = draw(st.lists(name, min_size=1, unique=True))  # a record has one at least
     return Manifest(
         count=place,
         fields=tuple(sorted(fields)),

@@ -12,7 +12,7 @@ from iofast.checking.problems import Findings
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.index import ABSENT
 from iofast.containers.spool import strip_checks
-from iofast.errors import DecodeError
+from iofast.errors import DecodeError, IofastError
 from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS, DecodeOptions, Header, Status
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, ImageInfo, image_field
@@ -47,6 +47,7 @@ class PayloadCheck:
             try:
                 located = self._reader.locate(indices, name)
             except KeyError:  # lies in no file, as the path and label of a plain folder
+                self._unplaced(indices, name)
                 continue
             failed: Failures = {}
             values = self._reader.values(indices, name, failed=failed)
@@ -59,6 +60,16 @@ class PayloadCheck:
             read += size
             self._look(name, located, values, image)
         return read
+
+    def _unplaced(self, indices: NDArray[np.int64], name: str) -> None:
+        """Read what the index says, numbers that become text, and files beside the images."""
+        failed: Failures = {}
+        try:
+            self._reader.values(indices, name, failed=failed)
+        except IofastError as error:
+            self._findings.add(str(error), int(indices[0]) if len(indices) == 1 else None, name)
+        for row in sorted(failed):
+            self._findings.add(str(failed[row]), int(indices[row]), name)
 
     def _look(self, name: str, located: Located, values: list[bytes | None], image: str | None) -> None:
         if name == LABEL_FIELD:

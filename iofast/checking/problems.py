@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from iofast.containers.base import Reader
-from iofast.errors import IofastError
+from iofast.errors import IofastError, one_line
 from iofast.record import JSON_FIELD
 
 KEPT = 10_000  # problems that are remembered; of a disk that fails there are millions, all alike
@@ -98,7 +98,7 @@ class Findings:
         reader, key = self._reader, None
         where = f"{self.result.path}: record {index}"
         with contextlib.suppress(IofastError, OSError, KeyError):  # an index that is damaged cannot say
-            where = reader.name(index)
+            where = one_line(reader.name(index))
             key = reader.keys(reader.columns(np.array([index])))[0]
         return Problem(where, reason.removeprefix(f"{where}: "), index, key, field, offset, _path(reader, index))
 
@@ -110,4 +110,4 @@ def _path(reader: Reader, index: int) -> str | None:
         path = json.loads(text).get("path") if text and len(text) <= MAX_JSON else None
     except (IofastError, OSError, ValueError, AttributeError, RecursionError):
         return None
-    return path if isinstance(path, str) else None
+    return one_line(path) if isinstance(path, str) else None

@@ -17,6 +17,8 @@ from iofast.containers.descriptors import opened
 from iofast.errors import ContainerError
 from iofast.kernel import map_file, read_rows
 
+_LARGE = 1 << 20  # bytes; reads of fewer are not compared with the size of the file
+
 
 class FileBytes:
     """A regular file that is open for reading, as long as it was then. Immutable: threads and forks may share it.
@@ -77,6 +79,10 @@ class FileBytes:
 
 def read_at(fd: int, offset: int, length: int) -> bytes:
     """As many of the bytes as the file has; one read may give fewer (2 GiB at most, or a signal came)."""
+    if length > _LARGE:  # so much memory is taken before anything is read, whatever the file has
+        length = min(length, max(0, os.fstat(fd).st_size - offset))
+    if offset >> 63:
+        return b""
     data = os.pread(fd, length, offset)
     while len(data) < length:
         more = os.pread(fd, length - len(data), offset + len(data))

@@ -205,10 +205,13 @@ class IndexView:
         """Refuse what no writer of this version writes; places are checked by who knows the files."""
         classes = self._manifest.classes
         top = np.iinfo(np.int32).max if classes is None else len(classes) - 1
+        last = np.uint64(min(10**self._manifest.key_width, 1 << 64) - 1)  # position that a key has digits for
         wrong = (rows["orientation"] - 1 > 7) | (rows["flags"] != 0) | (rows["label"] < -1) | (rows["label"] > top)
+        wrong |= rows["position"] > last
         if wrong.any():
             row = rows[int(np.argmax(wrong))]
-            said = f"label {row['label']}, orientation {row['orientation']}, flags {row['flags']}"
+            said = f"label {row['label']}, orientation {row['orientation']}, flags {row['flags']}, keys of "
+            said += f"{self._manifest.key_width} digits"
             raise ContainerError(f"{self._where}: the index row of position {row['position']} is impossible: {said}")
 
 

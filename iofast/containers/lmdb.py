@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from iofast.containers.base import Entry, Failures, Located, Payloads, Reader
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT, IndexView, Rows, Stamp, raw_fields
-from iofast.containers.lmdb_pages import META_END, Tree, read_meta
+from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
 from iofast.containers.manifest import Manifest
 from iofast.containers.rows import columns, field_numbers, misplaced
@@ -33,14 +33,22 @@ __all__ = ["LmdbReader", "LmdbWriter", "is_own"]
 def is_own(path: str | os.PathLike[str]) -> bool:
     """Whether iofast wrote, or was writing, this LMDB file; what is neither has no reserved key in it.
 
-    Raises `ContainerError` where the file is no LMDB's.
+    The older meta page counts too: its number may be damaged so that it seems to be the newer one, and the tree as it
+    was before the index was written is without a checksum. Raises `ContainerError` where the file is no LMDB's.
     """
     where = os.fspath(path)
     data = FileBytes(where)
-    meta = read_meta(data, where)
-    if meta.flags or os.path.abspath(where).rpartition("/")[0].endswith(".partial"):
-        return not meta.flags
-    tree = Tree(data, meta, where)
+    newest, older = read_metas(data, where)
+    if newest.flags or os.path.abspath(where).rpartition("/")[0].endswith(".partial"):
+        return not newest.flags
+    if _has_reserved(Tree(data, newest, where)):
+        return True
+    with contextlib.suppress(ContainerError):  # its pages may have been used again
+        return _has_reserved(Tree(data, older, where))
+    return False
+
+
+def _has_reserved(tree: Tree) -> bool:
     return tree.find(MANIFEST_KEY) is not None or tree.find(index_key(0)) is not None
 
 

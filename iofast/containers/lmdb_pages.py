@@ -77,6 +77,11 @@ def is_lmdb(head: bytes) -> bool:
 
 def read_meta(data: FileBytes | bytes, where: str) -> Meta:
     """The newest meta page of an LMDB file. Raises `ContainerError` naming `where` if either is not right."""
+    return read_metas(data, where)[0]
+
+
+def read_metas(data: FileBytes | bytes, where: str) -> tuple[Meta, Meta]:
+    """Both meta pages, the newest first. Raises as `read_meta`."""
     size = len(data)
     try:
         if size < 2 * META_END:
@@ -89,7 +94,7 @@ def read_meta(data: FileBytes | bytes, where: str) -> Meta:
             raise ContainerError(f"its meta pages say page sizes {first.page_size} and {second.page_size}")
     except ContainerError as error:
         raise ContainerError(f"{where}: {error}") from None
-    return second if second.txnid > first.txnid else first
+    return (second, first) if second.txnid > first.txnid else (first, second)
 
 
 def _read_meta_page(data: bytes, at: int) -> Meta:
@@ -105,8 +110,9 @@ def _read_meta_page(data: bytes, at: int) -> Meta:
     last_page, txnid = _TAIL.unpack_from(data, 136)
     if not 512 <= page_size <= 65_536 or page_size & (page_size - 1):
         raise ContainerError(f"page size {page_size} at offset {at} is not a power of two, 512 to 65536")
-    if not 1 <= last_page < (1 << 47) // page_size or depth > MAX_DEPTH:
-        raise ContainerError(f"impossible last page {last_page} or depth {depth} at offset {at}")
+    if not 1 <= last_page < (1 << 47) // page_size or depth > MAX_DEPTH or txnid >> 63:
+        found = f"last page {last_page}, depth {depth} or transaction {txnid}"
+        raise ContainerError(f"impossible {found} at offset {at}")
     return Meta(page_size, txnid, last_page, root, depth, entries, tree_flags)
 
 
@@ -139,15 +145,24 @@ class Tree:
     def walk(self) -> Iterator[tuple[bytes, int, int]]:
         """All entries in order of their keys: key, offset of the value in the file, its length.
 
-        Pages that stand in the tree twice, and nodes that lie upon one another, are noticed before memory is full.
+        Pages that stand in the tree twice, and nodes that lie upon one another, are noticed before memory is full; keys
+        that do not rise, and entries that the tree has lost, when they have been walked past.
         """
-        left, room = self.meta.entries, self._size
+        left, room, last = self.meta.entries, self._size, None
         pages = iter(range(self.meta.last_page))
         for key, offset, length in self._walk(self.meta.root, 0, pages) if self.meta.root != _NOTHING else ():
             left, room = left - 1, room - _NODE.size - len(key)
             if left < 0 or room < 0:
                 raise ContainerError(f"{self._where}: the tree has more than its {self.meta.entries} entries")
+            if last is not None and key <= last and self.meta.flags == 0:
+                raise ContainerError(
+                    f"{self._where}: the key {key!r:.80} at offset {offset} stands behind {last!r:.80}"
+                )
             yield key, offset, length
+            last = key
+        if left:
+            found = f"only {self.meta.entries - left} of {self.meta.entries} entries can be reached"
+            raise ContainerError(f"{self._where}: the tree is damaged: {found}")
 
     def _walk(self, number: int, depth: int, pages: Iterator[int]) -> Iterator[tuple[bytes, int, int]]:
         if depth > MAX_DEPTH or next(pages, None) is None:

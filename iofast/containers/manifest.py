@@ -23,6 +23,7 @@ WHOLE = "all"  # the only split of a set without splits, and the union of all sp
 T = TypeVar("T")
 
 _SPLIT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
+_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # of a surrogate pair: no file is called so
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
@@ -154,7 +155,7 @@ def _check_classes(classes: tuple[str, ...] | None, order: str) -> None:
 
 def _check_shards(shards: tuple[Shard, ...], count: int) -> None:
     for shard in shards:
-        if "/" in shard.name or "\0" in shard.name or shard.name in (".", ".."):
+        if "/" in shard.name or "\0" in shard.name or shard.name in (".", "..") or _HALF.search(shard.name):
             raise ContainerError(f"shard name {shard.name!r} is not a plain file name")
         _integer(f"shard {shard.name!r} count", shard.count, 0, count)
         _integer(f"shard {shard.name!r} size", shard.size, 0, (1 << 63) - 1)
@@ -171,7 +172,10 @@ def _parse(data: bytes) -> Manifest:
     strange = set(parsed) ^ (set(_READ) | {"format", "crc32c"})
     if strange:
         raise ContainerError(f"members missing or unknown in the manifest: {', '.join(sorted(strange)):.200}")
-    return Manifest(**{name: read(name, parsed[name]) for name, read in _READ.items()})
+    manifest = Manifest(**{name: read(name, parsed[name]) for name, read in _READ.items()})
+    if manifest.count and not manifest.fields:
+        raise ContainerError(f"there are {manifest.count} records, but no fields")
+    return manifest
 
 
 def _typed(name: str, value: object, kind: type[T]) -> T:

@@ -1,8 +1,9 @@
 """`<DST>.partial/records`: what was written into the shards, entry by entry, so that a killed run finds its place.
 
 The shards hold the payloads themselves, so nothing is written twice; an entry says which record lies where, with what
-sizes, checksums and image size. An entry follows the bytes it speaks of. Nothing here is trusted: `ShardWriter.resume`
-compares every byte of a record with what it would write.
+sizes, checksums and image size. An entry follows the bytes it speaks of. Little here is trusted: `ShardWriter.resume`
+compares every byte of a record with what it would write. Label and image size, which a tar does not have, are believed:
+the checksum of the entry covers them.
 """
 
 from __future__ import annotations

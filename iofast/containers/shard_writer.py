@@ -260,12 +260,24 @@ class ShardWriter(Writer):
             place = self._next(encoded.length, placed.split)
             if place != (placed.shard, placed.start) or b"".join(encoded.pieces) != data:
                 return False
+            if placed.fields != _fields_of(placed, encoded, sorted(fields)):  # the index will be made of them
+                return False
+            if placed.shard > len(self._done) and not self._is_full():
+                return False
             self._spool.add(placed.position, fields, placed.info, placed.split)
         except ContainerError:  # it was never written so
             return False
         shard = self._enter(encoded.length, placed.split)
         self._fill(shard, self._placed(placed.position, placed.info, encoded, shard))
         return True
+
+    def _is_full(self) -> bool:
+        """Whether the open shard ends behind what has been replayed: no entry of it is missing."""
+        shard = self._shard
+        if shard is None:
+            return True
+        end = self._end(shard.size)
+        return os.pread(shard.fd, len(end) + 1, shard.size) == end
 
     def _next(self, length: int, split: str) -> tuple[int, int]:
         """Number of the shard and offset in it where a record of this length belongs."""
@@ -353,6 +365,16 @@ class ShardWriter(Writer):
         except OSError as error:
             reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
             raise TargetError(f"{self.folder / self.name} cannot be written: {reason}") from None
+
+
+def _fields_of(placed: Placed, encoded: Encoded, names: Sequence[str]) -> tuple[tuple[str, int, int, int], ...]:
+    """What an entry has to say of fields whose lengths and checksums were found right."""
+    said = {name: (length, crc) for name, length, crc, _ in placed.fields}
+    fields = [(name, *said[name], placed.start + at) for name, at in zip(names, encoded.offsets, strict=True)]
+    if encoded.whole is not None:
+        offset, length, crc = encoded.whole
+        fields.append(("", length, crc, placed.start + offset))
+    return tuple(fields)
 
 
 def _row(placed: Placed, stored: Stored, numbers: Mapping[str, int]) -> list[int]:

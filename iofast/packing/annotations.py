@@ -6,8 +6,9 @@ Coordinates are in pixels and continuous: 0 is the image's left or upper edge, i
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from iofast.errors import DecodeError
 from iofast.kernel.contract import Header, TranscodeRecipe
@@ -110,7 +111,7 @@ class _Walk:
             elif self.boxes and name in _BOXES and isinstance(own, list):
                 kept = self._many(own)
                 result |= {
-                    other: [each for each, stays in zip(result[other], kept, strict=True) if stays is not None]
+                    other: _beside(result[other], kept, other)
                     for other, same in value.items()
                     if other != name and isinstance(same, list) and len(same) == len(own)
                 }
@@ -153,6 +154,8 @@ class _Walk:
             if len(points) % 3:
                 raise DecodeError(f"keypoints in one list are x, y, v each, found {len(points)} numbers")
             return [own for at in range(0, len(points), 3) for own in self._keypoint(points[at : at + 3])]
+        if not all(isinstance(each, list) for each in points):
+            raise DecodeError(f"keypoints are lists of numbers, found {points!r:.60}")
         return [
             self._keypoint(each) if _is_numbers(each) and len(each) <= 3 else self._keypoints(each) for each in points
         ]
@@ -173,6 +176,8 @@ class _Walk:
         if not isinstance(polygons, list):
             raise DecodeError("a run-length segmentation cannot follow its image: store it as a mask")
         if polygons and _is_numbers(polygons):
+            if len(polygons) % 2:
+                raise DecodeError(f"a polygon is x, y each, found {len(polygons)} numbers")
             pairs = zip(polygons[::2], polygons[1::2], strict=True)
             return [_rounded(own) for x, y in pairs for own in self.geometry.point(x, y)]
         return [self._polygons(each) for each in polygons]
@@ -185,16 +190,50 @@ def move(payload: bytes, geometry: Geometry, *, boxes: bool, points: bool, box_f
     length. JSON that nothing changes stays byte for byte. Raises `DecodeError`.
     """
     try:
-        value = json.loads(payload)
+        value = json.loads(payload, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"not JSON ({error})") from None
-    walk = _Walk(geometry, boxes, points, box_format)
+    try:
+        return _moved(payload, value, _Walk(geometry, boxes, points, box_format))
+    except RecursionError:
+        raise DecodeError("its JSON is nested too deeply") from None
+    except OverflowError:
+        raise DecodeError("a number in it is too large for a place in an image") from None
+
+
+def _moved(payload: bytes, value: Any, walk: _Walk) -> bytes:
     moved = walk.value(value)
     if not walk.found and value:
-        names = [name for name, wanted in ((_BOXES, boxes), (_POINTS, points)) if wanted]
+        names = [name for name, wanted in ((_BOXES, walk.boxes), (_POINTS, walk.points)) if wanted]
         raise DecodeError(f"no list of numbers and no member {', '.join(each for own in names for each in own)} in it")
     moved = [] if moved is None else moved
-    return payload if moved == value else json.dumps(moved, ensure_ascii=False, separators=(",", ":")).encode()
+    if moved == value:
+        return payload
+    try:
+        return json.dumps(moved, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can say only as an escape
+        return json.dumps(moved, separators=(",", ":")).encode()
+
+
+def _beside(entries: list[Any], kept: list[Any], name: str) -> list[Any]:
+    """The entries whose boxes stay."""
+    left = sum(stays is not None for stays in kept)
+    if len(entries) == len(kept):
+        return [each for each, stays in zip(entries, kept, strict=True) if stays is not None]
+    if len(entries) != left:  # objects went with boxes of their own, and others than here
+        raise DecodeError(
+            f"the list {name!r:.40} lost {len(kept) - len(entries)} entries, the boxes beside it {len(kept) - left}"
+        )
+    return entries
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text[:40])
 
 
 def _is_numbers(value: Any) -> bool:

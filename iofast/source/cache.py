@@ -2,8 +2,8 @@
 
 Layout, little-endian: 16 bytes magic, u64 length of the header, the header (JSON with its own CRC32C; `arrays` maps a
 name to [dtype, count, offset, CRC32C]), then the arrays, each at a multiple of 64. Nothing in it is trusted: places and
-checksums are checked here, values where they are used. A checksum of everything costs 25 ms for ImageNet's 80 MB, once
-for each process that opens it.
+checksums are checked here; values by whoever loads his index, who builds it again where one cannot be. A checksum of
+everything costs 25 ms for ImageNet's 80 MB, once for each process that opens it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.index import ABSENT
+from iofast.containers.manifest import CLASS_ORDERS, WHOLE, Manifest, Shard
 from iofast.containers.sealed import MAX_BYTES, check_seal, seal, unseal
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import crc32c
@@ -163,7 +165,45 @@ def load(file: Path) -> tuple[dict[str, Any], Arrays]:
     header = mapped[start : start + length]
     check_seal(header)
     members = unseal(header)
-    return members, {name: _array(mapped, size, place) for name, place in members.pop("arrays").items()}
+    try:
+        return members, {name: _array(mapped, size, place) for name, place in members.pop("arrays").items()}
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise ContainerError(f"{file} has arrays that are not described as in an index: {error!r:.80}") from None
+
+
+def check_members(
+    count: int,
+    fingerprint: str,
+    *,
+    fields: Sequence[str] = (),
+    splits: Sequence[tuple[str, int, int]] = (),
+    classes: Sequence[str] | None = None,
+    class_order: str = CLASS_ORDERS[0],
+) -> None:
+    """Raise `ContainerError` or `TypeError` for what no manifest can say, so that an index is built again instead."""
+    ranges = {name: ((start, stop),) for name, start, stop in splits if stop > start} or {WHOLE: ((0, count),)}
+    own, names = tuple(fields), None if classes is None else tuple(classes)
+    Manifest(count, own, ranges, fingerprint, (Shard("", count, 0),), names, class_order)
+
+
+def check_strings(blob: NDArray[Any], bounds: NDArray[Any]) -> None:
+    """Raise `ContainerError` where the strings of an index do not lie in their blob one after another."""
+    ends = bounds.astype(np.int64)
+    if not len(ends) or ends[0] != 0 or (np.diff(ends) < 1).any() or ends[-1] > len(blob):
+        raise ContainerError(f"{len(bounds)} bounds do not rise within a blob of {len(blob)} bytes")
+
+
+def check_columns(arrays: Mapping[str, NDArray[Any]], files: int) -> None:
+    """Raise `ContainerError` where places or sizes of images are none; `file…` are numbers below `files` or absent."""
+    for name, array in arrays.items():
+        least, most = array.min(initial=0), array.max(initial=0)
+        kind = name.partition(".")[0]
+        wrong = kind in ("width", "height", "size") and (least < 0 or most > 1 << 62)
+        wrong |= kind == "label" and least < -1
+        wrong |= kind == "orientation" and bool((array - 1 > 7).any())
+        wrong |= kind == "file" and bool(((array >= files) & (array != ABSENT)).any())
+        if wrong:
+            raise ContainerError(f"column {name} has values from {least} to {most}")
 
 
 def _header(members: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -> bytes:

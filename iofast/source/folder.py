@@ -140,7 +140,7 @@ class FolderReader(Reader):
         for row, index in enumerate(self.locate(indices).indices.tolist()):
             try:
                 image = field in (None, IMAGE_FIELD)
-                values.append(self._read(index) if image else self._fields(index).get(str(field)))
+                values.append(self._read(index) if image else self._value(index, str(field)))
             except SourceError as error:
                 if failed is None:
                     raise
@@ -175,11 +175,22 @@ class FolderReader(Reader):
         return _content(self.source.file(index))
 
     def _fields(self, index: int) -> dict[str, bytes]:
+        return self._said(index) | self._files(index)
+
+    def _value(self, index: int, field: str) -> bytes | None:
+        """One field beside the image, no other file read."""
+        path = dict(self.source.files(index)).get(field)
+        if path is None:
+            return self._said(index).get(field)
+        return _content(os.path.join(os.fsencode(self.source.root), path))
+
+    def _said(self, index: int) -> dict[str, bytes]:
+        """What the listing says."""
         source = self.source
         said = {"path": printable(source.path(index))}
         fields = {JSON_FIELD: json.dumps(said, separators=(",", ":")).encode()}
         label = source.label(index)
-        return fields | ({LABEL_FIELD: b"%d" % label} if label >= 0 else {}) | source.extra(index) | self._files(index)
+        return fields | ({LABEL_FIELD: b"%d" % label} if label >= 0 else {}) | source.extra(index)
 
     def _files(self, index: int) -> dict[str, bytes]:
         """The files that belong to a sample beside its image, as they are."""
@@ -196,9 +207,19 @@ class FolderReader(Reader):
 
 def _content(path: bytes) -> bytes:
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
+        with open(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise SourceError(f"cannot read {printable(path)}: it is not a file")
+            data = file.read(min(status.st_size, MAX_BYTES) + 1)  # so much memory is taken before anything is read
+            if len(data) > status.st_size:  # it has grown
+                data += file.read(MAX_BYTES)
+    except (OSError, ValueError) as error:
+        if isinstance(error, SourceError):
+            raise
+        if isinstance(error, ValueError):  # a NUL in the path, which only a damaged index has
+            raise SourceError(f"cannot read {printable(path)}: {error}") from None
         raise SourceError(f"cannot read {printable(path)}: {error.strerror or error}") from None
     if len(data) > MAX_BYTES:
         raise SourceError(f"{printable(path)} has more than {MAX_BYTES} bytes")
@@ -231,6 +252,8 @@ def _open_file(path: bytes) -> tuple[int, int]:
     """
     try:
         descriptor = opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
+    except ValueError:  # a NUL in the path, which only a damaged index has
+        return UNREADABLE, 1
     except OSError as error:
         if none_left(error):
             raise SourceError(f"cannot open {printable(path)}: {str(error.strerror).lower()}{advice(error)}") from None

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
-from iofast.source.cache import Arrays, cache_file, cached, is_settled, load
+from iofast.source.cache import (
+    Arrays,
+    cache_file,
+    cached,
+    check_columns,
+    check_members,
+    check_strings,
+    is_settled,
+    load,
+)
 from iofast.source.listing import Column, Source, SourceOptions, Strings, Watched
 from iofast.source.scan import scan
 
@@ -155,7 +164,7 @@ def _unchanged(source: Source) -> bool:
             os.stat(os.path.join(base, path)).st_mtime_ns == stamp
             for path, stamp in zip(source.watched.paths, source.watched.stamps.tolist(), strict=True)
         )
-    except OSError:
+    except (OSError, ValueError):  # gone, or no name of a file
         return False
 
 
@@ -215,4 +224,24 @@ def _whole(file: Path, path: Path, members: Mapping[str, Any], arrays: Arrays) -
     columns = (arrays["width"], arrays["height"], arrays["orientation"], arrays["size"])
     if any(len(column) != len(source) for column in (*columns, source.listed_labels)):
         raise ContainerError(f"{file} has columns of other lengths than its {len(source)} paths")
-    return FolderIndex(source, members["fingerprint"], *columns, (began, ended), file)
+    fields = sorted({*source.fields, "jpg", "json"})
+    check_members(
+        len(source),
+        members["fingerprint"],
+        fields=fields,
+        splits=source.splits,
+        classes=source.classes,
+        class_order=source.class_order,
+    )
+    check_columns({name: arrays[name] for name in ("width", "height", "orientation", "size")}, 0)
+    check_columns({"label": source.listed_labels}, 0)
+    order = source.order
+    if not source.splits:
+        raise ContainerError(f"{file} has no splits")
+    if order is not None and not np.array_equal(np.sort(order), np.arange(len(source))):
+        raise ContainerError(f"{file} has an order that is none of its {len(source)} paths")
+    for name in ("paths", "watched", *(f"column.{column.field}" for column in source.columns)):
+        check_strings(arrays[f"{name}.blob"], arrays[f"{name}.bounds"])
+    if any(len(column.values) != len(source) or len(column.states) != len(source) for column in source.columns):
+        raise ContainerError(f"{file} has fields of other lengths than its {len(source)} paths")
+    return FolderIndex(source, members["fingerprint"], *columns, (int(began), int(ended)), file)

@@ -27,7 +27,7 @@ from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
-from iofast.source.cache import Arrays, cache_file, cached, load, stamps
+from iofast.source.cache import Arrays, cache_file, cached, check_columns, check_members, load, stamps
 
 NUMBERS = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 LABEL_NAMES = ("label", "y", "cls", "class", "target", "labels", "fine_label")
@@ -206,6 +206,13 @@ def _loaded(file: Path) -> TableIndex | None:
         index = TableIndex(splits=splits, arrays=arrays, stamps=seen, **texts)
         wanted = [f"{part}.{n}" for n in range(len(index.fields)) for part in ("file", "offset", "length")]
         lengths = {len(arrays[name]) for name in (*wanted, "label", "width", "height", "orientation")}
+        check_members(index.count, f"sha256:{0:064}", fields=sorted(index.fields), splits=splits)
+        check_columns(arrays, len(index.paths))
+        for number, dtype in enumerate(index.dtypes):
+            if (arrays[f"file.{number}"] == ABSENT).any():
+                return None
+            if dtype and (arrays[f"length.{number}"] != np.dtype(dtype).itemsize).any():
+                return None
         known = len(index.fields) == len(index.dtypes) and set(index.dtypes) <= {"", *NUMBERS}
         return index if known and lengths == {index.count} else None
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):

@@ -17,14 +17,25 @@ from numpy.typing import NDArray
 
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.lmdb_pages import Tree, read_meta
+from iofast.containers.lmdb_writer import RESERVED
 from iofast.containers.manifest import MAX_COUNT
 from iofast.errors import ContainerError, SourceError
-from iofast.source.cache import Arrays, cache_file, cached, is_settled, load
+from iofast.source.cache import (
+    Arrays,
+    cache_file,
+    cached,
+    check_columns,
+    check_members,
+    check_strings,
+    is_settled,
+    load,
+)
 from iofast.source.foreign import ForeignOptions
 from iofast.source.index import CHUNK, THREADS
 from iofast.source.label_list import LabelList, read_label_list
 from iofast.source.listing import Strings, printable
 from iofast.source.lmdb_values import OTHER, classify, what_else
+from iofast.source.tfrecord_scan import FORMATS
 
 _COLUMNS = {"label": "<i4", "width": "<i4", "height": "<i4"} | dict.fromkeys(("orientation", "kind", "format"), "|u1")
 _TYPES = _COLUMNS | {"offset": "<u8", "length": "<u8"}
@@ -127,6 +138,9 @@ def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
     for key, offset, length in Tree(data, meta, path).walk():
         if len(ends) > MAX_COUNT:
             raise ContainerError(f"{path} has more than {MAX_COUNT} entries")
+        if key.startswith(RESERVED):  # or damage would turn a container of ours into one without checksums
+            found = f"the entry {key!r:.40} at offset {offset}, but its tree does not lead to its manifest"
+            raise ContainerError(f"{path} was written by iofast and is damaged: it has {found}")
         blob += key + b"\0"
         ends.append(len(blob))
         places.extend((offset, length))
@@ -223,6 +237,11 @@ def _loaded(file: Path) -> LmdbIndex | None:
         if len(stamp) != 7 or len(keys) != count or any(len(arrays[name]) != count for name in _TYPES):
             return None
         classes = None if members["classes"] is None else tuple(map(str, members["classes"]))
+        check_members(count, members["fingerprint"], classes=classes)
+        check_strings(np.frombuffer(keys.blob, np.uint8), keys.bounds)
+        check_columns(arrays, 1)
+        if (arrays["format"] >= len(FORMATS)).any() or (arrays["kind"] > OTHER).any():
+            return None
         began, ended = members["scanned"]
         known = (members["fingerprint"], int(members["left_out"]), stamp, (int(began), int(ended)))
         return LmdbIndex(arrays, keys, classes, *known, file)

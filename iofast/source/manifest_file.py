@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.manifest import WHOLE, check_split_name
+from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES, WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import check_field
 from iofast.source.attached import field_name
@@ -148,6 +148,11 @@ def _labels(
     names, warnings = order_classes(
         [name.decode() for name in given], options.class_order, table.path.parent, exact=False
     )
+    if len(names) > MAX_CLASSES or max(map(len, names)) > MAX_CLASS_NAME:
+        found = f"{len(names)} classes with names of up to {max(map(len, names))} characters"
+        raise SourceError(
+            f"{table.path} has {found}, at most {MAX_CLASSES} of {MAX_CLASS_NAME} can be: is it the label?"
+        )
     numbers = {name.encode(): number for number, name in enumerate(names)} | {b"": -1}
     return np.array([numbers[value] for value in values], np.int32), tuple(names), warnings
 

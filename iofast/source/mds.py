@@ -85,6 +85,8 @@ def open_mds(folder: Path, found: Mapping[str, Path]) -> MdsReader:
         samples = sum(shard.samples for shard in own)
         splits.append((split, count, count + samples))
         count += samples
+    if not shards:
+        raise ContainerError(f"{folder}: its MDS index names no sample")
     if count > MAX_COUNT:
         raise ContainerError(f"{folder} has {count} samples, more than {MAX_COUNT}")
     paths = [shard.path for shard in shards]
@@ -174,8 +176,6 @@ def _scan(
     shards: Sequence[MdsShard], splits: tuple[tuple[str, int, int], ...], files: OpenFiles, fetch: Fetch
 ) -> Table:
     """The places of all values, by reading the offsets and sizes in every shard."""
-    if not shards:
-        raise ContainerError("the MDS index names no sample")
     columns = shards[0].columns
     offsets: list[NDArray[np.int64]] = []
     lengths: list[NDArray[np.int64]] = []

@@ -13,10 +13,12 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import SourceError
 from iofast.source.listing import Strings, printable
 
 MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # Cells.kinds
+MAX_COLUMNS = MAX_FIELDS - 2  # with image and path there are as many fields as a manifest can have
 
 Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value by column
 
@@ -100,6 +102,8 @@ def _append(table: Table, line: int, values: dict[str, object]) -> None:
     for name, value in values.items():
         cells = table.columns.get(name)
         if cells is None:
+            if len(table.columns) >= MAX_COLUMNS:  # each takes memory for every row, whether it has a value or not
+                fail(table.path, line, f"more than {MAX_COLUMNS} different columns")
             cells = table.columns[name] = Cells()
         if len(cells.kinds) < len(table):
             cells.pad(len(table))
@@ -112,7 +116,10 @@ def _append(table: Table, line: int, values: dict[str, object]) -> None:
 
 def printable_column(name: str) -> str:
     """A column's name in quotes, whatever its characters."""
-    return repr(name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
+    try:
+        return repr(name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON may hold
+        return ascii(name)
 
 
 def _read_delimited(path: Path, delimiter: str) -> Iterator[Row]:
@@ -135,9 +142,11 @@ def _read_delimited(path: Path, delimiter: str) -> Iterator[Row]:
 
 def _checked_header(path: Path, names: list[str]) -> list[str]:
     names = [name.strip() for name in names]
-    for name in names:
-        if name and names.count(name) > 1:
+    seen: set[str] = set()
+    for name in filter(None, names):
+        if name in seen:
             raise SourceError(f"{path} has two columns {printable_column(name)}")
+        seen.add(name)
     return names
 
 
@@ -181,9 +190,15 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                     row += 1
                     yield row, values
     except pyarrow.ArrowException as error:
+        raise SourceError(f"{path} is not a Parquet file that can be read: {_first_line(error)}") from None
+    except (ValueError, ArithmeticError) as error:  # values that Python has no type for: years, text, nanoseconds
         raise SourceError(
-            f"{path} is not a Parquet file that can be read: {printable(str(error).splitlines()[0])}"
+            f"{path} has a value that cannot be read from row {row + 1} on: {_first_line(error)}"
         ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return printable(next(iter(str(error).splitlines()), type(error).__name__))
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {

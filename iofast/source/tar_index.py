@@ -30,7 +30,7 @@ from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, check_field, image_field
-from iofast.source.cache import Arrays, cache_file, cached, is_settled, load
+from iofast.source.cache import Arrays, cache_file, cached, check_columns, check_members, is_settled, load
 from iofast.source.foreign import ForeignOptions
 from iofast.source.index import HEADS, THREADS
 from iofast.source.tar_names import TarNames, is_meta, key_and_name
@@ -257,7 +257,7 @@ def _arrays(scans: Sequence[_Scan], fields: Sequence[str], count: int) -> Arrays
         for name, kind in _TYPES.items()
     }
     places = {f"{what}.{i}": np.zeros(count, np.uint64) for what in ("offset", "length") for i in range(len(fields))}
-    bounds, start = [np.zeros(1, np.uint64)], 0
+    bounds, start, size = [np.zeros(1, np.uint64)], 0, 0
     for i in range(len(fields)):
         places[f"offset.{i}"][:] = NOWHERE
     for scan in scans:
@@ -267,8 +267,8 @@ def _arrays(scans: Sequence[_Scan], fields: Sequence[str], count: int) -> Arrays
             rows, number = np.flatnonzero(slot == own), fields.index(name)
             places[f"offset.{number}"][record[rows]] = np.frombuffer(scan.offset, np.uint64)[rows]
             places[f"length.{number}"][record[rows]] = np.frombuffer(scan.length, np.uint64)[rows]
-        bounds.append(np.frombuffer(scan.bounds, np.uint64) + bounds[-1][-1])
-        start += len(scan.bounds)
+        bounds.append(np.frombuffer(scan.bounds, np.uint64) + np.uint64(size))
+        start, size = start + len(scan.bounds), size + len(scan.keys)
     blob = np.frombuffer(b"".join(bytes(scan.keys) for scan in scans), np.uint8)
     return arrays | places | {"keys.bounds": np.concatenate(bounds), "keys.blob": blob}
 
@@ -320,6 +320,11 @@ def _loaded(file: Path, paths: Sequence[str]) -> TarIndex | None:
             return None
         if any(len(arrays[name]) != count for name in columns) or arrays["keys.blob"].dtype != np.uint8:
             return None
+        bounds = arrays["keys.bounds"].astype(np.int64)
+        if bounds[0] != 0 or (np.diff(bounds) < 0).any() or bounds[-1] > len(arrays["keys.blob"]):
+            return None
+        check_members(count, members["fingerprint"], fields=fields)
+        check_columns(arrays, len(paths))
         identity = members["fingerprint"], int(members["left_out"])
         return TarIndex(tuple(paths), fields, *identity, stamps, (int(began), int(ended)), arrays, file)
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):

@@ -19,7 +19,16 @@ from iofast.containers.manifest import MAX_CLASS_NAME, MAX_COUNT, Manifest, Shar
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import crc32c
 from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
-from iofast.source.cache import Arrays, cache_file, cached, is_settled, load, stamps
+from iofast.source.cache import (
+    Arrays,
+    cache_file,
+    cached,
+    check_columns,
+    check_strings,
+    is_settled,
+    load,
+    stamps,
+)
 from iofast.source.listing import Strings
 from iofast.source.tfrecord_records import TfrecordOptions
 from iofast.source.tfrecord_scan import COLUMNS, FORMATS, Rows, read_files
@@ -92,14 +101,18 @@ def _loaded(file: Path, paths: Sequence[str], options: TfrecordOptions) -> Tfrec
         starts = arrays.pop("starts")
         json = Strings(arrays.pop("json.blob").data, arrays.pop("json.bounds"))
         manifest = _manifest(members)
-        began, ended = members["scanned"]
+        began, ended = map(int, members["scanned"])
+        check_strings(np.frombuffer(json.blob, np.uint8), json.bounds)
+        check_columns(arrays, len(paths))
+        if list(manifest.fields) != _fields(arrays, json, options) or (arrays["format"] >= len(FORMATS)).any():
+            return None
         if any(len(arrays[name]) != manifest.count for name in _names(options)) or len(json) != manifest.count:
             return None
         if len(seen) != len(paths) or len(starts) != len(paths) or (np.diff(starts) < 0).any() or starts[0] != 0:
             return None
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent, or written by something else: built again
-    return TfrecordIndex(manifest, arrays, json, starts, seen, (int(began), int(ended)), file)
+    return TfrecordIndex(manifest, arrays, json, starts, seen, (began, ended), file)
 
 
 def _parts(index: TfrecordIndex) -> tuple[dict[str, object], Arrays]:

@@ -1,6 +1,8 @@
 /* Size, orientation and restart interval from the markers of a JPEG. No libjpeg, no allocation: folders of a million files are read so. */
 #include "iofast.h"
 
+#include <string.h>
+
 static unsigned u16be(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
 
 typedef struct {
@@ -18,17 +20,22 @@ static size_t tiff_u32(const tiff *t, size_t at) {
   return t->little ? second << 16 | first : first << 16 | second;
 }
 
+static int is_exif(const uint8_t *p, size_t n) { return n >= 6 && memcmp(p, "Exif\0", 6) == 0; }
+
 /* Orientation (tag 0x0112) of the first directory of an Exif block, 1 where there is none that makes sense. */
 static int exif_orientation(const uint8_t *p, size_t n) {
   int orientation = 1;
-  if (n >= 14 && p[0] == 'E' && p[1] == 'x' && p[2] == 'i' && p[3] == 'f' && p[4] == 0) {
-    tiff t = {p + 6, n - 6, p[6] == 'I'};
+  while (is_exif(p, n)) p += 6, n -= 6; /* some programs write it twice */
+  if (n >= 8 && (memcmp(p, "II*", 4) == 0 || memcmp(p, "MM\0*", 4) == 0)) {
+    tiff t = {p, n, p[0] == 'I'};
     size_t at = tiff_u32(&t, 4);
     size_t entries = at <= t.n - 2 ? tiff_u16(&t, at) : 0;
-    for (size_t i = 0; i < entries && at + 2 + 12 * (i + 1) <= t.n; i++) {
+    for (size_t i = 0; i < entries && at + 2 + 12 * i + 8 <= t.n; i++) {
       size_t entry = at + 2 + 12 * i;
-      if (tiff_u16(&t, entry) != 0x0112) continue;
-      size_t value = tiff_u16(&t, entry + 2) == 4 ? tiff_u32(&t, entry + 8) : tiff_u16(&t, entry + 8);
+      unsigned kind = tiff_u16(&t, entry + 2); /* 3 is a short, 4 a long number; others are none */
+      if (tiff_u16(&t, entry) != 0x0112 || (kind != 3 && kind != 4)) continue;
+      size_t value = 1;
+      if (entry + 8 + (kind == 4 ? 4 : 2) <= t.n) value = kind == 4 ? tiff_u32(&t, entry + 8) : tiff_u16(&t, entry + 8);
       if (value >= 1 && value <= 8) orientation = (int)value;
       break;
     }
@@ -85,7 +92,7 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
     } else {
       if (is_start_of_frame(marker)) frame = read_frame(body, size - 2, marker, header);
       if (marker == 0xDD && size >= 4) header->restart = (int)u16be(body);
-      if (marker == 0xE1 && !exif_seen && size >= 8 && body[0] == 'E' && body[1] == 'x') {
+      if (marker == 0xE1 && !exif_seen && is_exif(body, size - 2)) {
         header->orientation = exif_orientation(body, size - 2);
         exif_seen = 1;
       }

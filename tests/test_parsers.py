@@ -1,0 +1,28 @@
+"""A short form of the torture's parser drivers and of its flipped bytes, with fixed seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tools.torture import flips
+from tools.torture.parsing import DRIVERS
+from tools.torture.parsing.run import Run
+
+STEPS = {"manifest": 40, "index": 15, "pages": 12, "cache": 25, "mds": 25, "lmdb": 12, "annotations": 300, "table": 25}
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_damage_is_an_error_and_nothing_else(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = Run(name, 6, tmp_path / name, Counter())
+    for number in range(STEPS.get(name, 40)):
+        run.step(number)
+
+
+def test_a_byte_that_is_changed_is_an_error_or_does_no_harm(tmp_path: Path) -> None:
+    counts = flips.flips(tmp_path, range(18))
+    assert counts["payloads", "right"] > 500
+    assert counts["payloads", "refused"] > 5

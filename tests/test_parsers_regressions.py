@@ -1,0 +1,250 @@
+"""What the parser drivers of the torture found, each in a file as small as it can be."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+import tracemalloc
+from pathlib import Path
+
+import foreign_lmdbs
+import lmdb_containers
+import pytest
+import tar_sets
+from container_sets import build, picture
+
+from iofast import open_reader
+from iofast.checking import verify
+from iofast.containers import shard_journal
+from iofast.containers.base import Description
+from iofast.containers.file_bytes import read_at
+from iofast.containers.lmdb_pages import Tree, read_meta
+from iofast.containers.sealed import seal, unseal
+from iofast.containers.shard_writer import JOURNAL
+from iofast.containers.tar import TarWriter
+from iofast.containers.tfrecord import TfrecordWriter
+from iofast.errors import LONGEST, ContainerError, DecodeError, SourceError, TargetError
+from iofast.kernel import Header, TranscodeRecipe, exif
+from iofast.packing.annotations import Geometry, move
+from iofast.source import cache
+from iofast.source.listing import SourceOptions
+from iofast.source.scan import scan
+from iofast.source.tar_names import key_and_name
+
+_AS_WEBDATASET = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+PAGE = 4096
+
+
+def test_an_error_is_one_short_line_whatever_names_are_in_it() -> None:
+    error = ContainerError("a\nb\x1b[2J\ud800 " + "x" * (1 << 20))
+    assert str(error).startswith("a\\nb\\x1b[2J\\ud800 x")
+    assert len(str(error)) <= LONGEST
+    assert str(TargetError("no\nspace")) == "no\\nspace"
+
+
+def test_names_of_a_million_slashes_take_no_time() -> None:
+    start = time.perf_counter()
+    for name in ("/" * (1 << 20), "a/" * (1 << 19), "." * (1 << 20), "/" * (1 << 20) + ".jpg"):
+        key_and_name(name)
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a.jpg", "a/b.c.jpg", "a.b/c.jpg", ".a", "a/.b", "a//.b", "a.x/.b", "/.b", "//.b", "a", "a/b", "a./b.c", "", "."],
+)  # fmt: skip
+def test_keys_are_webdatasets(path: str) -> None:
+    found = _AS_WEBDATASET.fullmatch(path)
+    assert key_and_name(path) == (None if found is None else (found[1], found[2].lower()))
+
+
+@pytest.mark.parametrize("place", [144, 145, 147])
+def test_lmdb_whose_older_meta_page_looks_newer_is_not_another_programs(tmp_path: Path, place: int) -> None:
+    """Its tree has no index yet: read as plain images, nothing would have a checksum."""
+    path = build(tmp_path / "x.lmdb", 6, splits=False)
+    data = bytearray(path.read_bytes())
+    older = 0 if read_meta(bytes(data), "x").txnid & 1 else PAGE
+    data[older + place] ^= 0x40
+    path.write_bytes(data)
+    with pytest.raises(ContainerError, match=r"x\.lmdb"):
+        open_reader(path)
+
+
+def test_lmdb_with_a_transaction_beyond_all_numbers(tmp_path: Path) -> None:
+    path = foreign_lmdbs.write(tmp_path / "x.mdb", {b"k": picture(1)})
+    data = bytearray(path.read_bytes())
+    for meta in (0, PAGE):
+        struct.pack_into("<Q", data, meta + 144, 1 << 63)
+    path.write_bytes(data)
+    with pytest.raises(ContainerError, match=r"x\.mdb: impossible .* transaction"):
+        open_reader(path)
+
+
+def test_lmdb_whose_tree_lost_entries_is_damaged(tmp_path: Path) -> None:
+    """Its root is a leaf of it: what hangs there is sound, and most is gone."""
+    path = foreign_lmdbs.write(tmp_path / "x.mdb", {b"%05d" % n: bytes(200) for n in range(100)})
+    data = bytearray(path.read_bytes())
+    meta = read_meta(bytes(data), "x")
+    leaf = next(n for n in range(2, meta.last_page + 1) if struct.unpack_from("<H", data, n * PAGE + 10)[0] & 2)
+    struct.pack_into("<Q", data, (PAGE if meta.txnid & 1 else 0) + 128, leaf)
+    with pytest.raises(ContainerError, match="of 100 entries can be reached"):
+        list(Tree(bytes(data), read_meta(bytes(data), "x"), "x").walk())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("fields", []), ("shards", [{"count": 6, "name": "\ud800.tar", "size": 1}]), ("key_width", 1)]
+)
+def test_manifest_that_cannot_be_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    path = build(tmp_path / "x.tar", 12, splits=False)
+    manifest = tmp_path / "x.tar.manifest"
+    members = unseal(manifest.read_bytes())
+    del members["crc32c"]
+    if name == "shards":
+        value = [{"count": 12, "name": "\ud800.tar", "size": 1}]
+    manifest.write_bytes(seal({**members, name: value}))
+    with pytest.raises(ContainerError, match=r"x\.tar"):
+        list(open_reader(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"path": "a.jpg", "\\ud800": 1, "\\ud801": "x"}', "field"),
+        (b"\n".join(b'{"path": "a.jpg", "%d": 1}' % n for n in range(2000)), "different columns"),
+    ],
+)
+def test_lists_of_odd_columns(tmp_path: Path, text: bytes, words: str) -> None:
+    (tmp_path / "x.jsonl").write_bytes(text)
+    with pytest.raises(SourceError, match=rf"x\.jsonl.*{words}"):
+        scan(tmp_path / "x.jsonl", SourceOptions())
+
+
+def test_lists_with_classes_of_endless_names(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(f"path,label\na.jpg,{'a' * 5000}\n")
+    with pytest.raises(SourceError, match=r"x\.csv.*is it the label"):
+        open_reader(tmp_path / "x.csv")
+
+
+def test_tar_shards_of_which_some_are_empty(tmp_path: Path) -> None:
+    """Two in a row, first and last: the keys of the others are found."""
+    for number in range(5):
+        members = {f"{number}.txt": b"x"} if number in (2, 3) else {}
+        tar_sets.foreign(tmp_path / f"x-{number}.tar", members)
+    with open_reader(str(tmp_path / "x-{0..4}.tar")) as reader:
+        assert [record.key for record in reader] == ["2", "3"]
+
+
+def test_parquet_with_text_that_is_none(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    bad = pyarrow.array([b"\xff\xfe"], pyarrow.binary())
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 1, bad.buffers())
+    parquet.write_table(pyarrow.table({"path": ["a.jpg"], "note": text}), tmp_path / "x.parquet")
+    with pytest.raises(SourceError, match=r"x\.parquet has a value that cannot be read from row 1 on"):
+        scan(tmp_path / "x.parquet", SourceOptions())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"points": ["a"]}', b'{"points": [1, null]}', b'{"keypoints": [null]}', b'[[1, 2, NaN]]', b"[[1, 1e999]]",
+        b"[[1, 2, 3, 1" + b"0" * 400 + b"]]", b'{"boxes": [[1, 2, 3, 4]], "segmentation": [[1, 2, 3]]}',
+        b"[" * 900 + b"[1, 2, 3, 4]" + b"]" * 900,
+        b'{"boxes": [[1, 2, 3, 4], [5, 6, 7, 8]], "objects": [{"bbox": [900, 900, 901, 901]}, {"bbox": [1, 2, 3, 4]}]}',
+    ],
+)  # fmt: skip
+def test_annotations_that_cannot_be_moved(text: bytes) -> None:
+    with pytest.raises(DecodeError):
+        move(text, halved(), boxes=True, points=True, box_format="xyxy")
+
+
+def halved() -> Geometry:
+    return Geometry.of(TranscodeRecipe(size=50, mode="short"), Header("jpeg", 100, 100, 1, 3, False), upright=True)
+
+
+def test_annotations_with_half_a_surrogate_pair() -> None:
+    found = move(b'{"boxes": [[2, 4, 6, 8]], "a": "\\ud800"}', halved(), boxes=True, points=False, box_format="xyxy")
+    assert found == b'{"boxes":[[1,2,3,4]],"a":"\\ud800"}'
+
+
+def test_exif_of_nothing_but_its_name_takes_no_time() -> None:
+    start = time.perf_counter()
+    assert exif.orientation(b"Exif\0\0" * 300_000) == 1
+    assert time.perf_counter() - start < 1
+
+
+def test_reading_takes_the_memory_of_the_file_not_of_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(picture(1))
+    descriptor = os.open(tmp_path / "a.jpg", os.O_RDONLY)
+    tracemalloc.start()
+    try:
+        with open_reader(tmp_path) as reader:
+            assert bytes(reader.view(0)) == picture(1)
+        assert read_at(descriptor, 0, 1 << 33) == picture(1)
+        assert read_at(descriptor, (1 << 64) - 1, 5) == b""
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+        os.close(descriptor)
+
+
+def test_a_fifo_in_an_images_place_does_not_hang(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(picture(1))
+    with open_reader(tmp_path) as reader:
+        (tmp_path / "a.jpg").unlink()
+        os.mkfifo(tmp_path / "a.jpg")
+        with pytest.raises(SourceError, match="not a file"):
+            reader.view(0)
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tfrecord"])
+@pytest.mark.parametrize("kind", ["skipped", "moved"])
+def test_a_list_of_records_that_says_something_else_is_not_gone_on_with(tmp_path: Path, suffix: str, kind: str) -> None:
+    """Entries whose checksum is right: one of a later shard in place of others, one with another place of a field."""
+    records = [lmdb_containers.sample(n, 0, "train" if n < 3 else "val") for n in range(5)]
+
+    def writer(folder: Path) -> TarWriter | TfrecordWriter:
+        folder.mkdir(exist_ok=True)
+        own = TarWriter(folder, "x.tar") if suffix == ".tar" else TfrecordWriter(folder, "x.tfrecord", Description())
+        own.resume()
+        return own
+
+    def finish(own: TarWriter | TfrecordWriter, start: int) -> dict[str, bytes]:
+        for record in records[start:]:
+            own.write(*record)
+        own.finish(Description())
+        return {final: (own.folder / staged).read_bytes() for staged, final in own.files.items()}
+
+    whole = finish(writer(tmp_path / "whole"), 0)
+    begun = writer(tmp_path / "begun")
+    for record in records:
+        begun.write(*record)
+    begun.abort()
+    with (tmp_path / "begun" / JOURNAL).open("rb") as file:
+        placed = [entry for _, entry in shard_journal.entries(file.fileno())]
+    if kind == "skipped":
+        del placed[1:3]
+    else:
+        name, length, crc, offset = placed[0].fields[1]
+        assert length == 0  # nothing is the same wherever it lies
+        placed[0] = placed[0]._replace(
+            fields=(placed[0].fields[0], (name, length, crc, offset + 1), *placed[0].fields[2:])
+        )
+    (tmp_path / "begun" / JOURNAL).write_bytes(b"".join(map(shard_journal.encode, placed)))
+    again = writer(tmp_path / "begun")
+    assert finish(again, again._last + 1) == whole
+
+
+def test_cached_index_whose_arrays_are_not_described_as_such(tmp_path: Path) -> None:
+    text = seal({"arrays": {"a": ["<u8", "0"]}})
+    (tmp_path / "x").write_bytes(cache.MAGIC + len(text).to_bytes(8, "little") + text)
+    with pytest.raises(ContainerError, match="not described"):
+        cache.load(tmp_path / "x")
+
+
+def test_verify_names_a_record_in_one_line(tmp_path: Path) -> None:
+    path = tar_sets.foreign(tmp_path / "x.tar", {"a\nb.jpg": b"no image"})
+    (problem,) = verify(path).problems
+    assert "\n" not in str(problem)

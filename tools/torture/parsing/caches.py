@@ -1,0 +1,113 @@
+"""Index files in the user's cache folder, made again with other contents and right checksums."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import container_sets
+import foreign_lmdbs
+import foreign_sets
+import numpy as np
+import tar_sets
+
+from iofast import open_reader
+from iofast.kernel import crc32c
+from iofast.source import cache
+from tools.torture.parsing import Driver, damage, samples, tfrecords
+from tools.torture.parsing.reading import Look
+
+_HEAD = len(cache.MAGIC)
+
+
+class Caches(Driver):
+    """Members and columns of the index of every kind of source; a cache that cannot be used is built again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        picture = container_sets.picture
+        tar_sets.foreign(
+            folder / "x.tar", [(f"{n}.{e}", b) for n in range(5) for e, b in (("jpg", picture(n)), ("cls", b"1"))]
+        )
+        sound = [
+            tfrecords.tagged(
+                1,
+                tfrecords.tagged(
+                    1,
+                    tfrecords.tagged(1, b"image")
+                    + tfrecords.tagged(2, tfrecords.tagged(1, tfrecords.tagged(1, picture(n)))),
+                ),
+            )
+            for n in range(4)
+        ]
+        (folder / "x.tfrecord").write_bytes(b"".join(map(tfrecords.framed, sound)))
+        foreign_lmdbs.write(folder / "x.mdb", {b"k%d" % n: picture(n) for n in range(4)})
+        columns = {"image": "jpeg", "label": "int", "text": "str", "score": "float64"}
+        foreign_sets.write_mds(folder / "mds", columns, [samples.values(n) for n in range(6)])
+        (folder / "images").mkdir()
+        for number in range(4):
+            (folder / "images" / f"{number}.jpg").write_bytes(picture(number))
+        lines = [
+            "path,label,split,note",
+            *(f"images/{n}.jpg,{n % 2},{'val' if n == 1 else 'train'},n" for n in range(4)),
+        ]
+        (folder / "x.csv").write_text("\n".join(lines))
+        self.paths = [folder / name for name in ("x.tar", "x.tfrecord", "x.mdb", "mds", "x.csv", "images")]
+        for path in (*folder.rglob("*"), folder / "images"):
+            os.utime(path, ns=(10**18, 10**18))  # long ago, so that an index is used again
+        self.files: dict[Path, Path] = {}
+        self.sound: dict[Path, bytes] = {}
+        for path in self.paths:
+            known = set(self.index_files())
+            open_reader(path).close()
+            (self.files[path],) = set(self.index_files()) - known
+            self.sound[path] = self.files[path].read_bytes()
+
+    def index_files(self) -> list[Path]:
+        """All index files of the cache."""
+        return sorted((cache.cache_folder() or Path()).glob("*.index"))
+
+    def step(self, chance: random.Random) -> str:
+        """See `Driver`."""
+        path = chance.choice(self.paths)
+        data = self.sound[path]
+        blind = chance.random() < 0.2
+        changed = damage.anywhere(chance, data) if blind else other_contents(chance, data)
+        file = self.files[path]
+        file.with_suffix(".new").write_bytes(changed)
+        file.with_suffix(".new").replace(file)  # another may have been mapped
+        look = Look(path, chance)
+        look.names |= {file.name, *(each.name for each in self.folder.rglob("*"))}
+        ended = look.run()
+        assert not blind or ended == "whole", f"a damaged index was believed: {ended}"
+        return ended
+
+
+def other_contents(chance: random.Random, data: bytes) -> bytes:
+    """An index with other members, places of arrays, or values in them; all checksums are right."""
+    length = int.from_bytes(data[_HEAD : _HEAD + 8], "little")
+    start = _HEAD + 8
+    members = json.loads(data[start : start + length])
+    body = bytearray(data)
+    places = members["arrays"]
+    for _ in range(chance.randint(1, 3)):
+        kind, count, offset, _ = (str(each) for each in places[chance.choice(sorted(places))])
+        if int(count):
+            dtype = np.dtype(kind)
+            near = [len(data), int(count), *np.frombuffer(data, dtype, int(count), int(offset)).tolist()[:4]]
+            at = int(offset) + dtype.itemsize * chance.randrange(int(count))
+            layout = {1: "<B", 4: "<I", 8: "<Q"}[dtype.itemsize]
+            damage.put(body, layout, at, damage.number(chance, dtype.itemsize, *near))
+    for place in places.values():
+        size = np.dtype(place[0]).itemsize * int(place[1])
+        place[3] = f"{crc32c(bytes(body[int(place[2]) : int(place[2]) + size])) if size else 0:08x}"
+    said = members
+    if chance.random() < 0.4:
+        name = chance.choice([each for each in members if each not in ("crc32c",)])
+        said = {**members, name: damage.value(chance, members[name])}
+    text = damage.resealed(damage.text(chance, said))
+    if len(text) > length:  # the arrays stand behind it
+        text = damage.resealed(json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
+    return bytes(body[:start]) + text.ljust(length) + bytes(body[start + length :])

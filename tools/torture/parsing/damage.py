@@ -1,0 +1,156 @@
+"""Changes to bytes, numbers and JSON, as a failing disk makes them and as somebody does who means harm."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import google_crc32c
+
+EDGES = sorted(
+    {
+        0,
+        3,
+        100,
+        511,
+        512,
+        *(max(0, (1 << bits) + by) for bits in (7, 8, 15, 16, 24, 31, 32, 47, 63, 64) for by in (-1, 0, 1)),
+    }
+)
+NESTED = "@nested@"  # JSON that cannot be built as a value: it would be too deep to be written
+WORDS = (
+    "",
+    " ",
+    ".",
+    "..",
+    "/",
+    "a/../b",
+    "../x",
+    "/etc/hostname",
+    "\0",
+    "a\0b",
+    "\ud800",
+    "\n",
+    "a\nb",
+    "\u00e9",
+    "a" * 5000,
+)
+ODD: tuple[Any, ...] = (
+    *(None, True, False, -1, 0, 1, 2, 0.5, -0.0, 1e308, math.inf, math.nan, 10**30, 10**400, NESTED),
+    *EDGES, *WORDS, [], {}, [[]], [None], [1, 2], [1, 2, 3, 4], {"": 0}, {"a": [{}]},
+)  # fmt: skip
+
+_MARK = b'"crc32c":"'
+
+
+def number(chance: random.Random, size: int, *near: int) -> int:
+    """A number of `size` bytes: an edge, one near to others that mean something, or any."""
+    kind = chance.random()
+    if near and kind < 0.4:
+        found = chance.choice(near) + chance.choice((-512, -8, -2, -1, 0, 1, 2, 8, 512))
+    elif kind < 0.8:
+        found = chance.choice(EDGES)
+    else:
+        found = chance.getrandbits(chance.choice((4, 8, 8 * size)))
+    return found & (1 << 8 * size) - 1
+
+
+def put(data: bytearray, layout: str, at: int, value: int) -> None:
+    """Set a number; `layout` as in `struct`. A place outside is left alone."""
+    size = struct.calcsize(layout)
+    if 0 <= at <= len(data) - size:
+        struct.pack_into(layout.upper(), data, at, value & (1 << 8 * size) - 1)
+
+
+def anywhere(chance: random.Random, data: bytes, most: int = 4) -> bytes:
+    """One to `most` changes at any place: bits, bytes, numbers, cuts, repeats."""
+    changed = bytearray(data)
+    for _ in range(chance.randint(1, most)):
+        if len(changed) < 2:
+            break
+        at = chance.randrange(len(changed))
+        kind = chance.randrange(8)
+        if kind <= 1:
+            changed[at] ^= 1 << chance.randrange(8)
+        elif kind == 2:
+            changed[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, 0x20, 0x0A, 0x22))
+        elif kind <= 4:
+            size = chance.choice((2, 4, 8))
+            value = number(chance, size, len(changed))
+            put(changed, {2: "<H", 4: "<I", 8: "<Q"}[size], at - at % chance.choice((1, size)), value)
+        elif kind == 5:
+            del changed[at : at + chance.randint(1, 40)]
+        elif kind == 6:
+            changed[at:at] = changed[at : at + chance.randint(1, 40)]
+        elif chance.random() < 0.3:
+            del changed[at + 1 :]
+    return bytes(changed)
+
+
+def one_byte(chance: random.Random, data: bytes) -> tuple[int, bytes]:
+    """Another value at one place, and the place."""
+    at = chance.randrange(len(data))
+    changed = bytearray(data)
+    changed[at] ^= chance.randrange(1, 256)
+    return at, bytes(changed)
+
+
+def value(chance: random.Random, whole: Any) -> Any:
+    """A JSON value with one place of it changed."""
+    if not isinstance(whole, dict | list) or not whole or chance.random() < 0.05:
+        return chance.choice(ODD)
+    if isinstance(whole, list):
+        at = chance.randrange(len(whole))
+        kind = chance.randrange(6)
+        if kind == 0:
+            return whole[:at] + whole[at + 1 :]
+        if kind == 1:
+            return [*whole[:at], whole[at], *whole[at:]]
+        if kind == 2:
+            return chance.sample(whole, len(whole))
+        return [*whole[:at], value(chance, whole[at]), *whole[at + 1 :]]
+    name = chance.choice(list(whole))
+    kind = chance.randrange(8)
+    if kind == 0:
+        return {own: each for own, each in whole.items() if own != name}
+    if kind == 1:
+        return {**whole, str(chance.choice(WORDS)): whole[name]}
+    if kind == 2:
+        return {**whole, name: whole[chance.choice(list(whole))]}
+    return {**whole, name: value(chance, whole[name])}
+
+
+def text(chance: random.Random, whole: Any, indent: str | None = None) -> bytes:
+    """JSON of a value, with what no value is: names that stand twice, nesting without end."""
+    written = json.dumps(whole, sort_keys=True, separators=(",", ":"), indent=indent)
+    if NESTED in written:
+        depth = chance.choice((40, 400, 20_000))
+        opened = chance.choice(("[", '{"a":'))
+        written = written.replace(f'"{NESTED}"', opened * depth + "1" + ("]" if opened == "[" else "}") * depth)
+    if chance.random() < 0.05 and "," in written:
+        part = chance.choice(written.split(","))
+        written = written.replace(part, f"{part},{part}", 1)
+    return written.encode()
+
+
+def resealed(sealed: bytes) -> bytes:
+    """Sealed JSON with the checksum that its bytes have now."""
+    place = sealed.find(_MARK) + len(_MARK)
+    if place < len(_MARK) or place + 8 > len(sealed):
+        return sealed
+    blank = sealed[:place] + b"00000000" + sealed[place + 8 :]
+    return blank[:place] + b"%08x" % google_crc32c.value(blank.rstrip(b" ")) + blank[place + 8 :]
+
+
+def pick(chance: random.Random, *weighted: tuple[float, Any]) -> Any:
+    """One of several, by weight."""
+    return chance.choices([each for _, each in weighted], [weight for weight, _ in weighted])[0]
+
+
+def some(chance: random.Random, of: Sequence[Any], most: int) -> list[Any]:
+    """Up to `most` of them, each perhaps more than once."""
+    return [chance.choice(of) for _ in range(chance.randint(1, most))]

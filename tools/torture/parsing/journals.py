@@ -1,0 +1,163 @@
+"""What a resumed pack reads: the journal of encoded records, and the list of what stands in shards."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import google_crc32c
+import lmdb_containers
+import tar_sets
+import tfrecord_sets
+
+from iofast.containers.base import Description
+from iofast.containers.journal import HEADER_SIZE, Block, JournalFailure, JournalRecord, JournalWriter, read_blocks
+from iofast.containers.shard_writer import JOURNAL
+from iofast.containers.tar import TarWriter
+from iofast.containers.tfrecord import TfrecordWriter
+from iofast.errors import ContainerError
+from iofast.record import ImageInfo
+from tools.torture.parsing import Driver, damage
+from tools.torture.parsing.reading import check_message, install
+
+_SHARD = 12_000
+_RECORDS = [lmdb_containers.sample(i, 500 * (i % 4), "train" if i < 9 else "val") for i in range(13)]
+_INFO = slice(28, 37)  # of an entry: label, size and orientation, which are believed where its checksum is right
+_WRITERS = {"x.tar": TarWriter, "x.tfrecord": TfrecordWriter}
+
+
+class Journals(Driver):
+    """Damage that a checksum shows, and bodies that say something else with their checksums made again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.blocks = [
+            Block(
+                chunk,
+                tuple(JournalRecord(9 * chunk + n, n, ImageInfo(n, 4, 5), {"jpg": b"a" * n}) for n in range(3)),
+                (JournalFailure(9 * chunk + 5, b"a/\xff.jpg", "no"),) * (chunk % 2),
+            )
+            for chunk in range(4)
+        ]  # fmt: skip
+        with JournalWriter(folder / "sound") as writer:
+            self.places = [writer.append(block.chunk, block.records, block.failures) for block in self.blocks]
+        self.data = (folder / "sound").read_bytes()
+        self.whole: dict[str, dict[str, bytes]] = {}
+        self.begun: dict[str, dict[str, bytes]] = {}
+        for name in _WRITERS:
+            (folder / name).mkdir()
+            build = tar_sets.build if name == "x.tar" else tfrecord_sets.build
+            build(
+                folder / name / name, _RECORDS, Description(), **{"shard_size" if name == "x.tar" else "size": _SHARD}
+            )
+            self.whole[name] = tar_sets.contents(folder / name)
+            started = folder / f"begun-{name}"
+            started.mkdir()
+            writer = make_writer(name, started)
+            for sample in _RECORDS:
+                writer.write(*sample)
+            writer.abort()
+            self.begun[name] = {
+                each: data for each, data in tar_sets.contents(started).items() if each == JOURNAL or "shard" in each
+            }
+
+    def step(self, chance: random.Random) -> str:
+        """See `Driver`."""
+        return self.blocks_step(chance) if chance.random() < 0.6 else self.resume_step(chance)
+
+    def blocks_step(self, chance: random.Random) -> str:
+        """A journal of encoded records is read, and then gone on with."""
+        data, sealed = bytearray(self.data), chance.random() < 0.7
+        if sealed:
+            for place in damage.some(chance, self.places, 2):
+                self.change_block(chance, data, *place)
+        else:
+            data = bytearray(damage.anywhere(chance, bytes(data)))
+        folder = self.folder / "look"
+        install(folder, {"journal": bytes(data)})
+        path, ended, raised = folder / "journal", "whole", None
+        try:
+            for block in read_blocks(path):
+                assert sealed or block in self.blocks, f"a block that nobody wrote: {block!r:.200}"
+        except ContainerError as error:
+            check_message(error, {"journal"})
+            ended, raised = "damaged", error
+        assert sealed or raised is None, f"a torn end is left out, but: {raised}"
+        with JournalWriter(path) as writer:
+            writer.append(77, self.blocks[0].records)
+        if ended == "whole":
+            assert list(read_blocks(path))[-1].chunk == 77, "what was added is not found"
+        return ended
+
+    def change_block(self, chance: random.Random, data: bytearray, offset: int, length: int) -> None:
+        """Another body or header, its checksums right."""
+        body = offset + HEADER_SIZE
+        for _ in range(chance.randint(1, 3)):
+            if chance.random() < 0.3:
+                layout, at = chance.choice((("<Q", 8), ("<I", 16), ("<I", 20), ("<Q", 24), ("<H", 6)))
+                damage.put(data, layout, offset + at, damage.number(chance, struct.calcsize(layout), length, 3))
+            else:
+                at = body + chance.randrange(length - HEADER_SIZE)
+                layout = chance.choice(("<B", "<H", "<I"))
+                value = damage.number(chance, struct.calcsize(layout), 3)
+                if at + struct.calcsize(layout) <= offset + length:
+                    damage.put(data, layout, at, value)
+        damage.put(data, "<I", offset + 32, google_crc32c.value(bytes(data[body : offset + length])))
+        damage.put(data, "<I", offset + 36, google_crc32c.value(bytes(data[offset : offset + 36])))
+
+    def resume_step(self, chance: random.Random) -> str:
+        """A set of shards is gone on with: its bytes are those of an undisturbed run, whatever the list says."""
+        name = chance.choice(list(_WRITERS))
+        files = dict(self.begun[name])
+        if chance.random() < 0.7:
+            files[JOURNAL] = changed_entries(chance, files[JOURNAL])
+        else:
+            own = chance.choice(sorted(files))
+            files[own] = damage.anywhere(chance, files[own])
+        folder = self.folder / "resumed"
+        install(folder, files)
+        writer = make_writer(name, folder)
+        kept = writer.resume()
+        for sample in _RECORDS:
+            if sample[0] > kept.position:
+                writer.write(*sample)
+        writer.finish(Description())
+        found = {final: (folder / staged).read_bytes() for staged, final in writer.files.items()}
+        assert found == self.whole[name], f"{name}: other bytes than of a run that was not disturbed"
+        return "resumed" if kept.records else "begun anew"
+
+
+def make_writer(name: str, folder: Path) -> TarWriter | TfrecordWriter:
+    """The writer of a set in this folder."""
+    if name == "x.tar":
+        return TarWriter(folder, name, shard_size=_SHARD)
+    return TfrecordWriter(folder, name, Description(), shard_size=_SHARD)
+
+
+def changed_entries(chance: random.Random, data: bytes) -> bytes:
+    """The list with one entry changed, its checksum right or not; or with entries in another order."""
+    entries, at = [], 0
+    while at < len(data):
+        length = int.from_bytes(data[at + 4 : at + 8], "little")
+        entries.append(data[at + 8 : at + 8 + length])
+        at += 8 + length
+    for _ in range(chance.randint(1, 2)):
+        number, kind = chance.randrange(len(entries)), chance.random()
+        own = bytearray(entries[number])
+        if kind < 0.15:
+            entries.insert(number, entries[chance.randrange(len(entries))])
+        elif kind < 0.3:
+            del entries[number]
+        elif kind < 0.9:
+            layout = chance.choice(("<B", "<H", "<I", "<Q"))
+            value = damage.number(chance, struct.calcsize(layout), len(data), 512)
+            damage.put(own, layout, chance.randrange(len(own)), value)
+            own[_INFO] = entries[number][_INFO]
+            entries[number] = bytes(own)
+        else:
+            entries[number] = entries[number][: _INFO.stop] + damage.anywhere(chance, bytes(own[_INFO.stop :]))
+    packed = [struct.pack("<II", google_crc32c.value(own), len(own)) + own for own in entries]
+    if chance.random() < 0.2:
+        packed.append(bytes([chance.randrange(256)]) * chance.randrange(30))
+    return b"".join(packed)

@@ -1,0 +1,65 @@
+"""LMDB files of other programs: plain images by key, Caffe's Datums, lists of labels."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import foreign_lmdbs
+
+from tools.torture.parsing import Driver, damage
+from tools.torture.parsing.pages import changed
+from tools.torture.parsing.reading import Look, install
+
+_LABELS = (
+    b"",
+    b"k0 1\nk1 2\n",
+    b"k0 cat\nk1 dog\n",
+    b"k0 1\nk0 2\n",
+    b"k0\n",
+    b"\xff \xfe\n",
+    b"k0 " + b"9" * 30 + b"\n",
+)
+
+
+class Lmdbs(Driver):
+    """Damage in pages, and in the values and lists that they hold."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        pictures = [foreign_lmdbs.picture(n, kind) for n, kind in ((1, "jpeg"), (2, "png"), (3, "gif"))]
+        pictures.append(foreign_lmdbs.picture(4, "bmp", (60, 50)))  # beyond a page
+        planes = foreign_lmdbs.planes(foreign_lmdbs.pixels(5))
+        datums = [foreign_lmdbs.datum(planes, (3, 16, 24), n) for n in range(3)]
+        datums += [
+            foreign_lmdbs.datum(planes[:384], (1, 16, 24), -1),
+            foreign_lmdbs.datum(pictures[0], label=9, encoded=True),
+        ]
+        self.values = [*pictures, *datums, b"", b"\x80\x03K\x01.", b"text"]
+        few = {b"k%d" % n: value for n, value in enumerate(self.values)}
+        many = {b"%05d" % n: self.values[n % len(self.values)][:600] for n in range(300)}
+        self.files = [
+            foreign_lmdbs.write(folder / f"{name}.mdb", own).read_bytes()
+            for name, own in (("few", few), ("many", many))
+        ]
+
+    def step(self, chance: random.Random) -> str:
+        """See `Driver`."""
+        folder = self.folder / "look"
+        data = chance.choice(self.files)
+        if chance.random() < 0.4:  # in a value, where an image or a Datum begins
+            value = chance.choice([own for own in self.values if own and own in data])
+            at = data.index(value)
+            data = (
+                data[:at]
+                + damage.anywhere(chance, value)[: len(value)].ljust(len(value), b"\0")
+                + data[at + len(value) :]
+            )
+        else:
+            data = changed(chance, data)
+        files = {"x.mdb": data}
+        if chance.random() < 0.15:
+            files["x.mdb.labels.txt"] = damage.anywhere(chance, chance.choice(_LABELS) + b"\n")
+        install(folder, files)
+        options = chance.choice((None, None, None, {"label_base": 1}, {"channels": "rgb"}))
+        return Look(folder / "x.mdb", chance).run(options)

@@ -1,0 +1,158 @@
+"""What must hold whatever the files say: everything that can be reached is read, and only our errors come of it.
+
+An error is one line that names a file of the set. Where a checksum covers a payload, it is right or there is an error.
+What could not be read, `verify` says too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import kernel, open_reader
+from iofast.checking import verify
+from iofast.containers.base import Failures, Located, Reader
+from iofast.errors import IofastError
+from iofast.record import IMAGE_FIELDS, RAW_FIELDS
+
+LONGEST = 2000  # characters of a message
+ROWS = 12  # of one container that a step reads
+MAX_PIXELS = 1 << 20
+
+Right = Callable[[int, str, bytes | None], bool]  # dense index, field, payload
+
+
+class Look:
+    """One look at everything; `names` are those of the files, one of which each error has to name."""
+
+    def __init__(self, path: Path, chance: random.Random, right: Right | None = None) -> None:
+        self.path, self.chance, self.right = path, chance, right
+        self.names = {path.name, path.stem, path.parent.name} | {each.name for each in path.parent.iterdir()}
+        if path.is_dir():
+            self.names |= {each.name for each in path.rglob("*")}
+        self.errors = 0
+
+    def take(self, error: IofastError) -> None:
+        """An error that came, and may."""
+        check_message(error, self.names)
+        self.errors += 1
+
+    def run(self, foreign: dict[str, object] | None = None) -> str:
+        """All of it; how it ended."""
+        try:
+            reader = open_reader(self.path, foreign)
+        except IofastError as error:
+            self.take(error)
+            return "refused"
+        with reader:
+            count = len(reader)
+            rows = sorted({0, count - 1, *(self.chance.randrange(count) for _ in range(ROWS))}) if count else []
+            indices = np.array(rows[:ROWS], np.int64)
+            self._columns(reader, indices)
+            for field in reader.manifest.fields:
+                self._field(reader, indices, field)
+            self._images(reader, indices)
+            self._records(reader, rows)
+            self._walks(reader)
+        return self._verify()
+
+    def _columns(self, reader: Reader, indices: NDArray[np.int64]) -> None:
+        try:
+            reader.keys(reader.columns(indices))
+        except IofastError as error:
+            self.take(error)
+
+    def _field(self, reader: Reader, indices: NDArray[np.int64], field: str) -> None:
+        failed: Failures = {}
+        try:
+            values = reader.values(indices, field, failed=failed)
+        except IofastError as error:
+            return self.take(error)
+        for error in failed.values():
+            self.take(error)
+        for row, payload in enumerate(values):
+            if self.right is not None and row not in failed:
+                index = int(indices[row])
+                assert self.right(index, field, payload), f"record {index}: wrong {field}: {payload!r:.80}"
+        return None
+
+    def _images(self, reader: Reader, indices: NDArray[np.int64]) -> None:
+        """As a loader decodes them, into 16 x 16 pixels."""
+        try:
+            located = reader.locate(indices)
+        except KeyError:
+            assert not set(reader.manifest.fields) & {*IMAGE_FIELDS, *RAW_FIELDS}, "images, but none to be located"
+            return None
+        except IofastError as error:
+            return self.take(error)
+        try:
+            decode(reader, located)
+        except IofastError as error:
+            self.take(error)
+        return None
+
+    def _records(self, reader: Reader, rows: Sequence[int]) -> None:
+        for index in rows[:4]:
+            try:
+                record = reader.record(index)
+                assert self.right is None or all(self.right(index, name, own) for name, own in record.fields.items())
+                reader.name(index)
+            except IofastError as error:
+                self.take(error)
+
+    def _walks(self, reader: Reader) -> None:
+        for shard in range(min(len(reader.manifest.shards), 4)):
+            try:
+                for _ in reader.walk(shard) or ():
+                    pass
+            except IofastError as error:
+                self.take(error)
+
+    def _verify(self) -> str:
+        result = verify(self.path, decode=False, workers=1)  # opened, so it has to say what is wrong, not raise
+        for problem in result.problems:
+            assert "\n" not in str(problem), f"a problem of several lines: {problem}"
+            assert len(str(problem)) <= 4 * LONGEST, f"a problem of {len(str(problem))} characters"
+        assert not (self.errors and result.whole), f"{self.errors} errors, but verify finds it whole"
+        return "whole" if result.whole else "damaged"
+
+
+def decode(reader: Reader, located: Located) -> None:
+    """Pixels of what was located, whatever the index says of it; a slot that fails is zero."""
+    count = len(located.indices)
+    boxes = np.zeros((count, 8), np.int32)
+    boxes[:, 2], boxes[:, 3] = np.maximum(located.width, 1), np.maximum(located.height, 1)
+    boxes[:, 4:6] = 16
+    out, status = np.full((count, 16, 16, 3), 7, np.uint8), np.zeros(count, np.int32)
+    context = kernel.Context(kernel.DecodeOptions(max_pixels=MAX_PIXELS))
+    try:
+        with reader.payloads(located, 0, count) as source:
+            kernel.decode_batch(context, source, boxes, np.zeros(count, np.uint8), out, status, 0, count)
+    finally:
+        context.close()
+    assert not out[status != 0].any(), "a failed slot is not zero"
+
+
+def check_message(error: IofastError, names: set[str]) -> None:
+    """One line that names one of the files."""
+    text = str(error)
+    assert text, "an error without a message"
+    assert "\n" not in text, f"a message of several lines: {text!r}"
+    assert len(text) <= LONGEST, f"a message of {len(text)} characters: {text[:200]}"
+    assert any(name in text for name in names), f"a message without a file: {text}"
+    text.encode()  # a terminal has to show it
+
+
+def install(folder: Path, files: dict[str, bytes]) -> None:
+    """These files in a folder, and no others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in os.listdir(folder):
+        if name not in files:
+            (folder / name).unlink()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
