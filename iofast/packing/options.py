@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TypedDict
 
 from iofast.containers.shard_writer import SHARD_SIZE
+from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
 from iofast.kernel.contract import MAX_PIXELS, TranscodeRecipe
 from iofast.order import MAX_SEED
@@ -16,22 +16,6 @@ from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
 from iofast.source import SourceOptions
 from iofast.source.attached import parse_sides
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def parse_size(value: int | str) -> int:
-    """Bytes, from a number or a text such as 500MB, 1GB, 1.5GiB. Raises `OptionError`."""
-    found = _SIZE.fullmatch(str(value).strip())
-    if found is None or isinstance(value, bool):
-        raise OptionError(
-            f"a size must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r}"
-        )
-    size = round(float(found[1]) * float(1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
-    if not 1 <= size < 1 << 62:
-        raise OptionError(f"a size must be above 0 and below 2^62 bytes, found {value!r}")
-    return size
 
 
 @dataclass(frozen=True, slots=True)
