@@ -19,10 +19,9 @@ from PIL import Image
 
 from iofast import open_reader, pack
 from iofast.containers.publish import Target
-from iofast.containers.shards import ShardTarget
+from iofast.containers.shards import ShardTarget, parse_size
 from iofast.errors import OptionError, TargetError
 from iofast.packing import PackOptions, pool
-from iofast.containers.shards import parse_size
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.run import run

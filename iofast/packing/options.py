@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TypedDict
@@ -33,8 +34,9 @@ class PackOptions:
     equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
     `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`: transcode a
     sample, write nothing, estimate size and time. `fields`: suffixes of files beside the images, as one text with
-    commas or a list; `mask_column` and `file_column` the same for a manifest's columns. What shapes samples beyond
-    their images is explained at `SampleRecipe`.
+    commas or a list; `mask_column` and `file_column` the same for a manifest's columns. `notes`: what the manifest's
+    recipe shall say beside pack's own, such as the names of a mask's classes; anything that JSON can hold. What shapes
+    samples beyond their images is explained at `SampleRecipe`.
     """
 
     resize: int | None = None
@@ -69,6 +71,7 @@ class PackOptions:
     split_seed: int = 0
     shard_size: int | str = SHARD_SIZE
     drop_duplicates: bool = False
+    notes: Mapping[str, object] | None = None
     workers: int | None = None
     max_errors: int | str = "1%"
     append: bool = False
@@ -91,6 +94,7 @@ class PackOptions:
         self.shares()
         parse_size(self.shard_size)
         self.source_options()
+        _checked_notes(self.notes)
 
     def recipe(self) -> TranscodeRecipe:
         """What the kernel does with each image."""
@@ -170,7 +174,8 @@ class PackOptions:
         shares = self.shares()
         chosen = {} if shares is None else {"split": written(shares), "split_seed": self.split_seed}
         dropped = {"drop_duplicates": True} if self.drop_duplicates else {}
-        return {**image, **rest, **{name: value for name, value in sides.items() if value}, **chosen, **dropped}
+        own = {**image, **rest, **{name: value for name, value in sides.items() if value}, **chosen, **dropped}
+        return {**_checked_notes(self.notes), **own}
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -179,7 +184,19 @@ def _names(value: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
+    """As JSON gives them back. Raises `OptionError` for what JSON has not, and for names that are pack's own."""
+    try:
+        said = json.loads(json.dumps(dict(notes or {}), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError(f"notes must be a mapping that JSON can hold: {error}") from None
+    if own := sorted(set(said) & _OWN):
+        raise OptionError(f"notes may not say {own[0]!r}, which is a member of every recipe")
+    return dict(said)
+
+
 _DEFAULTS = {field.name: field.default for field in fields(PackOptions)}
+_OWN = {*_DEFAULTS, *(field.name for field in fields(TranscodeRecipe)), "iofast", "kernel", "pillow", "libjpeg-turbo"}
 
 
 class PackKeywords(TypedDict, total=False):
@@ -217,6 +234,7 @@ class PackKeywords(TypedDict, total=False):
     split_seed: int
     shard_size: int | str
     drop_duplicates: bool
+    notes: Mapping[str, object] | None
     workers: int | None
     max_errors: int | str
     append: bool
