@@ -276,7 +276,10 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         decode(data, orientation)  # Pillow says nothing of damage that libjpeg only warns of
         return _by_twin(data, recipe)
     if kept:
-        check(data, orientation)  # a container holds only images that decode
+        if recipe.check != "end":
+            check(data, orientation)  # a container holds only images that decode
+        elif not markers.has_end(data if isinstance(data, bytes) else bytes(data)):
+            raise DecodeError(MESSAGES[Status.TRUNCATED])
         written = rewrite(data, recipe.interval(mcus), OPTIMAL, recipe.max_pixels) if recipe.restart and mcus else None
         return Transcoded(bytes(data) if written is None else written, "jpg", width, height, orientation, width, height)
     kind, field = _KINDS[recipe.format]

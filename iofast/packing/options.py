@@ -25,10 +25,11 @@ class PackOptions:
 
     `resize`: pixels of the side that `mode` names. `mode`: short | long | exact | crop | pad | none; short where
     `resize` is given, else none. `format`: jpeg | png | webp | rgb | yuv420 | keep; jpeg where `resize` is given, else
-    keep, so that packing without a size loses nothing. `restart`: MCUs between a JPEG's restart markers; "auto" chooses
-    for decoding crops, 0 or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as
+    keep, so that packing without a size loses nothing. `check`: what a file that is kept must pass: "decode" (None is
+    the same) or "end", header and end only. `restart`: MCUs between a JPEG's restart markers; "auto" chooses for
+    decoding crops, 0 or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as
     they are. `shuffle`: the seed of the packing order inside each split; None keeps the source's. The columns are a
-        manifest's; None looks for the usual names. `split`: shares of the images for splits ("val=0.1,test=0.05" or a
+    manifest's; None looks for the usual names. `split`: shares of the images for splits ("val=0.1,test=0.05" or a
     mapping), the rest is train; drawn with `split_seed` by the images' paths. `shard_size`: of tar and TFRecord, bytes
     or a text ("500MB", "1GiB"). `append`: add to the container that is there. `drop_duplicates`: of images that are
     equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
@@ -52,6 +53,7 @@ class PackOptions:
     pad_color: str | None = None
     icc: str | None = None
     background: str | None = None
+    check: str | None = None
     min_size: int | None = None
     max_aspect: float | None = None
     fields: str | Sequence[str] = ()
@@ -115,6 +117,7 @@ class PackOptions:
             pad_color=self.pad_color,
             icc=self.icc,
             background=self.background,
+            check=None if self.check == "decode" else self.check,
         )
 
     def sample_recipe(self) -> SampleRecipe:
@@ -215,6 +218,7 @@ class PackKeywords(TypedDict, total=False):
     pad_color: str | None
     icc: str | None
     background: str | None
+    check: str | None
     min_size: int | None
     max_aspect: float | None
     fields: str | Sequence[str]
