@@ -157,7 +157,8 @@ class Target:
         with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
             self.partial.rmdir()
         self.release()
-        self.appended.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.appended.unlink()
 
     def release(self) -> None:
         """Give the lock back and leave everything as it is."""
