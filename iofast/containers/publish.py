@@ -157,8 +157,8 @@ class Target:
         with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
             self.partial.rmdir()
         self.release()
-        with contextlib.suppress(OSError):
-            self.appended.unlink()
+        if os.path.lexists(self.appended):
+            self.appended.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Give the lock back and leave everything as it is."""
