@@ -279,15 +279,24 @@ class TestTargets:
 class TestCommand:
     def test_summary_and_json(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = build(tmp_path / "set.lmdb")
-        assert main(["convert", str(path), str(tmp_path / "out.tar"), "--shard-size", "20kB"]) == 0
+        assert main(["convert", str(path), str(tmp_path / "out.tar"), "--shard-size", "20KiB"]) == 0
         assert f"{COUNT} records in {tmp_path / 'out.tar'}" in capsys.readouterr().out
         assert len(list(tmp_path.glob("out-*.tar"))) > 2
         assert main(["convert", str(path), str(tmp_path / "out.tfrecord"), "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
         assert (facts["records"], facts["warnings"]) == (COUNT, [])
 
+    def test_shard_sizes_of_both_kinds_of_unit(self) -> None:
+        assert CopyOptions(shard_size="20GiB").shard_size == "20GiB"
+        for wrong in ("20GX", 0, True):
+            with pytest.raises(OptionError, match="a size must be"):
+                CopyOptions(shard_size=wrong)
+
     @pytest.mark.parametrize("size", ["0", "x", "-1", "1e9x", "MB"])
     def test_shard_sizes_that_are_none(self, size: str, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit):
-            main(["convert", "a", "b", "--shard-size", size])
-        assert "expected a size" in capsys.readouterr().err
+        """`pack` and `convert` take and refuse the same, in the same words."""
+        assert main(["convert", "a", "b", "--shard-size", size]) == 2
+        assert main(["pack", "a", "b.tar", "--shard-size", size]) == 2
+        said = [line.partition("error: ")[2] for line in capsys.readouterr().err.splitlines()]
+        assert said[0] == said[1]
+        assert "a size must be" in said[0]

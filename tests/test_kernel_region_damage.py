@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from kernel_images import Pixels, native, upright
 from numpy.typing import NDArray
 from region_images import OWN, ROUTES, Box, Decoder, Drawn, claimed_size, cut, draw_boxes, encode, texture
 
+from iofast.errors import DecodeError
 from iofast.kernel.contract import DecodeOptions, Status
 
 pytestmark = pytest.mark.skipif(native is None, reason="the native kernel is not built")
@@ -35,6 +37,29 @@ def small(rng: Rng) -> Drawn:
     width, height = (int(v) for v in rng.integers(20, 90, 2))
     sampling, restart = str(rng.choice(OWN)), int(rng.choice((1, 1, 2, 3, 5, 8)))
     return encode(texture(rng, width, height), sampling, restart, int(rng.choice((40, 90))), bool(rng.integers(2)))
+
+
+def test_checking_says_what_decoding_says() -> None:
+    """Damaged or whole, with markers or without, progressive: the same error, or none."""
+    rng = np.random.default_rng(5)
+    seen = set()
+    for number in range(400):
+        width, height = (int(v) for v in rng.integers(17, 120, 2))
+        restart = int(rng.choice((0, 0, 0, 3)))
+        drawn = encode(texture(rng, width, height), str(rng.choice(OWN)), restart, 80, bool(number % 3 == 0))
+        data = damage(drawn.data, rng) if number % 4 else drawn.data
+        said = [_said(native.check, data), _said(native.decode, data)]
+        assert said[0] == said[1]
+        seen.add(said[0])
+    assert len(seen) > 3
+
+
+def _said(function: Callable[[bytes], object], data: bytes) -> str | None:
+    try:
+        function(data)
+    except DecodeError as error:
+        return str(error)
+    return None
 
 
 def of_segments(drawn: Drawn, segments: set[int]) -> NDArray[np.bool_]:

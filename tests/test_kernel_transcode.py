@@ -275,6 +275,22 @@ def test_restart_markers_that_pillow_cannot_write_are_refused(monkeypatch: pytes
 
 
 @each_backend
+def test_kept_files_are_decoded_or_only_their_ends_are_looked_at(kernel: ModuleType) -> None:
+    whole = KINDS["420"](photo(300, 200))
+    middle = len(whole) // 2
+    damaged = whole[:middle] + b"\xff\xd8\xff\xd7" * 8 + whole[middle:]
+    quick = TranscodeRecipe(format="keep", check="end")
+    assert kernel.transcode(damaged, quick).data == damaged
+    for data, recipe in ((damaged, TranscodeRecipe(format="keep")), (whole[:-2], quick), (b"no image", quick)):
+        with pytest.raises(DecodeError):
+            kernel.transcode(data, recipe)
+    with pytest.raises(OptionError, match="check 'end' is for format 'keep'"):
+        TranscodeRecipe(check="end")
+    with pytest.raises(OptionError, match="check must be"):
+        TranscodeRecipe(format="keep", check="all")
+
+
+@each_backend
 def test_noise_that_compresses_badly(kernel: ModuleType) -> None:
     """Larger than the pixels: an encoder must not have guessed its buffer."""
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)

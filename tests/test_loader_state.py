@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from kernel_images import jpeg, photo
 from loader_sets import photographs, with_broken, workers, write_numbered
 
-from iofast import FastDataset, FastLoader
+from iofast import FastDataset, FastLoader, order
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError, StateError
 from iofast.loader.readahead import Readahead
@@ -25,11 +26,18 @@ from tools.torture import determinism
 
 CROP = [T.RandomResizedCrop(24)]
 N, BATCH = 20, 6  # four batches, the last of two
+MODE = order.Shuffled()
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
     return FastDataset(write_numbered(tmp_path_factory.mktemp("state") / "set.lmdb", photographs(N)))
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, FastDataset]:
+    """The same images in all containers."""
+    return determinism.datasets(tmp_path_factory.mktemp("held"))
 
 
 def make(dataset: FastDataset, **options: Any) -> FastLoader:
@@ -65,16 +73,27 @@ class TestResume:
         assert taken(again) == epochs[1]
         assert taken(again) == epochs[2]
 
-    def test_a_sample_of_the_grid(self, tmp_path: Path) -> None:
-        """Orders, ranks, workers and resume points; the whole grid is `make torture PART=determinism`."""
-        dataset = determinism.datasets(tmp_path)["joined"]
+    def test_a_sample_of_the_grid(self, held: Mapping[str, FastDataset]) -> None:
+        """Containers, orders, ranks, workers and resume points; the whole is `make torture PART=determinism`."""
+        assert len({data.fingerprint for data in held.values()}) == 1
         places = iter(["middle", "first", "last", "start", "next", "middle", "first", "last", "middle"])
+        names = list(held)
         for number, (mode, ordering) in enumerate(determinism.modes().items()):
-            whole = list(determinism.batches([determinism.loader(dataset, ordering, 1, 0, 1)]))
+            whole = list(determinism.batches([determinism.loader(held["LMDB"], ordering, 1, 0, 1)]))
             returned = determinism.point(next(places), len(whole) // determinism.EPOCHS)
             ranks, before = [(2, 1), (3, 2), (8, 3)][number % 3]
-            state = determinism.state_after(dataset, ordering, before, returned)
-            assert determinism.resumed(dataset, ordering, state, ranks, 1 + number % 2) == whole[returned:], mode
+            one, other = names[number % len(names)], names[(number + 1) % len(names)]
+            state = determinism.state_after(held[one], ordering, before, returned)
+            got = determinism.resumed(held[other], ordering, state, ranks, 1 + number % 2)
+            assert got == whole[returned:], f"{mode}, from {one} to {other}"
+
+    @pytest.mark.parametrize(("one", "other"), list(itertools.permutations(["LMDB", "tar", "TFRecord"], 2)))
+    def test_a_state_of_one_container_in_another(self, held: Mapping[str, FastDataset], one: str, other: str) -> None:
+        whole = [list(determinism.batches([determinism.loader(held[name], MODE, 1, 0, 1)])) for name in (one, other)]
+        assert whole[0] == whole[1]
+        states = [determinism.state_after(held[name], MODE, 3, 2) for name in (one, other)]
+        assert states[0] == states[1]
+        assert determinism.resumed(held[other], MODE, states[0], 2, 2) == whole[0][2:]
 
     def test_pixels_too(self, dataset: FastDataset) -> None:
         whole = [images for images, _ in make(dataset)]

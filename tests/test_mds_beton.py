@@ -122,7 +122,7 @@ class TestMds:
 
         monkeypatch.setattr(unpacked, "import_module", missing)
         folder = write_mds(tmp_path / "mds", COLUMNS, SAMPLES, compression="zstd")
-        with pytest.raises(ContainerError, match="pip install zstandard"):
+        with pytest.raises(ContainerError, match=r"pip install 'iofast\[zstd\]'"):
             open_reader(folder)
 
     @pytest.mark.parametrize("name", ["../x.mds", "/etc/passwd", "a/../../x", "", "a\0b", 7])

@@ -137,6 +137,20 @@ def test_kept_files_fail_alike(exact: Packed, backend: str, tmp_path: Path) -> N
             assert kept.shown[printable(odd.name)].shape == odd.pixels.shape
 
 
+@pytest.mark.parametrize("odd", [odd for odd in every() if not odd.link], ids=lambda odd: ascii(odd.name)[2:-1][:40])
+def test_looking_at_the_end_alone_refuses_nothing_that_decodes(odd: Odd) -> None:
+    """What it lets through beside is damage within the pixels' codes."""
+    said = []
+    for check in ("end", "decode"):
+        try:
+            kernel.transcode(odd.data, kernel.TranscodeRecipe(format="keep", restart=None, check=check))
+            said.append("")
+        except DecodeError as error:
+            said.append(str(error).partition(" (")[0])
+    within = ("the image data is corrupt", "the image is truncated")
+    assert said[0] == said[1] or (said[0] == "" and said[1] in within)
+
+
 @pytest.mark.parametrize("odd", [odd for odd in every() if odd.name.decode("latin-1") in PILLOW_SHOWS], ids=str)
 def test_the_list_says_what_pillow_says(odd: Odd) -> None:
     assert odd.pixels is not None

@@ -146,6 +146,26 @@ class TestAppend:
             seen.append(kill_at(len(seen) + 1, sources[1], target, kept, whole))
         assert set(seen) == {60, 105, None}
 
+    @pytest.mark.parametrize("call", ["unlink", "rmdir"])
+    def test_a_kill_while_the_folder_goes(
+        self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], call: str
+    ) -> None:
+        """`appending` is gone, the lock or the empty folder is still there: nothing is added a second time."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                os, call, _killed_at("lock" if call == "unlink" else f"{target.name}.partial", getattr(os, call))
+            )
+            with pytest.raises(Killed):
+                pack(sources[1], target, append=True, **OPTIONS)
+        assert "appending" not in os.listdir(f"{target}.partial")
+        report = pack(sources[1], target, append=True, **OPTIONS)
+        assert (report.packed, report.held, report.resumed) == (45, 60, 45)
+        assert contents(target.parent) == whole
+        assert not Path(f"{target}.partial").exists()
+        pack(sources[1], target, append=True, **OPTIONS)  # asked for again: nobody was killed this time
+        with open_reader(target) as reader:
+            assert len(reader) == 150
+
     @pytest.mark.parametrize("steps", [1, 5, 9])
     def test_a_kill_at_some_steps(
         self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], steps: int
@@ -189,13 +209,22 @@ def kill_at(steps: int, source: Path, target: Path, kept: Path, whole: dict[str,
         found = len(list(reader))
     partial = Path(f"{target}.partial")
     left = set(os.listdir(partial)) if partial.exists() else set()
-    if "appending" in left or found == 60:
+    if "appending" in left or found == 60 or Path(f"{target}.appended").exists():
         pack(source, target, append=True, **OPTIONS)
         assert not partial.exists()
     else:  # killed at the last steps
         assert left <= {"lock"}
     assert contents(target.parent) == whole
     return found if killed else None
+
+
+def _killed_at(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(path: Any, *more: Any, **keywords: Any) -> Any:
+        if os.path.basename(os.fspath(path)) == name:
+            raise Killed
+        return call(path, *more, **keywords)
+
+    return checked
 
 
 class Killed(BaseException):

@@ -19,10 +19,9 @@ from PIL import Image
 
 from iofast import open_reader, pack
 from iofast.containers.publish import Target
-from iofast.containers.shards import ShardTarget
+from iofast.containers.shards import ShardTarget, parse_size
 from iofast.errors import OptionError, TargetError
 from iofast.packing import PackOptions, pool
-from iofast.packing.options import parse_size
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.run import run
@@ -112,6 +111,23 @@ def test_names_of_shards(images: Path, tmp_path: Path) -> None:
         "out.tar.index",
         "out.tar.manifest",
     ]
+
+
+def test_a_split_that_the_name_says_already(images: Path, tmp_path: Path) -> None:
+    """`train.tar` has train-000000.tar, whether there are other splits or not."""
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "train").symlink_to(images / "train")
+    for source, val in ((tmp_path / "alone", []), (images, ["birds-train-val-000000.tar", "train-val-000000.tar"])):
+        pack(source, tmp_path / "train.tar", resize=32, overwrite=True)
+        pack(source, tmp_path / "birds-train.tar", resize=32, overwrite=True)
+        shards = sorted(path.name for path in tmp_path.glob("*.tar"))
+        assert shards == sorted(["birds-train-000000.tar", "train-000000.tar", *val])
+        for name in ("train.tar", "birds-train.tar"):
+            with open_reader(tmp_path / name) as reader:
+                assert "train" in reader.manifest.splits
+                assert len(list(reader)) == len(reader)
+    pack(tmp_path / "alone", tmp_path / "val.tfrecord", resize=32)
+    assert [path.name for path in tmp_path.glob("val-*")] == ["val-train-00000-of-00001.tfrecord"]
 
 
 @pytest.mark.parametrize(

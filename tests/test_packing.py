@@ -57,6 +57,12 @@ def difference(payload: bytes, source: Path, size: tuple[int, int]) -> float:
     return float(np.abs(a - b).mean())
 
 
+@pytest.mark.parametrize("notes", [{"a": {1}}, {"quality": 1}, {"pillow": "1"}, {"x": float("nan")}, "words"])
+def test_notes_that_cannot_be(notes: Any) -> None:
+    with pytest.raises(OptionError, match="notes"):
+        PackOptions(notes=notes)
+
+
 def test_class_folders_become_labelled_records(tmp_path: Path) -> None:
     source = make_classes(tmp_path / "images")
     report = pack(source, tmp_path / "out.lmdb", resize=16, workers=2)

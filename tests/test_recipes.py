@@ -191,21 +191,24 @@ def test_coco(tmp_path: Path) -> None:
     said = {"images": images, "annotations": boxes, "categories": categories}
     put(tmp_path / "annotations" / "instances_train2017.json", json.dumps(said))
     put(tmp_path / "annotations" / "captions_train2017.json", json.dumps({"images": images, "annotations": texts}))
-    coco.main([str(tmp_path), str(tmp_path / "out.tar")])
-    dataset = FastDataset(
-        tmp_path / "out.tar",
-        split="train",
-        fields=("image", "boxes.json", "categories.json", "objects.json", "captions.json"),
-    )
-    assert dataset.manifest.recipe == {"categories": ["person", "brush"]}
-    first, second, third = (dataset[i] for i in range(3))
-    assert first["boxes.json"] == [[0.5, 0, 1.5, 1], [1, 2, 11, 22]]
-    assert first["categories.json"] == [0, 1]
-    assert [own["iscrowd"] for own in first["objects.json"]] == [1, 0]
-    assert second["boxes.json"] == second["captions.json"] == []
-    assert third["captions.json"] == ["a", "b"]
-    with open_reader(tmp_path / "out.tar") as reader:
-        assert set(reader.record(3).fields) == {"jpg", "json"}
+    boxes[0]["segmentation"] = [[1, 2, 11, 2, 11, 22]]
+    boxes[1]["segmentation"] = crowd = {"counts": [5, 10], "size": [40, 60]}
+    put(tmp_path / "annotations" / "instances_train2017.json", json.dumps(said))
+    for name, options, half in (("out.tar", [], 1), ("half.lmdb", ["--resize", "20"], 0.5)):
+        assert coco.main([str(tmp_path), str(tmp_path / name), "--workers", "1", *options]) == 0
+        dataset = FastDataset(tmp_path / name, split="train", fields=("image", "objects.json", "captions.json"))
+        assert dataset.manifest.recipe["categories"] == ["person", "brush"]
+        first, second, third = (dataset[i] for i in range(3))
+        assert first["image"].size == (60 * half, 40 * half)
+        objects = first["objects.json"]
+        assert objects["boxes"] == [[0.5 * half, 0, 1.5 * half, half], [half, 2 * half, 11 * half, 22 * half]]
+        assert objects["segmentation"] == [[], [[half, 2 * half, 11 * half, 2 * half, 11 * half, 22 * half]]]
+        assert (objects["categories"], objects["id"]) == ([0, 1], [5, 7])
+        assert (objects["area"], objects["iscrowd"], objects["rle"]) == ([1, 3], [1, 0], [crowd, None])
+        assert second["objects.json"]["boxes"] == second["captions.json"] == []
+        assert third["captions.json"] == ["a", "b"]
+        with open_reader(tmp_path / name) as reader:
+            assert set(reader.record(3).fields) == {"jpg", "json"}
     put(tmp_path / "annotations" / "captions_val2017.json", "[]")
     with pytest.raises(SourceError, match="has no images and annotations"):
         coco.main([str(tmp_path), str(tmp_path / "x.tar")])
@@ -226,12 +229,18 @@ def test_ade20k(tmp_path: Path) -> None:
         tmp_path / "objectInfo150.txt",
         "Idx\tRatio\tTrain\tVal\tName\n1\t0.1\t5\t6\twall\n2\t0.1\t5\t6\tbuilding, edifice\n",
     )
-    ade20k.main([str(tmp_path), str(tmp_path / "out.lmdb")])
+    assert ade20k.main([str(tmp_path), str(tmp_path / "out.lmdb"), "--workers", "1"]) == 0
     dataset = FastDataset(tmp_path / "out.lmdb", split="all", fields=("image", "seg.png", "scene.txt"))
-    assert dataset.manifest.recipe == {"mask_classes": ["wall", "building, edifice"]}
+    assert dataset.manifest.recipe["mask_classes"] == ["wall", "building, edifice"]
     assert [sample["scene.txt"] for sample in (dataset[i] for i in range(3))] == ["street", None, "airport terminal"]
     assert all((dataset[i]["seg.png"] == mask).all() for i, mask in enumerate(masks.values()))
     assert len(FastDataset(tmp_path / "out.lmdb", split="val")) == 1
+    with open_reader(tmp_path / "out.lmdb") as reader:
+        assert reader.record(0).fields["seg.png"] == png(masks["ADE_train_00000001"])
+    ade20k.main([str(tmp_path), str(tmp_path / "half.tar"), "--resize", "20", "--workers", "1"])
+    half = FastDataset(tmp_path / "half.tar", split="all", fields=("image", "seg.png"))
+    assert half[1]["image"].size == (30, 20)
+    assert (half[1]["seg.png"] == np.full((20, 30), 70)).all()
     put(tmp_path / "images" / "training" / "more.jpg", picture(1))
     with pytest.raises(SourceError, match="do not fit together: only one has more"):
         ade20k.main([str(tmp_path), str(tmp_path / "x.lmdb")])
@@ -243,11 +252,12 @@ def test_captions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path / "set" / "0.txt", "ein Bär")
     put(tmp_path / "set" / "2.txt", "")
     put(tmp_path / "set" / "2.json", '{"score": 1}')
-    captions.main([str(tmp_path / "set"), str(tmp_path / "out.tfrecord")])
+    captions.main([str(tmp_path / "set"), str(tmp_path / "out.tfrecord"), "--resize", "20", "--workers", "1"])
     assert capsys.readouterr().out == "2 images with captions, 1 without left out\n"
     dataset = FastDataset(tmp_path / "out.tfrecord", fields=("image", "txt", "meta.json"))
     assert [dataset[i]["txt"] for i in range(2)] == ["ein Bär", ""]
     assert dataset[1]["meta.json"] == {"score": 1}
+    assert dataset[0]["image"].size == (30, 20)
     (tmp_path / "set" / "0.txt").unlink()
     (tmp_path / "set" / "2.txt").unlink()
     with pytest.raises(SourceError, match="has a caption beside it"):
@@ -275,7 +285,7 @@ def test_hf_imagefolder_with_objects(tmp_path: Path) -> None:
     hf_imagefolder.pack_imagefolder(tmp_path / "set", tmp_path / "out.lmdb", resize=20, workers=1)
     dataset = FastDataset(tmp_path / "out.lmdb", fields=("label", "image", "objects.json"))
     assert dataset.classes == ["a", "b"]
-    assert dataset[1]["objects.json"] == {"bbox": [[1, 1, 2, 3]]}
+    assert dataset[1]["objects.json"] == {"bbox": [[0.5, 0.5, 1, 1.5]]}
     put(tmp_path / "set" / "metadata.jsonl", '{"label": 1}\n')
     with pytest.raises(SourceError, match="has a row without file_name"):
         hf_imagefolder.pack_imagefolder(tmp_path / "set", tmp_path / "x.lmdb")

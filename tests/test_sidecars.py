@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from kernel_images import jpeg, photo
 
-from iofast import open_writer
+from iofast import open_reader, open_writer, pack
 from iofast.cli import main
+from iofast.containers import sidecars
 from iofast.containers.sidecars import NAMES, write
 from iofast.errors import OptionError, TargetError
 
@@ -106,6 +107,60 @@ def test_overwriting_a_set_removes_what_spoke_of_it(tmp_path: Path) -> None:
     write(tmp_path / "c.tar", ["timm"])
     build(tmp_path / "b.tar", overwrite=True)
     assert (tmp_path / "_info.json").exists()  # it speaks of c too
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("a.tar", NAMES), ("a.tar", ("wids",)), ("a.tfrecord", ("dali",))])
+@pytest.mark.parametrize("killed", [False, True])
+def test_adding_to_a_set_makes_those_that_it_had_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kinds: tuple[str, ...], killed: bool
+) -> None:
+    images, path = tmp_path / "images", tmp_path / "sets" / name
+    images.mkdir()
+    path.parent.mkdir()
+    for number in range(20):
+        (images / f"{number}.jpg").write_bytes(jpeg(photo(60, 50, number), "RGB"))
+    pack(images, path, shard_size=20_000)
+    write(path, kinds)
+    build(path.with_name("other.tar"))  # which has none, and gets none
+    before = {file.name for file in path.parent.iterdir()}
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(sidecars, "_store", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                pack(images, path, append=True, shard_size=20_000)
+    pack(images, path, append=True, shard_size=20_000)
+    found = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    for file in write(path, kinds):
+        assert file.read_bytes() == found.pop(file.name)
+    left = [file for file in found if file.endswith((".idx", ".shardindex.json", "_info.json"))]
+    assert left == []
+    assert len(found) > len(before) - len(kinds)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_sidecar_that_cannot_be_made_again(tmp_path: Path) -> None:
+    """timm's file has a split of another set by the name that is new here: it stays as it is, and the set is whole."""
+    images = tmp_path / "images"
+    for number, split in enumerate(("train", "val")):
+        (images / split).mkdir(parents=True)
+        (images / split / "0.jpg").write_bytes(jpeg(photo(60, 50, number), "RGB"))
+        if split == "train":
+            pack(images, tmp_path / "a.tar")
+            write(tmp_path / "a.tar", ["timm"])
+    info = tmp_path / "_info.json"
+    splits = json.loads(info.read_text())["splits"]
+    splits["val"] = splits["train"] | {"name": "val", "filenames": ["b-val-000000.tar"]}
+    info.write_text(json.dumps({"splits": splits}))
+    with pytest.warns(
+        RuntimeWarning, match="its sidecar timm speaks of the set before: .*a split 'val' of other shards"
+    ):
+        pack(images, tmp_path / "a.tar", append=True)
+    assert json.loads(info.read_text()) == {"splits": splits}
+    with open_reader(tmp_path / "a.tar") as reader:
+        assert reader.manifest.splits == {"train": ((0, 1), (1, 2)), "val": ((2, 3),)}
 
 
 def test_what_has_no_sidecars(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from iofast.copying import Copied
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-
 _EXAMPLES = """\
 examples:
   iofast convert out.lmdb shards/train.tar --shard-size 500MB     tar shards, as WebDataset reads them
@@ -45,23 +43,10 @@ def add_parser(subparsers: Any) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of all commands that copy."""
-    parser.add_argument(
-        "--shard-size", type=bytes_of, metavar="SIZE", help="of tar and TFRecord shards, such as 500MB (default 1GB)"
-    )
+    parser.add_argument("--shard-size", metavar="SIZE", help="of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)")
     parser.add_argument("--overwrite", action="store_true", help="replace DST where it exists (never a folder)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
-
-
-def bytes_of(text: str) -> int:
-    """A size as people write it, 500MB, 1.5GB or a number of bytes, in bytes."""
-    import re
-
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.lower(), re.ASCII)
-    value = int(float(found[1]) * _UNITS[found[2]]) if found and len(text) < 32 else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a size such as 500MB or 1GB, found {text!r}")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:

@@ -93,6 +93,7 @@ def _add_pixels(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--background", metavar="COLOR", help="under transparency (default white), or drop for the colours beneath it"
     )
+    group.add_argument("--check", help="of files that are kept: decode (the default), or end: header and end only")
     group.add_argument("--max-pixels", type=int, metavar="N", help="larger images fail (default 268435456)")
 
 

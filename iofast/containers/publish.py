@@ -18,6 +18,9 @@ from iofast.errors import ContainerError, TargetError
 LOCK = "lock"
 MARKER = "publishing"
 APPENDING = "appending"  # the container that stands is whole as long as this is here: it is added to, not replaced
+APPENDED = (
+    ".appended"  # of a file beside the target: what `appending` said, from when the folder goes until all is done
+)
 
 _RESERVED = (".", "..", LOCK, MARKER, APPENDING)
 
@@ -33,6 +36,7 @@ class Target:
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> None:
         self.path = Path(os.path.abspath(os.fspath(path)))
         self.partial = self.path.with_name(self.path.name + ".partial")
+        self.appended = self.path.with_name(self.path.name + APPENDED)
         self.overwrite, self.append = overwrite, append
         self._lock: int | None = None
 
@@ -110,6 +114,7 @@ class Target:
                 sync(self.stage(name))
             self._write_marker(marker)
             self._rename(marker)
+            self._renamed(marker["removed"])
         except OSError as error:
             raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
         self.discard()
@@ -121,6 +126,7 @@ class Target:
             marker = {"staged": marker["names"], "removed": [], **marker}  # which the first versions did not know
             plain = {key: [_plain(name) for name in marker[key]] for key in ("names", "staged", "replaced", "removed")}
             self._rename(plain)
+            self._renamed(plain["removed"])
         except OSError as error:
             raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -138,15 +144,21 @@ class Target:
                 os.unlink(entry.path)
 
     def discard(self) -> None:
-        """Remove `<path>.partial/` and everything in it, the lock last; give the lock back."""
+        """Remove `<path>.partial/` and everything in it, the lock last; give the lock back.
+
+        What was added stays written down in `<path>.appended` until the very end: without it a run that is killed
+        before would add everything again when its command is given again.
+        """
         with contextlib.suppress(FileNotFoundError):
             self.clear()
             if self.append:
-                (self.partial / APPENDING).unlink(missing_ok=True)
+                self._move_appending()
             os.unlink(self.partial / LOCK)
         with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
             self.partial.rmdir()
         self.release()
+        if os.path.lexists(self.appended):
+            self.appended.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Give the lock back and leave everything as it is."""
@@ -160,6 +172,17 @@ class Target:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    def _renamed(self, removed: Sequence[str]) -> None:
+        """What is left to do, as often as it takes, once everything has its name and the files `removed` are gone."""
+
+    def _move_appending(self) -> None:
+        file = self.partial / APPENDING
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_size:
+                os.replace(file, self.appended)
+            else:  # nothing was begun; `<path>.appended` may be there, of a run that was killed
+                file.unlink()
 
     def _check_parent(self) -> None:
         parent = self.path.parent

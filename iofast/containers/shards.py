@@ -34,7 +34,22 @@ _HEADER = struct.Struct("<8sHHIQI")  # then its CRC32C
 _HEADER_SIZE = _HEADER.size + 4
 _U32 = struct.Struct("<I")
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _RANGE = re.compile(r"(\d+)\.\.(\d+)", re.ASCII)
+
+
+def parse_size(value: int | str) -> int:
+    """Bytes of a shard, from a number or a text such as 500MB, 1GB, 1.5GiB. Raises `OptionError`."""
+    found = _SIZE.fullmatch(str(value).strip()) if len(str(value)) < 32 else None
+    if found is None or isinstance(value, bool):
+        raise OptionError(
+            f"a size must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r:.40}"
+        )
+    size = round(float(found[1]) * float(1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+    if not 1 <= size < 1 << 62:
+        raise OptionError(f"a size must be above 0 and below 2^62 bytes, found {value!r}")
+    return size
 
 
 def stem_of(name: str, suffix: str) -> str:
@@ -42,9 +57,14 @@ def stem_of(name: str, suffix: str) -> str:
     return name.removesuffix(suffix)
 
 
-def split_part(split: str) -> str:
-    """What stands for a split in the name of a shard: nothing for the one split of a set without splits."""
-    return "" if split == WHOLE else f"-{split}"
+def stem_with(stem: str, split: str) -> str:
+    """What the names of a split's shards begin with: the stem and the split.
+
+    The split is left out in a set without splits, and where the stem ends with its name already: the split train of
+    `train.tar`, or of `birds-train.tar`, stands in `train-000000.tar`, not in `train-train-000000.tar`.
+    """
+    said = split == WHOLE or stem == split or stem.endswith((f"-{split}", f"_{split}", f".{split}"))
+    return stem if said else f"{stem}-{split}"
 
 
 def expand(pattern: str) -> list[str]:
@@ -200,6 +220,12 @@ class ShardTarget(Target):
                 f"{self.path.with_name(strange[0])} exists already and is no part of {self.path}: move it"
             )
         super().publish(names, () if self.append else old, removed)
+
+    def _renamed(self, removed: Sequence[str]) -> None:
+        if self.append:
+            from iofast.containers.sidecars import renew  # which opens sets, and needs this module
+
+            renew(self.path, removed)
 
     def _taken(self, names: Sequence[str]) -> Iterator[str]:
         """The files that are, or may be, of a set of this name; `train-val-000000.tar` may be of `train-val.tar`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from iofast.containers import tar, tfrecord
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import MANIFEST_SUFFIX, split_part, stem_of
+from iofast.containers.shards import MANIFEST_SUFFIX, stem_of, stem_with
 from iofast.errors import ContainerError, OptionError, TargetError
 
 NAMES = ("dali", "wids", "timm")
@@ -44,6 +45,28 @@ def write(path: str | os.PathLike[str], names: Iterable[str]) -> list[Path]:
             made.append(place.with_name(file))
             _store(made[-1], text)
     return made
+
+
+def renew(path: Path, gone: Sequence[str] = ()) -> None:
+    """Write those sidecars again that the set `path` had before it was added to; `gone` are its shards that went.
+
+    One that cannot be written is left as it was, with a warning: the set itself is whole.
+    """
+    reader = _open(path)
+    shards = [shard.name for shard in reader.manifest.shards]
+    old = [name for name in map(_index_name, gone) if path.with_name(name).is_file()]
+    had = {"dali": bool(old) or any(path.with_name(_index_name(shard)).is_file() for shard in shards)}
+    indexes = [path.with_name(name) for name in os.listdir(path.parent) if name.endswith(_WIDS)]
+    had["wids"] = any(_named(file) & set(shards) for file in indexes)
+    had["timm"] = bool(_named(path.parent / INFO) & set(shards))
+    for name in NAMES:
+        try:
+            if had[name]:
+                write(path, [name])
+        except TargetError as error:
+            warnings.warn(f"{path}: its sidecar {name} speaks of the set before: {error}", RuntimeWarning, stacklevel=2)
+    for name in set(old) - {_index_name(shard) for shard in shards}:
+        path.with_name(name).unlink(missing_ok=True)
 
 
 def check_names(names: Iterable[str], suffix: str) -> tuple[str, ...]:
@@ -115,7 +138,7 @@ def _tfrecord_lines(reader: ShardReader, number: int, first: int, count: int) ->
 def _wids(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:
     """One index a split; names of shards are relative to it."""
     for split, shards in _splits(reader.manifest).items():
-        stem = stem_of(place.name, place.suffix) + split_part(split)
+        stem = stem_with(stem_of(place.name, place.suffix), split)
         listed = [{"url": shard.name, "nsamples": shard.count, "filesize": shard.size} for shard in shards]
         index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "name": stem, "shardlist": listed}
         yield f"{stem}{_WIDS}", [_json(index)]

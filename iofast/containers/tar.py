@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from iofast.containers.base import Entry
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import Encoded, ShardWriter
-from iofast.containers.shards import split_part
+from iofast.containers.shards import stem_with
 from iofast.containers.tar_members import TarFile, open_tar
 from iofast.record import ImageInfo
 
@@ -58,7 +58,7 @@ class TarWriter(ShardWriter):
         return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)
 
     def _name(self, stem: str, split: str, number: int, total: int) -> str:  # noqa: ARG002
-        return f"{stem}{split_part(split)}-{number:06d}{SUFFIX}"
+        return f"{stem_with(stem, split)}-{number:06d}{SUFFIX}"
 
 
 def header(name: str, size: int) -> bytes:

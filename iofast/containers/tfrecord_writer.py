@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from iofast.containers.base import Description
 from iofast.containers.manifest import MAX_CLASS_NAME, Manifest
 from iofast.containers.shard_writer import SHARD_SIZE, Encoded, ShardWriter
-from iofast.containers.shards import split_part
+from iofast.containers.shards import stem_with
 from iofast.containers.tfrecord_example import Feature, Kind, Span, encode, parse
 from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
 from iofast.errors import ContainerError, OptionError
@@ -123,7 +123,7 @@ class TfrecordWriter(ShardWriter):
         return b""
 
     def _name(self, stem: str, split: str, number: int, total: int) -> str:
-        return f"{stem}{split_part(split)}-{number:05d}-of-{total:05d}{self.suffix}"
+        return f"{stem_with(stem, split)}-{number:05d}-of-{total:05d}{self.suffix}"
 
     def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
         return (*fields, "")

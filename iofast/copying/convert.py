@@ -15,6 +15,7 @@ from typing import Any
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.publish import Target, require_free, sync
 from iofast.containers.shard_writer import SHARD_SIZE
+from iofast.containers.shards import parse_size
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
 from iofast.copying.records import Copy, RecordSource, split_ranges
 from iofast.errors import OptionError, TargetError
@@ -30,14 +31,13 @@ _SUFFIXES_OF_OTHERS = (".beton", ".mds", ".csv", ".tsv", ".jsonl", ".parquet", "
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """`shard_size`: bytes of a tar or TFRecord shard. `overwrite`: replace the target where it exists."""
+    """`shard_size`: of tar and TFRecord, bytes or a text ("500MB", "1GiB"). `overwrite`: replace the target."""
 
-    shard_size: int = SHARD_SIZE
+    shard_size: int | str = SHARD_SIZE
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shard_size, int) or self.shard_size < 1:
-            raise OptionError(f"shard_size must be a number of bytes above 0, found {self.shard_size!r}")
+        parse_size(self.shard_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Copying:
 
     def __init__(self, place: Target, plan: dict[str, object], options: CopyOptions, size: int) -> None:
         self._place, self._options, self._size = place, options, size
-        self._plan = {**plan, "shard_size": options.shard_size}
+        self._plan = {**plan, "shard_size": parse_size(options.shard_size)}
         self._description = Description()
         self._writer: Writer | FolderWriter | None = None
         self.done = False
@@ -195,7 +195,7 @@ class Copying:
         if isinstance(self._place, FolderTarget):
             self._writer = FolderWriter(self._place.stage(), shape)
         else:
-            self._writer = writer_of(self._place, description, self._options.shard_size, shape.key_width)
+            self._writer = writer_of(self._place, description, parse_size(self._options.shard_size), shape.key_width)
 
     def write(self, position: int, copy: Copy, split: str) -> None:
         """Append a record."""

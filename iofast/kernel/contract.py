@@ -167,6 +167,7 @@ class TranscodeRecipe:
     `icc`: "srgb" converts what has another colour profile, "keep" hands the profile on, "drop" ignores it; None is
     "srgb" for whatever is encoded, and leaves kept files alone. `background`: the colour that transparency is laid
     over, or "drop" for the colours beneath it as Pillow's `convert("RGB")`; None is white, and leaves kept files alone.
+    `check`: how far a kept file is looked at: None or "decode" decodes it, "end" looks at its header and its end only.
     """
 
     size: int | None = None
@@ -182,6 +183,7 @@ class TranscodeRecipe:
     pad_color: str | None = None
     icc: str | None = None
     background: str | None = None
+    check: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, ("short", "long", "exact", "crop", "pad", "none"))
@@ -199,6 +201,9 @@ class TranscodeRecipe:
             raise OptionError(f"reducing_gap must be 0 or 1 to 16, found {self.reducing_gap}")
         if self.restart is not None and self.restart != "auto" and not _is_whole(self.restart, 0, MAX_RESTART):
             raise OptionError(f"restart must be auto, none or 0 to {MAX_RESTART} (MCUs), found {self.restart!r}")
+        _one_of("check", self.check or "decode", ("decode", "end"))
+        if self.check is not None and self.format != "keep":
+            raise OptionError(f"check {self.check!r} is for format 'keep': what is encoded was decoded before")
         self._check_colours()
 
     def _check_colours(self) -> None:

@@ -1,4 +1,4 @@
-"""What is wanted of a JPEG's markers without decoding it: the restart interval and the colour profile."""
+"""What is wanted of a JPEG's markers without decoding it: the restart interval, the colour profile, the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROFILE = b"ICC_PROFILE\0"
 def restart_interval(data: bytes) -> int:
     """MCUs per restart interval, 0 = no restart markers: as the JPEG `data` says before its first scan."""
     interval = 0
-    for marker, body in _segments(data):
+    for marker, body, _ in _segments(data):
         if marker == _DRI and len(body) >= 2:
             interval = int.from_bytes(body[:2], "big")
     return interval
@@ -23,14 +23,20 @@ def restart_interval(data: bytes) -> int:
 
 def profile(data: bytes) -> bytes:
     """The colour profile of a JPEG, put together from its segments; empty where there is none, or a part is missing."""
-    parts = sorted(bytes(body) for marker, body in _segments(data) if marker == _APP2 and body[:12] == _PROFILE)
+    parts = sorted(bytes(body) for marker, body, _ in _segments(data) if marker == _APP2 and body[:12] == _PROFILE)
     if not parts or len(parts[0]) < 14 or len(parts) != parts[0][13]:
         return b""
     return b"".join(part[14:] for part in parts)
 
 
-def _segments(data: bytes) -> Iterator[tuple[int, memoryview]]:
-    """Marker and body of each whole segment before the first scan."""
+def has_end(data: bytes) -> bool:
+    """Whether a JPEG has an end-of-image marker: behind its header, for a thumbnail in it has one too."""
+    header = max((end for _, _, end in _segments(data)), default=2)
+    return data.rfind(bytes((0xFF, _END)), header) >= 0
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, memoryview, int]]:
+    """Marker and body of each whole segment before the first scan, and where it ends."""
     view, at = memoryview(data), 2
     while at + 4 <= len(data):
         marker, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
@@ -42,5 +48,5 @@ def _segments(data: bytes) -> Iterator[tuple[int, memoryview]]:
             return
         else:
             if at + 2 + size <= len(data):
-                yield marker, view[at + 4 : at + 2 + size]
+                yield marker, view[at + 4 : at + 2 + size], at + 2 + size
             at += 2 + size

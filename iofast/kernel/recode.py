@@ -63,7 +63,8 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
         asked = {"icc": recipe.icc == "srgb", "background": recipe.background not in (None, "drop")}
         if not colour.is_shown_otherwise(opened.image, **asked):
             pillow.check_end(opened)
-            pillow.load(opened)  # a container holds only images that decode
+            if recipe.check != "end":
+                pillow.load(opened)  # a container holds only images that decode
             return Transcoded(data, _FIELDS[opened.format], *original, opened.orientation, *original)
     kind = "jpeg" if recipe.format == "keep" else recipe.format
     too_large = kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES  # no loader would read it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -101,12 +102,23 @@ _OPTIONAL = ("restart", "split", "split_seed", "drop_duplicates")  # of a recipe
 
 def find_addition(place: Target) -> Addition:
     """What `place` is to be added to: as a run that was killed has written it down, else as it stands there."""
+    begun = _load(place.partial / APPENDING)
+    if begun is not None:
+        return begun
+    done = _load(place.appended)
+    with open_reader(place.path) as reader:
+        if done is not None and done.made == reader.manifest.fingerprint:
+            return done
+        last = np.array([len(reader) - 1], np.int64)
+        first = int(reader.columns(last).position[0]) + 1 if len(reader) else 0
+        return Addition(reader.manifest, first)
+
+
+def _load(file: Path) -> Addition | None:
+    """What `Addition.save` wrote; None where there is nothing whole."""
     try:
-        members = json.loads((place.partial / APPENDING).read_bytes())
-        base = Manifest.from_json(members["base"].encode(), os.fspath(place.partial / APPENDING))
+        members = json.loads(file.read_bytes())
+        base = Manifest.from_json(members["base"].encode(), os.fspath(file))
         return Addition(base, members["first"], members["made"], members["plan"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ContainerError):
-        with open_reader(place.path) as reader:
-            last = np.array([len(reader) - 1], np.int64)
-            first = int(reader.columns(last).position[0]) + 1 if len(reader) else 0
-            return Addition(reader.manifest, first)
+        return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TypedDict
 
 from iofast.containers.shard_writer import SHARD_SIZE
+from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
 from iofast.kernel.contract import MAX_PIXELS, TranscodeRecipe
 from iofast.order import MAX_SEED
@@ -17,22 +18,6 @@ from iofast.packing.splits import parse_shares, written
 from iofast.source import SourceOptions
 from iofast.source.attached import parse_sides
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def parse_size(value: int | str) -> int:
-    """Bytes, from a number or a text such as 500MB, 1GB, 1.5GiB. Raises `OptionError`."""
-    found = _SIZE.fullmatch(str(value).strip())
-    if found is None or isinstance(value, bool):
-        raise OptionError(
-            f"a size must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r}"
-        )
-    size = round(float(found[1]) * float(1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
-    if not 1 <= size < 1 << 62:
-        raise OptionError(f"a size must be above 0 and below 2^62 bytes, found {value!r}")
-    return size
-
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
@@ -40,17 +25,19 @@ class PackOptions:
 
     `resize`: pixels of the side that `mode` names. `mode`: short | long | exact | crop | pad | none; short where
     `resize` is given, else none. `format`: jpeg | png | webp | rgb | yuv420 | keep; jpeg where `resize` is given, else
-    keep, so that packing without a size loses nothing. `restart`: MCUs between a JPEG's restart markers; "auto" chooses
-    for decoding crops, 0 or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as
+    keep, so that packing without a size loses nothing. `check`: what a file that is kept must pass: "decode" (None is
+    the same) or "end", header and end only. `restart`: MCUs between a JPEG's restart markers; "auto" chooses for
+    decoding crops, 0 or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as
     they are. `shuffle`: the seed of the packing order inside each split; None keeps the source's. The columns are a
-        manifest's; None looks for the usual names. `split`: shares of the images for splits ("val=0.1,test=0.05" or a
+    manifest's; None looks for the usual names. `split`: shares of the images for splits ("val=0.1,test=0.05" or a
     mapping), the rest is train; drawn with `split_seed` by the images' paths. `shard_size`: of tar and TFRecord, bytes
     or a text ("500MB", "1GiB"). `append`: add to the container that is there. `drop_duplicates`: of images that are
     equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
     `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`: transcode a
     sample, write nothing, estimate size and time. `fields`: suffixes of files beside the images, as one text with
-    commas or a list; `mask_column` and `file_column` the same for a manifest's columns. What shapes samples beyond
-    their images is explained at `SampleRecipe`.
+    commas or a list; `mask_column` and `file_column` the same for a manifest's columns. `notes`: what the manifest's
+    recipe shall say beside pack's own, such as the names of a mask's classes; anything that JSON can hold. What shapes
+    samples beyond their images is explained at `SampleRecipe`.
     """
 
     resize: int | None = None
@@ -66,6 +53,7 @@ class PackOptions:
     pad_color: str | None = None
     icc: str | None = None
     background: str | None = None
+    check: str | None = None
     min_size: int | None = None
     max_aspect: float | None = None
     fields: str | Sequence[str] = ()
@@ -85,6 +73,7 @@ class PackOptions:
     split_seed: int = 0
     shard_size: int | str = SHARD_SIZE
     drop_duplicates: bool = False
+    notes: Mapping[str, object] | None = None
     workers: int | None = None
     max_errors: int | str = "1%"
     append: bool = False
@@ -107,6 +96,7 @@ class PackOptions:
         self.shares()
         parse_size(self.shard_size)
         self.source_options()
+        _checked_notes(self.notes)
 
     def recipe(self) -> TranscodeRecipe:
         """What the kernel does with each image."""
@@ -127,6 +117,7 @@ class PackOptions:
             pad_color=self.pad_color,
             icc=self.icc,
             background=self.background,
+            check=None if self.check == "decode" else self.check,
         )
 
     def sample_recipe(self) -> SampleRecipe:
@@ -186,7 +177,8 @@ class PackOptions:
         shares = self.shares()
         chosen = {} if shares is None else {"split": written(shares), "split_seed": self.split_seed}
         dropped = {"drop_duplicates": True} if self.drop_duplicates else {}
-        return {**image, **rest, **{name: value for name, value in sides.items() if value}, **chosen, **dropped}
+        own = {**image, **rest, **{name: value for name, value in sides.items() if value}, **chosen, **dropped}
+        return {**_checked_notes(self.notes), **own}
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -195,7 +187,19 @@ def _names(value: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
+    """As JSON gives them back. Raises `OptionError` for what JSON has not, and for names that are pack's own."""
+    try:
+        said = json.loads(json.dumps(dict(notes or {}), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError(f"notes must be a mapping that JSON can hold: {error}") from None
+    if own := sorted(set(said) & _OWN):
+        raise OptionError(f"notes may not say {own[0]!r}, which is a member of every recipe")
+    return dict(said)
+
+
 _DEFAULTS = {field.name: field.default for field in fields(PackOptions)}
+_OWN = {*_DEFAULTS, *(field.name for field in fields(TranscodeRecipe)), "iofast", "kernel", "pillow", "libjpeg-turbo"}
 
 
 class PackKeywords(TypedDict, total=False):
@@ -214,6 +218,7 @@ class PackKeywords(TypedDict, total=False):
     pad_color: str | None
     icc: str | None
     background: str | None
+    check: str | None
     min_size: int | None
     max_aspect: float | None
     fields: str | Sequence[str]
@@ -233,6 +238,7 @@ class PackKeywords(TypedDict, total=False):
     split_seed: int
     shard_size: int | str
     drop_duplicates: bool
+    notes: Mapping[str, object] | None
     workers: int | None
     max_errors: int | str
     append: bool

@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from iofast import __version__, kernel
+from iofast.containers.shards import parse_size
 from iofast.errors import TargetError
-from iofast.packing.options import PackOptions, parse_size
+from iofast.packing.options import PackOptions
 from iofast.source import Source
 
 VERSION = 1

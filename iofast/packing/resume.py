@@ -5,10 +5,10 @@ from __future__ import annotations
 from iofast.containers.base import Reader, Writer
 from iofast.containers.journal import read_block
 from iofast.containers.publish import Target
+from iofast.containers.shards import parse_size
 from iofast.opening import writer_of
 from iofast.packing.build import Builder
 from iofast.packing.failures import Failures
-from iofast.packing.options import parse_size
 from iofast.packing.pool import Pool
 from iofast.packing.work import Work
 

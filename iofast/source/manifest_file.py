@@ -203,7 +203,7 @@ def _files(table: Table, name: str, *, mask: bool) -> Column:
     legal = re.sub(r"[^0-9a-z_.-]+", "_", name.strip().lower())
     if mask:
         legal = legal if legal.endswith(".png") else f"{legal}.png"
-    elif "." not in legal:
+    elif "." not in legal and kinds != {b"." + legal.encode()}:  # a column `txt` of such files is the field itself
         legal += printable(next(iter(kinds))) if len(kinds) == 1 and kinds != {b""} else ".bin"
     try:
         field = field_name(legal, name)

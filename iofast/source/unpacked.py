@@ -88,7 +88,7 @@ def _zstd(path: str) -> Any:
         except ImportError:
             continue
         return _new_zstd(found) if name == "new" else _zstandard(found)
-    raise ContainerError(f"{path} is compressed with zstd: pip install zstandard, or unpack it first")
+    raise ContainerError(f"{path} is compressed with zstd: pip install 'iofast[zstd]', or unpack it first")
 
 
 def _new_zstd(module: Any) -> Any:

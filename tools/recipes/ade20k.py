@@ -4,32 +4,32 @@
     SOURCE/annotations/training/a.png, annotations/validation/b.png            (0 = nothing, then the classes)
     SOURCE/objectInfo150.txt, sceneCategories.txt                              (either may be missing)
 
-Fields: the image, `seg.png` (the mask's file as it is), and `scene.txt` where sceneCategories.txt names it. The classes
-of the mask, from the last column of objectInfo150.txt, stand in the manifest's recipe as `mask_classes`. Nothing is
-resized.
+Fields: the image, `seg.png` (its mask), and `scene.txt` where sceneCategories.txt names it. The classes of the mask,
+from the last column of objectInfo150.txt, stand in the manifest's recipe as `mask_classes`. Without --resize images and
+masks stay as they are, byte for byte; with it masks follow their images by the nearest pixel.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
-from iofast import open_writer
 from iofast.errors import SourceError
-from tools.recipes.listed import image_record, images_in, parser
+from iofast.packing.report import Report
+from tools.recipes.listed import images_in, pack_listed, parser, shape
 
 SPLITS = {"train": ("training", "train"), "val": ("validation", "val"), "test": ("testing", "test")}
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser(__doc__, pixels=False).parse_args(argv)
-    pack_masks(args.source, args.target, overwrite=args.overwrite)
-    return 0
+    args = parser(__doc__, pixels=True).parse_args(argv)
+    return pack_masks(args.source, args.target, **shape(args)).status
 
 
-def pack_masks(source: Path, target: Path, *, overwrite: bool = False) -> None:
+def pack_masks(source: Path, target: Path, **options: Any) -> Report:
     """Splits in the order train, val, test. Raises `SourceError` where an image has no mask, or a mask no image."""
-    scenes, recipe = _scenes(source / "sceneCategories.txt"), {"mask_classes": _names(source / "objectInfo150.txt")}
+    scenes, notes = _scenes(source / "sceneCategories.txt"), {"mask_classes": _names(source / "objectInfo150.txt")}
     folders = [
         (split, name)
         for split, names in SPLITS.items()
@@ -38,19 +38,18 @@ def pack_masks(source: Path, target: Path, *, overwrite: bool = False) -> None:
     ]
     if not folders:
         raise SourceError(f"{source} has no images/training with annotations/training, nor validation or test")
-    with open_writer(target, recipe=recipe, overwrite=overwrite) as writer:
-        for split, name in folders:
-            images, masks = source / "images" / name, source / "annotations" / name
-            paths = images_in(images)
-            named = {path.relative_to(images).with_suffix("").as_posix(): path for path in paths}
-            there = {path.relative_to(masks).with_suffix("").as_posix(): path for path in images_in(masks)}
-            if odd := sorted(set(named) ^ set(there)):
-                raise SourceError(f"{images} and {masks} do not fit together: only one has {odd[0]}")
-            for key, path in named.items():
-                fields = {**image_record(path.read_bytes()), "seg.png": there[key].read_bytes()}
-                scene = {"scene.txt": scenes[path.stem]} if path.stem in scenes else {}
-                said = {"path": path.relative_to(source).as_posix()}
-                writer.write({**fields, **scene, "json": said}, split)
+    rows = []
+    for split, name in folders:
+        images, masks = source / "images" / name, source / "annotations" / name
+        named = {path.relative_to(images).with_suffix("").as_posix(): path for path in images_in(images)}
+        there = {path.relative_to(masks).with_suffix("").as_posix(): path for path in images_in(masks)}
+        if odd := sorted(set(named) ^ set(there)):
+            raise SourceError(f"{images} and {masks} do not fit together: only one has {odd[0]}")
+        for key, path in named.items():
+            files = {"path": path.relative_to(source).as_posix(), "seg.png": there[key].relative_to(source).as_posix()}
+            scene = {"scene.txt": scenes[path.stem]} if path.stem in scenes else {}
+            rows.append({**files, "split": split, **scene})
+    return pack_listed(rows, source, target, mask_column=["seg.png"], notes=notes, **options)
 
 
 def _scenes(file: Path) -> dict[str, str]:

@@ -3,11 +3,12 @@
     SOURCE/train2017/*.jpg, SOURCE/val2017/*.jpg
     SOURCE/annotations/instances_train2017.json, captions_train2017.json, …     (either may be missing)
 
-Fields: `boxes.json`, a list of [left, top, right, bottom] in pixels; `categories.json`, the index of each box's
-category; `objects.json`, for each box COCO's id, area, iscrowd and segmentation (polygons, or run lengths); and
-`captions.json`, a list of texts. `categories.json` counts from 0 in the order of COCO's ids, whose gaps are closed; the
-names stand in the manifest's recipe as `categories`. Images without annotations are packed too. Nothing is resized, so
-coordinates stay true.
+Fields: `objects.json`, lists with an entry for each object: `boxes`, [left, top, right, bottom] in pixels;
+`categories`, numbers from 0 in the order of COCO's ids, whose gaps are closed; `id`, `area` and `iscrowd` as COCO has
+them; `segmentation`, its polygons; `rle`, instead of polygons for crowds, COCO's run lengths, else null. And
+`captions.json`, a list of texts. The names of the categories stand in the manifest's recipe as `categories`. Images
+without annotations are packed too. With --resize boxes and polygons are scaled with their images; areas and run lengths
+(which say of what size they are) stay as COCO has them.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from iofast import open_writer
 from iofast.errors import SourceError
-from tools.recipes.listed import image_record, images_in, parser
+from iofast.packing.report import Report
+from tools.recipes.listed import Row, images_in, pack_listed, parser, shape
 
 SPLITS = ("train", "val")
+_OBJECT = ("boxes", "categories", "id", "area", "iscrowd", "segmentation", "rle")
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = parser(__doc__, pixels=False)
+    options = parser(__doc__, pixels=True)
     options.add_argument("--year", default="2017")
     args = options.parse_args(argv)
-    pack_coco(args.source, args.target, args.year, overwrite=args.overwrite)
-    return 0
+    return pack_coco(args.source, args.target, args.year, **shape(args)).status
 
 
-def pack_coco(source: Path, target: Path, year: str = "2017", *, overwrite: bool = False) -> None:
+def pack_coco(source: Path, target: Path, year: str = "2017", **options: Any) -> Report:
     """Splits train and val, images in the order of their names. Raises `SourceError` for a file that is not COCO's."""
     splits = [split for split in SPLITS if (source / f"{split}{year}").is_dir()]
     if not splits:
@@ -42,29 +43,38 @@ def pack_coco(source: Path, target: Path, year: str = "2017", *, overwrite: bool
     captions = {split: _read(source / "annotations" / f"captions_{split}{year}.json") for split in splits}
     names = {each["id"]: each["name"] for said in instances.values() for each in said.get("categories", ())}
     numbers = {identity: number for number, identity in enumerate(sorted(names))}
-    recipe = {"categories": [names[identity] for identity in sorted(names)]}
-    with open_writer(target, recipe=recipe, overwrite=overwrite) as writer:
-        for split in splits:
-            folder = source / f"{split}{year}"
-            fields = _fields(instances[split], captions[split], numbers)
-            for path in images_in(folder):
-                said = {"json": {"path": f"{folder.name}/{path.name}"}, **fields[path.name]}
-                writer.write({**image_record(path.read_bytes()), **said}, split)
+    rows: list[Row] = []
+    for split in splits:
+        fields = _fields(instances[split], captions[split], numbers)
+        paths = images_in(source / f"{split}{year}")
+        rows += [{"path": path.relative_to(source).as_posix(), "split": split, **fields[path.name]} for path in paths]
+    if any(instances.values()):
+        options["boxes"] = "objects.json"
+    return pack_listed(rows, source, target, notes={"categories": [names[each] for each in numbers]}, **options)
 
 
 def _fields(instances: Any, captions: Any, numbers: dict[int, int]) -> dict[str, dict[str, Any]]:
     """The fields of each image, by its file's name."""
-    kinds = ["boxes.json", "categories.json", "objects.json"] if instances else []
-    kinds += ["captions.json"] if captions else []
-    fields: dict[str, dict[str, Any]] = defaultdict(lambda: {kind: [] for kind in kinds})
+    fields: dict[str, dict[str, Any]] = defaultdict(
+        lambda: {
+            **({"objects.json": {name: [] for name in _OBJECT}} if instances else {}),
+            **({"captions.json": []} if captions else {}),
+        }
+    )
     images = {each["id"]: each["file_name"] for said in (instances, captions) for each in said.get("images", ())}
     for each in sorted(instances.get("annotations", ()), key=lambda one: int(one["id"])):
-        own = fields[images[each["image_id"]]]
         left, top, width, height = each["bbox"]
-        own["boxes.json"].append([left, top, left + width, top + height])
-        own["categories.json"].append(numbers[each["category_id"]])
-        kept = ("id", "area", "iscrowd", "segmentation")
-        own["objects.json"].append({name: each[name] for name in kept if name in each})
+        shape = each.get("segmentation", [])
+        said = {
+            **{name: each.get(name) for name in _OBJECT},
+            "boxes": [left, top, left + width, top + height],
+            "categories": numbers[each["category_id"]],
+            "segmentation": shape if isinstance(shape, list) else [],
+            "rle": None if isinstance(shape, list) else shape,
+        }
+        objects = fields[images[each["image_id"]]]["objects.json"]
+        for name in _OBJECT:
+            objects[name].append(said[name])
     for each in sorted(captions.get("annotations", ()), key=lambda one: int(one["id"])):
         fields[images[each["image_id"]]]["captions.json"].append(each["caption"])
     return fields

@@ -5,7 +5,8 @@
     SOURCE/train/cat/*.jpg, …                                          (class folders, which `pack` itself reads)
 
 A row's `file_name` is relative to its metadata file. `label` is the label, in numbers or names; every other column
-becomes a field: `text` the field `text.txt`, `objects` the field `objects.json`.
+becomes a field: `text` the field `text.txt`, `objects` the field `objects.json`. Its boxes (`bbox`, as [x, y, width,
+height]) are scaled with the images.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ def main(argv: list[str] | None = None) -> int:
 def pack_imagefolder(source: Path, target: Path, **options: Any) -> None:
     """Raises `SourceError` where a metadata file names no `file_name`, and as `pack` does."""
     folders = [folder for folder in SPLITS if _metadata(source / folder) is not None]
-    if folders:
-        pack_listed(_numbers([row for name in folders for row in _rows(source, name)]), source, target, **options)
-    elif _metadata(source) is not None:
-        pack_listed(_numbers(list(_rows(source, ""))), source, target, **options)
-    else:
+    if not folders and _metadata(source) is None:
         pack(source, target, **options)
+        return
+    rows = _numbers([row for name in folders or [""] for row in _rows(source, name)])
+    if any(isinstance(row.get("objects"), dict) and "bbox" in row["objects"] for row in rows):
+        options |= {"boxes": "objects.json", "box_format": "xywh"}
+    pack_listed(rows, source, target, **options)
 
 
 def _metadata(folder: Path) -> Path | None:

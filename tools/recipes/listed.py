@@ -24,15 +24,17 @@ def pack_listed(
 ) -> Report:
     """`pack` the images that rows name by `path`, relative to `source`; see docs/pack.md for `label`, `split`, others.
 
-    With `classes` the labels are numbers of these names. The manifest stands in a temporary folder where `source` is
-    called `data`, so that what is packed does not depend on where anything lies, and a killed run can be resumed.
+    The values of `mask_column` and `file_column`, which are lists here, are relative to `source` too. With `classes`
+    the labels are numbers of these names. The manifest stands in a temporary folder where `source` is called `data`, so
+    that what is packed does not depend on where anything lies, and a killed run can be resumed.
     """
     with tempfile.TemporaryDirectory(prefix="iofast-recipe-") as folder:
         root = Path(folder)
         (root / "data").symlink_to(source.resolve(), target_is_directory=True)
+        files = ("path", *options.get("mask_column", ()), *options.get("file_column", ()))
         with (root / "list.jsonl").open("w") as file:
             for row in rows:
-                file.write(json.dumps({**row, "path": f"data/{row['path']}"}) + "\n")
+                file.write(json.dumps({**row, **{name: f"data/{row[name]}" for name in files if name in row}}) + "\n")
         if classes is not None:
             (root / "classes.txt").write_text("".join(f"{name}\n" for name in classes))
             options["class_order"] = "file"

@@ -1,8 +1,9 @@
-"""The same global batches, ids and pixels, for any ranks and workers, before and after a resume anywhere.
+"""The same global batches, ids and pixels, for any container, ranks and workers, before and after a resume anywhere.
 
-Ranks {1, 2, 3, 8} x workers {1, 2, 5} x resume points {0, 1, middle, last, next epoch} x every order. Sequences of ids
-and of SHA-256 over pixels are compared batch by batch, never sorted. One process plays all ranks, but for a part under
-torchrun, whose processes find their ranks by themselves.
+Containers {LMDB, tar, TFRecord, two kinds joined} x ranks {1, 2, 3, 8} x workers {1, 2, 5} x resume points {0, 1,
+middle, last, next epoch} x every order. Sequences of ids and of SHA-256 over pixels are compared batch by batch, never
+sorted, with those of the LMDB. One process plays all ranks, but for a part under torchrun, whose processes find their
+ranks by themselves.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ RANKS, WORKERS = (1, 2, 3, 8), (1, 2, 5)
 POINTS = ("start", "first", "middle", "last", "next")
 TRANSFORM = (T.RandomResizedCrop(16), T.RandomHorizontalFlip())
 BUCKETS = ((16, 16), (12, 20), (20, 12))
-TORCHRUN = (2, 3)  # processes
+# What the two datasets that are joined are in; of each container's states the next one's loaders go on.
+CONTAINERS = {"LMDB": ("lmdb", "lmdb"), "tar": ("tar", "tar"), "TFRecord": ("tfrecord", "tfrecord")}
+CONTAINERS["tar and LMDB"] = ("tar", "lmdb")
+SHARD_SIZE = 40_000  # bytes: some ten images
+TORCHRUN = {2: "tar", 3: "TFRecord"}  # processes, and what they read; their state is an LMDB's
 
 
 class GlobalBatch(NamedTuple):
@@ -47,18 +52,25 @@ Part = tuple[list[int], list[str]]  # one rank's
 
 
 def datasets(folder: Path) -> Mapping[str, FastDataset]:
-    """Two containers, and both as one: small photographs-like noise whose labels are their numbers."""
-    paths = [folder / "one.lmdb", folder / "other.lmdb"]
-    rng, number = np.random.default_rng(SEED), 0
-    for path, count in zip(paths, (IMAGES - 30, 30), strict=True):
-        with open_writer(path) as writer:
-            for _ in range(count):
-                shape = (int(rng.integers(20, 60)), int(rng.integers(20, 60)), 3)
-                file = BytesIO()
-                Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(file, "JPEG")
-                writer.write({"jpg": file.getvalue(), "cls": number})
-                number += 1
-    return {"joined": FastDataset(paths), "one": FastDataset(paths[0])}
+    """Two datasets joined, in each of `CONTAINERS`: small photographs-like noise whose labels are their numbers."""
+    rng = np.random.default_rng(SEED)
+    images = []
+    for _ in range(IMAGES):
+        file, shape = BytesIO(), (int(rng.integers(20, 60)), int(rng.integers(20, 60)), 3)
+        Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(file, "JPEG")
+        images.append(file.getvalue())
+    numbers = {"one": range(IMAGES - 30), "other": range(IMAGES - 30, IMAGES)}
+    for name, suffix in itertools.product(numbers, sorted(set(itertools.chain(*CONTAINERS.values())))):
+        with open_writer(folder / f"{name}.{suffix}", shard_size=SHARD_SIZE) as writer:
+            for number in numbers[name]:
+                writer.write({"jpg": images[number], "cls": number})
+    return {name: dataset(folder, name) for name in CONTAINERS}
+
+
+def dataset(folder: Path, container: str) -> FastDataset:
+    """What `datasets` made of a container."""
+    parts = zip(("one", "other"), CONTAINERS[container], strict=True)
+    return FastDataset([folder / f"{name}.{suffix}" for name, suffix in parts])
 
 
 def modes() -> Mapping[str, order.Mode]:
@@ -76,10 +88,10 @@ def modes() -> Mapping[str, order.Mode]:
     }
 
 
-def loader(dataset: FastDataset, ordering: order.Mode, ranks: int, rank: int, workers: int) -> FastLoader:
+def loader(data: FastDataset, ordering: order.Mode, ranks: int, rank: int, workers: int) -> FastLoader:
     transform = [T.ResizeToBucket(BUCKETS)] if isinstance(ordering, order.Buckets) else list(TRANSFORM)
     return FastLoader(
-        dataset,
+        data,
         B // ranks,
         order=ordering,
         seed=SEED,
@@ -114,9 +126,9 @@ def point(name: str, count: int) -> int:
     return {"start": 0, "first": 1, "middle": count // 2, "last": count - 1, "next": count}[name]
 
 
-def state_after(dataset: FastDataset, ordering: order.Mode, ranks: int, returned: int) -> dict[str, Any]:
+def state_after(data: FastDataset, ordering: order.Mode, ranks: int, returned: int) -> dict[str, Any]:
     """The state of the last of `ranks` ranks once so many batches were returned, through JSON."""
-    made = loader(dataset, ordering, ranks, ranks - 1, 2)
+    made = loader(data, ordering, ranks, ranks - 1, 2)
     iterator = iter(made)
     for _ in range(returned):
         next(iterator)
@@ -125,10 +137,10 @@ def state_after(dataset: FastDataset, ordering: order.Mode, ranks: int, returned
 
 
 def resumed(
-    dataset: FastDataset, ordering: order.Mode, state: dict[str, Any], ranks: int, workers: int
+    data: FastDataset, ordering: order.Mode, state: dict[str, Any], ranks: int, workers: int
 ) -> list[GlobalBatch]:
     """What `ranks` ranks of `workers` threads return after `state`."""
-    made = [loader(dataset, ordering, ranks, rank, workers) for rank in range(ranks)]
+    made = [loader(data, ordering, ranks, rank, workers) for rank in range(ranks)]
     for each in made:
         each.load_state_dict(state)
     return list(batches(made))
@@ -138,36 +150,45 @@ def run() -> list[str]:
     compared = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        dataset = datasets(folder)["joined"]
-        for mode, ordering in tqdm(modes().items(), desc="orders"):
-            whole = list(batches([loader(dataset, ordering, 1, 0, 1)]))
-            count = len(whole) // EPOCHS
-            for place in POINTS:
-                returned = point(place, count)
-                for ranks, workers in itertools.product(RANKS, WORKERS):
-                    before = RANKS[(RANKS.index(ranks) + 1) % len(RANKS)]  # another world size took the state
-                    state = state_after(dataset, ordering, before, returned)
-                    if resumed(dataset, ordering, state, ranks, workers) != whole[returned:]:
-                        raise Failed(f"{mode}: {ranks} ranks of {workers} workers, resumed at {place}: other batches")
-                    compared += len(whole) - returned
-        under_torchrun = [compare_torchrun(folder, dataset, processes) for processes in TORCHRUN]
-    cases = len(modes()) * len(POINTS) * len(RANKS) * len(WORKERS)
+        held = datasets(folder)
+        for (mode, ordering), container in tqdm(list(itertools.product(modes().items(), held)), desc="orders"):
+            compared += compare(held, mode, ordering, container)
+        under_torchrun = [compare_torchrun(folder, *processes) for processes in TORCHRUN.items()]
+    cases = len(modes()) * len(POINTS) * len(RANKS) * len(WORKERS) * len(CONTAINERS)
     return [
-        f"- {cases} cases: {len(modes())} orders x {len(POINTS)} resume points x ranks {RANKS} x workers {WORKERS}; "
-        "each state was taken at another number of ranks than resumed it",
+        f"- {cases:,} cases: {', '.join(CONTAINERS)} x {len(modes())} orders x {len(POINTS)} resume points x ranks "
+        f"{RANKS} x workers {WORKERS}; each state was taken in another container, at another number of ranks than "
+        "resumed it",
         f"- {compared:,} global batches compared, ids and SHA-256 of pixels in sequence: all equal",
         *under_torchrun,
     ]
 
 
-def compare_torchrun(folder: Path, dataset: FastDataset, processes: int) -> str:
+def compare(held: Mapping[str, FastDataset], mode: str, ordering: order.Mode, container: str) -> int:
+    """One container in one order, at every point, with all ranks and workers; gives the batches compared."""
+    whole = list(batches([loader(held["LMDB"], ordering, 1, 0, 1)]))
+    count, compared, names = len(whole) // EPOCHS, 0, list(held)
+    other = held[names[names.index(container) - 1]]
+    for place, ranks in itertools.product(POINTS, RANKS):
+        returned = point(place, count)
+        before = RANKS[(RANKS.index(ranks) + 1) % len(RANKS)]  # another world size took the state
+        state = state_after(other, ordering, before, returned)
+        for workers in WORKERS:
+            if resumed(held[container], ordering, state, ranks, workers) != whole[returned:]:
+                where = f"{ranks} ranks of {workers} workers, resumed at {place}"
+                raise Failed(f"{container}, {mode}: {where}: other batches than the LMDB gives")
+            compared += len(whole) - returned
+    return compared
+
+
+def compare_torchrun(folder: Path, processes: int, container: str) -> str:
     """Real processes, which find rank and world size in their environment, resume in the middle."""
-    shuffled = order.Shuffled()
-    whole = list(batches([loader(dataset, shuffled, 1, 0, 1)]))
+    shuffled, data = order.Shuffled(), dataset(folder, "LMDB")
+    whole = list(batches([loader(data, shuffled, 1, 0, 1)]))
     returned = len(whole) // EPOCHS // 2
-    state = json.dumps(state_after(dataset, shuffled, 1, returned))
+    state = json.dumps(state_after(data, shuffled, 1, returned))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    arguments = ["-m", "tools.torture.determinism", str(folder), state]
+    arguments = ["-m", "tools.torture.determinism", str(folder), container, state]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, *arguments], check=True, env=environment, capture_output=True, timeout=300)
     ranks = [json.loads((folder / f"{processes}-{rank}.json").read_text()) for rank in range(processes)]
@@ -179,16 +200,19 @@ def compare_torchrun(folder: Path, dataset: FastDataset, processes: int) -> str:
         for own in zip(*ranks, strict=True)
     ]
     if got != whole[returned:]:
-        raise Failed(f"{processes} processes under torchrun: other batches")
-    return f"- {processes} processes under torchrun (gloo), resumed in the middle of an epoch: {len(got)} batches equal"
+        raise Failed(f"{processes} processes under torchrun on {container}: other batches")
+    return (
+        f"- {processes} processes under torchrun (gloo) on {container}, resumed in the middle of an epoch of the LMDB: "
+        f"{len(got)} batches equal"
+    )
 
 
-def one_rank(folder: Path, state: str) -> None:
+def one_rank(folder: Path, container: str, state: str) -> None:
     """A process under torchrun: its part of every batch, as JSON."""
     torch.distributed.init_process_group("gloo")
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    dataset = FastDataset([folder / "one.lmdb", folder / "other.lmdb"])
-    made = FastLoader(dataset, B // ranks, shuffle=True, seed=SEED, transform=list(TRANSFORM), num_workers=2)
+    data = dataset(folder, container)
+    made = FastLoader(data, B // ranks, shuffle=True, seed=SEED, transform=list(TRANSFORM), num_workers=2)
     made.load_state_dict(json.loads(state))
     parts: list[Part] = []
     while made.epoch < EPOCHS:
@@ -199,4 +223,4 @@ def one_rank(folder: Path, state: str) -> None:
 
 
 if __name__ == "__main__":
-    one_rank(Path(sys.argv[1]), sys.argv[2])
+    one_rank(Path(sys.argv[1]), *sys.argv[2:])

@@ -82,7 +82,7 @@ def run() -> list[str]:
     minutes = float(os.environ.get("IOFAST_TORTURE_MINUTES", MINUTES))
     resident: list[int] = []
     with tempfile.TemporaryDirectory() as name:
-        dataset = determinism.datasets(Path(name))["joined"]
+        dataset = determinism.datasets(Path(name))["LMDB"]
         lives = [Life(dataset, mode, rng) for mode in determinism.modes()]
         while time.monotonic() - start < 60 * minutes or _epochs(lives) < EPOCHS:
             life = min(lives, key=lambda each: each.place / each.count)

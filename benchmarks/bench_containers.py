@@ -1,0 +1,177 @@
+"""How fast are the three containers packed, beside each other, pure transcoding, and `cp -r`?
+
+python -m benchmarks.bench_containers [--photos FOLDER] [--images 8000] [--rounds 5] [--work FOLDER] [--output PAGE.md]
+packs copies of the photographs (each with another quantisation table, so that none equals another) as whole processes
+with two workers, and times in turn
+
+    resize to 256   into LMDB, tar and TFRecord; beside them the kernel's `transcode` of the same files, which are in
+                    memory already, in two threads of a running process: nothing but decoding, resizing, encoding
+    keep            the files as they are into the three, with `--check end` and with the check that decodes them
+                    (`--check decode`, the default); beside them `cp -r` and `sync`
+
+Sources are in the page cache. Every run begins with an empty place and nothing left to be written to the disk. What is
+written goes to a folder in `--work` (default: the temporary folder) and is removed: up to four times the photographs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from benchmarks import measure
+from benchmarks.bench_pack import folder_bytes, seconds
+
+SUFFIXES = {"LMDB": ".lmdb", "tar": ".tar", "TFRecord": ".tfrecord"}
+WORKERS = 2
+RESIZE = ("--resize", "256", "--quality", "90")
+KEEP = ("--format", "keep", "--check")
+PURE, COPY = "pure transcoding, 2 threads", "cp -r, sync"
+CHECKS = ("end", "decode")
+APART, OVERHEAD = 0.15, 0.15  # asked, at most
+SHARE = {"LMDB": 0.40, "tar": 0.70, "TFRecord": 0.70}  # of the speed of cp, asked at least
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    parser.add_argument("--images", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--work", type=Path, metavar="FOLDER", help="where everything is made, and removed")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="iofast-containers-", dir=arguments.work) as name:
+        folder = Path(name)
+        photos = arguments.photos or measure.sample_photographs(folder / "photos")
+        source = copies(photos, folder / "source", arguments.images)
+        target = folder / "out"
+        resized: dict[str, Callable[[], float]] = {
+            kind: partial(timed, pack_command(source, target / f"set{suffix}", RESIZE), target)
+            for kind, suffix in SUFFIXES.items()
+        }
+        kept = {
+            f"{kind}, {check}": partial(timed, pack_command(source, target / f"set{suffix}", (*KEEP, check)), target)
+            for check in CHECKS
+            for kind, suffix in SUFFIXES.items()
+        }
+        resized[PURE] = partial(pure, [path.read_bytes() for path in files_in(source)])
+        kept[COPY] = partial(timed, ["sh", "-c", 'cp -r "$0" "$1" && sync', str(source), str(target / "copy")], target)
+        for run in (*resized.values(), *kept.values()):  # into the page cache, and whatever happens only once
+            run()
+        figures = [measure.in_turn(contenders, arguments.rounds) for contenders in (resized, kept)]
+        size = folder_bytes(source)
+    measure.publish("containers", page(figures, arguments.images, size), arguments.output)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def copies(photos: Path, folder: Path, images: int) -> Path:
+    """So many photographs in their class folders, no two with the same pixels."""
+    files = files_in(photos)
+    for number in range(images):
+        path = files[number % len(files)]
+        place = folder / path.parent.name / f"{number:07d}{path.suffix}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(varied(path.read_bytes(), number // len(files)))
+    return folder
+
+
+def varied(data: bytes, number: int) -> bytes:
+    """The JPEG with another step for one of its low frequencies: as long to decode, and other pixels."""
+    at = 2
+    while data[at + 1] != 0xDB:  # DQT; thumbnails, which have one too, are within segments
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    wide = 2 if data[at + 4] >> 4 else 1
+    place = at + 4 + wide * (2 + number % 8)
+    changed = bytearray(data)
+    changed[place] = min(255, changed[place] + (number + 7) // 8)
+    return bytes(changed)
+
+
+def pack_command(source: Path, target: Path, options: Sequence[str]) -> list[str]:
+    command = [sys.executable, "-m", "iofast", "pack", str(source), str(target), "--workers", str(WORKERS), "--quiet"]
+    return [*command, *options]
+
+
+def timed(command: list[str], target: Path) -> float:
+    """Seconds of a process that fills the empty folder `target`."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    os.sync()
+    return seconds(command)
+
+
+def pure(images: Sequence[bytes]) -> float:
+    """Seconds of transcoding and nothing else."""
+    from iofast import PackOptions, kernel
+
+    recipe = PackOptions(resize=256, quality=90).recipe()
+
+    def work(own: Sequence[bytes]) -> None:
+        for data in own:
+            kernel.transcode(data, recipe)
+
+    with ThreadPoolExecutor(WORKERS) as threads:
+        parts = [images[number::WORKERS] for number in range(WORKERS)]
+        start = time.perf_counter()
+        for done in [threads.submit(work, part) for part in parts]:
+            done.result()
+        return time.perf_counter() - start
+
+
+def page(figures: Sequence[measure.Figures], images: int, size: int) -> str:
+    """The result as markdown."""
+    resized, kept = figures
+    rows = [[name, measure.spread(own, 2), f"{images / statistics.median(own):,.0f}"] for name, own in resized.items()]
+    over = {kind: measure.ratio(resized, kind, PURE) - 1 for kind in SUFFIXES}
+    apart = max(measure.ratio(resized, one, other) for one, other in itertools.permutations(SUFFIXES, 2)) - 1
+    for row in rows:
+        row.append(f"{over[row[0]]:+.1%}" if row[0] in over else "")
+    copied = [
+        [name, measure.spread(own, 2), f"{size / 1e6 / statistics.median(own):,.0f}"] for name, own in kept.items()
+    ]
+    shares = {name: measure.ratio(kept, COPY, name) for name in kept if name != COPY}
+    for row in copied:
+        kind = row[0].partition(",")[0]
+        row.append(f"{shares[row[0]]:.2f} (asked {SHARE[kind]:.2f})" if row[0] in shares else "")
+    both = measure.Figures(())
+    both.stolen, both.repeated = resized.stolen + kept.stolen, resized.repeated + kept.repeated
+    held = {check: all(shares[f"{kind}, {check}"] >= SHARE[kind] for kind in SUFFIXES) for check in CHECKS}
+    most = max(over.values())
+    return f"""# Packing into the three containers
+
+{images:,} photographs, {size / 1e6:,.0f} MB in the page cache, two workers, whole processes with start-up and
+everything durable at the end, {len(resized[PURE])} rounds in turn.
+
+## `iofast pack --resize 256`
+
+{measure.table(("", "seconds: median (least – most)", "images/s", "over pure transcoding"), rows)}
+
+The slowest takes {apart:.1%} longer than the quickest (asked: {APART:.0%} at most): **{said(apart <= APART)}**.
+Most over pure transcoding: {most:.1%} (asked: below {OVERHEAD:.0%}): **{said(most < OVERHEAD)}**.
+
+## `iofast pack --format keep`
+
+{measure.table(("", "seconds: median (least – most)", "MB/s", "of the speed of cp"), copied)}
+
+{"; ".join(f"`--check {check}`: **{said(each)}**" for check, each in held.items())}.
+
+{measure.machine(both)}
+- Command: `python -m benchmarks.bench_containers`
+"""
+
+
+def said(held: bool) -> str:
+    return "held" if held else "NOT held"
+
+
+if __name__ == "__main__":
+    main()
