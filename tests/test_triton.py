@@ -146,6 +146,7 @@ class TestPixels:
         assert triton_pixels.apply(images[:0].to(DEVICE), [IMAGENET], still(0)).shape == (0, 3, 5, 1)
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     """For Hopper. No multiplication is fused with an addition: the oracle rounds after each."""
     program = Path(__file__).with_name("triton_compiles.py")
