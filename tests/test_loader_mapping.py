@@ -224,6 +224,14 @@ class TestProcessesThatDie:
         assert first["pid"] != second["pid"]
         assert first["drawn"] == second["drawn"]
 
+    def test_between_two_samples_does_not_count_as_dying_of_the_second(self, mapped: Map, tmp_path: Path) -> None:
+        (first,) = mapped([{"do": "nothing"}])
+        os.kill(first["pid"], signal.SIGKILL)
+        time.sleep(0.5)
+        (once,) = mapped([{"do": "die once", "path": str(tmp_path / "lives")}])
+        assert (tmp_path / "lives").read_text() == "xx"
+        assert once["pid"] != first["pid"]
+
     def test_each_time(self) -> None:
         mapped = mapping(faulty)
         begin = time.monotonic()

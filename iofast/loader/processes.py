@@ -66,14 +66,14 @@ class Pool:
     def ask(self, request: Bytes) -> tuple[bytes, bytes]:
         """The answer to a request, from any thread; waits until a process is free.
 
-        Raises `WorkerError` where two processes died of it, one after the other, or the pool was closed.
+        Raises `WorkerError` where two processes died over it, one after the other, or the pool was closed.
         """
         fate = ""
         for _ in range(_ATTEMPTS):
             worker = self._idle.get()
             reply = None
             try:
-                worker = worker or self._start()
+                worker = self._living(worker) or self._start()
                 reply = _asked(worker, request)
             finally:
                 if reply is None and worker is not None:  # dead, or a half-finished exchange would be the next reply
@@ -89,6 +89,13 @@ class Pool:
     def close(self) -> None:
         """Kill the processes; requests under way end in `WorkerError`."""
         _end(self._life)
+
+    def _living(self, worker: _Worker | None) -> _Worker | None:
+        """None for a process that was killed while it had nothing to do: that says nothing of the next request."""
+        if worker is not None and not worker.process.is_alive():
+            self._discarded(worker)
+            return None
+        return worker
 
     def _start(self) -> _Worker:
         spawn = get_context("spawn")
