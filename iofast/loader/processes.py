@@ -24,6 +24,7 @@ Bytes = bytes | memoryview
 Answer = Callable[[bytes, bytes], tuple[Bytes, Bytes]]  # (what every process was given, request) -> reply
 
 _ATTEMPTS = 2  # a process may have been the victim of the kernel's hunt for memory; what kills two is the request
+_HAD = b"had"  # what a process says when it has read a request
 _LOOK_S = 1.0  # how often a process looks whether its parent is still there
 _REAP_S = 1.0  # a killed process is gone at once, or stuck in the kernel for good
 
@@ -68,13 +69,13 @@ class Pool:
 
         Raises `WorkerError` where two processes died over it, one after the other, or the pool was closed.
         """
-        fate = ""
-        for _ in range(_ATTEMPTS):
+        fate, deaths = "", 0
+        while deaths < _ATTEMPTS:
             worker = self._idle.get()
-            reply = None
+            used, had, reply = worker is not None, False, None
             try:
-                worker = self._living(worker) or self._start()
-                reply = _asked(worker, request)
+                worker = worker or self._start()
+                had, reply = _asked(worker, request)
             finally:
                 if reply is None and worker is not None:  # dead, or a half-finished exchange would be the next reply
                     fate, worker = self._discarded(worker), None
@@ -82,6 +83,8 @@ class Pool:
             if reply is not None:
                 self._answered = True
                 return reply
+            # one that was killed while it had nothing to do, or has not come to read this, says nothing of the request
+            deaths += had or not used
         guard = 'before its first result (a script needs `if __name__ == "__main__":` around what it runs)'
         when = "before its work was done" if self._answered else guard
         raise WorkerError(f"a process that ran map_sample was killed or crashed {when}: {fate}, {_ATTEMPTS} times")
@@ -89,13 +92,6 @@ class Pool:
     def close(self) -> None:
         """Kill the processes; requests under way end in `WorkerError`."""
         _end(self._life)
-
-    def _living(self, worker: _Worker | None) -> _Worker | None:
-        """None for a process that was killed while it had nothing to do: that says nothing of the next request."""
-        if worker is not None and not worker.process.is_alive():
-            self._discarded(worker)
-            return None
-        return worker
 
     def _start(self) -> _Worker:
         spawn = get_context("spawn")
@@ -127,13 +123,15 @@ class Pool:
         return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
 
-def _asked(worker: _Worker, request: Bytes) -> tuple[bytes, bytes] | None:
-    """The reply; None where the process is dead."""
+def _asked(worker: _Worker, request: Bytes) -> tuple[bool, tuple[bytes, bytes] | None]:
+    """Whether the process had the request, and its reply; None where it is dead."""
+    had = False
     try:
         worker.connection.send_bytes(request)
-        return worker.connection.recv_bytes(), worker.connection.recv_bytes()
+        had = worker.connection.recv_bytes() == _HAD
+        return had, (worker.connection.recv_bytes(), worker.connection.recv_bytes())
     except (EOFError, OSError):
-        return None
+        return had, None
 
 
 def _end(life: _Life) -> None:
@@ -171,6 +169,7 @@ def _serve(connection: Connection, answer: Answer, given: bytes) -> None:
     while True:
         try:
             request = connection.recv_bytes()
+            connection.send_bytes(_HAD)
             for part in answer(given, request):
                 connection.send_bytes(part)
         except (EOFError, OSError):  # the parent is gone
