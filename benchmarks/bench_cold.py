@@ -175,6 +175,7 @@ packed with `--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a
 {arguments.megabytes:,.0f} MB. A whole epoch in each run, from asking for its first batch to the last one; the
 contenders in turn. Block-local is `Blocks()`. A record of an LMDB takes whole pages of 4 KiB, {pages:.2f} bytes for
 one of a payload.
+Memory holds the whole file here: what the kernel reads too much without our readahead is used later in the epoch.
 
 {chr(10).join(parts)}
 {measure.machine()}
