@@ -158,51 +158,28 @@ def apply(
     memory_format: torch.memory_format = torch.channels_last,
 ) -> torch.Tensor:
     """`pixels.apply` of uint8 `images` (N, 3, H, W): the same, in `dtype` float32, float16 or bfloat16."""
-    n, _, height, width = images.shape
+    height, width = images.shape[2:]
     if not images.is_contiguous():
         images = images.contiguous(memory_format=torch.channels_last)
     out = torch.empty_like(images, dtype=dtype, memory_format=memory_format)
     if not images.numel():
         return out
-    rows = _rows(work)
-    table = torch.from_numpy(rows).to(images.device)
+    table = torch.from_numpy(_rows(work)).to(images.device)
     scale, bias = affine(ops)
     values = np.concatenate((scale * 255, bias, erase_values(ops).reshape(-1)))
     constants = torch.from_numpy(values.astype(np.float32)).to(images.device)
-    steps, grid = work.steps.shape[1], (n, triton.cdiv(height * width, _BLOCK))
-    inputs = _strides(images)
-    means = torch.zeros((n, steps + 1), device=images.device)  # the last is of images that have no contrast left
-    for upto in _contrasts(work):
-        sums = torch.zeros(n, dtype=torch.int64, device=images.device)
-        before = torch.from_numpy(upto).to(images.device)
-        _gray_sums[grid](
-            images,
-            table,
-            rows.shape[1],
-            means,
-            before,
-            sums,
-            height * width,
-            *inputs,
-            STEPS=steps,
-            BLOCK=_BLOCK,
-            num_warps=_WARPS,
-            enable_fp_fusion=False,
-        )
-        mean = (sums.double() / (GRAY_UNITS * height * width)).float()
-        means.scatter_(1, (before.long() % (steps + 1))[:, None], mean[:, None])
-    _finish[grid](
+    _finish[_grid(images)](
         images,
         table,
-        rows.shape[1],
-        means,
+        table.shape[1],
+        _gray_means(images, table, work),
         constants,
         out,
         height * width,
         width,
-        *inputs,
+        *_strides(images),
         *_strides(out),
-        STEPS=steps,
+        STEPS=work.steps.shape[1],
         ERASINGS=work.erased.shape[1],
         MIXES=work.mixes,
         BLOCK=_BLOCK,
@@ -210,6 +187,41 @@ def apply(
         enable_fp_fusion=False,
     )
     return out
+
+
+def _gray_means(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.Tensor:
+    """The mean gray value that each step of each image finds where it is contrast, float32 (N, S + 1).
+
+    The last column is of images that have no contrast left.
+    """
+    n, _, height, width = images.shape
+    steps = work.steps.shape[1]
+    means = torch.zeros((n, steps + 1), device=images.device)
+    for upto in _contrasts(work):
+        sums = torch.zeros(n, dtype=torch.int64, device=images.device)
+        before = torch.from_numpy(upto).to(images.device)
+        _gray_sums[_grid(images)](
+            images,
+            table,
+            table.shape[1],
+            means,
+            before,
+            sums,
+            height * width,
+            *_strides(images),
+            STEPS=steps,
+            BLOCK=_BLOCK,
+            num_warps=_WARPS,
+            enable_fp_fusion=False,
+        )
+        mean = (sums.double() / (GRAY_UNITS * height * width)).float()
+        means.scatter_(1, (before.long() % (steps + 1))[:, None], mean[:, None])
+    return means
+
+
+def _grid(images: torch.Tensor) -> tuple[int, int]:
+    """A program for each block of pixels of each image."""
+    return len(images), triton.cdiv(images.shape[2] * images.shape[3], _BLOCK)
 
 
 def _strides(images: torch.Tensor) -> tuple[int, int, int]:
