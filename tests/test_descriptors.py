@@ -6,15 +6,21 @@ import errno
 import gc
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from iofast.containers import descriptors
 from iofast.containers.descriptors import advice, bounded, keep, none_left, opened
 from iofast.containers.open_files import OpenFiles
+from iofast.errors import SourceError
+from iofast.source.image_files import content, read_header
+from iofast.source.index import open_index
+from iofast.source.listing import SourceOptions
 
 
 @pytest.fixture
@@ -86,6 +92,32 @@ def test_where_nothing_is_left_the_limit_is_named(tmp_path: Path, limit: Any) ->
     assert not advice(FileNotFoundError(errno.ENOENT, "no such file"))
     with pytest.raises(FileNotFoundError):
         opened(f"{path} not", os.O_RDONLY)
+
+
+def test_a_folder_is_not_listed_as_broken_where_nothing_is_left(
+    tmp_path: Path, limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header that could not be looked at is not one that says nothing: the listing would be kept for ever."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tmp_path / "images"
+    (root / "cat").mkdir(parents=True)
+    Image.new("RGB", (5, 7)).save(root / "cat" / "a.png")
+    whole = open_index(tmp_path / "images", SourceOptions())
+    shutil.rmtree(tmp_path / "cache")
+    limit(len(os.listdir("/proc/self/fd")) + 20)
+    taken = exhaust()
+    try:
+        with pytest.raises(SourceError, match=r"a\.png: too many open files \(this process may have"):
+            read_header(os.fsencode(root / "cat" / "a.png"))
+        with pytest.raises(SourceError, match=r"a\.png: Too many open files \(this process may have"):
+            content(os.fsencode(root / "cat" / "a.png"))
+        with pytest.raises(SourceError):
+            open_index(root, SourceOptions())
+    finally:
+        for each in taken:
+            os.close(each)
+    again = open_index(root, SourceOptions())
+    assert (again.width[0], again.height[0]) == (whole.width[0], whole.height[0]) == (5, 7)
 
 
 def test_readers_that_are_gone_are_forgotten() -> None:

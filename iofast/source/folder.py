@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 from collections import deque
 from collections.abc import Iterator
 
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import UNREADABLE, Failures, Located, Payloads, Reader, dense
-from iofast.containers.descriptors import advice, bounded, none_left, opened
+from iofast.containers.descriptors import bounded
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
-from iofast.kernel.contract import MAX_BYTES
 from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
+from iofast.source.image_files import content, in_memory, open_file
 from iofast.source.index import FolderIndex, open_index, reopen_index
 from iofast.source.listing import Source, SourceOptions, printable
 
@@ -102,11 +101,11 @@ class FolderReader(Reader):
         try:
             for row, path in enumerate(paths):
                 if row < len(granted):
-                    fds[row], lengths[row] = _open_file(path)
+                    fds[row], lengths[row] = open_file(path)
                     if fds[row] != UNREADABLE:
                         held.append(int(fds[row]))
                 else:
-                    buffers.append(_read_file(path))
+                    buffers.append(in_memory(path))
                     lengths[row] = len(buffers[-1]) or 1
                     if len(buffers[-1]):
                         fds[row], offsets[row] = -1, buffers[-1].ctypes.data
@@ -172,7 +171,7 @@ class FolderReader(Reader):
         return index
 
     def _read(self, index: int) -> bytes:
-        return _content(self.source.file(index))
+        return content(self.source.file(index))
 
     def _fields(self, index: int) -> dict[str, bytes]:
         return self._said(index) | self._files(index)
@@ -182,7 +181,7 @@ class FolderReader(Reader):
         path = dict(self.source.files(index)).get(field)
         if path is None:
             return self._said(index).get(field)
-        return _content(os.path.join(os.fsencode(self.source.root), path))
+        return content(os.path.join(os.fsencode(self.source.root), path))
 
     def _said(self, index: int) -> dict[str, bytes]:
         """What the listing says."""
@@ -195,7 +194,7 @@ class FolderReader(Reader):
     def _files(self, index: int) -> dict[str, bytes]:
         """The files that belong to a sample beside its image, as they are."""
         base = os.fsencode(self.source.root)
-        return {field: _content(os.path.join(base, path)) for field, path in self.source.files(index)}
+        return {field: content(os.path.join(base, path)) for field, path in self.source.files(index)}
 
     def _image_field(self, index: int, data: bytes) -> str:
         try:
@@ -203,27 +202,6 @@ class FolderReader(Reader):
         except DecodeError:
             found = os.path.splitext(self.name(index))[1][1:].lower()
         return _FIELD_OF_FORMAT.get(found, found)
-
-
-def _content(path: bytes) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
-        with open(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise SourceError(f"cannot read {printable(path)}: it is not a file")
-            data = file.read(min(status.st_size, MAX_BYTES) + 1)  # so much memory is taken before anything is read
-            if len(data) > status.st_size:  # it has grown
-                data += file.read(MAX_BYTES)
-    except (OSError, ValueError) as error:
-        if isinstance(error, SourceError):
-            raise
-        if isinstance(error, ValueError):  # a NUL in the path, which only a damaged index has
-            raise SourceError(f"cannot read {printable(path)}: {error}") from None
-        raise SourceError(f"cannot read {printable(path)}: {error.strerror or error}") from None
-    if len(data) > MAX_BYTES:
-        raise SourceError(f"{printable(path)} has more than {MAX_BYTES} bytes")
-    return data
 
 
 class _Descriptors:
@@ -243,39 +221,6 @@ class _Descriptors:
     def give_back(self, taken: list[int]) -> None:
         """After `take`."""
         self._free.extend(taken)
-
-
-def _open_file(path: bytes) -> tuple[int, int]:
-    """Descriptor and size of a regular file that is not empty; (UNREADABLE, 1) where that fails.
-
-    Raises `SourceError` where there is no descriptor left: that says nothing of the file, and the next one fails too.
-    """
-    try:
-        descriptor = opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
-    except ValueError:  # a NUL in the path, which only a damaged index has
-        return UNREADABLE, 1
-    except OSError as error:
-        if none_left(error):
-            raise SourceError(f"cannot open {printable(path)}: {str(error.strerror).lower()}{advice(error)}") from None
-        return UNREADABLE, 1
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_size:
-        return descriptor, status.st_size
-    os.close(descriptor)
-    return UNREADABLE, 1
-
-
-def _read_file(path: bytes) -> NDArray[np.uint8]:
-    """The file's bytes, at an address that stays while the array does; none where they cannot be read."""
-    descriptor, length = _open_file(path)
-    if descriptor == UNREADABLE:
-        return np.zeros(0, np.uint8)
-    try:
-        return np.frombuffer(os.pread(descriptor, min(length, MAX_BYTES), 0), np.uint8)
-    except OSError:
-        return np.zeros(0, np.uint8)
-    finally:
-        os.close(descriptor)
 
 
 def _manifest(index: FolderIndex) -> Manifest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,9 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast import kernel
-from iofast.errors import ContainerError, DecodeError
-from iofast.kernel.contract import MAX_BYTES
+from iofast.errors import ContainerError
 from iofast.source.cache import (
     Arrays,
     cache_file,
@@ -28,12 +25,10 @@ from iofast.source.cache import (
     is_settled,
     load,
 )
+from iofast.source.image_files import read_header
 from iofast.source.listing import Column, Source, SourceOptions, Strings, Watched
 from iofast.source.scan import scan
 
-# Bytes of a file that are tried for its header before the whole file is: nearly every header lies in the first 16 KiB
-# (5 us per image less than 64 KiB), one behind a thumbnail or a colour profile in the first 128.
-HEADS = (1 << 14, 1 << 17)
 THREADS = 16  # also on few cores: on a disk or network most of the time is waiting
 CHUNK = 256  # images per task
 
@@ -97,35 +92,6 @@ def build_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderI
 
     _run(read, count)
     return FolderIndex(source, source.fingerprint(), width, height, orientation, size, (began, ended))
-
-
-def read_header(path: bytes) -> tuple[int, int, int, int]:
-    """(bytes, upright width, upright height, orientation) of an image file; zeros where it is missing or no image."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
-    except OSError:
-        return 0, 0, 0, 1
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return 0, 0, 0, 1
-        size = status.st_size
-        header = None
-        for length in (*HEADS, min(size, MAX_BYTES)):
-            if header is None:
-                header = _decoded(os.pread(descriptor, length, 0))
-    except OSError:
-        return 0, 0, 0, 1
-    finally:
-        os.close(descriptor)
-    return (size, 0, 0, 1) if header is None else (size, header.width, header.height, header.orientation)
-
-
-def _decoded(data: bytes) -> kernel.Header | None:
-    try:
-        return kernel.read_header(data)
-    except DecodeError:
-        return None
 
 
 def _run(read: Callable[[int], int], count: int) -> None:

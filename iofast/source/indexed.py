@@ -28,10 +28,11 @@ from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
 from iofast.source.cache import Arrays, cache_file, cached, check_columns, check_members, load, stamps
+from iofast.source.image_files import HEADS
 
 NUMBERS = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 LABEL_NAMES = ("label", "y", "cls", "class", "target", "labels", "fine_label")
-HEADS = (1 << 14, 1 << 17)  # bytes of an image that are tried for its header before the whole is
+
 THREADS = 8
 CHUNK = 1024  # images per task
 

@@ -9,7 +9,7 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.errors import DecodeError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.source.datum import TAGS, Datum, NoDatumError, parse_datum
-from iofast.source.index import HEADS
+from iofast.source.image_files import HEADS
 from iofast.source.tfrecord_scan import FORMATS
 
 ENCODED, COLOUR, GREY, NOTHING, OTHER = range(5)  # an image file, three planes, one, none of these; no image nor Datum

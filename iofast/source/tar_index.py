@@ -32,7 +32,8 @@ from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, check_field, image_field
 from iofast.source.cache import Arrays, cache_file, cached, check_columns, check_members, is_settled, load
 from iofast.source.foreign import ForeignOptions
-from iofast.source.index import HEADS, THREADS
+from iofast.source.image_files import HEADS
+from iofast.source.index import THREADS
 from iofast.source.tar_names import TarNames, is_meta, key_and_name
 from iofast.strips import raw_length
 
