@@ -86,6 +86,8 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if not place.exists():
         check_finished(place)
         raise SourceError(f"{place} does not exist")
+    if not place.is_file():  # a pipe that nobody writes would be waited for without end
+        raise SourceError(f"{place} is neither a file nor a folder")
     try:
         with place.open("rb") as file:
             head = file.read(64)

@@ -241,9 +241,15 @@ def lmdb_folder(path: Path) -> None:
     (path / "data.mdb").write_bytes(b"x")
 
 
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     ("make", "name", "error", "message"),
     [
+        (pipe, "x.lmdb", SourceError, "is neither a file nor a folder"),
+        (pipe, "x.tar", SourceError, "is neither a file nor a folder"),
         (nothing, "x.lmdb", SourceError, "does not exist"),
         (partial, "x.lmdb", UnfinishedError, "was not finished: run the same pack command again"),
         (empty, "x.lmdb", ContainerError, "is not a container"),
