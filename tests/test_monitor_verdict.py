@@ -171,6 +171,7 @@ BUSY = {X: 0.95, R: 0.05}
 LATE = {Q: 0.5, X: 0.48, R: 0.02}
 HOST = {R: 0.9, X: 0.1}
 SITE = SyncSite("train.py", 40, ".item()", 0.5)
+AT_17 = replace(LOADER, exposed_s=0.17, transfer_s=0.0)
 SLOWED = replace(DEVICE, busy=0.99, throttle_reasons=("power",))
 
 CASES: dict[str, tuple[list[Snapshot], Bound]] = {
@@ -183,6 +184,14 @@ CASES: dict[str, tuple[list[Snapshot], Bound]] = {
     ),
     "syncs, by /proc": (training(doing={R: 0.5, X: 0.5}, idle=0.5), Bound.SYNC),
     "launches": (training(doing=HOST, idle=0.7, stacks=stacks({FORWARD: 0.9, SYNC: 0.1})), Bound.LAUNCH),
+    "launches, and a next() that counts": (
+        training(doing=HOST, idle=0.87, stacks=stacks({FORWARD: 0.8, WAIT: 0.2}), loaders=(AT_17,)),
+        Bound.LAUNCH,
+    ),
+    "late, and launches that count": (
+        training(doing=HOST, idle=0.45, stacks=stacks({FORWARD: 0.8, WAIT: 0.2}), loaders=(AT_17,)),
+        Bound.INPUT,
+    ),
     "launches, by /proc": (training(doing={R: 1.0}, idle=0.7), Bound.LAUNCH),
     "copies": (training(doing=HOST, idle=0.4, stacks=stacks({Frame.TRANSFER: 0.4, FORWARD: 0.6})), Bound.TRANSFER),
     "copies, measured": (
@@ -378,3 +387,11 @@ def test_thresholds_check_themselves() -> None:
     with pytest.raises(OptionError, match=r"notice <= bound <= severe, found 0.05, 0.3, 0.2"):
         Thresholds(bound=0.3)
     assert classify([snapshot(BUSY, 0.02)] * 3, thresholds=Thresholds(min_seconds=2)).bound is Bound.COMPUTE
+
+
+@pytest.mark.parametrize("names", ["ab", "aa"])
+def test_two_loaders_of_a_step_are_waited_for_in_turn(names: str) -> None:
+    both = tuple(replace(LOADER, name=name, exposed_s=0.2, transfer_s=0.0) for name in names)
+    stall = classify(training(doing=LATE, idle=0.45, loaders=both)).stall
+    assert stall is not None
+    assert stall.low == stall.high == pytest.approx(0.4)

@@ -82,9 +82,10 @@ class Training:
         loader = loaders.loader_of(self.program, self.files)
         self.beside: Iterator[Any] | None = None
         if self.program.extra in ("second-loader", "idle-loader"):
-            self.beside = iter(loaders.idle_loader(self.program, self.files))
+            beside = loaders.idle_loader(self.program, self.files)
+            self.beside = iter(self._watched(beside, "beside") if self.inside else beside)
             next(self.beside)
-        waits = Waits(self._watched(loader) if self.inside else loader)
+        waits = Waits(self._watched(loader, self.program.name) if self.inside else loader)
         self.end = sys.maxsize
         batches = self._warmed_up(waits)
         self.end = time.monotonic_ns() + int(1e9 * seconds)
@@ -111,8 +112,8 @@ class Training:
         kernels = 1 if self.program.wait == "loop" else self.program.kernels
         self.network = Network(self.device, seconds / looks, kernels, 0 if looks > 1 else self.program.ops)
 
-    def _watched(self, loader: Iterable[Any]) -> Meter[Any]:
-        meter = watch(loader, name=self.program.name)
+    def _watched(self, loader: Iterable[Any], name: str) -> Meter[Any]:
+        meter = watch(loader, name=name)
         if self.device is not None:
             clock = getattr(loader, "clock", meter.clock)
             info = replace(clock.info, device="cuda:0")

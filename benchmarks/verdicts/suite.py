@@ -153,9 +153,10 @@ def _seen(folder: Path) -> judge.Observation:
 
 
 def _busy_s() -> float:
-    """Seconds that all processors together have worked since boot."""
-    user, nice, system, _, _, hard, soft, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
-    return (user + nice + system + hard + soft) / os.sysconf("SC_CLK_TCK")
+    """Seconds that all processors together have worked since boot, or were wanted and given to another machine's."""
+    ticks = Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
+    user, nice, system, _, _, hard, soft, stolen = map(int, ticks)
+    return (user + nice + system + hard + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def _ours_s() -> float:

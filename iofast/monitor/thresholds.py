@@ -28,6 +28,7 @@ class Thresholds:
     link            of what PCIe can carry: ours, B.2 says "about 70 %"
     launch          ours: the device idles so long while the host runs
     launch_to_sync  ours: host work so many times the synchronisations means that launching is what takes the time
+    minor           so many times the stall the device idles for launches or synchronisations that are the verdict: ours
     dram, tensor    memory-bound: XProf HBM above 70 % and MXU below 50 %
     clocks          of the intervals with a reason to throttle: "most of the time"
     quota           of time that the cgroup's quota kept threads waiting: ours
@@ -69,6 +70,7 @@ class Thresholds:
     link: float = 0.70
     launch: float = 0.10
     launch_to_sync: float = 3.0
+    minor: float = 2.0
     dram: float = 0.70
     tensor: float = 0.50
     clocks: float = 0.50

@@ -277,22 +277,16 @@ class Training:
     def per_step(
         self, figure: Callable[[LoaderFigures], float | None], length: Callable[[LoaderFigures], float] | None = None
     ) -> float | None:
-        """Share of step time, over the loaders that say it; of several side by side the largest share counts."""
+        """Share of step time, over the loaders that say it. Of several side by side a step waits for each in turn."""
         length = length or _stepped
-        names = sorted({loader.name for loader in self.loaders})
-        found = []
-        for name in names:
-            parts = [(figure(one), length(one)) for one in self.loaders if one.name == name]
-            known = [(value, seconds) for value, seconds in parts if value is not None and seconds > 0]
-            if known:
-                whole = fsum(seconds for _, seconds in known)
-                found.append((whole, fsum(value for value, _ in known)))
-        if not found:
+        parts = [(figure(one), length(one)) for one in self.loaders]
+        known = [(value, seconds) for value, seconds in parts if value is not None and seconds > 0]
+        if not known:
             return None
-        whole = fsum(seconds for seconds, _ in found)
+        whole = fsum(seconds for _, seconds in known)
         if whole > 1.2 * self.seconds:  # they run side by side
-            return max(_share(value / seconds) for seconds, value in found)
-        return _share(fsum(value for _, value in found) / whole)
+            whole = self.seconds
+        return _share(fsum(value for value, _ in known) / whole)
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -3,9 +3,10 @@
     phases -> which intervals count        bounds -> the exposed stall E        causes -> why a loader is late
 
 What is decided, in this order: does anything train; is there enough evidence; is the stall at least 10 % whatever the
-truth between its bounds (input-bound); is a device that idles waiting for something else (copies, synchronisations,
-launches, other ranks); is a busy one slowed down or short of memory bandwidth; else it computes. Where bounds lie on
-both sides of 10 % and nothing else explains the idle time, the verdict is unknown.
+truth between its bounds (input-bound, unless the device idles far longer for launches or synchronisations); is a device
+that idles waiting for something else (copies, synchronisations, launches, other ranks); is a busy one slowed down or
+short of memory bandwidth; else it computes. Where bounds lie on both sides of 10 % and nothing else explains the idle
+time, the verdict is unknown.
 """
 
 from __future__ import annotations
@@ -111,10 +112,11 @@ def _judge(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> Verdict:
     stall = case.stall
     if (start := _epoch_starts(snapshots, found, case)) is not None:
         return start
-    if stall is not None and stall.low >= thresholds.bound and not _copies(training, stall):
+    other = other_than_input(training, stall, thresholds)
+    if stall is not None and stall.low >= thresholds.bound and not _copies(training, stall) and not _minor(case, other):
         cause, evidence = find_cause(training, thresholds)
         return case.verdict(Finding(Bound.INPUT, evidence), cause)
-    return case.verdict(other_than_input(training, stall, thresholds))
+    return case.verdict(other)
 
 
 def _nothing_trains(every: Training, spent: dict[Phase, float], thresholds: Thresholds) -> str | None:
@@ -156,6 +158,18 @@ def _copies(training: Training, stall: Stall) -> bool:
     """Whether most of a measured stall is the copy to the device, and not the wait for the batch."""
     copied = training.per_step(lambda loader: loader.transfer_s)
     return stall.tier is Tier.INSIDE and copied is not None and copied > max(0.0, stall.low - copied)
+
+
+def _minor(case: _Case, other: Finding) -> bool:
+    """Whether the stall is the small part of why the device idles, and it is known for what it does the rest.
+
+    A step of tiny kernels has a next() that counts: with 87 % idle and a stall of 17 %, a loader without any wait makes
+    training 1.2 times as fast, a captured graph up to 3.3 times.
+    """
+    idle, stall = case.training.idle, case.stall
+    if idle is None or stall is None or other.bound not in (Bound.LAUNCH, Bound.SYNC):
+        return False
+    return idle - stall.high >= case.thresholds.minor * stall.high
 
 
 def _epoch_starts(snapshots: Sequence[Snapshot], found: Sequence[Phase], case: _Case) -> Verdict | None:
