@@ -55,16 +55,16 @@ def _bound(training: Training, stall: Stall | None, thresholds: Thresholds) -> F
             return found
     high = stall.high if stall is not None else 0.0
     idle = training.idle
+    below = stall is not None and stall.low + high < 2 * thresholds.bound  # the middle of its bounds is
     if idle is None:
-        if stall is not None and high >= thresholds.bound:
+        if stall is not None and high >= thresholds.bound and not (below and high < thresholds.severe):
             return _straddling(stall, thresholds)
         return Finding(Bound.COMPUTE, reason="no device in sight: what is judged is the host")
     if idle < thresholds.idle:
         return _busy(training, idle, thresholds)
     host = max(0.0, idle - high)  # the device idles so long at least, and not for want of a batch
     clear = host >= thresholds.idle and (training.stacks or host >= 2 * high)
-    nearly = stall is not None and stall.low + high < 2 * thresholds.bound and idle < thresholds.severe
-    if nearly and not clear:
+    if below and idle < thresholds.severe and not clear:
         return _busy(training, idle, thresholds)
     if stall is not None and high >= thresholds.bound and not clear:
         return _straddling(stall, thresholds)
