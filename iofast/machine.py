@@ -77,15 +77,15 @@ def local_ranks() -> int:
 
 def cpu_quota() -> float | None:
     """Cores' worth of time the tightest control group grants; None = no limit."""
-    limits = [quota_v2(group) for group in _groups("")]
-    limits += [quota_v1(group) for group in _groups("cpu")]
+    limits = [quota_v2(group) for group in _own_groups("")]
+    limits += [quota_v1(group) for group in _own_groups("cpu")]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_limit() -> int | None:
     """Bytes the tightest control group grants; None = no limit."""
-    files = [group / "memory.max" for group in _groups("")]
-    files += [group / "memory.limit_in_bytes" for group in _groups("memory")]
+    files = [group / "memory.max" for group in _own_groups("")]
+    files += [group / "memory.limit_in_bytes" for group in _own_groups("memory")]
     limits = (number(path) for path in files)
     return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
@@ -95,8 +95,8 @@ def free_memory() -> int:
     import psutil  # 20 ms, which the start of every command would pay
 
     free = int(psutil.virtual_memory().available)
-    pairs = [(group / "memory.max", group / "memory.current") for group in _groups("")]
-    pairs += [(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes") for group in _groups("memory")]
+    pairs = [(group / "memory.max", group / "memory.current") for group in _own_groups("")]
+    pairs += [(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes") for group in _own_groups("memory")]
     for limit_file, usage_file in pairs:
         limit, usage = number(limit_file), number(usage_file)
         if limit is not None and usage is not None and limit < _NO_LIMIT:
@@ -167,7 +167,7 @@ def _pinned_apart(ranks: int, variable: str) -> bool:
     """
     if not hasattr(os, "sched_getaffinity"):
         return False
-    groups = [*_groups(""), *_groups("cpuset")]
+    groups = [*_own_groups(""), *_own_groups("cpuset")]
     available = [os.cpu_count() or 1, *(cores for cores in map(_cpuset, groups) if cores)]
     allocated = os.environ.get("SLURM_CPUS_ON_NODE", "") if _slurm_task() else ""
     if allocated.isdigit():
@@ -206,10 +206,17 @@ def _cpuset(group: Path) -> int | None:
     return None
 
 
-def _groups(controller: str) -> Iterator[Path]:
-    """Folders of the control groups this process is in, innermost first; `controller` is "" for version 2."""
+def _own_groups(controller: str) -> Iterator[Path]:
+    return control_groups(_PROC_CGROUP, _CGROUPS, controller)
+
+
+def control_groups(file: Path, mount: Path, controller: str) -> Iterator[Path]:
+    """Folders of a process's control groups, innermost first, by its `/proc/<pid>/cgroup`.
+
+    `controller` is "" for version 2. Nothing where the process lies outside of what this container sees.
+    """
     try:
-        lines = _PROC_CGROUP.read_text().splitlines()
+        lines = file.read_text(errors="replace").splitlines()
     except OSError:
         return
     for line in lines:
@@ -217,13 +224,16 @@ def _groups(controller: str) -> Iterator[Path]:
         names, _, path = rest.partition(":")
         if controller not in names.split(","):
             continue
-        mount = _CGROUPS / controller
-        # inside a container the path can be the host's; what is mounted is then the container's own group as the root
-        inner = mount / path.lstrip("/")
-        while inner != mount and mount in inner.parents:
-            yield inner
+        roots = (mount / "unified", mount) if not controller else (mount / controller, mount / names)
+        root = next((root for root in roots if root.is_dir()), None)
+        if root is None or ".." in Path(path).parts:
+            continue
+        inner = root / path.lstrip("/")
+        while inner != root and root in inner.parents:
+            if inner.is_dir():  # in a container the path can be the host's; the mount is then the container's own group
+                yield inner
             inner = inner.parent
-        yield mount
+        yield root
 
 
 def quota_v2(group: Path) -> float | None:

@@ -7,11 +7,10 @@ import functools
 import math
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from iofast.machine import number, quota_v1, quota_v2
+from iofast.machine import control_groups, number, quota_v1, quota_v2
 from iofast.monitor.probe.states import PROC, TICKS
 from iofast.monitor.snapshot import Job, SystemFigures
 
@@ -42,7 +41,7 @@ class SystemProbe:
         self._proc = proc
         self._blocks = blocks
         self._unified, self._cpu, self._memory = (
-            list(_groups(proc / str(job.pid) / "cgroup", cgroups, name)) for name in ("", "cpu", "memory")
+            list(control_groups(proc / str(job.pid) / "cgroup", cgroups, name)) for name in ("", "cpu", "memory")
         )
         self._seldom_at = -math.inf
         self._quota: tuple[float, Path] | None = None
@@ -172,25 +171,6 @@ def numa_nodes(nodes: Path = Path("/sys/devices/system/node")) -> dict[int, int]
             if first.isdigit():
                 found.update(dict.fromkeys(range(int(first), int(last or first) + 1), int(folder.name[4:])))
     return found
-
-
-def _groups(file: Path, mount: Path, controller: str) -> Iterator[Path]:
-    """Folders of a process's control groups, innermost first; `controller` is "" for version 2."""
-    for line in _text(file).splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        if controller not in names.split(","):
-            continue
-        roots = (mount / "unified", mount) if not controller else (mount / controller, mount / names)
-        root = next((root for root in roots if root.is_dir()), None)
-        if root is None or ".." in Path(path).parts:  # a group outside of what this container sees
-            continue
-        inner = root / path.lstrip("/")
-        while inner != root and root in inner.parents:
-            if inner.is_dir():  # in a container the path can be the host's; the mount is then the container's own group
-                yield inner
-            inner = inner.parent
-        yield root
 
 
 def _used(group: Path) -> float | None:
