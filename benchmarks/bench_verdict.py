@@ -71,7 +71,9 @@ def page(suite: str, found: Sequence[Run], seconds: float) -> str:
     return f"""# Does the monitor judge rightly?
 
 Suite "{suite}": {len({run.program.name for run in ran})} programs, each watched for {seconds:.0f} s. A stall is the
-share of training time in which the device was idle while training was in next(), from the recorded timelines.
+share of training time in which the device was idle while training was in next(), from the recorded timelines. They also
+say what is right: input-bound from 10%, compute-bound below 5%, either between, whatever a program was built for: a
+machine that is slower for a minute makes another program of it. Launches and synchronisations are as built.
 
 {chr(10).join(parts)}
 {measure.machine()}

@@ -109,15 +109,39 @@ def test_what_was_seen_survives_json() -> None:
 
 
 def test_scores_count_what_is_wrong() -> None:
-    true = truth.Truth(stall=0.5, starts=0.0, wait=0.5, idle=0.5, seconds=10.0, steps=100)
-    run = Run(find("tune", "compute-step"), inside=False, true=true)
-    wrong = Scored(run, Verdict(Bound.INPUT, None, Stall(0.0, 0.3, Tier.OUTSIDE), Severity.BOUND))
+    run = Run(find("tune", "compute-step"), inside=False, true=truth_of(0.02))
+    wrong = Scored(run, Verdict(Bound.INPUT, None, Stall(0.1, 0.3, Tier.OUTSIDE), Severity.BOUND))
     assert (wrong.right, wrong.false_input, wrong.contained, wrong.abstained) == (False, True, False, False)
     wide = Scored(run, Verdict(Bound.COMPUTE, None, Stall(0.0, 0.9, Tier.OUTSIDE), Severity.NONE))
     assert (wide.right, wide.contained, wide.abstained, wide.cause_right) == (True, True, True, None)
     met = {what: met for what, _, _, met in asked([wrong, wide], inside=False)}
     assert not any(met.values())
     assert "| compute-bound | 1 | 1 |" in confusion([wrong, wide])
+
+
+def truth_of(stall: float) -> truth.Truth:
+    return truth.Truth(stall=stall, starts=0.0, wait=stall, idle=stall, seconds=10.0, steps=100)
+
+
+@pytest.mark.parametrize(
+    ("built", "stall", "right"),
+    [
+        ("compute-step", 0.02, {Bound.COMPUTE}),
+        ("compute-step", 0.07, {Bound.COMPUTE, Bound.INPUT}),
+        ("compute-step", 0.14, {Bound.INPUT}),
+        ("sleep-1w", 0.02, {Bound.COMPUTE}),
+        ("sleep-1w", 0.50, {Bound.INPUT}),
+        ("launch", 0.17, {Bound.LAUNCH}),
+    ],
+)
+def test_what_a_run_was_says_what_is_right(built: str, stall: float, right: set[Bound]) -> None:
+    program = find("tune", built)
+    for bound in (Bound.INPUT, Bound.COMPUTE, Bound.LAUNCH, Bound.UNKNOWN):
+        verdict = Verdict(bound, None, Stall(stall, stall, Tier.INSIDE), Severity.NONE)
+        one = Scored(Run(program, inside=True, true=truth_of(stall)), verdict)
+        assert one.right is (bound in right)
+        assert one.as_built is (bound in program.bounds)
+        assert one.false_input is (bound is Bound.INPUT and Bound.INPUT not in right)
 
 
 def test_two_programs_are_judged(tmp_path: Path) -> None:

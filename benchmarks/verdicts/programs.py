@@ -1,7 +1,8 @@
 """The programs of the suite: how each is built, and which verdicts are right for it, said before it ever ran.
 
 Two suites. Thresholds were tuned while the first was looked at; the second, with other sizes, seeds and kinds, is
-scored once. Of a stall between 5 and 10 % either verdict is right, and so is any cause.
+scored once. Of a stall between 5 and 10 % either verdict is right, and so is any cause. Where a run came out
+another way than its program was built for, its recorded timelines say what is right (score.py).
 """
 
 from __future__ import annotations
