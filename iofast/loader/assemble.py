@@ -39,7 +39,7 @@ def assemble(
             columns["label"] = soft_labels(columns["label"], plan.pipeline.mix, work)
         columns["image"], sizes = _finished(plan, columns["image"], work)
     if plan.dataset.fields is None:
-        return _pair(plan, columns), work
+        return _pair(columns), work
     if sizes is not None:
         columns["size"] = sizes
     return columns | {"valid": torch.from_numpy(valid.copy())}, work  # the mask is the consumer's own
@@ -159,13 +159,11 @@ def _applied(plan: Plan, images: torch.Tensor, work: Work | None, *, own_memory:
     return pixels.apply(images, ops, work=work, dtype=options.dtype, memory_format=options.memory_format, out=out)
 
 
-def _pair(plan: Plan, columns: dict[str, Any]) -> Pair:
+def _pair(columns: dict[str, Any]) -> Pair:
     try:
         images, labels = columns["image"], columns["label"]
     except KeyError as error:
         raise OptionError(f"map_sample must return image and label, found {sorted(columns)}") from error
-    if plan.device.type == "cuda" and isinstance(labels, torch.Tensor):
-        labels = labels.pin_memory()
     if further := sorted(columns.keys() - {"image", "label"}):
         raise OptionError(
             f"map_sample returned {further[0]!r}, for which a pair (images, labels) has no place: make the dataset "

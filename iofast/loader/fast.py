@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import torch
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.dataset import FastDataset
 from iofast.errors import StateError
 from iofast.loader.assemble import Batch
 from iofast.loader.auto import Auto, Setting, State, first
-from iofast.loader.batches import BatchJob, Made, Slice, mapped, name_of
-from iofast.loader.canvas import padded
+from iofast.loader.batches import BatchJob, name_of
+from iofast.loader.delivery import Delivery
 from iofast.loader.failures import Failure, Ledger, OnError
 from iofast.loader.mapping import SampleFunction
 from iofast.loader.options import AnyOrder
@@ -36,7 +36,6 @@ from iofast.order.base import check_whole
 from iofast.stall import StallClock
 from iofast.telemetry import Stages
 from iofast.transforms import Pipeline, Transform
-from iofast.work import Work
 
 
 class FastLoader(Iterable[Any]):
@@ -160,11 +159,11 @@ class FastLoader(Iterable[Any]):
     def peek(self) -> Batch:
         """The batch that would come next, without taking it: nothing of the loader's place or counts changes."""
         epoch, batch = self._here()
-        made = self._prefetch(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
+        delivery = self._delivery(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
         try:
-            return self._deliver(next(made), epoch, batch)
+            return delivery.hand_over(next(delivery), name_of(epoch, batch)).batch
         finally:
-            made.close()
+            delivery.close()
 
     def __iter__(self) -> Iterator[Any]:
         self._plan.check_ranks()
@@ -212,32 +211,30 @@ class FastLoader(Iterable[Any]):
             if ahead is not None:
                 ends.callback(ahead.close)
                 ahead.ask(progress.batch)
-            made = self._prefetch(contexts, progress.epoch, progress.batch, progress.count)
-            ends.callback(made.close)
-            epoch.made_by(made)
-            auto = Auto(made, plan.limits, self._auto) if self.options.num_workers == "auto" else None
+            delivery = self._delivery(contexts, progress.epoch, progress.batch, progress.count)
+            ends.callback(delivery.close)
+            epoch.made_by(delivery.made)
             timing.began()
             while True:
                 timing.waiting()
-                plan.stages.queue.observe(made.ready, made.depth)
-                result = next(made, None)
-                if result is None:
+                plan.stages.queue.observe(delivery.ready, delivery.depth)
+                issued = next(delivery, None)
+                if issued is None:
                     return
                 timing.arrived()
-                self._ledger.check(result.failures)
-                held = [self._deliver(result, progress.epoch, progress.batch)]
-                self.last_valid = torch.from_numpy(result.valid)
-                self._ledger.add(result.failures)
+                self._ledger.check(issued.value.failures)
+                made = delivery.hand_over(issued, name_of(progress.epoch, progress.batch))
+                self.last_valid = torch.from_numpy(made.valid)
+                self._ledger.add(made.failures)
                 if ahead is not None:
                     ahead.ask(progress.batch + 1)
-                timing.got(len(result.valid))
-                del result  # whoever takes the batch is to be the only one that holds it
+                timing.got(len(made.valid))
+                held = [made.batch]
+                del issued, made  # whoever takes the batch is to be the only one that holds it
                 progress.fresh = False
                 progress.batch += 1  # the last thing before it is handed over: a Ctrl-C up to here loses nothing
                 yield held.pop()
-                if auto is not None:
-                    auto.watch()
-                    self._auto = auto.state
+                self._auto = delivery.taken() or self._auto
 
     def _setting(self) -> Setting:
         limits = self._plan.limits
@@ -245,48 +242,21 @@ class FastLoader(Iterable[Any]):
             return Setting(limits.max_workers, limits.max_depth)
         return (self._auto or first(limits)).setting
 
-    def _prefetch(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Prefetch[Made, Slice]:
+    def _delivery(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Delivery:
         plan, setting = self._plan, self._setting()
         slices = (stop - start) * plan.limits.slices  # more threads would have nothing to do
-        return Prefetch(
+        made = Prefetch(
             lambda batch: BatchJob(plan, contexts, epoch, batch),
             stop,
             num_workers=max(1, min(setting.num_workers, slices)),
             depth=setting.depth,
             start=start,
         )
-
-    def _deliver(self, made: Made, epoch: int, number: int) -> Batch:
-        plan = self._plan
-        if plan.device.type == "cpu":
-            return made.batch
-        return mapped(plan, _moved(plan, made.batch, made.work), name_of(epoch, number))
+        auto = Auto(made, plan.limits, self._auto) if self.options.num_workers == "auto" else None
+        return Delivery(plan, made, auto, start, stop)
 
 
 def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:
     loader = FastLoader(dataset, **options)
     loader._start = here
     return loader
-
-
-def _moved(plan: Plan, batch: Batch, work: Work | None) -> Batch:
-    """The batch on the plan's device, pixel operations done there."""
-    if isinstance(batch, dict):
-        return {name: _to_device(plan, value, name == "image", work) for name, value in batch.items()}
-    return _to_device(plan, batch[0], True, work), _to_device(plan, batch[1], False)
-
-
-def _to_device(plan: Plan, value: Any, images: bool, work: Work | None = None) -> Any:
-    if isinstance(value, list) and images:
-        there = [
-            _to_device(plan, each.unsqueeze(0), True, work and work.alone(row))[0] for row, each in enumerate(value)
-        ]
-        return padded(there, plan.options.memory_format) if plan.options.ragged == "pad" else there
-    if not isinstance(value, torch.Tensor):
-        return value
-    plan.stages.transfer.add(1, nbytes=value.nbytes)
-    moved = value.to(plan.device, non_blocking=True)
-    if images and moved.dtype == torch.uint8:
-        ops, options = plan.pipeline.ops, plan.options
-        return pixels.apply(moved, ops, work=work, dtype=options.dtype, memory_format=options.memory_format)
-    return moved

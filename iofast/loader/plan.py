@@ -16,6 +16,7 @@ from iofast.containers.joined import JoinedReader
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError
 from iofast.fields import PSEUDO_FIELDS, collate
+from iofast.gpu import way_to
 from iofast.loader.advice import spaced
 from iofast.loader.auto import Limits, most_depth
 from iofast.loader.buffers import BatchMemory
@@ -59,11 +60,12 @@ class Plan:
         self._check_names()
         self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
         self.device = torch.device(options.device)
+        self.stages = Stages()
+        self.way = way_to(self.device, self.stages.transfer)
         self.limits = self._limits()
         spare = self.limits.max_depth + 2
         self.memory = BatchMemory(pinned=self.device.type == "cuda", spare=spare)
         self.float_memory = BatchMemory(pinned=False, spare=spare)  # apart: blocks of two sizes push each other out
-        self.stages = Stages()
         self.clock = StallClock(self._described(), device=str(self.device), stages=self.stages)
         self.tally = Tally()
 

@@ -141,12 +141,23 @@ class _Promise(Generic[T, S]):
 
 
 class Prefetch(Generic[T, S]):
-    """An iterator over the results of jobs `start` to `count` - 1, made by threads that work up to `depth` ahead."""
+    """An iterator over the results of jobs `start` to `count` - 1, made by threads that work up to `depth` ahead.
+
+    `name` tells those threads from others of iofast.
+    """
 
     def __init__(
-        self, make: Callable[[int], Job[T, S]], count: int, *, num_workers: int, depth: int, start: int = 0
+        self,
+        make: Callable[[int], Job[T, S]],
+        count: int,
+        *,
+        num_workers: int,
+        depth: int,
+        start: int = 0,
+        name: str = "",
     ) -> None:
         self._make, self._count, self._start, self._at = make, count, start, start
+        self._name = name
         self._depth = depth
         self._pending: dict[int, _Promise[T, S]] = {}  # by number, from _at on
         self._put = start  # numbers below it are with the threads
@@ -292,7 +303,7 @@ class Prefetch(Generic[T, S]):
     def _add_thread(self) -> None:
         number, clock = len(self._threads), Clock()
         thread = threading.Thread(
-            target=_work, args=(number, self._shared, clock), name=f"iofast-{number}", daemon=True
+            target=_work, args=(number, self._shared, clock), name=f"iofast-{self._name}{number}", daemon=True
         )
         self._clocks.append(clock)
         self._threads.append(thread)

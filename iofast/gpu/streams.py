@@ -1,0 +1,120 @@
+"""What the transfer needs of a device: streams, events, and memory that knows who still works with it.
+
+A stream is a queue of work that the device does in its order; the host only puts things there. An event is a mark in
+that queue. Everything that can go wrong between two streams goes through these few calls, so that the tests can put a
+model of a device in the place of torch.cuda, which notices what a GPU would do wrong in one run of a thousand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+Stream = Any  # torch.cuda.Stream, or the model's
+Event = Any
+
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_thread = threading.local()
+
+
+class Streams(Protocol):
+    """One device. `side` is a stream of the transfer's own, `current` that of the calling thread."""
+
+    def begin(self) -> None:
+        """Once in the thread of each consumer, before anything else: which device is meant, and the side stream."""
+
+    def side(self) -> Stream:
+        """The stream on which batches are made."""
+
+    def current(self) -> Stream:
+        """The calling thread's stream on this device."""
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """Within it the calling thread works on this device and `stream`."""
+
+    def record(self, stream: Stream) -> Event:
+        """A mark behind everything that was put on `stream` until now."""
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Whatever is put on `stream` from now on comes after `event`. The host does not wait."""
+
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+        """When `tensor` dies, its memory is not given away before the work that `stream` has by then is done."""
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy on the device, made on the current stream; the host's memory lives until it is done."""
+
+    def elapsed_ns(self, start: Event, end: Event) -> int | None:
+        """Nanoseconds between two events of one stream; None while the device has not passed them."""
+
+    def capturing(self) -> bool:
+        """Whether the calling thread's stream is captured into a graph at the moment."""
+
+
+class CudaStreams:
+    """A CUDA device. One side stream for the life of a loader: memory is cached by stream, and that of another stream
+    for each epoch would be allocated anew."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._side: torch.cuda.Stream | None = None
+
+    def begin(self) -> None:
+        self.side()
+
+    def side(self) -> torch.cuda.Stream:
+        if self._side is None:
+            # "cuda" is the current device of the consumer's thread: in a thread of ours that would be the first one
+            index = torch.cuda.current_device() if self._device.index is None else self._device.index
+            self._device = torch.device("cuda", index)
+            self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        return self._side
+
+    def current(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream(self._device)
+
+    def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
+        aside()
+        return torch.cuda.stream(stream)  # and its device
+
+    def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(stream)
+        return event
+
+    def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+        stream.wait_event(event)
+
+    def keep(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> None:
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        # The allocator of page-locked memory notes copies that do not block, and waits for them. What is pageable
+        # would be copied twice by the driver, and the host would wait for all of the stream.
+        source = tensor if tensor.is_pinned() else tensor.pin_memory()
+        return source.to(self._device, non_blocking=True)
+
+    def elapsed_ns(self, start: torch.cuda.Event, end: torch.cuda.Event) -> int | None:
+        return max(0, round(1e6 * start.elapsed_time(end))) if end.query() else None  # type: ignore[no-untyped-call]
+
+    def capturing(self) -> bool:
+        return torch.cuda.is_current_stream_capturing()
+
+
+def aside() -> None:
+    """For a thread of ours, before it calls CUDA: a graph that the consumer captures meanwhile is none of its business.
+
+    By default a capture fails as soon as any thread of the process allocates memory or asks for an event.
+    """
+    if getattr(_thread, "aside", False):
+        return
+    _thread.aside = True
+    with contextlib.suppress(OSError, AttributeError):  # no driver, or one from before there were graphs
+        mode = ctypes.c_int(_RELAXED)
+        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))

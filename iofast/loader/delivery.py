@@ -1,0 +1,110 @@
+"""From the threads that make batches to the consumer, by way of its device.
+
+Where the device has streams, one more thread takes finished batches, has them copied and finished there, and keeps a
+few ahead. It is a second `Prefetch` behind the first, so that errors, Ctrl-C and leaving early mean the same for it.
+"""
+
+from __future__ import annotations
+
+from iofast.gpu import Direct, Issued, Transfer
+from iofast.loader.auto import Auto, State
+from iofast.loader.batches import Made, Slice, mapped
+from iofast.loader.on_device import on_device
+from iofast.loader.plan import Plan
+from iofast.loader.prefetch import Job, Prefetch
+
+AHEAD = 2  # batches on the device that the consumer has not got: one is there while the next is being made
+
+
+class Delivery:
+    """An iterator over the results of `made` (batches `start` to `stop` - 1), for one consumer."""
+
+    def __init__(self, plan: Plan, made: Prefetch[Made, Slice], auto: Auto | None, start: int, stop: int) -> None:
+        self.made = made
+        self._plan, self._auto = plan, auto
+        self._ahead: Prefetch[Issued[Made], None] | None = None
+        way = plan.way
+        if isinstance(way, Transfer):
+            try:
+                way.begin()
+                self._ahead = Prefetch(
+                    lambda _: _Issue(plan, way, made, auto),
+                    stop,
+                    num_workers=1,  # one: it takes the results in their order
+                    depth=AHEAD,
+                    start=start,
+                    name="device-",
+                )
+            except BaseException:
+                made.close()
+                raise
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait to be taken, here and on the device."""
+        return self.made.ready + (0 if self._ahead is None else self._ahead.ready)
+
+    @property
+    def depth(self) -> int:
+        """Batches that may be in the making or waiting."""
+        return self.made.depth + (0 if self._ahead is None else self._ahead.depth)
+
+    def __iter__(self) -> Delivery:
+        return self
+
+    def __next__(self) -> Issued[Made]:
+        """The next batch, still to be handed over."""
+        if self._ahead is None:
+            return Issued(next(self.made), None)
+        if self._plan.way is not None:
+            self._plan.way.check()
+        return next(self._ahead)
+
+    def hand_over(self, issued: Issued[Made], name: str) -> Made:
+        """The batch on its device, for the consumer's stream. `name` is what notes on errors call it."""
+        plan, way = self._plan, self._plan.way
+        if way is None:
+            return issued.value
+        if self._ahead is None:
+            issued = _issued(plan, way, issued.value)
+        made = way.hand_over(issued)
+        return made._replace(batch=mapped(plan, made.batch, name))
+
+    def taken(self) -> State | None:
+        """After each batch, when the next one is asked for: what "auto" has found by now."""
+        if self._auto is None:
+            return None
+        if self._ahead is None:
+            self._auto.watch()
+        return self._auto.state
+
+    def close(self) -> None:
+        """End the threads, and forget what they made."""
+        if self._ahead is not None:
+            self._ahead.close()  # before those it takes from: else it would wait for a batch that nobody makes
+        self.made.close()
+
+
+class _Issue(Job[Issued[Made], None]):
+    """The next batch of `made`, on its way to the device."""
+
+    def __init__(self, plan: Plan, way: Transfer, made: Prefetch[Made, Slice], auto: Auto | None) -> None:
+        self._plan, self._way, self._from, self._auto = plan, way, made, auto
+
+    def prepare(self) -> list[None]:
+        self._made = next(self._from)
+        if self._auto is not None:
+            self._auto.watch()  # here, as this thread is who takes from `made`
+        return []
+
+    def run(self, number: int, part: None) -> None:
+        """Nothing: there are no slices."""
+
+    def finish(self) -> Issued[Made]:
+        made = self._made
+        del self._made  # the host's memory is free as soon as it is copied
+        return _issued(self._plan, self._way, made)
+
+
+def _issued(plan: Plan, way: Transfer | Direct, made: Made) -> Issued[Made]:
+    return way.issue(lambda bus: made._replace(batch=on_device(plan, made, bus)))
