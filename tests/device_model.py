@@ -12,14 +12,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import random
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from iofast import FastLoader
+from iofast.gpu import Transfer
 
 POISON = 0xDD
 Block = NDArray[np.uint8]
@@ -83,7 +88,8 @@ class Device:
         self.queues = {name: Queue(name) for name in ("default", "side", "other")}
         speeds = (1.0,) if chance is None else (0.05, 0.5, 1.0)  # one stream may lie far behind another
         self.speeds = {name: (chance or random).choice(speeds) for name in self.queues}
-        self.stack = [self.queues["default"]]
+        self.of_thread = threading.local()  # the current streams of each thread
+        self.lock = threading.RLock()  # a tensor may die within any call
         self.device_memory, self.host_memory = Memory(), Memory()
         self.began = self.is_capturing = False
 
@@ -97,15 +103,17 @@ class Device:
         return self.queues["side"]
 
     def current(self) -> Queue:
-        return self.stack[-1]
+        stack: list[Queue] = getattr(self.of_thread, "stack", [self.queues["default"]])
+        return stack[-1]
 
     @contextlib.contextmanager
     def on(self, stream: Queue) -> Iterator[None]:
-        self.stack.append(stream)
+        before = getattr(self.of_thread, "stack", [self.queues["default"]])
+        self.of_thread.stack = [*before, stream]
         try:
             yield
         finally:
-            self.stack.pop()
+            self.of_thread.stack = before
 
     def record(self, stream: Queue) -> Mark:
         self.go_on()
@@ -122,7 +130,7 @@ class Device:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         made = self.empty(tensor)
-        self.launch(lambda to, source: np.copyto(to, source), made, tensor)
+        self.put(partial(np.copyto, _bytes(made), _bytes(tensor)))
         if "pin" not in self.faults:
             address = tensor.untyped_storage().data_ptr()
             mark = self.mark_on(self.current())
@@ -139,8 +147,9 @@ class Device:
     # --- what a kernel, a consumer and an allocator do
 
     def empty(self, like: torch.Tensor) -> torch.Tensor:
-        """Device memory for the current stream."""
-        return self.device_memory.take(self.current().name, like.numel(), self).view(like.shape)
+        """Device memory for the current stream, of the type, shape and strides of a dense tensor."""
+        memory = self.device_memory.take(self.current().name, like.nbytes, self).view(like.dtype)
+        return memory.as_strided(like.shape, like.stride())
 
     def host(self, values: NDArray[np.uint8]) -> torch.Tensor:
         """Page-locked memory with `values` in it."""
@@ -149,11 +158,15 @@ class Device:
         return made
 
     def launch(self, kernel: Callable[..., Any], *tensors: torch.Tensor) -> None:
-        """Have `kernel` called with the tensors' memory, on the current stream. It keeps none of them alive."""
-        memory = [_raw(each).reshape(each.shape) for each in tensors]
+        """Have `kernel` called with the memory of contiguous uint8 tensors, on the current stream."""
+        memory = [_bytes(each).reshape(each.shape) for each in tensors]
+        self.put(lambda: kernel(*memory))
+
+    def put(self, work: Callable[[], Any]) -> None:
+        """Work for the current stream."""
 
         def done() -> bool:
-            kernel(*memory)
+            work()
             return True
 
         self.current().work.append(done)
@@ -171,6 +184,10 @@ class Device:
 
     def go_on(self, *, to_the_end: bool = False) -> None:
         """Do some of what may be done, in an order that only chance knows."""
+        with self.lock:
+            self._go_on(to_the_end)
+
+    def _go_on(self, to_the_end: bool) -> None:
         chance = None if to_the_end else self.chance
         steps = 1 << 30 if chance is None else chance.choice((0, 1, 2, 8))
         while steps > 0:
@@ -191,6 +208,15 @@ class Device:
         return True
 
 
-def _raw(tensor: torch.Tensor) -> Block:
-    """The memory of a contiguous tensor, without holding it: the model never gives any back to the system."""
-    return np.ctypeslib.as_array((ctypes.c_uint8 * tensor.numel()).from_address(tensor.data_ptr()))
+def _bytes(tensor: torch.Tensor) -> Block:
+    """The memory of a dense tensor, without keeping it alive: the model gives nothing back to the system."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr()))
+
+
+def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
+    """Have a loader made for the CPU take a model for its device. Without `chance` it is never late, so that pixel
+    operations, which torch does at once, find what was copied."""
+    device, plan = Device(chance), loader._plan
+    plan.device = torch.device("cuda")
+    plan.way = Transfer(torch.device("cpu"), device, plan.stages.transfer)
+    return device
