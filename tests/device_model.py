@@ -91,6 +91,7 @@ class Device:
         self.of_thread = threading.local()  # the current streams of each thread
         self.lock = threading.RLock()  # a tensor may die within any call
         self.device_memory, self.host_memory = Memory(), Memory()
+        self.free_memory = 1 << 30
         self.began = self.is_capturing = False
 
     # --- Streams
@@ -140,6 +141,9 @@ class Device:
     def elapsed_ns(self, start: Mark, end: Mark) -> int | None:
         self.go_on()
         return end.at - start.at if end.passed else None
+
+    def free_bytes(self) -> int:
+        return self.free_memory
 
     def capturing(self) -> bool:
         return self.is_capturing

@@ -52,6 +52,9 @@ class Streams(Protocol):
     def elapsed_ns(self, start: Event, end: Event) -> int | None:
         """Nanoseconds between two events of one stream; None while the device has not passed them."""
 
+    def free_bytes(self) -> int | None:
+        """Memory that can still be allocated there; None where nobody knows."""
+
     def capturing(self) -> bool:
         """Whether the calling thread's stream is captured into a graph at the moment."""
 
@@ -79,7 +82,6 @@ class CudaStreams:
         return torch.cuda.current_stream(self._device)
 
     def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
-        aside()
         return torch.cuda.stream(stream)  # and its device
 
     def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
@@ -102,6 +104,11 @@ class CudaStreams:
 
     def elapsed_ns(self, start: torch.cuda.Event, end: torch.cuda.Event) -> int | None:
         return max(0, round(1e6 * start.elapsed_time(end))) if end.query() else None  # type: ignore[no-untyped-call]
+
+    def free_bytes(self) -> int:
+        with torch.cuda.device(self._device):
+            cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+            return int(torch.cuda.mem_get_info()[0]) + cached
 
     def capturing(self) -> bool:
         return torch.cuda.is_current_stream_capturing()

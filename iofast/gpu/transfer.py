@@ -77,6 +77,10 @@ class Transfer:
             self._streams.keep(tensor, stream)
         return issued.value
 
+    def free_bytes(self) -> int | None:
+        """Memory that can still be allocated on the device; None where nobody knows."""
+        return self._streams.free_bytes()
+
     def check(self) -> None:
         """Raise `StateError` where a batch cannot be handed over now."""
         if self._streams.capturing():
@@ -126,6 +130,9 @@ class Direct:
     def hand_over(self, issued: Issued[T]) -> T:
         """The batch."""
         return issued.value
+
+    def free_bytes(self) -> None:
+        """Nobody knows."""
 
     def check(self) -> None:
         """There is always a way."""

@@ -10,6 +10,7 @@ canvas.py    where pixels go: one block, or images of different sizes
 buffers.py   the memory that comes back by itself
 assemble.py  from samples to the batch a consumer gets
 delivery.py  to the consumer, by way of its device; on_device.py what is done there
+resident.py  a whole dataset in the device's memory; caching.py how it gets there
 failures.py  failures: counted, logged, budgeted
 prefetch.py  threads that work ahead, in order; times.py what they did, auto.py how many, how far
 readahead.py advice to the kernel on coming batches (advice.py)

@@ -6,7 +6,7 @@ few ahead. It is a second `Prefetch` behind the first, so that errors, Ctrl-C an
 
 from __future__ import annotations
 
-from iofast.gpu import Direct, Issued, Transfer
+from iofast.gpu import Direct, Issued, Transfer, aside
 from iofast.loader.auto import Auto, State
 from iofast.loader.batches import Made, Slice, mapped
 from iofast.loader.on_device import on_device
@@ -92,6 +92,7 @@ class _Issue(Job[Issued[Made], None]):
         self._plan, self._way, self._from, self._auto = plan, way, made, auto
 
     def prepare(self) -> list[None]:
+        aside()
         self._made = next(self._from)
         if self._auto is not None:
             self._auto.watch()  # here, as this thread is who takes from `made`

@@ -20,6 +20,7 @@ from iofast.errors import StateError
 from iofast.loader.assemble import Batch
 from iofast.loader.auto import Auto, Setting, State, first
 from iofast.loader.batches import BatchJob, name_of
+from iofast.loader.caching import make_resident
 from iofast.loader.delivery import Delivery
 from iofast.loader.failures import Failure, Ledger, OnError
 from iofast.loader.mapping import SampleFunction
@@ -71,6 +72,7 @@ class FastLoader(Iterable[Any]):
         dtype: torch.dtype = torch.uint8,
         memory_format: torch.memory_format = torch.channels_last,
         prefetch: int | Literal["auto"] = "auto",
+        cache: Literal["device"] | None = None,
         readahead: bool | Literal["auto"] = "auto",
         pixels: Literal["exact", "fast"] = "exact",
         check: Literal["crc"] | None = "crc",
@@ -244,6 +246,7 @@ class FastLoader(Iterable[Any]):
 
     def _delivery(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Delivery:
         plan, setting = self._plan, self._setting()
+        make_resident(plan)
         slices = (stop - start) * plan.limits.slices  # more threads would have nothing to do
         made = Prefetch(
             lambda batch: BatchJob(plan, contexts, epoch, batch),

@@ -12,6 +12,7 @@ from iofast.loader.assemble import Batch
 from iofast.loader.batches import Made
 from iofast.loader.canvas import padded
 from iofast.loader.plan import PAIR, Plan
+from iofast.loader.resident import Draft
 from iofast.work import Work
 
 
@@ -36,7 +37,9 @@ def on_device(plan: Plan, made: Made, bus: Bus) -> Batch:
 
 
 def _finished(plan: Plan, images: Any, work: Work | None) -> Any:
-    """Pixel operations, and padding."""
+    """Geometry, where it is done here, pixel operations and padding."""
+    if isinstance(images, Draft) and plan.resident is not None:
+        return plan.resident.images(plan, images, work)
     if isinstance(images, torch.Tensor):
         return _applied(plan, images, work)
     there = [_applied(plan, each.unsqueeze(0), work and work.alone(row))[0] for row, each in enumerate(images)]

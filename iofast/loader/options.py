@@ -25,6 +25,7 @@ MAX_PREFETCH = 64
 
 _CHOICES: dict[str, tuple[object, ...]] = {
     "readahead": (True, False, "auto"),
+    "cache": ("device", None),
     "pixels": ("exact", "fast"),
     "check": ("crc", None),
     "truncated": ("strict", "accept"),
@@ -51,6 +52,8 @@ class LoaderOptions:
     memory_format   torch.channels_last (default) or torch.contiguous_format
     prefetch        batches made ahead of the consumer; "auto" = the fewest that keep it from waiting, or 3 where
                     num_workers is a number
+    cache           "device": every image is decoded once, at the first use, and kept on the device as uint8 pixels;
+                    batches are made of them there. Geometry is `pixels.resample`: bilinear, within a level of Pillow
     readahead       advise the kernel on the bytes of coming batches; "auto" = of containers, not of plain folders
     pixels          "exact" (within 1 level of Pillow) or "fast" (DCT scaling in training transforms)
     check           "crc": every byte that is used is checked, and damage is an error, where the container has checksums
@@ -81,6 +84,7 @@ class LoaderOptions:
     dtype: torch.dtype = torch.uint8
     memory_format: torch.memory_format = torch.channels_last
     prefetch: int | Literal["auto"] = "auto"
+    cache: Literal["device"] | None = None
     readahead: bool | Literal["auto"] = "auto"
     pixels: Literal["exact", "fast"] = "exact"
     check: Literal["crc"] | None = "crc"

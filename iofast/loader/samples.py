@@ -20,6 +20,7 @@ from iofast.loader.canvas import Canvas, Ragged, Uniform, size_of
 from iofast.loader.failures import Failure
 from iofast.loader.mapping import Mapper, Sample
 from iofast.loader.plan import Plan
+from iofast.loader.resident import Draft
 from iofast.telemetry import Stages
 
 
@@ -33,7 +34,8 @@ class Samples:
         self.positions = positions
         order = plan.order
         self.indices = order.replacement(epoch, positions, attempt) if attempt else order.indices(epoch, positions)
-        self.located: Located = plan.dataset.locate(self.indices)
+        cached = plan.resident
+        self.located: Located = cached.located.rows(self.indices) if cached else plan.dataset.locate(self.indices)
         self.reasons: dict[int, str] = {}  # of rows that could not be made; "" where nothing is wrong with the sample
         self.values: dict[str, list[Any]] = {name: [None] * len(positions) for name in plan.stored}
         self.mapped: list[Sample | None] = [None] * len(positions)
@@ -41,13 +43,17 @@ class Samples:
         self._drawn_at = plan.drawn_at(positions)
         draw = Draw(plan.options.seed, epoch, self._drawn_at, attempt)
         self.boxes, self._flips = plan.pipeline.plan(draw, self.located.width, self.located.height)
-        self.canvas = self._canvas(instead) if plan.with_images else None
+        self.draft = self._draft(instead) if plan.resident else None
+        self.canvas = self._canvas(instead) if plan.with_images and self.draft is None else None
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> None:
         """Rows [start, stop): several threads may do parts of it at the same time."""
+        if self._plan.resident is not None and self.draft is not None:
+            for row, reason in self._plan.resident.reasons(self.draft, self.located).items():
+                self.reasons.setdefault(row, reason)
         if self.canvas is not None:
             self._decode(self.canvas, context, stages, slice(start, stop))
         for name in self.values:
@@ -66,7 +72,7 @@ class Samples:
         ):
             if own is not None and theirs is not None:
                 own[rows] = theirs[of]
-        self._attempts[rows] = other._attempts[of]
+        self._attempts[rows], self._flips[rows] = other._attempts[of], other._flips[of]
         if self.canvas is not None and other.canvas is not None:
             self.canvas.take(rows, other.canvas, of)
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
@@ -96,6 +102,20 @@ class Samples:
                 made[name] = self.values[name][row]
         return made
 
+    def _draft(self, instead: Samples | None) -> Draft:
+        """Indices, boxes and flips are those of the samples themselves, also of what takes another's place later."""
+        size = self._plan.pipeline.size
+        if size is None and instead is not None and instead.draft is not None:
+            size = instead.draft.size
+            self._refuse_others(size)
+        return Draft(self.indices, self.boxes, self._flips, size or size_of(self.boxes))
+
+    def _refuse_others(self, size: tuple[int, int]) -> None:
+        """Without a transform that makes them of one size: an image of another would do in another batch."""
+        height, width = size
+        for row in np.flatnonzero((self.boxes[:, 4] != width) | (self.boxes[:, 5] != height)).tolist():
+            self.reasons[row] = ""
+
     def _canvas(self, instead: Samples | None) -> Canvas:
         plan, rows = self._plan, len(self)
         memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
@@ -103,10 +123,9 @@ class Samples:
             return Ragged(self.boxes, memory, plan.options.memory_format)
         if instead is None:
             return Uniform(rows, plan.pipeline.size or size_of(self.boxes), memory, plan.options.memory_format)
-        height, width = size = cast(Uniform, instead.canvas).size
+        size = cast(Uniform, instead.canvas).size
         if plan.pipeline.size is None:
-            for row in np.flatnonzero((self.boxes[:, 4] != width) | (self.boxes[:, 5] != height)).tolist():
-                self.reasons[row] = ""  # it would do in another batch
+            self._refuse_others(size)
         return Uniform(rows, size, memory, plan.options.memory_format)
 
     def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:

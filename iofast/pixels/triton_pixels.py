@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from iofast.ops import Op, affine, erase_values
 from iofast.pixels.triton_colour import gray_units, take_steps
+from iofast.pixels.upload import upload
 from iofast.work import GRAY_UNITS, Step, Work
 
 _BLOCK, _WARPS = 1024, 8  # four pixels a lane: 32 registers, half of what 4 warps need
@@ -164,10 +165,10 @@ def apply(
     out = torch.empty_like(images, dtype=dtype, memory_format=memory_format)
     if not images.numel():
         return out
-    table = torch.from_numpy(_rows(work)).to(images.device)
+    table = upload(_rows(work), images.device)
     scale, bias = affine(ops)
     values = np.concatenate((scale * 255, bias, erase_values(ops).reshape(-1)))
-    constants = torch.from_numpy(values.astype(np.float32)).to(images.device)
+    constants = upload(values.astype(np.float32), images.device)
     _finish[_grid(images)](
         images,
         table,
@@ -199,7 +200,7 @@ def _gray_means(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.
     means = torch.zeros((n, steps + 1), device=images.device)
     for upto in _contrasts(work):
         sums = torch.zeros(n, dtype=torch.int64, device=images.device)
-        before = torch.from_numpy(upto).to(images.device)
+        before = upload(upto, images.device)
         _gray_sums[_grid(images)](
             images,
             table,
