@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -81,8 +82,12 @@ class CudaStreams:
     def current(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._device)
 
-    def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(stream)  # and its device
+    @contextlib.contextmanager
+    def on(self, stream: torch.cuda.Stream) -> Iterator[None]:
+        # the device by itself: to leave a stream of another device, torch goes back to that of the thread, and with
+        # CUDA 12 a process of the fourth GPU would have a context, half a gigabyte, on the first
+        with torch.cuda.device(self._device), torch.cuda.stream(stream):
+            yield
 
     def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -121,7 +126,9 @@ def aside() -> None:
     """
     if getattr(_thread, "aside", False):
         return
-    _thread.aside = True
-    with contextlib.suppress(OSError, AttributeError):  # no driver, or one from before there were graphs
+    try:
         mode = ctypes.c_int(_RELAXED)
-        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        status = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    except (OSError, AttributeError):  # no driver, or one from before there were graphs
+        status = 0
+    _thread.aside = status == 0  # else the driver has not been initialised yet

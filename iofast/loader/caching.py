@@ -51,8 +51,6 @@ def make_resident(plan: Plan) -> None:
     """Have `plan.resident` where it is wanted; a second consumer waits until the first has made it."""
     if plan.options.cache is None:
         return
-    if plan.way is not None:
-        plan.way.begin()
     with plan.making:
         if plan.resident is None:
             plan.resident = _decoded(plan)

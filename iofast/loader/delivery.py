@@ -26,7 +26,6 @@ class Delivery:
         way = plan.way
         if isinstance(way, Transfer):
             try:
-                way.begin()
                 self._ahead = Prefetch(
                     lambda _: _Issue(plan, way, made, auto),
                     stop,

@@ -246,6 +246,8 @@ class FastLoader(Iterable[Any]):
 
     def _delivery(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Delivery:
         plan, setting = self._plan, self._setting()
+        if plan.way is not None:
+            plan.way.begin()
         make_resident(plan)
         slices = (stop - start) * plan.limits.slices  # more threads would have nothing to do
         made = Prefetch(

@@ -47,7 +47,8 @@ class LoaderOptions:
     num_workers     decoding threads; "auto" = the fewest that keep the consumer from waiting, at most one for each core
                     that this rank may use
     transform       a list from iofast.transforms; without one all images must be of one size
-    device          where batches go; copied from page-locked memory where it is a GPU
+    device          where batches go; on a CUDA GPU two are there ahead of the consumer, finished on a stream beside its
+                    own; "cuda" = the one that is current in the consumer's thread when its first epoch begins
     dtype           uint8 as decoded, or a float type: normalised, or scaled to [0, 1] without Normalize
     memory_format   torch.channels_last (default) or torch.contiguous_format
     prefetch        batches made ahead of the consumer; "auto" = the fewest that keep it from waiting, or 3 where
