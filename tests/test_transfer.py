@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast.errors import StateError
-from iofast.gpu import Bus, Direct, Issued, Transfer, way_to
+from iofast.gpu import Bus, CudaStreams, Direct, Issued, Transfer, aside, way_to
 from iofast.telemetry.counters import StageCounter
 
 SHAPE = (4, 6)
@@ -169,3 +173,107 @@ def test_rocm_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(way_to(torch.device("cuda:0"), StageCounter()), Direct)
     monkeypatch.setattr(torch.version, "hip", None)
     assert isinstance(way_to(torch.device("cuda:0"), StageCounter()), Transfer)
+
+
+class Cuda:
+    """What CudaStreams may call of torch.cuda, in a process whose consumer works on the fourth GPU."""
+
+    def __init__(self) -> None:
+        self.consumer = threading.current_thread()
+        self.told: list[str] = []
+        self.stopped_at = 0
+
+    def current_device(self) -> int:
+        return 3 if threading.current_thread() is self.consumer else 0
+
+    def Stream(self, device: torch.device) -> str:  # noqa: N802 (torch's name)
+        self.told.append(f"stream on {device}")
+        return "side"
+
+    def Event(self, enable_timing: bool) -> Any:  # noqa: N802
+        assert enable_timing
+
+        def elapsed_time(end: Any) -> float:
+            assert end.query(), "not ready"
+            return 1.5
+
+        event = SimpleNamespace(query=lambda: self.stopped_at, elapsed_time=elapsed_time)
+        event.record = lambda stream: self.told.append(f"record on {stream}")
+        return event
+
+    def current_stream(self, device: torch.device) -> str:
+        return f"current of {device}"
+
+    def device(self, device: torch.device) -> Any:
+        return self._within(f"device {device}")
+
+    def stream(self, stream: str) -> Any:
+        return self._within(f"stream {stream}")
+
+    @contextlib.contextmanager
+    def _within(self, name: str) -> Iterator[None]:
+        self.told.append(f"enter {name}")
+        yield
+        self.told.append(f"leave {name}")
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return 1000, 5000
+
+    def memory_reserved(self) -> int:
+        return 300
+
+    def memory_allocated(self) -> int:
+        return 100
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+
+def test_cuda_is_the_consumers_device_in_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a thread of ours enters that device before its stream, so that it leaves none on another one."""
+    cuda = Cuda()
+    monkeypatch.setattr(torch, "cuda", cuda)
+    streams = CudaStreams(torch.device("cuda"))
+    transfer = Transfer(torch.device("cuda"), streams, StageCounter())
+    transfer.begin()
+    issued: list[Issued[str]] = []
+    thread = threading.Thread(target=lambda: issued.append(transfer.issue(lambda bus: "a batch")))
+    thread.start()
+    thread.join()
+    assert cuda.told == [
+        "stream on cuda:3",
+        "enter device cuda:3",
+        "enter stream side",
+        "record on side",
+        "leave stream side",
+        "leave device cuda:3",
+    ]
+    assert streams.current() == "current of cuda:3"
+    assert streams.free_bytes() == 1200
+    assert streams.elapsed_ns(issued[0].ready, issued[0].ready) is None
+    cuda.stopped_at = 1
+    assert streams.elapsed_ns(issued[0].ready, issued[0].ready) == 1_500_000
+    transfer.check()
+
+
+def test_a_thread_stands_aside_once_the_driver_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, modes = [3, 0], []
+
+    def exchange(mode: Any) -> int:
+        modes.append(mode._obj.value)
+        return answers.pop(0)
+
+    driver = SimpleNamespace(cuThreadExchangeStreamCaptureMode=exchange)
+    monkeypatch.setattr("iofast.gpu.streams.ctypes.CDLL", lambda name: driver)
+
+    def work() -> None:
+        for _ in range(5):
+            aside()
+
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert answers == []
+        answers.append(0)
+    assert modes == [2, 2, 2], "relaxed: until it succeeds, and again in another thread"
