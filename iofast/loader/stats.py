@@ -17,7 +17,8 @@ class LoaderStats:
     ways         how many of them in which way; `kernel.Counts` says what the names mean
     errors       samples of the batches returned that could not be made, each attempt counted
     stages       read, decode (images: bytes, seconds of work), queue (batches: seconds that the consumer waited, how
-                 full it was on average) and transfer to a GPU (batches: bytes, seconds by its own clock)
+                 full it was on average) and transfer to a GPU (batches: bytes, seconds of
+                 copying, and seconds in which the training's stream waited for that, both by the GPU's clock)
     meter        the training loop's side: steps, and how long it waited; what `watch` measures
     num_workers  threads at work now, and how many batches they may be ahead
     depth
