@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import pickle
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -315,3 +317,33 @@ def test_signals_while_it_is_decoded(numbered: FastDataset) -> None:
             assert digest(loader) == expected
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
+    loader = cached(numbered, transform=CROP)
+    found: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append([label for _, y in loader for label in y.tolist()])) for _ in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [list(range(N))] * 2
+    assert loader.stats.stages["decode"].items == N
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])
+def test_a_bar_where_somebody_looks(
+    numbered: FastDataset, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO
+) -> None:
+    monkeypatch.setattr(caching, "DELAY_S", 0.0)
+    monkeypatch.setattr("sys.stderr", stream)
+    cached(numbered, transform=CROP).peek()
+    assert ("decoding into device memory" in stream.getvalue()) == stream.isatty()
+    assert stream.getvalue().endswith("\r" if stream.isatty() else ""), "it goes when it is done"
