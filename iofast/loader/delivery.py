@@ -6,7 +6,7 @@ few ahead. It is a second `Prefetch` behind the first, so that errors, Ctrl-C an
 
 from __future__ import annotations
 
-from iofast.gpu import Direct, Issued, Transfer, aside
+from iofast.gpu import Bus, Direct, Issued, Transfer, aside
 from iofast.loader.auto import Auto, State
 from iofast.loader.batches import Made, Slice, mapped
 from iofast.loader.on_device import on_device
@@ -107,4 +107,8 @@ class _Issue(Job[Issued[Made], None]):
 
 
 def _issued(plan: Plan, way: Transfer | Direct, made: Made) -> Issued[Made]:
-    return way.issue(lambda bus: made._replace(batch=on_device(plan, made, bus)))
+    def work(bus: Bus) -> Made:
+        whole = made if made.rest is None else made.rest(bus)
+        return whole._replace(batch=on_device(plan, whole, bus))
+
+    return way.issue(work)

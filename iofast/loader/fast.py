@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,13 +25,15 @@ from iofast.loader.caching import make_resident
 from iofast.loader.delivery import Delivery
 from iofast.loader.failures import Failure, Ledger, OnError
 from iofast.loader.mapping import SampleFunction
+from iofast.loader.measure import measure
 from iofast.loader.options import AnyOrder
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Prefetch
+from iofast.loader.split import Split
 from iofast.loader.state import Progress
 from iofast.loader.stats import LoaderStats
-from iofast.loader.tally import Contexts, Epoch
+from iofast.loader.tally import DEVICE, Contexts, Epoch
 from iofast.machine import cores_of_rank
 from iofast.order import MAX_SEED
 from iofast.order.base import check_whole
@@ -74,6 +77,7 @@ class FastLoader(Iterable[Any]):
         prefetch: int | Literal["auto"] = "auto",
         cache: Literal["device"] | None = None,
         readahead: bool | Literal["auto"] = "auto",
+        decode: Literal["cpu", "gpu", "split", "auto"] | Split = "cpu",
         pixels: Literal["exact", "fast"] = "exact",
         check: Literal["crc"] | None = "crc",
         truncated: Literal["strict", "accept"] = "strict",
@@ -102,6 +106,7 @@ class FastLoader(Iterable[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in this process or another, is at the same place and makes its own threads."""
         options = {each.name: getattr(self.options, each.name) for each in fields(LoaderOptions)}
+        options["decode"] = self._plan.decoding.option()
         return _anew, (self.dataset, options, self._here())
 
     def __len__(self) -> int:
@@ -125,7 +130,8 @@ class FastLoader(Iterable[Any]):
         setting = self._setting()
         return LoaderStats(
             images=sum(ways.values()),
-            ways={way: ways[way] for way in kernel.WAYS},
+            ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if plan.decoding.on_device else []))},
+            decode=plan.decoding.said,
             errors=self._ledger.errors,
             stages=plan.stages.stats(),
             meter=plan.clock.stats,
@@ -152,11 +158,13 @@ class FastLoader(Iterable[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iterator is: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
-        return self._plan.identity.state(*self._here())
+        return self._plan.identity.state(*self._here()) | self._plan.decoding.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter()` go on where `state` was taken. Raises `StateError` naming what differs."""
-        self._start, self._wanted = self._plan.identity.place(state, len(self)), None
+        place = self._plan.identity.place(state, len(self))
+        self._plan.decoding.resume(state)
+        self._start, self._wanted = place, None
 
     def peek(self) -> Batch:
         """The batch that would come next, without taking it: nothing of the loader's place or counts changes."""
@@ -249,6 +257,7 @@ class FastLoader(Iterable[Any]):
         if plan.way is not None:
             plan.way.begin()
         make_resident(plan)
+        plan.decoding.settle(partial(measure, plan, epoch, start))
         slices = (stop - start) * plan.limits.slices  # more threads would have nothing to do
         made = Prefetch(
             lambda batch: BatchJob(plan, contexts, epoch, batch),

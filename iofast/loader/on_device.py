@@ -25,6 +25,8 @@ def on_device(plan: Plan, made: Made, bus: Bus) -> Batch:
     batch = made.batch
     columns = dict(batch) if isinstance(batch, dict) else dict(zip(PAIR, batch, strict=True))
     movable = {name: value for name, value in columns.items() if isinstance(value, torch.Tensor)}
+    if made.decoded:  # it is there
+        movable.pop("image", None)
     images = columns.get("image")
     ragged = images if isinstance(images, list) and "image" not in plan.collates else []
     moved = bus.copy([*movable.values(), *ragged])

@@ -22,6 +22,7 @@ from iofast.loader.advice import spaced
 from iofast.loader.auto import Limits, most_depth
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.caching import check_cache
+from iofast.loader.decoding import Decoding
 from iofast.loader.failures import noted
 from iofast.loader.mapping import Mapper
 from iofast.loader.mixing import check_mixing
@@ -63,6 +64,7 @@ class Plan:
         self._check_names()
         self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
         self.device = torch.device(options.device)
+        self.decoding = Decoding(options, self.pipeline, self.device, self.with_images)
         self.stages = Stages()
         self.way = way_to(self.device, self.stages.transfer)
         self.limits = self._limits()
@@ -80,7 +82,7 @@ class Plan:
         wanted = {"auto": AUTO_DEPTH if options.num_workers == "auto" else FIXED_DEPTH}.get(options.prefetch)  # type: ignore[arg-type]
         batch_bytes = 3 * size[0] * size[1] * options.batch_size * options.dtype.itemsize
         depth = options.prefetch if wanted is None else most_depth(batch_bytes, wanted, free_memory() // local_ranks())
-        workers = cores_of_rank() if options.num_workers == "auto" else options.num_workers
+        workers = self.decoding.workers(cores_of_rank()) if options.num_workers == "auto" else options.num_workers
         # where nothing is decoded, a batch is not worth dividing
         self.slice = options.batch_size if options.cache else self._rows_of_slice(workers, int(depth))
         return Limits(workers, int(depth), -(-options.batch_size // self.slice))

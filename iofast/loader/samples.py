@@ -17,10 +17,12 @@ from iofast.containers.base import Located
 from iofast.errors import IofastError
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.canvas import Canvas, Ragged, Uniform, size_of
+from iofast.loader.divided import Divided
 from iofast.loader.failures import Failure
 from iofast.loader.mapping import Mapper, Sample
 from iofast.loader.plan import Plan
 from iofast.loader.resident import Draft
+from iofast.loader.split import WHOLE, on_cpu
 from iofast.telemetry import Stages
 
 
@@ -28,9 +30,16 @@ class Samples:
     """The samples at `positions` (int64, (N,)) of an epoch, or those drawn `instead` of them the `attempt`-th time."""
 
     def __init__(
-        self, plan: Plan, epoch: int, positions: NDArray[np.int64], attempt: int = 0, instead: Samples | None = None
+        self,
+        plan: Plan,
+        epoch: int,
+        positions: NDArray[np.int64],
+        attempt: int = 0,
+        instead: Samples | None = None,
+        share: int | None = None,
     ) -> None:
         self._plan, self._epoch, self._attempt = plan, epoch, attempt
+        self._share = plan.decoding.share if share is None else share  # thousandths that the CPU decodes
         self.positions = positions
         order = plan.order
         self.indices = order.replacement(epoch, positions, attempt) if attempt else order.indices(epoch, positions)
@@ -121,12 +130,35 @@ class Samples:
         memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
         if plan.pipeline.size is None and plan.options.ragged != "raise":
             return Ragged(self.boxes, memory, plan.options.memory_format)
+        if instead is None and self._share is not None and self._share < WHOLE:
+            return self._divided(self._share)
         if instead is None:
             return Uniform(rows, plan.pipeline.size or size_of(self.boxes), memory, plan.options.memory_format)
-        size = cast(Uniform, instead.canvas).size
+        size = cast(Uniform | Divided, instead.canvas).size
         if plan.pipeline.size is None:
             self._refuse_others(size)
         return Uniform(rows, size, memory, plan.options.memory_format)
+
+    def _divided(self, share: int) -> Divided:
+        plan, located = self._plan, self.located
+        places = self.positions % plan.schedule.global_batch
+        about = self.boxes, self._flips, located.orientation
+        return Divided(
+            cast(tuple[int, int], plan.pipeline.size), on_cpu(places, share), located.length, *about, plan.memory
+        )
+
+    def decode_here(self, context: kernel.Context, rows: list[int]) -> None:
+        """Have the CPU decode rows that the device could not: what it says of them counts."""
+        canvas, step = cast(Divided, self.canvas), self._plan.slice
+        for some in (np.array(rows[at : at + step], np.intp) for at in range(0, len(rows), step)):
+            located = self.located.rows(some)
+            with self._plan.dataset.reader.payloads(located, 0, len(some)) as payloads:
+                source = payloads if self._plan.options.check else payloads._replace(crcs=None)
+                boxes, flips = self.boxes[some], self._flips[some]
+                status = canvas.decode_here(context, source, boxes, flips, some.tolist())
+            for row, code in zip(some.tolist(), status.tolist(), strict=True):
+                if code:
+                    self.reasons.setdefault(row, kernel.status_message(code))
 
     def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:
         start, stop = rows.start, rows.stop
