@@ -96,7 +96,7 @@ class TestRandomErasing:
             T.Normalize((0.5,), (0.25,)),
             T.RandomErasing(1, value=[1, 2, 3]),
         ]
-        np.testing.assert_allclose(erase_values(ops), [[2, 2, 2], [1, 2, 3]])
+        np.testing.assert_allclose(erase_values(ops), [[[2, 2, 2], [0, 0, 0]], [[1, 2, 3], [0, 0, 0]]])
         made = work(ops)
         assert made.erased.shape == (N, 2, 4)
         assert (made.erased[:, 0] != made.erased[:, 1]).any(axis=1).mean() > 0.9
@@ -168,7 +168,7 @@ def test_work_does_not_depend_on_the_batch() -> None:
     whole = work(EVERYTHING, Draw(1, 2, positions, attempts))
     for part in (slice(0, 1), slice(30, 77), slice(None, None, -3)):
         some = work(EVERYTHING, Draw(1, 2, positions[part], attempts[part]))
-        for name in ("steps", "factors", "erased", "share", "patch", "own"):
+        for name in ("steps", "factors", "erased", "share", "patch", "own", "noise"):
             assert (getattr(some, name) == getattr(whole, name)[part]).all()
     other = work(EVERYTHING, Draw(1, 2, positions, 7))
     assert (other.factors != whole.factors).any(axis=1).all()
@@ -199,7 +199,7 @@ def test_the_work_never_changes_between_versions() -> None:
         (lambda: T.RandomErasing(scale=(0.5, 2)), "scale is up to 1"),
         (lambda: T.RandomErasing(ratio=(0, 1)), "ratio above 0"),
         (lambda: T.RandomErasing(ratio=(2, 1)), "ratio must be"),
-        (lambda: T.RandomErasing(value="random"), "value must be 3 numbers"),
+        (lambda: T.RandomErasing(value="noise"), "value must be 3 numbers"),
         (lambda: T.RandomErasing(p=1.5), "p must"),
         (lambda: T.MixUp(num_classes=0), "num_classes must be 1"),
         (lambda: T.MixUp(num_classes=None), "whole number"),

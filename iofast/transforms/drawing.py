@@ -32,6 +32,8 @@ _NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
 # pixels of one level would go by that. Levels are 0.004 apart.
 _SLACK = 2.0**-20
 
+_NOISES = (1 << 31) - 2  # that an int32 can number; 0 is none
+
 _Steps = tuple[NDArray[np.int8], NDArray[np.float32]]
 
 
@@ -43,6 +45,7 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work
     seen: Counter[str] = Counter()
     steps: list[_Steps] = []
     erased: list[NDArray[np.int32]] = []
+    noises: list[NDArray[np.int32]] = []
     made = still(len(draw))
     for op in ops:
         kind = _NAMES.get(type(op), "")
@@ -50,6 +53,8 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work
         name = kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
         if isinstance(op, RandomErasing):
             erased.append(_erased(op, draw, name, widths, heights))
+            number = 1 + draw.integers(f"{name} noise", _NOISES) if op.random else np.zeros(len(draw))
+            noises.append(number.astype(np.int32))
         elif isinstance(op, MixUp | CutMix):
             made = _mixed(made, op, draw, widths, heights)
         elif kind:
@@ -57,7 +62,9 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work
     if steps:
         codes, factors = (np.concatenate(each, axis=1) for each in zip(*steps, strict=True))
         made = replace(made, steps=codes, factors=factors)
-    return replace(made, erased=np.stack(erased, axis=1)) if erased else made
+    if erased:
+        made = replace(made, erased=np.stack(erased, axis=1), noise=np.stack(noises, axis=1))
+    return made
 
 
 _NAMES: dict[type, str] = {
