@@ -83,6 +83,32 @@ class RandomSolarize:
 
 
 @dataclass(frozen=True, slots=True)
+class RandomChoice:
+    """One of several operations on colours, or lists of them, for each image; `p` are their probabilities, or weights.
+
+    Without `p` each is as likely as the others.
+    """
+
+    transforms: Sequence[Colour | Sequence[Colour]]
+    p: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.transforms, Sequence) or not self.transforms:
+            raise OptionError(f"RandomChoice: transforms must be a list to choose from, found {self.transforms!r}")
+        choices = [tuple(each) if isinstance(each, Sequence) else (each,) for each in self.transforms]
+        if strange := [one for each in choices for one in each if not isinstance(one, Colour)]:
+            raise OptionError(
+                "RandomChoice: transforms must be ColorJitter, Grayscale, RandomGrayscale, Solarize or RandomSolarize,"
+                f" or lists of them, found {strange[0]!r}"
+            )
+        weights = np.ones(len(choices)) if self.p is None else np.array(self.p, np.float64)
+        if weights.shape != (len(choices),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
+            raise OptionError(f"RandomChoice: p must be {len(choices)} numbers from 0 on, not all 0, found {self.p!r}")
+        object.__setattr__(self, "transforms", tuple(choices))
+        object.__setattr__(self, "p", tuple((weights / weights.sum()).tolist()))
+
+
+@dataclass(frozen=True, slots=True)
 class Normalize:
     """(pixel - mean) / std, with pixels in [0, 1] and one mean and std per channel (R, G, B), or one for all three."""
 
@@ -160,7 +186,7 @@ class CutMix:
 
 Colour = ColorJitter | Grayscale | RandomGrayscale | Solarize | RandomSolarize
 Mix = MixUp | CutMix
-Op = Colour | Normalize | RandomErasing | Mix
+Op = Colour | RandomChoice | Normalize | RandomErasing | Mix
 
 
 def affine(ops: Sequence[Op]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -17,6 +17,7 @@ IMAGENET = T.Normalize.imagenet()
 JITTER = T.ColorJitter(0.4, 0.4, 0.4, 0.1)
 EVERYTHING: list[Op] = [
     JITTER,
+    T.RandomChoice([T.Grayscale(), [T.ColorJitter(contrast=0.5), T.Grayscale()]]),
     T.RandomGrayscale(0.3),
     T.RandomSolarize(0.5, p=0.3),
     IMAGENET,
