@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +19,10 @@ from loader_sets import digest, eventually, photographs, with_broken, workers, w
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, StateError
-from iofast.loader import delivery, on_device
+from iofast.loader import delivery, on_device, prefetch
 from iofast.loader.delivery import AHEAD
+from iofast.loader.tally import Contexts
+from iofast.telemetry import Stages
 
 IMAGES = photographs(40)
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
@@ -303,3 +306,67 @@ def test_what_was_copied_is_counted(place: Path) -> None:
     assert transfer.items == 10
     assert transfer.bytes == 40 * (24 * 24 * 3 + 8)
     assert transfer.work_s > 0
+
+
+def slow(sample: Any, rng: Any) -> Any:
+    time.sleep(0.02)
+    return sample
+
+
+def many_slices(place: Path) -> FastLoader:
+    """Its batches take a thread 400 ms, in five slices."""
+    loader = FastLoader(FastDataset(place / "set.lmdb"), 20, num_workers=1, map_sample=slow, **CROP)
+    loader._plan.slice = 4
+    lend(loader)
+    return loader
+
+
+class TestASlowBatch:
+    """The thread of the device waits for a batch that comes late, or never."""
+
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(prefetch, "_JOIN_S", 0.5)  # a slice takes less, a batch nearly as long
+
+    def test_is_not_waited_for(self, place: Path) -> None:
+        batches = iter(many_slices(place))
+        next(batches)
+        begun = time.monotonic()
+        batches.close()  # type: ignore[attr-defined]
+        assert workers() == 0
+        assert time.monotonic() - begun < 0.35
+
+    def test_not_by_one_of_its_own_threads_either(self, place: Path) -> None:
+        """A cycle may be collected anywhere: there in the thread that should make what is waited for."""
+        held, begin = list[Any](), threading.Event()
+
+        def collecting(sample: Any, rng: Any) -> Any:
+            begin.wait()
+            while held:
+                held.pop().close()  # as the collector would
+            return sample
+
+        loader = many_slices(place)
+        loader._plan.mapper._function = collecting  # type: ignore[union-attr]
+        delivery_ = loader._delivery(Contexts(loader._plan.decode, Stages()), 0, 0, 2)
+        begun = time.monotonic()
+        held.append(delivery_)
+        begin.set()
+        assert eventually(lambda: workers() == 0)
+        assert time.monotonic() - begun < 0.35
+
+    def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        loader = many_slices(place)
+        delivery_ = loader._delivery(Contexts(loader._plan.decode, Stages()), 0, 0, 2)
+        ahead = delivery_._ahead
+        assert ahead is not None
+
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ahead, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            delivery_.close()
+        assert not delivery_.made._finalizer.alive
+        monkeypatch.undo()
+        delivery_.close()

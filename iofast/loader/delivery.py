@@ -6,6 +6,9 @@ few ahead. It is a second `Prefetch` behind the first, so that errors, Ctrl-C an
 
 from __future__ import annotations
 
+import weakref
+from functools import partial
+
 from iofast.gpu import Bus, Direct, Issued, Transfer, aside
 from iofast.loader.auto import Auto, State
 from iofast.loader.batches import Made, Slice, mapped
@@ -23,19 +26,22 @@ class Delivery:
         self.made = made
         self._plan, self._auto = plan, auto
         self._ahead: Prefetch[Issued[Made], None] | None = None
+        self._consumer = _Consumer()
         way = plan.way
         if isinstance(way, Transfer):
             try:
                 self._ahead = Prefetch(
-                    lambda _: _Issue(plan, way, made, auto),
+                    partial(_Issue, plan, way, made, auto, self._consumer),
                     stop,
                     num_workers=1,  # one: it takes the results in their order
                     depth=AHEAD,
                     start=start,
                     name="device-",
                 )
+                # Also at exit, before the finalizers of both of them: each waits for its threads
+                weakref.finalize(self, self._consumer.left.append, None)
             except BaseException:
-                made.close()
+                self.close()
                 raise
 
     @property
@@ -79,20 +85,32 @@ class Delivery:
 
     def close(self) -> None:
         """End the threads, and forget what they made."""
-        if self._ahead is not None:
-            self._ahead.close()  # before those it takes from: else it would wait for a batch that nobody makes
-        self.made.close()
+        self._consumer.left.append(None)  # first: the device's thread may wait for a batch whose slices take for ever
+        try:
+            if self._ahead is not None:
+                self._ahead.close()  # before those it takes from: else it would wait for a batch that nobody makes
+        finally:
+            self.made.close()  # also where a Ctrl-C came
+
+
+class _Consumer:
+    """What the device's thread sees of the consumer; none of it leads to the `Delivery`, which it would keep alive."""
+
+    def __init__(self) -> None:
+        self.left: list[None] = []  # not empty: it is gone. A list, as a finalizer can take no lock
 
 
 class _Issue(Job[Issued[Made], None]):
     """The next batch of `made`, on its way to the device."""
 
-    def __init__(self, plan: Plan, way: Transfer, made: Prefetch[Made, Slice], auto: Auto | None) -> None:
-        self._plan, self._way, self._from, self._auto = plan, way, made, auto
+    def __init__(
+        self, plan: Plan, way: Transfer, made: Prefetch[Made, Slice], auto: Auto | None, consumer: _Consumer, _: int
+    ) -> None:
+        self._plan, self._way, self._from, self._auto, self._consumer = plan, way, made, auto, consumer
 
     def prepare(self) -> list[None]:
         aside()
-        self._made = next(self._from)
+        self._made = self._from.take(lambda: self._consumer.left)
         if self._auto is not None:
             self._auto.watch()  # here, as this thread is who takes from `made`
         return []
