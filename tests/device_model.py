@@ -92,6 +92,7 @@ class Device:
         self.lock = threading.RLock()  # a tensor may die within any call
         self.device_memory, self.host_memory = Memory(), Memory()
         self.free_memory = 1 << 30
+        self.frozen: set[str] = set()  # names of streams that do nothing
         self.began = self.is_capturing = False
 
     # --- Streams
@@ -142,6 +143,10 @@ class Device:
         self.go_on()
         return end.at - start.at if end.passed else None
 
+    def passed(self, event: Mark) -> bool:
+        self.go_on()
+        return event.passed
+
     def free_bytes(self) -> int:
         return self.free_memory
 
@@ -149,6 +154,11 @@ class Device:
         return self.is_capturing
 
     # --- what a kernel, a consumer and an allocator do
+
+    def blocks(self) -> int:
+        """How many blocks of the device's memory there have ever been."""
+        memory = self.device_memory
+        return len(memory.held) + len(memory.waiting) + sum(map(len, memory.free.values()))
 
     def empty(self, like: torch.Tensor) -> torch.Tensor:
         """Device memory for the current stream, of the type, shape and strides of a dense tensor."""
@@ -195,7 +205,7 @@ class Device:
         chance = None if to_the_end else self.chance
         steps = 1 << 30 if chance is None else chance.choice((0, 1, 2, 8))
         while steps > 0:
-            able = [queue for queue in self.queues.values() if queue.work]
+            able = [queue for queue in self.queues.values() if queue.work and queue.name not in self.frozen]
             if chance is not None:
                 able = [queue for queue in able if chance.random() < self.speeds[queue.name]]
                 chance.shuffle(able)

@@ -19,8 +19,8 @@ from loader_sets import digest, eventually, photographs, with_broken, workers, w
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, StateError
+from iofast.gpu import AHEAD
 from iofast.loader import delivery, on_device, prefetch
-from iofast.loader.delivery import AHEAD
 from iofast.loader.tally import Contexts
 from iofast.telemetry import Stages
 
@@ -370,3 +370,37 @@ class TestASlowBatch:
         assert not delivery_.made._finalizer.alive
         monkeypatch.undo()
         delivery_.close()
+
+
+class TestAConsumerWhoseStreamIsFarBehindItsHost:
+    """It lets go of each batch at once; the memory is not free before its stream has passed what it was told."""
+
+    @pytest.fixture
+    def loader(self, place: Path) -> Iterator[FastLoader]:
+        loader = there(place, **CROP)
+        model(loader).frozen = {"default"}
+        yield loader
+        model(loader).frozen = set()
+
+    def test_gets_no_more_batches_than_its_memory_is_to_hold(self, loader: FastLoader) -> None:
+        taken: list[int] = []
+        consumer = threading.Thread(target=lambda: taken.extend(len(labels) for _, labels in loader))
+        consumer.start()
+        assert eventually(lambda: len(taken) == AHEAD + 1)
+        time.sleep(0.1)
+        assert len(taken) == AHEAD + 1
+        assert model(loader).blocks() == 2 * (AHEAD + 1), "images and labels"
+        model(loader).frozen = set()
+        consumer.join(10)
+        assert len(taken) == 10
+        assert model(loader).blocks() <= 2 * (AHEAD + 3)
+
+    def test_may_leave(self, loader: FastLoader) -> None:
+        batches = iter(loader)
+        for _ in range(AHEAD + 1):
+            next(batches)
+        time.sleep(0.05)  # by now the next one waits for the stream
+        begun = time.monotonic()
+        batches.close()  # type: ignore[attr-defined]
+        assert workers() == 0
+        assert time.monotonic() - begun < 0.5

@@ -251,8 +251,10 @@ def test_cuda_is_the_consumers_device_in_every_thread(monkeypatch: pytest.Monkey
     assert streams.current() == "current of cuda:3"
     assert streams.free_bytes() == 1200
     assert streams.elapsed_ns(issued[0].ready, issued[0].ready) is None
+    assert not streams.passed(issued[0].ready)
     cuda.stopped_at = 1
     assert streams.elapsed_ns(issued[0].ready, issued[0].ready) == 1_500_000
+    assert streams.passed(issued[0].ready)
     transfer.check()
 
 

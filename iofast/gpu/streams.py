@@ -53,6 +53,9 @@ class Streams(Protocol):
     def elapsed_ns(self, start: Event, end: Event) -> int | None:
         """Nanoseconds between two events of one stream; None while the device has not passed them."""
 
+    def passed(self, event: Event) -> bool:
+        """Whether the device has passed an event by now."""
+
     def free_bytes(self) -> int | None:
         """Memory that can still be allocated there; None where nobody knows."""
 

@@ -22,6 +22,8 @@ from iofast.telemetry.counters import StageCounter
 
 T = TypeVar("T")
 
+AHEAD: Final = 2  # batches on the device that the consumer has not got: one is there while the next is being made
+_POLL_S: Final = 50e-6, 2e-3  # between two looks at an event: at first, and at most
 MAX_PENDING: Final = 64  # copies whose time has not been read; those beyond go untimed
 
 
@@ -76,6 +78,17 @@ class Transfer:
             # consumer forgets it, while the consumer's stream may not have begun to read it
             self._streams.keep(tensor, stream)
         return issued.value
+
+    def mark(self) -> Event:
+        """In the consumer's thread: behind all that its stream has been told to do by now."""
+        return self._streams.record(self._streams.current())
+
+    def wait_for(self, mark: Event, given_up: Callable[[], object]) -> None:
+        """Have the calling thread wait until the device has passed `mark`, or the wait is given up."""
+        pause, most = _POLL_S
+        while not self._streams.passed(mark) and not given_up():
+            time.sleep(pause)
+            pause = min(2 * pause, most)  # late by no more than it has waited already
 
     def free_bytes(self) -> int | None:
         """Memory that can still be allocated on the device; None where nobody knows."""

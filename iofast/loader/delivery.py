@@ -2,21 +2,22 @@
 
 Where the device has streams, one more thread takes finished batches, has them copied and finished there, and keeps a
 few ahead. It is a second `Prefetch` behind the first, so that errors, Ctrl-C and leaving early mean the same for it.
+
+The host may be far ahead of its device, and memory of a batch is free when the device is done with it. So that thread
+also waits for the consumer's stream: else each batch that was handed over meanwhile would be one more in memory.
 """
 
 from __future__ import annotations
 
 import weakref
-from functools import partial
+from collections import deque
 
-from iofast.gpu import Bus, Direct, Issued, Transfer, aside
+from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
 from iofast.loader.auto import Auto, State
 from iofast.loader.batches import Made, Slice, mapped
 from iofast.loader.on_device import on_device
 from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Job, Prefetch
-
-AHEAD = 2  # batches on the device that the consumer has not got: one is there while the next is being made
 
 
 class Delivery:
@@ -26,12 +27,12 @@ class Delivery:
         self.made = made
         self._plan, self._auto = plan, auto
         self._ahead: Prefetch[Issued[Made], None] | None = None
-        self._consumer = _Consumer()
+        consumer = self._consumer = _Consumer()
         way = plan.way
         if isinstance(way, Transfer):
             try:
                 self._ahead = Prefetch(
-                    partial(_Issue, plan, way, made, auto, self._consumer),
+                    lambda number: _Issue(plan, way, made, auto, consumer, late=number - start > AHEAD),
                     stop,
                     num_workers=1,  # one: it takes the results in their order
                     depth=AHEAD,
@@ -61,8 +62,9 @@ class Delivery:
         """The next batch, still to be handed over."""
         if self._ahead is None:
             return Issued(next(self.made), None)
-        if self._plan.way is not None:
+        if isinstance(self._plan.way, Transfer):
             self._plan.way.check()
+            self._consumer.marks.append(self._plan.way.mark())  # behind its work with the batch before
         return next(self._ahead)
 
     def hand_over(self, issued: Issued[Made], name: str) -> Made:
@@ -98,18 +100,31 @@ class _Consumer:
 
     def __init__(self) -> None:
         self.left: list[None] = []  # not empty: it is gone. A list, as a finalizer can take no lock
+        self.marks: deque[Event] = (
+            deque()
+        )  # one for each batch that it has asked for, behind its work with those before
 
 
 class _Issue(Job[Issued[Made], None]):
     """The next batch of `made`, on its way to the device."""
 
     def __init__(
-        self, plan: Plan, way: Transfer, made: Prefetch[Made, Slice], auto: Auto | None, consumer: _Consumer, _: int
+        self,
+        plan: Plan,
+        way: Transfer,
+        made: Prefetch[Made, Slice],
+        auto: Auto | None,
+        consumer: _Consumer,
+        *,
+        late: bool,
     ) -> None:
-        self._plan, self._way, self._from, self._auto, self._consumer = plan, way, made, auto, consumer
+        self._plan, self._way, self._from, self._auto = plan, way, made, auto
+        self._consumer, self._late = consumer, late
 
     def prepare(self) -> list[None]:
         aside()
+        if self._late:  # at work are this batch, those ahead, and the one that the consumer's stream is at
+            self._way.wait_for(self._consumer.marks.popleft(), lambda: self._consumer.left)
         self._made = self._from.take(lambda: self._consumer.left)
         if self._auto is not None:
             self._auto.watch()  # here, as this thread is who takes from `made`
