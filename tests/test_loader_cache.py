@@ -27,11 +27,13 @@ from loader_sets import (
     write_lmdb,
     write_numbered,
 )
+from tqdm import tqdm
 
 from iofast import FastDataset, FastLoader, order, pixels
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import DecodeError, OptionError
+from iofast.gpu import AHEAD
 from iofast.loader import caching
 from iofast.work import still
 
@@ -194,6 +196,18 @@ def test_a_subset_and_dictionaries(place: Path) -> None:
         assert all(torch.equal(batch[name], expected[name]) for name in batch)
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
+@pytest.mark.parametrize("on_error", ["replace", "drop"])
+def test_functions_that_collate_other_fields(place: Path, there: bool, on_error: Any) -> None:
+    dataset = FastDataset(place / "broken.lmdb", fields=["image", "label", "key", "index"])
+    collate: dict[str, Any] = {"label": list, "key": tuple, "index": lambda values: torch.tensor(values) + 1}
+    options: dict[str, Any] = {"transform": CROP, "collate": collate, "shuffle": True, "on_error": on_error}
+    for batch, expected in zip(cached(dataset, there=there, **options), usual(dataset, **options), strict=True):
+        assert isinstance(batch["label"], list)
+        assert (batch["label"], batch["key"]) == (expected["label"], expected["key"])
+        assert torch.equal(batch["index"], expected["index"])
+
+
 class TestFailures:
     @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
     @pytest.mark.parametrize("action", ["replace", "drop"])
@@ -235,23 +249,47 @@ def test_each_image_is_decoded_once(numbered: FastDataset) -> None:
     stats = loader.stats
     assert stats.stages["decode"].items == stats.stages["read"].items == stats.images == N
     assert stats.stages["read"].bytes == sum(map(len, IMAGES))
+    assert stats.stages["read"].work_s > 0
+    assert stats.stages["decode"].work_s > 0
 
 
 def test_what_does_not_fit(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = cached(numbered, there=True, transform=CROP)
     loader._plan.way._streams.free_memory = 1000  # type: ignore[union-attr, attr-defined]
-    message = r"cache='device' needs 0\.\d{3} GB on cuda for 40 decoded images, and 0\.000 GB are free: pack smaller"
+    message = r"needs 0\.\d MB on cuda for 40 decoded images and 0\.\d MB to work with, and 0\.0 MB are free: pack sm"
     with pytest.raises(OptionError, match=message):
         next(iter(loader))
+    needed = sum(3 * image.size[0] * image.size[1] for image in map(upright, IMAGES))
+    needed += 2 * caching.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
+    loader._plan.way._streams.free_memory = needed - 1  # type: ignore[union-attr, attr-defined]
+    with pytest.raises(OptionError, match=message.replace("0\\.0 MB", "0.\\d MB")):
+        next(iter(loader))
+    loader._plan.way._streams.free_memory = needed  # type: ignore[union-attr, attr-defined]
+    next(iter(loader))
     monkeypatch.setattr(caching, "free_memory", lambda: 100_000)
     with pytest.raises(OptionError, match="on cpu for 40 decoded images"):
         cached(numbered, transform=CROP).peek()
 
 
+def test_what_is_free_but_cannot_be_had(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, or beyond what `set_per_process_memory_fraction` allows."""
+    loader = cached(numbered, there=True, transform=CROP)
+
+    def issue(work: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(loader._plan.way, "issue", issue)
+    with pytest.raises(OptionError, match=r"to work with, and 1\.1 GB are free"):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize(
     ("options", "fields", "message"),
     [
-        ({"map_sample": lambda sample, rng: sample}, None, "map_sample would never see them"),
+        ({"map_sample": lambda sample, rng: sample}, None, "map_sample would never see them; use map_batch"),
+        ({"readahead": True}, None, "leave readahead=True out"),
+        ({"pixels": "fast"}, None, "leave pixels='fast' out"),
+        ({"device": "meta"}, None, "device='meta' has none"),
         ({"collate": {"image": torch.stack}}, None, "collate\\['image'\\] would never see them"),
         ({"ragged": "pad"}, None, "does not go with ragged='pad'"),
         ({"transform": [T.Resize(24, interpolation="bicubic")]}, None, "bilinearly, found interpolation='bicubic'"),
@@ -344,6 +382,8 @@ def test_a_bar_where_somebody_looks(
 ) -> None:
     monkeypatch.setattr(caching, "DELAY_S", 0.0)
     monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(tqdm, "monitor_interval", 7)
     cached(numbered, transform=CROP).peek()
+    assert tqdm.monitor_interval == 7, "the user's bars keep their monitor"
     assert ("decoding into device memory" in stream.getvalue()) == stream.isatty()
-    assert stream.getvalue().endswith("\r" if stream.isatty() else ""), "it goes when it is done"
+    assert stream.getvalue()[-1:] == ("\r" if stream.isatty() else ""), "it goes when it is done"

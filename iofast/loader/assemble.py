@@ -72,7 +72,7 @@ def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch:
 def _listed(samples: Samples, name: str, rows: NDArray[np.intp] | None) -> list[Any]:
     """The values of a field, sample by sample, for a function that collates them."""
     images = None if samples.canvas is None else samples.canvas.images()
-    return [samples.sample(row, images)[name] for row in (range(len(samples)) if rows is None else rows.tolist())]
+    return [samples.value(name, row, images) for row in (range(len(samples)) if rows is None else rows.tolist())]
 
 
 def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from time import monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.containers.base import Located
 from iofast.errors import OptionError
+from iofast.gpu import AHEAD
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.prefetch import Job, Prefetch
 from iofast.loader.resident import Resident
@@ -40,11 +42,19 @@ def check_cache(plan: Plan) -> None:
         )
     if "image" in plan.collates or options.map_sample is not None:
         name = "collate['image']" if options.map_sample is None else "map_sample"
-        raise OptionError(f"with cache='device' images are made on the device: {name} would never see them; map_batch")
+        raise OptionError(
+            f"with cache='device' images are made on the device: {name} would never see them; use map_batch"
+        )
     if options.ragged != "raise":
         raise OptionError(f"cache='device' makes images of one size: it does not go with ragged={options.ragged!r}")
     if pipeline.filter != "bilinear":
         raise OptionError(f"cache='device' resamples bilinearly, found interpolation={pipeline.filter!r}")
+    if options.readahead is True:
+        raise OptionError("cache='device' reads everything once, at the first use: leave readahead=True out")
+    if options.pixels == "fast":
+        raise OptionError("cache='device' decodes whole images, once, for all crops: leave pixels='fast' out")
+    if torch.device(options.device).type == "meta":
+        raise OptionError("cache='device' keeps pixels in a device's memory, and device='meta' has none")
 
 
 def make_resident(plan: Plan) -> None:
@@ -113,13 +123,17 @@ class _PartJob(Job[_Part, range]):
         boxes[:, 3] = boxes[:, 5] = located.height[rows]
         status = np.zeros(len(boxes), np.int32)
         outs = [self._image(row) for row in part]
+        begun, read = monotonic_ns(), -context.read_ns
         with self._plan.dataset.reader.payloads(located, part.start, part.stop) as payloads:
+            read += monotonic_ns() - begun  # opening files
             source = payloads if self._plan.options.check else payloads._replace(crcs=None)
             kernel.decode_each(context, source, boxes, np.zeros(len(boxes), np.uint8), outs, status)
         for row in np.flatnonzero(status).tolist():
             self._failed[self._start + part.start + row] = kernel.status_message(int(status[row]))
-        stages.read.add(len(part), nbytes=int(located.length[rows].sum()))
-        stages.decode.add(len(part), failed=int(np.count_nonzero(status)))
+        read += context.read_ns
+        stages.read.add(len(part), work_ns=read, nbytes=int(located.length[rows].sum()))
+        failed = int(np.count_nonzero(status))
+        stages.decode.add(len(part), work_ns=monotonic_ns() - begun - read, failed=failed)
 
     def finish(self) -> _Part:
         pixels = self._pixels
@@ -140,7 +154,7 @@ def _decoded(plan: Plan) -> Resident:
     sizes = np.maximum(np.stack((located.height, located.width), axis=1), 1).astype(np.int64)
     lengths = 3 * sizes.prod(axis=1)
     layout = _Layout(located, sizes, np.cumsum(lengths) - lengths, np.cumsum(lengths))
-    data = _allocated(plan, int(layout.ends[-1]))
+    data = _allocated(plan, int(layout.ends[-1]), _working_bytes(plan, layout))
     failed: dict[int, str] = {}
     with ExitStack() as ends:
         bar = _bar(count)
@@ -172,18 +186,39 @@ def _parts(plan: Plan, layout: _Layout, ends: ExitStack) -> Iterator[_Part]:
     return parts
 
 
-def _allocated(plan: Plan, nbytes: int) -> torch.Tensor:
-    """Memory for all pixels, on the device; of the side stream, where there is one."""
+def _working_bytes(plan: Plan, layout: _Layout) -> int:
+    """Bytes that are to remain: for two parts at first, and for the batches that are there at a time later on."""
+    options = plan.options
+    height, width = plan.pipeline.size or layout.sizes.max(axis=0).tolist()
+    batch = options.batch_size * 3 * height * width * options.dtype.itemsize
+    return int(2 * min(PART, int(layout.ends[-1])) + (AHEAD + 2) * batch)
+
+
+def _allocated(plan: Plan, nbytes: int, room: int) -> torch.Tensor:
+    """Memory for all pixels, on the device, with `room` left; of the side stream, where there is one."""
     way = plan.way
     free = free_memory() // local_ranks() if way is None else way.free_bytes()
-    if free is not None and nbytes > free:
-        raise OptionError(
-            f"cache='device' needs {nbytes / 1e9:,.3f} GB on {plan.device} for {len(plan.dataset):,} decoded images, "
-            f"and {free / 1e9:,.3f} GB are free: pack smaller images (--resize), take fewer (indices=), or leave it out"
-        )
+    if free is not None and nbytes + room > free:
+        raise _too_large(plan, nbytes, room, free)
     if way is None:
         return torch.empty(nbytes, dtype=torch.uint8)
-    return way.issue(lambda bus: torch.empty(nbytes, dtype=torch.uint8, device=bus.device)).value
+    try:
+        return way.issue(lambda bus: torch.empty(nbytes, dtype=torch.uint8, device=bus.device)).value
+    except torch.cuda.OutOfMemoryError:  # free, but not for a single block, or this process's share is less
+        raise _too_large(plan, nbytes, room, free) from None
+
+
+def _too_large(plan: Plan, nbytes: int, room: int, free: int | None) -> OptionError:
+    count = "unknown how much is" if free is None else f"{_size(free)} are"
+    return OptionError(
+        f"cache='device' needs {_size(nbytes)} on {plan.device} for {len(plan.dataset):,} decoded images and "
+        f"{_size(room)} to work with, and {count} free: pack smaller images (--resize), take fewer "
+        "(indices=), or leave it out"
+    )
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
 
 
 def _put(plan: Plan, data: torch.Tensor, end: int, pixels: torch.Tensor) -> None:
@@ -197,8 +232,9 @@ def _put(plan: Plan, data: torch.Tensor, end: int, pixels: torch.Tensor) -> None
 def _bar(count: int) -> tqdm[NoReturn]:
     from tqdm import tqdm
 
-    tqdm.monitor_interval = 0  # no thread of its own: parts report often enough
-    return tqdm(
+    # no thread of its own, as parts report often enough; but the user's bars keep theirs
+    bar: type[tqdm[NoReturn]] = type("Bar", (tqdm,), {"monitor_interval": 0})
+    return bar(
         total=count,
         desc="decoding into device memory",
         unit=" images",

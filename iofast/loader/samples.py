@@ -96,20 +96,19 @@ class Samples:
 
     def sample(self, row: int, images: Any) -> Sample:
         """One sample as a dictionary; `images` are those of all rows."""
-        plan = self._plan
-        made: Sample = {}
-        for name in plan.fields:
-            if name == "image":
-                made[name] = images[row]
-            elif name == "label":
-                made[name] = int(self.located.label[row])
-            elif name == "index":
-                made[name] = int(self.indices[row])
-            elif name == "key":
-                made[name] = plan.dataset.reader.keys(self.located.rows(slice(row, row + 1)))[0]
-            else:
-                made[name] = self.values[name][row]
-        return made
+        return {name: self.value(name, row, images) for name in self._plan.fields}
+
+    def value(self, name: str, row: int, images: Any) -> Any:
+        """One field of one sample."""
+        if name == "image":
+            return images[row]
+        if name == "label":
+            return int(self.located.label[row])
+        if name == "index":
+            return int(self.indices[row])
+        if name == "key":
+            return self._plan.dataset.reader.keys(self.located.rows(slice(row, row + 1)))[0]
+        return self.values[name][row]
 
     def _draft(self, instead: Samples | None) -> Draft:
         """Indices, boxes and flips are those of the samples themselves, also of what takes another's place later."""
