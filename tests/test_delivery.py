@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +19,7 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, StateError
 from iofast.gpu import AHEAD
-from iofast.loader import delivery, on_device, prefetch
-from iofast.loader.tally import Contexts
-from iofast.telemetry import Stages
+from iofast.loader import delivery, on_device
 
 IMAGES = photographs(40)
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
@@ -88,6 +85,16 @@ class TestTheSameBatches:
         assert digest(there(place, **options)) == digest(here(place, **options))
         doubled: dict[str, Any] = {"map_sample": lambda sample, rng: sample | {"image": sample["image"].double()}}
         assert digest(there(place, **doubled, **CROP)) == digest(here(place, **doubled, **CROP))
+
+    def test_a_list_of_images_that_a_users_function_made_is_there_too(self, place: Path) -> None:
+        options: dict[str, Any] = {"collate": {"image": list}, **CROP}
+        loader = there(place, **options)
+        own = zip(loader, here(place, **options), strict=True)
+        for (images, _), (expected, _) in own:
+            assert isinstance(images, list)
+            assert all(map(torch.equal, images, expected))
+            held = model(loader).device_memory.held
+            assert all(image.untyped_storage().data_ptr() in held for image in images)
 
     def test_peek(self, place: Path) -> None:
         loader = there(place, **CROP)
@@ -275,6 +282,21 @@ def test_a_capture_takes_no_batch(place: Path) -> None:
     assert digest([*begun, *loader]) == expected
 
 
+@pytest.mark.parametrize("cache", [None, "device"])
+def test_a_capture_is_not_broken_by_a_first_use(place: Path, cache: Any) -> None:
+    loader = there(place, cache=cache, **CROP)
+    device = model(loader)
+    device.is_capturing = True
+    with pytest.raises(StateError, match="while a CUDA graph is captured"):
+        next(iter(loader))
+    assert not device.began
+    assert device.blocks() == 0
+    assert loader._plan.resident is None
+    device.is_capturing = False
+    loader.set_epoch(0)
+    assert digest(loader) == digest(here(place, cache=cache, **CROP))
+
+
 def test_the_stall_is_measured_round_the_wait(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`waiting` and `got` enclose the consumer's stream waiting for the device, `arrived` stands before it."""
     loader, told = there(place, **CROP), list[str]()
@@ -301,106 +323,7 @@ def test_the_stall_is_measured_round_the_wait(place: Path, monkeypatch: pytest.M
 def test_what_was_copied_is_counted(place: Path) -> None:
     loader = there(place, **CROP)
     list(loader)
-    loader._plan.way.collect()  # type: ignore[union-attr]
     transfer = loader.stats.stages["transfer"]
     assert transfer.items == 10
     assert transfer.bytes == 40 * (24 * 24 * 3 + 8)
     assert transfer.work_s > 0
-
-
-def slow(sample: Any, rng: Any) -> Any:
-    time.sleep(0.02)
-    return sample
-
-
-def many_slices(place: Path) -> FastLoader:
-    """Its batches take a thread 400 ms, in five slices."""
-    loader = FastLoader(FastDataset(place / "set.lmdb"), 20, num_workers=1, map_sample=slow, **CROP)
-    loader._plan.slice = 4
-    lend(loader)
-    return loader
-
-
-class TestASlowBatch:
-    """The thread of the device waits for a batch that comes late, or never."""
-
-    @pytest.fixture(autouse=True)
-    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(prefetch, "_JOIN_S", 0.5)  # a slice takes less, a batch nearly as long
-
-    def test_is_not_waited_for(self, place: Path) -> None:
-        batches = iter(many_slices(place))
-        next(batches)
-        begun = time.monotonic()
-        batches.close()  # type: ignore[attr-defined]
-        assert workers() == 0
-        assert time.monotonic() - begun < 0.35
-
-    def test_not_by_one_of_its_own_threads_either(self, place: Path) -> None:
-        """A cycle may be collected anywhere: there in the thread that should make what is waited for."""
-        held, begin = list[Any](), threading.Event()
-
-        def collecting(sample: Any, rng: Any) -> Any:
-            begin.wait()
-            while held:
-                held.pop().close()  # as the collector would
-            return sample
-
-        loader = many_slices(place)
-        loader._plan.mapper._function = collecting  # type: ignore[union-attr]
-        delivery_ = loader._delivery(Contexts(loader._plan.decode, Stages()), 0, 0, 2)
-        begun = time.monotonic()
-        held.append(delivery_)
-        begin.set()
-        assert eventually(lambda: workers() == 0)
-        assert time.monotonic() - begun < 0.35
-
-    def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        loader = many_slices(place)
-        delivery_ = loader._delivery(Contexts(loader._plan.decode, Stages()), 0, 0, 2)
-        ahead = delivery_._ahead
-        assert ahead is not None
-
-        def interrupted() -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(ahead, "close", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            delivery_.close()
-        assert not delivery_.made._finalizer.alive
-        monkeypatch.undo()
-        delivery_.close()
-
-
-class TestAConsumerWhoseStreamIsFarBehindItsHost:
-    """It lets go of each batch at once; the memory is not free before its stream has passed what it was told."""
-
-    @pytest.fixture
-    def loader(self, place: Path) -> Iterator[FastLoader]:
-        loader = there(place, **CROP)
-        model(loader).frozen = {"default"}
-        yield loader
-        model(loader).frozen = set()
-
-    def test_gets_no_more_batches_than_its_memory_is_to_hold(self, loader: FastLoader) -> None:
-        taken: list[int] = []
-        consumer = threading.Thread(target=lambda: taken.extend(len(labels) for _, labels in loader))
-        consumer.start()
-        assert eventually(lambda: len(taken) == AHEAD + 1)
-        time.sleep(0.1)
-        assert len(taken) == AHEAD + 1
-        assert model(loader).blocks() == 2 * (AHEAD + 1), "images and labels"
-        model(loader).frozen = set()
-        consumer.join(10)
-        assert len(taken) == 10
-        assert model(loader).blocks() <= 2 * (AHEAD + 3)
-
-    def test_may_leave(self, loader: FastLoader) -> None:
-        batches = iter(loader)
-        for _ in range(AHEAD + 1):
-            next(batches)
-        time.sleep(0.05)  # by now the next one waits for the stream
-        begun = time.monotonic()
-        batches.close()  # type: ignore[attr-defined]
-        assert workers() == 0
-        assert time.monotonic() - begun < 0.5

@@ -258,6 +258,26 @@ def test_cuda_is_the_consumers_device_in_every_thread(monkeypatch: pytest.Monkey
     transfer.check()
 
 
+def test_cuda_takes_what_a_users_function_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page-locked memory is dense: what is no such tensor, or is on the device already, is not put there as it is."""
+    dense, empty_like = list[bool](), torch.empty_like
+
+    def locked(tensor: torch.Tensor, *, pin_memory: bool) -> torch.Tensor:
+        made = empty_like(tensor)
+        dense.append(pin_memory and made.untyped_storage().nbytes() == made.nbytes == tensor.nbytes)
+        return made
+
+    monkeypatch.setattr(torch, "empty_like", locked)
+    streams = CudaStreams(torch.device("meta"))
+    whole = torch.arange(24).view(4, 6)
+    for tensor in (whole, whole.t(), whole[:, ::2], torch.tensor([7]).expand(5)):
+        made = streams.copy(tensor)
+        assert (made.device.type, made.shape, made.dtype) == ("meta", tensor.shape, tensor.dtype)
+    assert dense == [True] * 4
+    there = torch.empty(3, device="meta")
+    assert streams.copy(there) is there
+
+
 def test_a_thread_stands_aside_once_the_driver_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, modes = [3, 0], []
 

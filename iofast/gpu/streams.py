@@ -107,11 +107,17 @@ class CudaStreams:
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         # The allocator of page-locked memory notes copies that do not block, and waits for them. What is pageable
         # would be copied twice by the driver, and the host would wait for all of the stream.
-        source = tensor if tensor.is_pinned() else tensor.pin_memory()
-        return source.to(self._device, non_blocking=True)
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:  # a user's function made it
+            return tensor.to(self._device)
+        if not tensor.is_pinned():
+            tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)  # dense, where it was an expanded one
+        return tensor.to(self._device, non_blocking=True)
 
     def elapsed_ns(self, start: torch.cuda.Event, end: torch.cuda.Event) -> int | None:
         return max(0, round(1e6 * start.elapsed_time(end))) if end.query() else None  # type: ignore[no-untyped-call]
+
+    def passed(self, event: torch.cuda.Event) -> bool:
+        return event.query()  # type: ignore[no-any-return, no-untyped-call, unused-ignore]
 
     def free_bytes(self) -> int:
         with torch.cuda.device(self._device):

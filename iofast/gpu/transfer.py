@@ -150,6 +150,9 @@ class Direct:
     def check(self) -> None:
         """There is always a way."""
 
+    def collect(self) -> None:
+        """Nothing is read later."""
+
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Bus`."""
         start = time.monotonic_ns()

@@ -127,6 +127,8 @@ class FastLoader(Iterable[Any]):
     def stats(self) -> LoaderStats:
         """What this loader has done so far, over all epochs."""
         plan, (ways, times) = self._plan, self._plan.tally.sum()
+        if plan.way is not None:
+            plan.way.collect()  # the last copies may have been at work when the last batch was made
         setting = self._setting()
         return LoaderStats(
             images=sum(ways.values()),
@@ -167,7 +169,8 @@ class FastLoader(Iterable[Any]):
         self._start, self._wanted = place, None
 
     def peek(self) -> Batch:
-        """The batch that would come next, without taking it: nothing of the loader's place or counts changes."""
+        """The batch that would come next, without taking it: nothing of the loader's place or counts changes, but that
+        the first use decodes what `cache="device"` keeps."""
         epoch, batch = self._here()
         delivery = self._delivery(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
         try:
@@ -255,6 +258,7 @@ class FastLoader(Iterable[Any]):
     def _delivery(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Delivery:
         plan, setting = self._plan, self._setting()
         if plan.way is not None:
+            plan.way.check()  # before anything is allocated: within a capture that would break it
             plan.way.begin()
         make_resident(plan)
         plan.decoding.settle(partial(measure, plan, epoch, start))

@@ -24,15 +24,18 @@ def on_device(plan: Plan, made: Made, bus: Bus) -> Batch:
     """
     batch = made.batch
     columns = dict(batch) if isinstance(batch, dict) else dict(zip(PAIR, batch, strict=True))
-    movable = {name: value for name, value in columns.items() if isinstance(value, torch.Tensor)}
-    if made.decoded:  # it is there
-        movable.pop("image", None)
     images = columns.get("image")
-    ragged = images if isinstance(images, list) and "image" not in plan.collates else []
-    moved = bus.copy([*movable.values(), *ragged])
-    columns |= dict(zip(movable, moved, strict=False))
-    if ragged:
-        columns["image"] = moved[len(movable) :]
+    movable = {(name, 0): value for name, value in columns.items() if isinstance(value, torch.Tensor)}
+    if made.decoded:  # it is there
+        movable.pop(("image", 0), None)
+    if isinstance(images, list):
+        columns["image"] = images = [*images]  # the user's function may have kept its own
+        movable |= {("image", row): each for row, each in enumerate(images) if isinstance(each, torch.Tensor)}
+    for (name, row), there in zip(movable, bus.copy([*movable.values()]), strict=True):
+        if name == "image" and isinstance(images, list):
+            images[row] = there
+        else:
+            columns[name] = there
     if "image" in columns and "image" not in plan.collates:
         columns["image"] = _finished(plan, columns["image"], made.work)
     return columns if isinstance(batch, dict) else (columns["image"], columns["label"])
