@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import random
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from iofast import FastLoader
-from iofast.gpu import Transfer
+from iofast.gpu import Bus, Issued, Transfer
 
 POISON = 0xDD
 Block = NDArray[np.uint8]
@@ -132,9 +135,10 @@ class Device:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         made = self.empty(tensor)
-        self.put(partial(np.copyto, _bytes(made), _bytes(tensor)))
-        if "pin" not in self.faults:
-            address = tensor.untyped_storage().data_ptr()
+        address = tensor.untyped_storage().data_ptr()
+        locked = address in self.host_memory.held  # what is not is copied to where it is, at once
+        self.put(partial(np.copyto, _bytes(made), _bytes(tensor) if locked else _bytes(tensor).copy()))
+        if locked and "pin" not in self.faults:
             mark = self.mark_on(self.current())
             self.host_memory.kept.setdefault(address, []).append((self.current(), mark))
         return made
@@ -154,6 +158,16 @@ class Device:
         return self.is_capturing
 
     # --- what a kernel, a consumer and an allocator do
+
+    def pool(self, tensor: torch.Tensor) -> str | None:
+        """The stream that the memory of a tensor belongs to; None where it is none of the device's."""
+        return self.device_memory.held.get(tensor.untyped_storage().data_ptr(), (None,))[0]
+
+    def catch_up(self, name: str) -> None:
+        """Do all that is on a stream that waits for no other."""
+        with self.lock:
+            while self.queues[name].work:
+                assert self._step(self.queues[name])
 
     def blocks(self) -> int:
         """How many blocks of the device's memory there have ever been."""
@@ -222,9 +236,70 @@ class Device:
         return True
 
 
+def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor)
+
+
+def _copy(out: Block, source: torch.Tensor) -> None:
+    np.copyto(out, _bytes(source))
+
+
 def _bytes(tensor: torch.Tensor) -> Block:
     """The memory of a dense tensor, without keeping it alive: the model gives nothing back to the system."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr()))
+
+
+class Deferred(TorchDispatchMode):
+    """Within it what torch makes lies in the device's memory, and is written when the current stream gets there. What
+    torch reads is up to date: a stream is in order with itself."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [each.untyped_storage().data_ptr() for each in tree_leaves((args, kwargs)) if _is_tensor(each)]
+        self.device.catch_up(self.device.current().name)
+
+        def there(made: Any) -> Any:
+            if not _is_tensor(made) or made.untyped_storage().data_ptr() in given or not made.nbytes:
+                return made
+            moved = self.device.empty(made)
+            self.device.put(partial(_copy, _bytes(moved), made))  # which keeps `made`
+            return moved
+
+        return tree_map(there, func(*args, **(kwargs or {})))
+
+
+class HostMemory:
+    """In the place of `BatchMemory`: page-locked, and not given away while the device copies from it."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+        with self.device.lock:
+            made = self.device.host_memory.take("host", math.prod(shape) * dtype.itemsize, self.device)
+        return made.view(dtype).view(shape)
+
+
+class LateTransfer(Transfer):
+    """With torch's own work deferred as well."""
+
+    def issue(self, work: Callable[[Bus], Any]) -> Issued[Any]:
+        def deferred(bus: Bus) -> Any:
+            with Deferred(cast(Device, self._streams)):
+                return work(bus)
+
+        return super().issue(deferred)
+
+
+def lend_late(loader: FastLoader, device: Device) -> None:
+    """Have a loader take a device that does nothing at once. What is read of its batches has to be put on a stream."""
+    plan = loader._plan
+    plan.device = torch.device("cuda")
+    plan.way = LateTransfer(torch.device("cpu"), device, plan.stages.transfer)
+    plan.memory = HostMemory(device)  # type: ignore[assignment]
 
 
 def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
