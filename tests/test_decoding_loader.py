@@ -352,7 +352,7 @@ class TestWhatADeviceCannotDo:
         ("options", "reason"),
         [
             ({"transform": [T.Resize(20)]}, "makes all images one size"),
-            ({"transform": [T.CenterCrop(8)], "device": "meta", "cache": "device"}, "decoded once, by the CPU"),
+            ({"transform": [T.CenterCrop(8)], "cache": "device"}, "decoded once, by the CPU"),
             ({"ragged": "list"}, "makes all images one size"),
             ({"transform": [T.RandomResizedCrop(8, interpolation="bicubic")]}, "resamples bilinearly.* says bicubic"),
             ({"transform": [T.CenterCrop(8)], "map_sample": lambda sample, rng: sample}, "map_sample and collate"),
