@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,32 @@ class RandomSolarize:
 
 
 @dataclass(frozen=True, slots=True)
+class RandomChoice:
+    """One of several operations on colours, or lists of them, for each image; `p` are their probabilities, or weights.
+
+    Without `p` each is as likely as the others.
+    """
+
+    transforms: Sequence[Colour | Sequence[Colour]]
+    p: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.transforms, Sequence) or not self.transforms:
+            raise OptionError(f"RandomChoice: transforms must be a list to choose from, found {self.transforms!r}")
+        choices = [tuple(each) if isinstance(each, Sequence) else (each,) for each in self.transforms]
+        if strange := [one for each in choices for one in each if not isinstance(one, Colour)]:
+            raise OptionError(
+                "RandomChoice: transforms must be ColorJitter, Grayscale, RandomGrayscale, Solarize or RandomSolarize,"
+                f" or lists of them, found {strange[0]!r}"
+            )
+        weights = np.ones(len(choices)) if self.p is None else np.array(self.p, np.float64)
+        if weights.shape != (len(choices),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
+            raise OptionError(f"RandomChoice: p must be {len(choices)} numbers from 0 on, not all 0, found {self.p!r}")
+        object.__setattr__(self, "transforms", tuple(choices))
+        object.__setattr__(self, "p", tuple((weights / weights.sum()).tolist()))
+
+
+@dataclass(frozen=True, slots=True)
 class Normalize:
     """(pixel - mean) / std, with pixels in [0, 1] and one mean and std per channel (R, G, B), or one for all three."""
 
@@ -103,7 +129,8 @@ class Normalize:
 
 @dataclass(frozen=True, slots=True)
 class RandomErasing:
-    """With probability `p` a rectangle is filled with `value`: one number, or one per channel.
+    """With probability `p` a rectangle is filled with `value`: one number, or one per channel, or "random": normal
+    numbers, others for each pixel and channel (the sum of eight even ones, so none beyond 4.9).
 
     It has `scale` (low, high) of the image's area, evenly, and an aspect ratio (height / width) of `ratio`, evenly in
     its logarithm. Where 10 of them do not fit in the image, nothing is erased.
@@ -112,7 +139,7 @@ class RandomErasing:
     p: float = 0.5
     scale: Sequence[float] = (0.02, 0.33)
     ratio: Sequence[float] = (0.3, 3.3)
-    value: float | Sequence[float] = 0.0
+    value: float | Sequence[float] | Literal["random"] = 0.0
 
     def __post_init__(self) -> None:
         _probability(self)
@@ -120,8 +147,15 @@ class RandomErasing:
         object.__setattr__(self, "ratio", span("RandomErasing: ratio", self.ratio))
         if self.scale[1] > 1 or self.ratio[0] == 0:
             raise OptionError(f"RandomErasing: scale is up to 1 and ratio above 0, found {self.scale} and {self.ratio}")
+        if isinstance(self.value, str) and self.value == "random":
+            return
         value = [self.value] if isinstance(self.value, int | float) else self.value
         object.__setattr__(self, "value", _per_channel("RandomErasing: value", value))
+
+    @property
+    def random(self) -> bool:
+        """Whether it is filled with noise."""
+        return isinstance(self.value, str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +186,7 @@ class CutMix:
 
 Colour = ColorJitter | Grayscale | RandomGrayscale | Solarize | RandomSolarize
 Mix = MixUp | CutMix
-Op = Colour | Normalize | RandomErasing | Mix
+Op = Colour | RandomChoice | Normalize | RandomErasing | Mix
 
 
 def affine(ops: Sequence[Op]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -166,14 +200,15 @@ def affine(ops: Sequence[Op]) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def erase_values(ops: Sequence[Op]) -> NDArray[np.float64]:
-    """What each `RandomErasing` of `ops` leaves in the finished image, float64 (erasings, 3): normalised where a
-    `Normalize` comes after it."""
+    """What each `RandomErasing` of `ops` leaves in the finished image, float64 (erasings, 2, 3): a value, and how much
+    noise is added to it; normalised where a `Normalize` comes after it."""
     values = []
     for number, op in enumerate(ops):
         if isinstance(op, RandomErasing):
             scale, bias = affine(ops[number + 1 :])
-            values.append(np.asarray(op.value) * 255 * scale + bias)
-    return np.array(values, np.float64).reshape(-1, 3)
+            value = 0.0 if op.random else np.asarray(op.value, np.float64)
+            values.append((value * 255 * scale + bias, 255 * scale * op.random))
+    return np.array(values, np.float64).reshape(-1, 2, 3)
 
 
 def drawn(ops: Sequence[Op]) -> bool:

@@ -24,6 +24,13 @@ GRAY = (0.2989, 0.587, 0.114)
 GRAY_UNITS = 1 << 20
 
 
+# Noise of erased pixels: sums of NOISE_TERMS pairs of 16 bits, which are whole numbers and so the same everywhere.
+NOISE_TERMS = 4
+NOISE_MIDDLE = NOISE_TERMS * 65_535
+NOISE_STEP = float(np.float32((2 * NOISE_TERMS * (2.0**32 - 1) / 12) ** -0.5))  # of 16 bits each has 2^32 - 1 twelfths
+NOISE_HASH = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35)  # the golden ratio; MurmurHash3's finalizer
+
+
 class Step(IntEnum):
     """What is done to the colours of an image, with one number f; v is a value in [0, 1], and stays there.
 
@@ -50,6 +57,7 @@ class Work:
     share    float32 (N,): how much of each pixel is the image's own
     patch    int32 (N, 4): y0, x0, y1, x1 of what is the partner's alone
     own      float32 (N,): how much of the label is the image's own
+    noise    int32 (N, E): which noise an erased rectangle is filled with; 0 = none, a value
     """
 
     steps: NDArray[np.int8]
@@ -59,6 +67,7 @@ class Work:
     share: NDArray[np.float32]
     patch: NDArray[np.int32]
     own: NDArray[np.float32]
+    noise: NDArray[np.int32]
 
     def __post_init__(self) -> None:
         n, steps = self.steps.shape
@@ -70,6 +79,7 @@ class Work:
             "share": (np.float32, (n,)),
             "patch": (np.int32, (n, 4)),
             "own": (np.float32, (n,)),
+            "noise": (np.int32, (n, self.erased.shape[1])),
         }
         for name, (dtype, shape) in expected.items():
             column: NDArray[Any] = getattr(self, name)
@@ -102,13 +112,26 @@ class Work:
         """One row by itself, not mixed."""
         one = slice(row, row + 1)
         columns = (self.steps[one], self.factors[one], self.erased[one])
-        return Work(
-            *columns, np.zeros(1, np.int64), np.ones(1, np.float32), self.patch[one] * 0, np.ones(1, np.float32)
-        )
+        whole = np.ones(1, np.float32)
+        return Work(*columns, np.zeros(1, np.int64), whole, self.patch[one] * 0, whole, self.noise[one])
 
 
 def still(n: int) -> Work:
     """The work that changes nothing of `n` images."""
     ones = np.ones(n, np.float32)
     columns = np.zeros((n, 0), np.int8), np.zeros((n, 0), np.float32), np.zeros((n, 0, 4), np.int32)
-    return Work(*columns, np.arange(n), ones, np.zeros((n, 4), np.int32), ones)
+    return Work(*columns, np.arange(n), ones, np.zeros((n, 4), np.int32), ones, np.zeros((n, 0), np.int32))
+
+
+def noise_of(number: int, places: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Noise `number` at these places of an image (row * width + column): float32 of shape (3, *places.shape)."""
+    golden, *mixes = (np.uint32(each) for each in NOISE_HASH)
+    terms = (3 * places[None] + np.arange(3).reshape(3, *[1] * places.ndim))[None] * NOISE_TERMS
+    bits = (terms + np.arange(NOISE_TERMS).reshape(-1, *[1] * (places.ndim + 1))).astype(np.uint32)
+    bits = bits * golden + np.uint32(number)
+    for mix, shift in zip(mixes, (16, 13), strict=True):
+        bits = (bits ^ (bits >> np.uint32(shift))) * mix
+    bits ^= bits >> np.uint32(16)
+    sums = ((bits & np.uint32(0xFFFF)) + (bits >> np.uint32(16))).sum(axis=0, dtype=np.int64)
+    made: NDArray[np.float32] = (sums - NOISE_MIDDLE).astype(np.float32) * np.float32(NOISE_STEP)
+    return made

@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.ops import Op
-from iofast.work import Step, Work
+from iofast.work import Step, Work, noise_of
 
 IMAGENET = T.Normalize.imagenet()
 JITTER = T.ColorJitter(0.4, 0.4, 0.4, 0.1)
 EVERYTHING: list[Op] = [
     JITTER,
+    T.RandomChoice([T.Grayscale(), [T.ColorJitter(contrast=0.5), T.Grayscale()]]),
     T.RandomGrayscale(0.3),
     T.RandomSolarize(0.5, p=0.3),
     IMAGENET,
     T.RandomErasing(0.5, value=(0.1, 0.2, 0.3)),
+    T.RandomErasing(0.5, value="random"),
 ]
 Pixels = NDArray[np.float64]
 
@@ -54,7 +56,10 @@ def expected(image: NDArray[np.uint8], ops: list[Op], work: Work, row: int) -> P
             pixels = (pixels - np.reshape(op.mean, (3, 1, 1))) / np.reshape(op.std, (3, 1, 1))
         elif isinstance(op, T.RandomErasing):
             y0, x0, y1, x1 = work.erased[row, erasings]
-            pixels[:, y0:y1, x0:x1] = np.reshape(op.value, (3, 1, 1))
+            pixels[:, y0:y1, x0:x1] = 0 if op.random else np.reshape(op.value, (3, 1, 1))
+            if op.random:
+                places = np.arange(y0, y1)[:, None] * pixels.shape[2] + np.arange(x0, x1)
+                pixels[:, y0:y1, x0:x1] = noise_of(int(work.noise[row, erasings]), places)
             erasings += 1
     return pixels
 

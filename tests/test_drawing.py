@@ -68,6 +68,30 @@ def test_probabilities() -> None:
     np.testing.assert_allclose(made.factors[0], [0, 0.5, 0, 0.25], atol=1e-5)
 
 
+class TestRandomChoice:
+    def test_each_as_often_as_it_is_said(self) -> None:
+        made = work([T.RandomChoice([T.Grayscale(), T.Solarize(0.5), T.ColorJitter(hue=0.1)], p=[3, 1, 0])])
+        share = [(made.steps[:, 0] == step).mean() for step in (Step.SATURATION, Step.SOLARIZE, Step.HUE)]
+        np.testing.assert_allclose(share, [0.75, 0.25, 0], atol=4 * 0.5 / math.sqrt(N))
+        even = work([T.RandomChoice([T.Grayscale(), T.Solarize(0.5)])])
+        assert (even.steps[:, 0] == Step.SOLARIZE).mean() == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(N))
+
+    def test_lists_of_different_lengths(self) -> None:
+        lists = [[T.ColorJitter(0.4, 0.4), T.Grayscale()], T.Solarize(0.25)]
+        made = work([T.RandomChoice(lists), T.RandomSolarize(0.5)])
+        assert made.steps.shape == (N, 4)
+        first = made.steps[:, 0] != Step.SOLARIZE
+        assert (np.sort(made.steps[first, :3]) == [Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION]).all()
+        assert (made.steps[~first, 1:3] == Step.NOTHING).all()
+        np.testing.assert_allclose(made.factors[~first, 0], 0.25, atol=1e-5)
+        assert (made.steps[first, 3] == Step.SOLARIZE).mean() == pytest.approx(0.5, abs=0.05)  # independent
+
+    def test_two_choices_are_independent(self) -> None:
+        choice = T.RandomChoice([T.Grayscale(), T.Solarize(0.5)])
+        made = work([choice, choice]).steps
+        assert np.mean(made[:, 0] == made[:, 1]) == pytest.approx(0.5, abs=0.05)
+
+
 class TestRandomErasing:
     @given(
         seed=st.integers(0, 1000),
@@ -96,7 +120,7 @@ class TestRandomErasing:
             T.Normalize((0.5,), (0.25,)),
             T.RandomErasing(1, value=[1, 2, 3]),
         ]
-        np.testing.assert_allclose(erase_values(ops), [[2, 2, 2], [1, 2, 3]])
+        np.testing.assert_allclose(erase_values(ops), [[[2, 2, 2], [0, 0, 0]], [[1, 2, 3], [0, 0, 0]]])
         made = work(ops)
         assert made.erased.shape == (N, 2, 4)
         assert (made.erased[:, 0] != made.erased[:, 1]).any(axis=1).mean() > 0.9
@@ -161,16 +185,18 @@ EVERYTHING: list[Op] = [
     T.RandomErasing(0.5),
     T.CutMix(num_classes=3),
 ]
+CHOICE = T.RandomChoice([T.Solarize(0.5), [T.ColorJitter(0.4, hue=0.1), T.RandomGrayscale(0.5)]], p=[0.3, 0.7])
 
 
 def test_work_does_not_depend_on_the_batch() -> None:
     positions, attempts = np.arange(100), np.arange(100) % 3
-    whole = work(EVERYTHING, Draw(1, 2, positions, attempts))
+    ops = [CHOICE, *EVERYTHING[:3], T.RandomErasing(0.5, value="random"), EVERYTHING[-1]]
+    whole = work(ops, Draw(1, 2, positions, attempts))
     for part in (slice(0, 1), slice(30, 77), slice(None, None, -3)):
-        some = work(EVERYTHING, Draw(1, 2, positions[part], attempts[part]))
-        for name in ("steps", "factors", "erased", "share", "patch", "own"):
+        some = work(ops, Draw(1, 2, positions[part], attempts[part]))
+        for name in ("steps", "factors", "erased", "share", "patch", "own", "noise"):
             assert (getattr(some, name) == getattr(whole, name)[part]).all()
-    other = work(EVERYTHING, Draw(1, 2, positions, 7))
+    other = work(ops, Draw(1, 2, positions, 7))
     assert (other.factors != whole.factors).any(axis=1).all()
 
 
@@ -199,8 +225,15 @@ def test_the_work_never_changes_between_versions() -> None:
         (lambda: T.RandomErasing(scale=(0.5, 2)), "scale is up to 1"),
         (lambda: T.RandomErasing(ratio=(0, 1)), "ratio above 0"),
         (lambda: T.RandomErasing(ratio=(2, 1)), "ratio must be"),
-        (lambda: T.RandomErasing(value="random"), "value must be 3 numbers"),
+        (lambda: T.RandomErasing(value="noise"), "value must be 3 numbers"),
         (lambda: T.RandomErasing(p=1.5), "p must"),
+        (lambda: T.RandomChoice([]), "a list to choose from"),
+        (lambda: T.RandomChoice(T.Grayscale()), "a list to choose from"),
+        (lambda: T.RandomChoice([T.Grayscale(), T.RandomErasing()]), "or lists of them, found RandomErasing"),
+        (lambda: T.RandomChoice([[T.CenterCrop(3)]]), "or lists of them, found CenterCrop"),
+        (lambda: T.RandomChoice([T.Grayscale()], p=[0.5, 0.5]), "p must be 1 numbers"),
+        (lambda: T.RandomChoice([T.Grayscale()] * 2, p=[-1, 2]), "p must be 2 numbers from 0 on"),
+        (lambda: T.RandomChoice([T.Grayscale()], p=[0]), "not all 0"),
         (lambda: T.MixUp(num_classes=0), "num_classes must be 1"),
         (lambda: T.MixUp(num_classes=None), "whole number"),
         (lambda: T.CutMix(alpha=0, num_classes=4), "alpha must be above 0"),

@@ -27,8 +27,12 @@ def report(figures: Figures, serial: int = 1, device: str = "cuda:0", **stages: 
 
 def test_difference_of_reports() -> None:
     now = Figures(2, 9, 144, 13, 11_000_000_000, 1_900_000_000, 10, 500_000_100, 2_000_001_000, 2)
-    then = report(BEFORE, read=StageStats(work_s=1.0), transfer=StageStats(work_s=0.5), decode=StageStats(failed=1))
-    after = report(now, read=StageStats(work_s=1.5), transfer=StageStats(work_s=0.6), decode=StageStats(failed=3))
+    then = report(
+        BEFORE, read=StageStats(work_s=1.0), transfer=StageStats(work_s=0.5, wait_s=0.2), decode=StageStats(failed=1)
+    )
+    after = report(
+        now, read=StageStats(work_s=1.5), transfer=StageStats(work_s=9.0, wait_s=0.3), decode=StageStats(failed=3)
+    )
     found = difference(then, after)
     assert (found.batches, found.steps, found.images, found.step_s, found.wait_s) == (4, 4, 64, 0.5, 1.0)
     assert (found.exposed_s, found.device_step_s) == (0.5, 2.0)

@@ -19,7 +19,7 @@ from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.kernel import raw
 from iofast.pixels import Ragged, apply, augment, resample
-from iofast.pixels.geometry import PRECISION, axis, taps
+from iofast.pixels.geometry import PRECISION, axis, seen, taps
 
 SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(1, 70)), min_size=1, max_size=4)
 
@@ -153,3 +153,25 @@ def test_impossible_batches_are_refused() -> None:
         Ragged(batch.data, batch.offsets, batch.sizes, "bgr")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="uint8"):
         Ragged.of([torch.zeros(3, 4, 3)])
+
+
+@given(sizes=SIZES, size=st.tuples(st.integers(1, 30), st.integers(1, 30)), seed=st.integers(0, 99))
+def test_a_part_of_an_image_is_enough(sizes: list[tuple[int, int]], size: tuple[int, int], seed: int) -> None:
+    """The pixels that a window sees, by themselves, with the box seen from there; one pixel less is refused."""
+    images, rng = pictures(sizes, seed), np.random.default_rng(seed)
+    virtual = rng.integers(max(size), 90, (len(images), 2))
+    windows = [(rng.integers(0, w - size[1] + 1), rng.integers(0, h - size[0] + 1)) for w, h in virtual.tolist()]
+    whole = [(0, 0, image.shape[1], image.shape[0]) for image in images]
+    boxes = np.concatenate((whole, virtual, windows), axis=1).astype(np.int32)
+    flips = rng.integers(0, 2, len(images)).astype(np.uint8)
+    expected = resample(ragged(images), boxes, flips, size)
+    (x0, x1), (y0, y1) = seen(boxes, 0, size[1]), seen(boxes, 1, size[0])
+    parts = [image[y0[i] : y1[i], x0[i] : x1[i]] for i, image in enumerate(images)]
+    near = boxes - np.stack((x0, y0, x0, y0, *[0 * x0] * 4), axis=1).astype(np.int32)
+    assert torch.equal(resample(ragged(parts), near, flips, size), expected)
+    assert torch.equal(augment(ragged(parts), near, flips, size, dtype=torch.uint8), expected)
+    for axis_less in (0, 1):
+        if min(part.shape[axis_less] for part in parts) > 1:
+            cut = [part[1:] if axis_less == 0 else part[:, 1:] for part in parts]
+            with pytest.raises(OptionError, match="row 0 is not within its image"):
+                resample(ragged(cut), near, flips, size)

@@ -13,7 +13,7 @@ from iofast import transforms as T
 from iofast.errors import OptionError
 from iofast.ops import Op
 from iofast.pixels import apply, per_image
-from iofast.work import Step, Work, still
+from iofast.work import Step, Work, noise_of, still
 
 COLOURS: list[Op] = [
     T.ColorJitter(brightness=0.6),
@@ -73,6 +73,45 @@ def test_erasing_before_and_after_normalisation() -> None:
             assert y1 > y0
             assert made[row, 0, y0:y1, x0:x1].unique().tolist() == [pytest.approx(left, abs=1e-6)]
         compare(list(ops), work, noise(8, 20, 20))
+
+
+class TestNoise:
+    def test_of_erased_pixels_and_no_others(self) -> None:
+        for ops, spread in (
+            ([T.RandomErasing(1, value="random"), IMAGENET], 1 / 0.229),
+            ([IMAGENET, T.RandomErasing(1, value="random")], 1),
+        ):
+            work = drawn_work(list(ops), 8, (40, 40))
+            made = apply(noise(8, 40, 40), ops, work=work)
+            erased = torch.cat(
+                [
+                    made[row, 0, y0:y1, x0:x1].flatten()
+                    for row, (y0, x0, y1, x1) in enumerate(work.erased[:, 0].tolist())
+                ]
+            )
+            assert erased.std() == pytest.approx(spread, rel=0.1)
+            compare(list(ops), work, noise(8, 40, 40))
+
+    def test_numbers_are_normal_and_of_their_own(self) -> None:
+        values = np.stack([noise_of(number, np.arange(4096)) for number in (1, 2, (1 << 31) - 1)]).reshape(9, -1)
+        assert abs(values.mean()) < 0.02
+        assert values.std() == pytest.approx(1, abs=0.02)
+        assert (values**4).mean() == pytest.approx(3 - 1.2 / 8, abs=0.15)
+        assert np.abs(values).max() < 4.9
+        assert np.abs(np.corrcoef(values) - np.eye(9)).max() < 0.08  # channels and numbers
+        assert max(abs(np.corrcoef(each[:-lag], each[lag:])[0, 1]) for each in values for lag in (1, 2, 64)) < 0.08
+
+    def test_it_never_changes_between_versions(self) -> None:
+        made = noise_of(12345, np.array([[0, 1], [1000, 1 << 20]]))
+        assert made.shape == (3, 2, 2)
+        np.testing.assert_allclose(made[:, 0, 0], [-0.0362923, 1.2641021, 1.6773340], atol=1e-6)
+
+    def test_another_in_each_image_and_erasing(self) -> None:
+        work = drawn_work([T.RandomErasing(1, value="random")] * 2, 50, (8, 8))
+        assert len(np.unique(work.noise)) == 100
+        assert work.noise.min() > 0
+        assert work.alone(7).noise.tolist() == [work.noise[7].tolist()]
+        assert not drawn_work([T.RandomErasing(1)], 5, (8, 8)).noise.any()
 
 
 class TestMixing:

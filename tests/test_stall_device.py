@@ -15,7 +15,7 @@ from stall_loaders import MS, Time
 
 from iofast.stall import Meter, Stall, StallClock, watch
 from iofast.stall.device import MAX_PENDING, DeviceTimes
-from iofast.telemetry import LoaderInfo, close_page, pages
+from iofast.telemetry import LoaderInfo, Stages, close_page, pages
 
 
 class Stream:
@@ -124,7 +124,8 @@ def test_a_device_that_runs_dry(stream: Stream) -> None:
 
 
 def test_the_third_event_splits_off_the_transfer(stream: Stream) -> None:
-    clock = StallClock(LoaderInfo("own", "FastLoader"), device="cuda:0", now=stream.time, cuda=stream.cuda())
+    stages, info = Stages(), LoaderInfo("own", "FastLoader")
+    clock = StallClock(info, device="cuda:0", stages=stages, now=stream.time, cuda=stream.cuda())
     timing = clock.begin()
     for _ in range(11):
         timing.waiting()
@@ -140,6 +141,7 @@ def test_the_third_event_splits_off_the_transfer(stream: Stream) -> None:
     assert stats.stall.low == pytest.approx(10 / 40)
     assert stats.transfer == pytest.approx(4 / 40)
     assert stats.host_wait == pytest.approx(6 / 40)
+    assert stages.transfer.stats().wait_s == pytest.approx(0.040), "for whoever reads the page"
 
 
 def test_events_are_read_when_the_device_has_passed_them(stream: Stream) -> None:

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_erasing(functional: Any) -> None:
     images, ops = noise(2, 20, 21), [RandomErasing(1, value=(0.1, 0.2, 0.3))]
     work = still(2)
     erased = np.array([[[3, 4, 10, 18]], [[0, 0, 5, 2]]], np.int32)
-    work = type(work)(*(erased if name == "erased" else getattr(work, name) for name in work.__slots__))
+    work = replace(work, erased=erased, noise=np.zeros((2, 1), np.int32))
     made = apply(images, ops, work=work)
     value = torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)
     for row, (y0, x0, y1, x1) in enumerate(erased[:, 0].tolist()):

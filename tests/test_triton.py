@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -75,6 +76,15 @@ class TestGeometry:
         batch = ragged(pictures(sizes))
         made = triton_geometry.resample(there(batch), boxes, flips, (16, 16))
         assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, (16, 16)))
+
+    def test_a_part_of_an_image(self) -> None:
+        """The region reaches beyond it on all sides; the window does not."""
+        images = pictures([(22, 26), (30, 24)])
+        boxes = np.array([[-9, -7, 40, 40, 40, 38, 10, 10], [-3, -30, 50, 41, 30, 50, 4, 22]], np.int32)
+        flips = np.array([0, 1], np.uint8)
+        batch = ragged(images)
+        made = triton_geometry.resample(there(batch), boxes, flips, (12, 8))
+        assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, (12, 8)))
 
     @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
     def test_normalised_in_the_same_pass(self, layout: torch.memory_format) -> None:

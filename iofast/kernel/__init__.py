@@ -14,12 +14,14 @@ from iofast.errors import OptionError
 from iofast.kernel.contract import (
     FILTERS,
     MESSAGES,
+    PART_COLUMNS,
     STAGES,
     WAYS,
     Counts,
     DecodeOptions,
     Header,
     Kind,
+    Parts,
     Source,
     Status,
     Transcoded,
@@ -31,6 +33,7 @@ __all__ = [
     "decode_batch",
     "decode_each",
     "decode",
+    "part_batch",
     "read_header",
     "transcode",
     "crc32c",
@@ -43,6 +46,8 @@ __all__ = [
     "Header",
     "Source",
     "Kind",
+    "Parts",
+    "PART_COLUMNS",
     "Status",
     "FILTERS",
     "WAYS",
@@ -74,6 +79,7 @@ if _wanted != "python":
             read_rows,
             transcode,
         )
+        from iofast.kernel.native_parts import part_batch
     except ImportError as error:
         if _wanted == "native":
             raise
@@ -87,6 +93,7 @@ if _missing is None:
     backend = "native"
     simd, _turbo = _native.versions()
 else:
+    from iofast.kernel.parts import part_batch  # type: ignore[assignment]
     from iofast.kernel.twin import (  # type: ignore[assignment]
         Context,
         cached,

@@ -23,6 +23,26 @@ def decode_batch(
     stop: int,
     /,
 ) -> None: ...
+def part_batch(
+    context: _Context,
+    fds: Buffer,
+    offsets: Buffer,
+    lengths: Buffer,
+    crcs: Buffer | None,
+    orientations: Buffer,
+    raw: Buffer | None,
+    strips: Buffer | None,
+    boxes: Buffer,
+    out: Buffer,
+    places: Buffer,
+    parts: Buffer,
+    status: Buffer,
+    width: int,
+    height: int,
+    start: int,
+    stop: int,
+    /,
+) -> None: ...
 def counters(context: _Context, timed: int, /) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
 def transcode(
     context: _Context,

@@ -48,6 +48,22 @@ def by_check(source: Source, start: int, stop: int) -> Iterator[tuple[Source, in
             yield (*source[:3], plain if checked[first] else None, *source[4:]), first, last
 
 
+# a row of `Parts.table`; width and height are the part's own, x0 to y1 (what is wanted of it) stored pixels of it, and
+# (left, top) is where that piece, made upright, lies in the upright image
+PART_COLUMNS = ("length", "width", "height", "x0", "y0", "x1", "y1", "left", "top")
+
+
+class Parts(NamedTuple):
+    """Where `part_batch` puts the parts of N JPEGs: row i to out[places[i] : places[i + 1]], how it is to the table.
+
+    64 bytes more than its payload are always room enough for a part.
+    """
+
+    out: NDArray[np.uint8]  # (bytes,)
+    places: NDArray[np.int64]  # (N + 1,)
+    table: NDArray[np.int32]  # (N, 9): PART_COLUMNS
+
+
 class Kind(IntEnum):
     """What a payload is: an encoded image, or pixels as the fields `rgb` and `yuv` have them (docs/format.md)."""
 

@@ -173,7 +173,8 @@ def _check_shapes(
         raise OptionError(f"source, flips and status must have the shape ({len(out)},) as out has, found {shapes}")
 
 
-def _payload(source: Source, row: int, max_bytes: int) -> bytes:
+def payload(source: Source, row: int, max_bytes: int) -> bytes:
+    """A row's payload as a whole, its checksum compared. Raises `StatusError`."""
     length = int(source[2][row])
     if length > max_bytes:
         raise pillow.StatusError(Status.LIMIT)
@@ -222,7 +223,7 @@ def _read(fd: int, offset: int, length: int) -> bytes:
 def _window(
     source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> NDArray[np.uint8]:
-    opened = pillow.open_image(_payload(source, row, options.max_bytes), options.max_pixels)
+    opened = pillow.open_image(payload(source, row, options.max_bytes), options.max_pixels)
     orientation = 1 if opened.format == "tiff" else int(source[4][row])
     _check_box(box, size, opened.upright(orientation))
     if options.strict:
@@ -252,7 +253,7 @@ def _raw_window(
     _check_box(box, size, (width, height))
     stored = (height, width) if 5 <= orientation <= 8 else (width, height)
     if source[3] is None or source[3][row] < 0 or source[6] is None:
-        data = _payload(source, row, options.max_bytes)
+        data = payload(source, row, options.max_bytes)
     else:
         data = _strips(source, row, kind, stored, raw.stored_rows(box, (width, height), orientation))
     pixels = Image.fromarray(raw.unpack(data, kind, *stored))

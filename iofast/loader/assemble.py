@@ -16,6 +16,7 @@ from iofast.errors import OptionError
 from iofast.loader.canvas import Canvas, Images, empty, padded
 from iofast.loader.mixing import soft_labels, work_of
 from iofast.loader.plan import Plan
+from iofast.loader.resident import Draft
 from iofast.loader.samples import Samples
 from iofast.work import Work
 
@@ -34,12 +35,12 @@ def assemble(
     columns = (_mapped if plan.mapper else _columns)(plan, samples, rows, name)
     sizes, work = None, None
     if "image" in columns and "image" not in plan.collates:
-        work = work_of(plan, samples, rows, columns["image"])
+        work = work_of(plan, samples, rows, sizes_of(columns["image"]))
         if plan.pipeline.mix is not None and work is not None and "label" in columns:
             columns["label"] = soft_labels(columns["label"], plan.pipeline.mix, work)
         columns["image"], sizes = _finished(plan, columns["image"], work)
     if plan.dataset.fields is None:
-        return _pair(plan, columns), work
+        return _pair(columns), work
     if sizes is not None:
         columns["size"] = sizes
     return columns | {"valid": torch.from_numpy(valid.copy())}, work  # the mask is the consumer's own
@@ -51,6 +52,8 @@ def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch:
     for name in plan.fields:
         if name in plan.collates:
             made[name] = plan.collate(name, _listed(samples, name, rows), batch)
+        elif name == "image" and samples.draft is not None:
+            made[name] = samples.draft if rows is None else samples.draft.rows(rows)
         elif name == "image":
             images = cast(Canvas, samples.canvas).images()
             made[name] = images if rows is None else _chosen(images, rows)
@@ -69,7 +72,7 @@ def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch:
 def _listed(samples: Samples, name: str, rows: NDArray[np.intp] | None) -> list[Any]:
     """The values of a field, sample by sample, for a function that collates them."""
     images = None if samples.canvas is None else samples.canvas.images()
-    return [samples.sample(row, images)[name] for row in (range(len(samples)) if rows is None else rows.tolist())]
+    return [samples.value(name, row, images) for row in (range(len(samples)) if rows is None else rows.tolist())]
 
 
 def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
@@ -130,6 +133,9 @@ def _chosen(images: Images, rows: NDArray[np.intp]) -> Images:
 
 def _finished(plan: Plan, images: Any, work: Work | None) -> tuple[Any, torch.Tensor | None]:
     """Pixel operations, where they are done on the CPU, and padding; the sizes (height, width) of what was padded."""
+    if isinstance(images, Draft):
+        here = plan.resident is not None and plan.device.type == "cpu"
+        return (plan.resident.images(plan, images, work) if plan.resident and here else images), None
     if isinstance(images, torch.Tensor):
         return _applied(plan, images, work, own_memory=True), None
     images = [
@@ -142,6 +148,15 @@ def _finished(plan: Plan, images: Any, work: Work | None) -> tuple[Any, torch.Te
     if plan.device.type != "cpu":  # padded there, for the padding is zero after the pixel operations
         return images, sizes
     return padded(images, plan.options.memory_format), sizes
+
+
+def sizes_of(images: Any) -> NDArray[np.float64]:
+    """Height and width of each of a batch's images, float64 (N, 2)."""
+    if isinstance(images, Draft):
+        return np.full((len(images), 2), images.size, np.float64)
+    if isinstance(images, torch.Tensor):
+        return np.full((len(images), 2), images.shape[-2:], np.float64)
+    return np.array([tuple(image.shape[-2:]) for image in images], np.float64).reshape(-1, 2)
 
 
 def _applied(plan: Plan, images: torch.Tensor, work: Work | None, *, own_memory: bool) -> torch.Tensor:
@@ -159,13 +174,11 @@ def _applied(plan: Plan, images: torch.Tensor, work: Work | None, *, own_memory:
     return pixels.apply(images, ops, work=work, dtype=options.dtype, memory_format=options.memory_format, out=out)
 
 
-def _pair(plan: Plan, columns: dict[str, Any]) -> Pair:
+def _pair(columns: dict[str, Any]) -> Pair:
     try:
         images, labels = columns["image"], columns["label"]
     except KeyError as error:
         raise OptionError(f"map_sample must return image and label, found {sorted(columns)}") from error
-    if plan.device.type == "cuda" and isinstance(labels, torch.Tensor):
-        labels = labels.pin_memory()
     if further := sorted(columns.keys() - {"image", "label"}):
         raise OptionError(
             f"map_sample returned {further[0]!r}, for which a pair (images, labels) has no place: make the dataset "

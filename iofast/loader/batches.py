@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from time import monotonic_ns
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import DecodeError
+from iofast.gpu import Bus
 from iofast.loader.assemble import Batch, assemble
+from iofast.loader.divided import Divided
 from iofast.loader.failures import Failure, noted
 from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Job
@@ -23,12 +28,15 @@ SYSTEMATIC = 8  # of so many all fail only where the data is not there, and draw
 
 class Made(NamedTuple):
     """A finished batch; `valid` (bool, (N,)) is False where a sample only fills up. `work` is what its pixels are still
-    to have done on their device."""
+    to have done on their device. Where that is to decode images too, `rest` makes the batch there, and there is none
+    before."""
 
     batch: Batch
     valid: NDArray[np.bool_]
     failures: list[Failure]
     work: Work | None
+    rest: Callable[[Bus], Made] | None = None
+    decoded: bool = False  # images are on the device already
 
 
 class Slice(NamedTuple):
@@ -41,13 +49,14 @@ class Slice(NamedTuple):
 class BatchJob(Job[Made, Slice]):
     """One batch, from positions to tensors."""
 
-    def __init__(self, plan: Plan, contexts: Contexts, epoch: int, batch: int) -> None:
+    def __init__(self, plan: Plan, contexts: Contexts, epoch: int, batch: int, share: int | None = None) -> None:
         self._plan, self._contexts, self._epoch, self._batch = plan, contexts, epoch, batch
+        self._share = share  # thousandths that the CPU decodes, where it is another than the loader's
 
     def prepare(self) -> list[Slice]:
         positions, self._valid = self._plan.schedule.positions(self._batch)
         self._valid &= ~self._plan.order.filling(self._epoch, positions)
-        self._samples = Samples(self._plan, self._epoch, positions)
+        self._samples = Samples(self._plan, self._epoch, positions, share=self._share)
         rows, step = len(positions), self._plan.slice
         return [Slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
@@ -55,19 +64,38 @@ class BatchJob(Job[Made, Slice]):
         self._samples.make(self._contexts.context(number), self._contexts.stages, *part)
 
     def finish(self) -> Made:
-        samples, valid, rows = self._samples, self._valid, None
+        samples = self._samples
         del self._samples  # the batch may wait for long, and its bytes are wanted for the next
+        if isinstance(samples.canvas, Divided):
+            return Made(((), ()), self._valid, [], None, partial(self._on_device, samples, samples.canvas))
+        return self._completed(samples)
+
+    def _on_device(self, samples: Samples, canvas: Divided, bus: Bus) -> Made:
+        """The rest of a batch that is decoded on its device, in the thread that works for it."""
+        begun = monotonic_ns()
+        failed = canvas.decode_there(self._plan.decoding.decoder())
+        self._contexts.on_device += canvas.there
+        self._contexts.stages.decode.add(0, work_ns=monotonic_ns() - begun)
+        if failed:
+            with self._contexts.spare() as context:
+                samples.decode_here(context, failed)
+        return self._completed(samples, bus)
+
+    def _completed(self, samples: Samples, bus: Bus | None = None) -> Made:
+        valid, rows = self._valid, None
         failures: list[Failure] = []
         if samples.reasons:
             failures = self._settle(samples)
             if samples.reasons:  # to be left out
                 rows = np.array([row for row in range(len(samples)) if row not in samples.reasons], np.intp)
                 valid = valid[rows]
+        if bus is not None and isinstance(samples.canvas, Divided):
+            samples.canvas.gather(bus)
         name = name_of(self._epoch, self._batch)
         batch, work = assemble(self._plan, samples, rows, valid, name)
-        if self._plan.device.type == "cpu":
+        if self._plan.way is None:
             batch = mapped(self._plan, batch, name)
-        return Made(batch, valid, failures, work)
+        return Made(batch, valid, failures, work, decoded=bus is not None)
 
     def _settle(self, samples: Samples) -> list[Failure]:
         """Raise, or draw other samples, or leave in `reasons` which rows are to be left out. What failed, but filling:

@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iofast.gpu import aside
+
 Block = NDArray[np.uint8]
 
 
@@ -42,6 +44,7 @@ class BatchMemory:
     def take(self, shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> torch.Tensor:
         """A contiguous tensor of `shape` and `dtype`, its contents whatever was there."""
         if self._pinned:
+            aside()
             return torch.empty(shape, dtype=dtype, pin_memory=True)
         size = math.prod(shape) * dtype.itemsize
         block = self._find(size)

@@ -55,6 +55,10 @@ class Uniform:
     def images(self) -> torch.Tensor:
         return self._images
 
+    def row(self, row: int) -> NDArray[np.uint8]:
+        """(height, width, 3), a view."""
+        return cast(NDArray[np.uint8], self._out[row])
+
 
 class Ragged:
     """Every image in a size of its own, which its box says (columns 5 and 4), all in one block of memory.

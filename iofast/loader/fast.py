@@ -10,33 +10,36 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
-from iofast import kernel, pixels
+from iofast import kernel
 from iofast.dataset import FastDataset
 from iofast.errors import StateError
 from iofast.loader.assemble import Batch
 from iofast.loader.auto import Auto, Setting, State, first
-from iofast.loader.batches import BatchJob, Made, Slice, mapped, name_of
-from iofast.loader.canvas import padded
+from iofast.loader.batches import BatchJob, name_of
+from iofast.loader.caching import make_resident
+from iofast.loader.delivery import Delivery
 from iofast.loader.failures import Failure, Ledger, OnError
 from iofast.loader.mapping import SampleFunction
+from iofast.loader.measure import measure
 from iofast.loader.options import AnyOrder
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Prefetch
+from iofast.loader.split import Split
 from iofast.loader.state import Progress
 from iofast.loader.stats import LoaderStats
-from iofast.loader.tally import Contexts, Epoch
+from iofast.loader.tally import DEVICE, Contexts, Epoch
 from iofast.machine import cores_of_rank
 from iofast.order import MAX_SEED
 from iofast.order.base import check_whole
 from iofast.stall import StallClock
 from iofast.telemetry import Stages
 from iofast.transforms import Pipeline, Transform
-from iofast.work import Work
 
 
 class FastLoader(Iterable[Any]):
@@ -72,7 +75,9 @@ class FastLoader(Iterable[Any]):
         dtype: torch.dtype = torch.uint8,
         memory_format: torch.memory_format = torch.channels_last,
         prefetch: int | Literal["auto"] = "auto",
+        cache: Literal["device"] | None = None,
         readahead: bool | Literal["auto"] = "auto",
+        decode: Literal["cpu", "gpu", "split", "auto"] | Split = "cpu",
         pixels: Literal["exact", "fast"] = "exact",
         check: Literal["crc"] | None = "crc",
         truncated: Literal["strict", "accept"] = "strict",
@@ -101,6 +106,7 @@ class FastLoader(Iterable[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in this process or another, is at the same place and makes its own threads."""
         options = {each.name: getattr(self.options, each.name) for each in fields(LoaderOptions)}
+        options["decode"] = self._plan.decoding.option()
         return _anew, (self.dataset, options, self._here())
 
     def __len__(self) -> int:
@@ -121,10 +127,13 @@ class FastLoader(Iterable[Any]):
     def stats(self) -> LoaderStats:
         """What this loader has done so far, over all epochs."""
         plan, (ways, times) = self._plan, self._plan.tally.sum()
+        if plan.way is not None:
+            plan.way.collect()  # the last copies may have been at work when the last batch was made
         setting = self._setting()
         return LoaderStats(
             images=sum(ways.values()),
-            ways={way: ways[way] for way in kernel.WAYS},
+            ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if plan.decoding.on_device else []))},
+            decode=plan.decoding.said,
             errors=self._ledger.errors,
             stages=plan.stages.stats(),
             meter=plan.clock.stats,
@@ -151,20 +160,23 @@ class FastLoader(Iterable[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iterator is: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
-        return self._plan.identity.state(*self._here())
+        return self._plan.identity.state(*self._here()) | self._plan.decoding.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter()` go on where `state` was taken. Raises `StateError` naming what differs."""
-        self._start, self._wanted = self._plan.identity.place(state, len(self)), None
+        place = self._plan.identity.place(state, len(self))
+        self._plan.decoding.resume(state)
+        self._start, self._wanted = place, None
 
     def peek(self) -> Batch:
-        """The batch that would come next, without taking it: nothing of the loader's place or counts changes."""
+        """The batch that would come next, without taking it: nothing of the loader's place or counts changes, but that
+        the first use decodes what `cache="device"` keeps."""
         epoch, batch = self._here()
-        made = self._prefetch(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
+        delivery = self._delivery(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
         try:
-            return self._deliver(next(made), epoch, batch)
+            return delivery.hand_over(next(delivery), name_of(epoch, batch)).batch
         finally:
-            made.close()
+            delivery.close()
 
     def __iter__(self) -> Iterator[Any]:
         self._plan.check_ranks()
@@ -212,32 +224,30 @@ class FastLoader(Iterable[Any]):
             if ahead is not None:
                 ends.callback(ahead.close)
                 ahead.ask(progress.batch)
-            made = self._prefetch(contexts, progress.epoch, progress.batch, progress.count)
-            ends.callback(made.close)
-            epoch.made_by(made)
-            auto = Auto(made, plan.limits, self._auto) if self.options.num_workers == "auto" else None
+            delivery = self._delivery(contexts, progress.epoch, progress.batch, progress.count)
+            ends.callback(delivery.close)
+            epoch.made_by(delivery.made)
             timing.began()
             while True:
                 timing.waiting()
-                plan.stages.queue.observe(made.ready, made.depth)
-                result = next(made, None)
-                if result is None:
+                plan.stages.queue.observe(delivery.ready, delivery.depth)
+                issued = next(delivery, None)
+                if issued is None:
                     return
                 timing.arrived()
-                self._ledger.check(result.failures)
-                held = [self._deliver(result, progress.epoch, progress.batch)]
-                self.last_valid = torch.from_numpy(result.valid)
-                self._ledger.add(result.failures)
+                self._ledger.check(issued.value.failures)
+                made = delivery.hand_over(issued, name_of(progress.epoch, progress.batch))
+                self.last_valid = torch.from_numpy(made.valid)
+                self._ledger.add(made.failures)
                 if ahead is not None:
                     ahead.ask(progress.batch + 1)
-                timing.got(len(result.valid))
-                del result  # whoever takes the batch is to be the only one that holds it
+                timing.got(len(made.valid))
+                held = [made.batch]
+                del issued, made  # whoever takes the batch is to be the only one that holds it
                 progress.fresh = False
                 progress.batch += 1  # the last thing before it is handed over: a Ctrl-C up to here loses nothing
                 yield held.pop()
-                if auto is not None:
-                    auto.watch()
-                    self._auto = auto.state
+                self._auto = delivery.taken() or self._auto
 
     def _setting(self) -> Setting:
         limits = self._plan.limits
@@ -245,48 +255,26 @@ class FastLoader(Iterable[Any]):
             return Setting(limits.max_workers, limits.max_depth)
         return (self._auto or first(limits)).setting
 
-    def _prefetch(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Prefetch[Made, Slice]:
+    def _delivery(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Delivery:
         plan, setting = self._plan, self._setting()
+        if plan.way is not None:
+            plan.way.check()  # before anything is allocated: within a capture that would break it
+            plan.way.begin()
+        make_resident(plan)
+        plan.decoding.settle(partial(measure, plan, epoch, start))
         slices = (stop - start) * plan.limits.slices  # more threads would have nothing to do
-        return Prefetch(
+        made = Prefetch(
             lambda batch: BatchJob(plan, contexts, epoch, batch),
             stop,
             num_workers=max(1, min(setting.num_workers, slices)),
             depth=setting.depth,
             start=start,
         )
-
-    def _deliver(self, made: Made, epoch: int, number: int) -> Batch:
-        plan = self._plan
-        if plan.device.type == "cpu":
-            return made.batch
-        return mapped(plan, _moved(plan, made.batch, made.work), name_of(epoch, number))
+        auto = Auto(made, plan.limits, self._auto) if self.options.num_workers == "auto" else None
+        return Delivery(plan, made, auto, start, stop)
 
 
 def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:
     loader = FastLoader(dataset, **options)
     loader._start = here
     return loader
-
-
-def _moved(plan: Plan, batch: Batch, work: Work | None) -> Batch:
-    """The batch on the plan's device, pixel operations done there."""
-    if isinstance(batch, dict):
-        return {name: _to_device(plan, value, name == "image", work) for name, value in batch.items()}
-    return _to_device(plan, batch[0], True, work), _to_device(plan, batch[1], False)
-
-
-def _to_device(plan: Plan, value: Any, images: bool, work: Work | None = None) -> Any:
-    if isinstance(value, list) and images:
-        there = [
-            _to_device(plan, each.unsqueeze(0), True, work and work.alone(row))[0] for row, each in enumerate(value)
-        ]
-        return padded(there, plan.options.memory_format) if plan.options.ragged == "pad" else there
-    if not isinstance(value, torch.Tensor):
-        return value
-    plan.stages.transfer.add(1, nbytes=value.nbytes)
-    moved = value.to(plan.device, non_blocking=True)
-    if images and moved.dtype == torch.uint8:
-        ops, options = plan.pipeline.ops, plan.options
-        return pixels.apply(moved, ops, work=work, dtype=options.dtype, memory_format=options.memory_format)
-    return moved

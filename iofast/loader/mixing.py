@@ -36,14 +36,13 @@ def check_mixing(mix: Mix, options: LoaderOptions, classes: list[str]) -> None:
         raise OptionError(f"{name}(num_classes={mix.num_classes}) is too few: the dataset has {len(classes)} classes")
 
 
-def work_of(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, images: Any) -> Work | None:
-    """What is done to each of `images` (a tensor or a list of them), which are `rows` of `samples`; None where all
-    are treated alike."""
+def work_of(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, sizes: NDArray[np.float64]) -> Work | None:
+    """What is done to each of the images that are `rows` of `samples`, of `sizes` (height, width), float64 (N, 2);
+    None where all are treated alike."""
     if not plan.pipeline.drawn:
         return None
     chosen = np.arange(len(samples)) if rows is None else rows
-    heights, widths = np.array([tuple(image.shape[-2:]) for image in images], np.float64).reshape(-1, 2).T
-    made = plan.pipeline.work(samples.draw(chosen), widths, heights)
+    made = plan.pipeline.work(samples.draw(chosen), sizes[:, 1], sizes[:, 0])
     if plan.pipeline.mix is None:
         return made
     full = plan.schedule.n - plan.schedule.n % plan.schedule.global_batch

@@ -13,6 +13,7 @@ from iofast import pixels
 from iofast.errors import OptionError, shown
 from iofast.loader.failures import OnError
 from iofast.loader.mapping import SampleFunction, check_picklable
+from iofast.loader.split import Split
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.order.base import check_whole
 from iofast.transforms import Pipeline, Transform
@@ -20,11 +21,13 @@ from iofast.transforms import compile as compile_transform
 
 AnyOrder = Mode | Iterable[int]  # one of iofast.order's, or a torch Sampler
 
+_DECODE = ("cpu", "gpu", "split", "auto")
 MAX_WORKERS = 256
 MAX_PREFETCH = 64
 
 _CHOICES: dict[str, tuple[object, ...]] = {
     "readahead": (True, False, "auto"),
+    "cache": ("device", None),
     "pixels": ("exact", "fast"),
     "check": ("crc", None),
     "truncated": ("strict", "accept"),
@@ -46,12 +49,18 @@ class LoaderOptions:
     num_workers     decoding threads; "auto" = the fewest that keep the consumer from waiting, at most one for each core
                     that this rank may use
     transform       a list from iofast.transforms; without one all images must be of one size
-    device          where batches go; copied from page-locked memory where it is a GPU
+    device          where batches go; on a CUDA GPU two are there ahead of the consumer, finished on a stream beside its
+                    own; "cuda" = the one that is current in the consumer's thread when its first epoch begins
     dtype           uint8 as decoded, or a float type: normalised, or scaled to [0, 1] without Normalize
     memory_format   torch.channels_last (default) or torch.contiguous_format
     prefetch        batches made ahead of the consumer; "auto" = the fewest that keep it from waiting, or 3 where
                     num_workers is a number
+    cache           "device": every image is decoded once, at the first use, and kept on the device as uint8 pixels;
+                    batches are made of them there. Geometry is `pixels.resample`: bilinear, within a level of Pillow
     readahead       advise the kernel on the bytes of coming batches; "auto" = of containers, not of plain folders
+    decode          where JPEGs are decoded: on the "cpu"; on the device ("gpu"); on both ("split", or a Split), each
+                    batch divided so that they finish together; "auto": as the first batches say, and then samples
+                    and their order are promised, not pixels to the last level
     pixels          "exact" (within 1 level of Pillow) or "fast" (DCT scaling in training transforms)
     check           "crc": every byte that is used is checked, and damage is an error, where the container has checksums
                     (of raw pixels only the strips that a crop needs are used); None: damage is not looked for
@@ -81,7 +90,9 @@ class LoaderOptions:
     dtype: torch.dtype = torch.uint8
     memory_format: torch.memory_format = torch.channels_last
     prefetch: int | Literal["auto"] = "auto"
+    cache: Literal["device"] | None = None
     readahead: bool | Literal["auto"] = "auto"
+    decode: Literal["cpu", "gpu", "split", "auto"] | Split = "cpu"
     pixels: Literal["exact", "fast"] = "exact"
     check: Literal["crc"] | None = "crc"
     truncated: Literal["strict", "accept"] = "strict"
@@ -97,6 +108,8 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         self._check_numbers()
+        if not isinstance(self.decode, Split):
+            object.__setattr__(self, "decode", _checked_choice("decode", self.decode, _DECODE))
         for name, allowed in _CHOICES.items():
             object.__setattr__(self, name, _checked_choice(name, getattr(self, name), allowed))
         self._check_order()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -16,14 +17,18 @@ from iofast.containers.joined import JoinedReader
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError
 from iofast.fields import PSEUDO_FIELDS, collate
+from iofast.gpu import way_to
 from iofast.loader.advice import spaced
 from iofast.loader.auto import Limits, most_depth
 from iofast.loader.buffers import BatchMemory
+from iofast.loader.caching import check_cache
+from iofast.loader.decoding import Decoding
 from iofast.loader.failures import noted
 from iofast.loader.mapping import Mapper
 from iofast.loader.mixing import check_mixing
 from iofast.loader.options import LoaderOptions
 from iofast.loader.readahead import Readahead
+from iofast.loader.resident import Resident
 from iofast.loader.state import Identity
 from iofast.loader.tally import Tally
 from iofast.machine import cores_of_rank, free_memory, launcher_rank, local_ranks
@@ -59,21 +64,27 @@ class Plan:
         self._check_names()
         self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
         self.device = torch.device(options.device)
+        self.decoding = Decoding(options, self.pipeline, self.device, self.with_images)
+        self.stages = Stages()
+        self.way = way_to(self.device, self.stages.transfer)
         self.limits = self._limits()
         spare = self.limits.max_depth + 2
-        self.memory = BatchMemory(pinned=self.device.type == "cuda", spare=spare)
+        self.pinned = self.device.type == "cuda"
+        self.memory = BatchMemory(pinned=self.pinned, spare=spare)
         self.float_memory = BatchMemory(pinned=False, spare=spare)  # apart: blocks of two sizes push each other out
-        self.stages = Stages()
         self.clock = StallClock(self._described(), device=str(self.device), stages=self.stages)
         self.tally = Tally()
+        self.resident: Resident | None = None  # with cache="device", from the first use on
+        self.making = threading.Lock()
 
     def _limits(self) -> Limits:
         options, size = self.options, self.pipeline.size or (512, 512)
         wanted = {"auto": AUTO_DEPTH if options.num_workers == "auto" else FIXED_DEPTH}.get(options.prefetch)  # type: ignore[arg-type]
         batch_bytes = 3 * size[0] * size[1] * options.batch_size * options.dtype.itemsize
         depth = options.prefetch if wanted is None else most_depth(batch_bytes, wanted, free_memory() // local_ranks())
-        workers = cores_of_rank() if options.num_workers == "auto" else options.num_workers
-        self.slice = self._rows_of_slice(workers, int(depth))
+        workers = self.decoding.workers(cores_of_rank()) if options.num_workers == "auto" else options.num_workers
+        # where nothing is decoded, a batch is not worth dividing
+        self.slice = options.batch_size if options.cache else self._rows_of_slice(workers, int(depth))
         return Limits(workers, int(depth), -(-options.batch_size // self.slice))
 
     def _rows_of_slice(self, workers: int, depth: int) -> int:
@@ -114,6 +125,8 @@ class Plan:
             )
         if self.pipeline.mix is not None:
             check_mixing(self.pipeline.mix, self.options, self.dataset.classes)
+        if self.options.cache is not None:
+            check_cache(self)
 
     @property
     def ranks_may_part(self) -> bool:
@@ -139,7 +152,7 @@ class Plan:
     def readahead(self, epoch: int) -> Readahead | None:
         """Advice on the batches of an epoch, in their order; None where it is not wanted."""
         reader, wanted = self.dataset.reader, self.options.readahead
-        if wanted is False or (wanted == "auto" and isinstance(reader, FolderReader)):
+        if wanted is False or self.options.cache or (wanted == "auto" and isinstance(reader, FolderReader)):
             return None
         order, schedule, dataset = self.order, self.schedule, self.dataset
         fields = [*([None] if self.with_images else []), *self.stored]

@@ -34,6 +34,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 _PARK = object()  # a task: the thread that takes it waits until it is wanted again
+STEP_S = 0.05  # a wait that may be given up is one of many
 _JOIN_S = 10.0  # a thread ends after the slice it is in; a slice takes milliseconds, a dead disk may take for ever
 
 
@@ -141,12 +142,23 @@ class _Promise(Generic[T, S]):
 
 
 class Prefetch(Generic[T, S]):
-    """An iterator over the results of jobs `start` to `count` - 1, made by threads that work up to `depth` ahead."""
+    """An iterator over the results of jobs `start` to `count` - 1, made by threads that work up to `depth` ahead.
+
+    `name` tells those threads from others of iofast.
+    """
 
     def __init__(
-        self, make: Callable[[int], Job[T, S]], count: int, *, num_workers: int, depth: int, start: int = 0
+        self,
+        make: Callable[[int], Job[T, S]],
+        count: int,
+        *,
+        num_workers: int,
+        depth: int,
+        start: int = 0,
+        name: str = "",
     ) -> None:
         self._make, self._count, self._start, self._at = make, count, start, start
+        self._name = name
         self._depth = depth
         self._pending: dict[int, _Promise[T, S]] = {}  # by number, from _at on
         self._put = start  # numbers below it are with the threads
@@ -193,6 +205,14 @@ class Prefetch(Generic[T, S]):
         return self
 
     def __next__(self) -> T:
+        return self.take()
+
+    def take(self, given_up: Callable[[], object] | None = None) -> T:
+        """The next result; `StopIteration` behind the last.
+
+        In a thread that somebody may end meanwhile, never the main one: it looks every `STEP_S` whether it is given up,
+        and raises `WorkerError` then.
+        """
         if os.getpid() != self._pid:
             raise WorkerError("an iterator does not survive fork: make a new one in the child process")
         at = self._at
@@ -205,7 +225,7 @@ class Prefetch(Generic[T, S]):
         if not promise.finished:
             self._wait.start()
             try:
-                promise.done.acquire()
+                _wait_for(promise.done, given_up)
             finally:
                 self._wait.stop()
         if promise.error is not None:
@@ -292,12 +312,21 @@ class Prefetch(Generic[T, S]):
     def _add_thread(self) -> None:
         number, clock = len(self._threads), Clock()
         thread = threading.Thread(
-            target=_work, args=(number, self._shared, clock), name=f"iofast-{number}", daemon=True
+            target=_work, args=(number, self._shared, clock), name=f"iofast-{self._name}{number}", daemon=True
         )
         self._clocks.append(clock)
         self._threads.append(thread)
         start_thread(thread)
         self._wanted += 1
+
+
+def _wait_for(done: threading.Lock, given_up: Callable[[], object] | None) -> None:
+    if given_up is None:
+        done.acquire()
+        return
+    while not done.acquire(timeout=STEP_S):
+        if given_up():
+            raise WorkerError("nobody waits for this result any more")
 
 
 def start_thread(thread: threading.Thread) -> None:

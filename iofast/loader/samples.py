@@ -17,9 +17,12 @@ from iofast.containers.base import Located
 from iofast.errors import IofastError
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.canvas import Canvas, Ragged, Uniform, size_of
+from iofast.loader.divided import Divided
 from iofast.loader.failures import Failure
 from iofast.loader.mapping import Mapper, Sample
 from iofast.loader.plan import Plan
+from iofast.loader.resident import Draft
+from iofast.loader.split import WHOLE, on_cpu
 from iofast.telemetry import Stages
 
 
@@ -27,13 +30,21 @@ class Samples:
     """The samples at `positions` (int64, (N,)) of an epoch, or those drawn `instead` of them the `attempt`-th time."""
 
     def __init__(
-        self, plan: Plan, epoch: int, positions: NDArray[np.int64], attempt: int = 0, instead: Samples | None = None
+        self,
+        plan: Plan,
+        epoch: int,
+        positions: NDArray[np.int64],
+        attempt: int = 0,
+        instead: Samples | None = None,
+        share: int | None = None,
     ) -> None:
         self._plan, self._epoch, self._attempt = plan, epoch, attempt
+        self._share = plan.decoding.share if share is None else share  # thousandths that the CPU decodes
         self.positions = positions
         order = plan.order
         self.indices = order.replacement(epoch, positions, attempt) if attempt else order.indices(epoch, positions)
-        self.located: Located = plan.dataset.locate(self.indices)
+        cached = plan.resident
+        self.located: Located = cached.located.rows(self.indices) if cached else plan.dataset.locate(self.indices)
         self.reasons: dict[int, str] = {}  # of rows that could not be made; "" where nothing is wrong with the sample
         self.values: dict[str, list[Any]] = {name: [None] * len(positions) for name in plan.stored}
         self.mapped: list[Sample | None] = [None] * len(positions)
@@ -41,13 +52,17 @@ class Samples:
         self._drawn_at = plan.drawn_at(positions)
         draw = Draw(plan.options.seed, epoch, self._drawn_at, attempt)
         self.boxes, self._flips = plan.pipeline.plan(draw, self.located.width, self.located.height)
-        self.canvas = self._canvas(instead) if plan.with_images else None
+        self.draft = self._draft(instead) if plan.resident else None
+        self.canvas = self._canvas(instead) if plan.with_images and self.draft is None else None
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> None:
         """Rows [start, stop): several threads may do parts of it at the same time."""
+        if self._plan.resident is not None and self.draft is not None:
+            for row, reason in self._plan.resident.reasons(self.draft, self.located).items():
+                self.reasons.setdefault(row, reason)
         if self.canvas is not None:
             self._decode(self.canvas, context, stages, slice(start, stop))
         for name in self.values:
@@ -66,7 +81,7 @@ class Samples:
         ):
             if own is not None and theirs is not None:
                 own[rows] = theirs[of]
-        self._attempts[rows] = other._attempts[of]
+        self._attempts[rows], self._flips[rows] = other._attempts[of], other._flips[of]
         if self.canvas is not None and other.canvas is not None:
             self.canvas.take(rows, other.canvas, of)
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
@@ -81,33 +96,68 @@ class Samples:
 
     def sample(self, row: int, images: Any) -> Sample:
         """One sample as a dictionary; `images` are those of all rows."""
-        plan = self._plan
-        made: Sample = {}
-        for name in plan.fields:
-            if name == "image":
-                made[name] = images[row]
-            elif name == "label":
-                made[name] = int(self.located.label[row])
-            elif name == "index":
-                made[name] = int(self.indices[row])
-            elif name == "key":
-                made[name] = plan.dataset.reader.keys(self.located.rows(slice(row, row + 1)))[0]
-            else:
-                made[name] = self.values[name][row]
-        return made
+        return {name: self.value(name, row, images) for name in self._plan.fields}
+
+    def value(self, name: str, row: int, images: Any) -> Any:
+        """One field of one sample."""
+        if name == "image":
+            return images[row]
+        if name == "label":
+            return int(self.located.label[row])
+        if name == "index":
+            return int(self.indices[row])
+        if name == "key":
+            return self._plan.dataset.reader.keys(self.located.rows(slice(row, row + 1)))[0]
+        return self.values[name][row]
+
+    def _draft(self, instead: Samples | None) -> Draft:
+        """Indices, boxes and flips are those of the samples themselves, also of what takes another's place later."""
+        size = self._plan.pipeline.size
+        if size is None and instead is not None and instead.draft is not None:
+            size = instead.draft.size
+            self._refuse_others(size)
+        return Draft(self.indices, self.boxes, self._flips, size or size_of(self.boxes))
+
+    def _refuse_others(self, size: tuple[int, int]) -> None:
+        """Without a transform that makes them of one size: an image of another would do in another batch."""
+        height, width = size
+        for row in np.flatnonzero((self.boxes[:, 4] != width) | (self.boxes[:, 5] != height)).tolist():
+            self.reasons[row] = ""
 
     def _canvas(self, instead: Samples | None) -> Canvas:
         plan, rows = self._plan, len(self)
         memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
         if plan.pipeline.size is None and plan.options.ragged != "raise":
             return Ragged(self.boxes, memory, plan.options.memory_format)
+        if instead is None and self._share is not None and self._share < WHOLE:
+            return self._divided(self._share)
         if instead is None:
             return Uniform(rows, plan.pipeline.size or size_of(self.boxes), memory, plan.options.memory_format)
-        height, width = size = cast(Uniform, instead.canvas).size
+        size = cast(Uniform | Divided, instead.canvas).size
         if plan.pipeline.size is None:
-            for row in np.flatnonzero((self.boxes[:, 4] != width) | (self.boxes[:, 5] != height)).tolist():
-                self.reasons[row] = ""  # it would do in another batch
+            self._refuse_others(size)
         return Uniform(rows, size, memory, plan.options.memory_format)
+
+    def _divided(self, share: int) -> Divided:
+        plan, located = self._plan, self.located
+        places = self.positions % plan.schedule.global_batch
+        about = self.boxes, self._flips, located.orientation
+        return Divided(
+            cast(tuple[int, int], plan.pipeline.size), on_cpu(places, share), located.length, *about, plan.memory
+        )
+
+    def decode_here(self, context: kernel.Context, rows: list[int]) -> None:
+        """Have the CPU decode rows that the device could not: what it says of them counts."""
+        canvas, step = cast(Divided, self.canvas), self._plan.slice
+        for some in (np.array(rows[at : at + step], np.intp) for at in range(0, len(rows), step)):
+            located = self.located.rows(some)
+            with self._plan.dataset.reader.payloads(located, 0, len(some)) as payloads:
+                source = payloads if self._plan.options.check else payloads._replace(crcs=None)
+                boxes, flips = self.boxes[some], self._flips[some]
+                status = canvas.decode_here(context, source, boxes, flips, some.tolist())
+            for row, code in zip(some.tolist(), status.tolist(), strict=True):
+                if code:
+                    self.reasons.setdefault(row, kernel.status_message(code))
 
     def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:
         start, stop = rows.start, rows.stop

@@ -15,9 +15,11 @@ class LoaderStats:
 
     images       decoded, whether their batch was returned or not
     ways         how many of them in which way; `kernel.Counts` says what the names mean
+    decode       where JPEGs are decoded, and why there; "device" of `ways` counts those of the device
     errors       samples of the batches returned that could not be made, each attempt counted
     stages       read, decode (images: bytes, seconds of work), queue (batches: seconds that the consumer waited, how
-                 full it was on average) and transfer to a GPU (tensors: bytes)
+                 full it was on average) and transfer to a GPU (batches: bytes, seconds of
+                 copying, and seconds in which the training's stream waited for that, both by the GPU's clock)
     meter        the training loop's side: steps, and how long it waited; what `watch` measures
     num_workers  threads at work now, and how many batches they may be ahead
     depth
@@ -26,6 +28,7 @@ class LoaderStats:
 
     images: int
     ways: Mapping[str, int]
+    decode: str
     errors: int
     stages: Mapping[str, StageStats]
     meter: MeterStats
@@ -35,4 +38,5 @@ class LoaderStats:
 
     def __str__(self) -> str:
         share = f"{self.images:,} images, {self.errors:,} errors, {self.num_workers} workers {self.depth} batches ahead"
-        return f"{share}, {self.cpu_share:.0%} of the cores; {self.meter}"
+        where = "" if self.decode == "on the CPU" else f", decoded {self.decode}"
+        return f"{share}, {self.cpu_share:.0%} of the cores{where}; {self.meter}"

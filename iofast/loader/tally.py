@@ -15,6 +15,8 @@ from iofast.loader.prefetch import Prefetch
 from iofast.loader.times import Times
 from iofast.telemetry import Stages
 
+DEVICE = "device"  # the way of images that no kernel of ours decoded
+
 
 class Contexts:
     """One kernel context per thread of an epoch, spare ones for work that belongs to no thread, and the counters."""
@@ -23,6 +25,7 @@ class Contexts:
         self._options, self.stages = options, stages
         self._contexts: dict[int, kernel.Context] = {}
         self._spare: deque[kernel.Context] = deque()
+        self.on_device = 0  # images that the device has decoded; one thread counts them
         self._numbers = itertools.count(-1, -1)  # of the spare ones; threads count from 0
 
     def context(self, number: int) -> kernel.Context:
@@ -44,7 +47,8 @@ class Contexts:
 
     def ways(self) -> Counter[str]:
         """Images by the way they were decoded, so far."""
-        return sum((Counter(context.counts().ways) for context in list(self._contexts.values())), Counter())
+        ways = sum((Counter(context.counts().ways) for context in list(self._contexts.values())), Counter[str]())
+        return ways + Counter({DEVICE: self.on_device})
 
 
 class Sum(NamedTuple):

@@ -212,7 +212,7 @@ class LoaderFigures:
     step_s: float | None  # mean
     wait_s: float  # host wait in next(), added up
     exposed_s: float | None  # the device's idle time for want of a batch, by CUDA events
-    transfer_s: float | None
+    transfer_s: float | None  # the part of it in which the batch was there and its copy was not
     phases: dict[str, float]  # seconds by name of meter.step, of those that were entered
     phases_on_device: bool
     stages: dict[str, float]  # seconds of work by stage: read, decode, transfer

@@ -95,8 +95,9 @@ def resample(
     """uint8 (N, 3, height, width), channels-last: of each image the region, resampled bilinearly and flipped.
 
     `boxes` (N, 8) and `flips` (N,) are what `Pipeline.plan` makes, `size` is (height, width) of all. Without
-    `antialias` an output sees the two nearest pixels each way, however much smaller it is. Raises `OptionError` naming
-    the row whose box is not within its image.
+    `antialias` an output sees the two nearest pixels each way, however much smaller it is. A region may reach
+    beyond its image, which then is a part of a larger one, as long as the window sees nothing out there. Raises
+    `OptionError` naming the row where it does.
     """
     check_boxes(batch, boxes, flips, size)
     device = batch.data.device
@@ -104,26 +105,38 @@ def resample(
     y, x = (axis(columns, at, outputs, antialias=antialias) for at, outputs in ((1, size[0]), (0, size[1])))
     out = torch.empty((len(batch), *size, 3), dtype=torch.uint8, device=device)
     for row in range(len(batch)):
-        top, bottom = boxes[row, 1], boxes[row, 3]
+        top, bottom = max(int(boxes[row, 1]), 0), boxes[row, 3]
         region = batch.image(row)[top:bottom].to(torch.int32)
         wide = _weighted(region, 1, x.start[row], x.weights[row]) + (1 << PRECISION - FRACTION - 1)
-        sums = _weighted(wide >> PRECISION - FRACTION, 0, y.start[row] - int(top), y.weights[row])
+        sums = _weighted(wide >> PRECISION - FRACTION, 0, y.start[row] - top, y.weights[row])
         made = (sums + (1 << PRECISION + FRACTION - 1) >> PRECISION + FRACTION).to(torch.uint8)
         out[row] = made.flip(1) if flips[row] else made
     return out.permute(0, 3, 1, 2)
 
 
 def check_boxes(batch: Ragged, boxes: NDArray[np.int32], flips: NDArray[np.uint8], size: tuple[int, int]) -> None:
-    """Raise `OptionError` unless there is a box and a flip for each image, and each box lies within its image."""
+    """Raise `OptionError` unless each image has a box and a flip, and all that a window sees lies in its image."""
     if boxes.shape != (len(batch), 8) or flips.shape != (len(batch),) or min(size) < 1:
         raise OptionError(f"{len(batch)} images need boxes (N, 8) and flips (N,), found {boxes.shape}, {flips.shape}")
     x0, y0, x1, y1, width, height, x, y = boxes.astype(np.int64).T
-    good = (x0 >= 0) & (x0 < x1) & (x1 <= batch.sizes[:, 1]) & (y0 >= 0) & (y0 < y1) & (y1 <= batch.sizes[:, 0])
-    good &= (x >= 0) & (x <= width - size[1]) & (y >= 0) & (y <= height - size[0])
+    good = (x0 < x1) & (y0 < y1) & (x >= 0) & (x <= width - size[1]) & (y >= 0) & (y <= height - size[0])
+    for at in (0, 1):
+        first, end = seen(boxes, at, size[1 - at])
+        good &= (first >= 0) & (end <= batch.sizes[:, 1 - at])
     if not good.all():
         row = int(np.argmin(good))
         found = f"{batch.sizes[row, 1]} x {batch.sizes[row, 0]}"
         raise OptionError(f"box {boxes[row].tolist()} of row {row} is not within its image of {found} pixels")
+
+
+def seen(boxes: NDArray[np.int32], at: int, outputs: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pixels [first, end) that the window sees on axis `at` (0: x, 1: y), each int64 (N,)."""
+    low, high, virtual, window = (boxes[:, column + at].astype(np.int64) for column in (0, 2, 4, 6))
+    length, virtual = np.maximum(high - low, 1), np.maximum(virtual, 1)
+    reach = 2 * np.maximum(length, virtual)
+    first = ((2 * window + 1) * length - reach - virtual) // (2 * virtual) + 1
+    end = -(-((2 * (window + outputs) - 1) * length + reach - virtual) // (2 * virtual))
+    return low + np.maximum(first, 0), low + np.minimum(end, length)
 
 
 def taps(boxes: NDArray[np.int32], at: int, *, antialias: bool) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ import torch
 
 from iofast.ops import Op, affine, erase_values
 from iofast.pixels.colour import take_steps
-from iofast.work import Work
+from iofast.work import Work, noise_of
 
 _CHUNK = 1 << 16  # values at a time on a CPU: an image of 224 x 224 by itself, small ones in company
 
@@ -27,8 +27,9 @@ def carry_out(images: torch.Tensor, ops: Sequence[Op], work: Work, out: torch.Te
         take_steps(pixels, work.steps[rows], work.factors[rows])
         for plane, times, more in zip(pixels.unbind(1), (scale * 255).tolist(), bias.tolist(), strict=True):
             plane.mul_(times).add_(more)
-        for erasing, value in enumerate(values):
-            _fill(pixels, work.erased[rows, erasing].tolist(), value.view(3, 1, 1))
+        for erasing, (value, amount) in enumerate(values):
+            boxes, noises = work.erased[rows, erasing].tolist(), work.noise[rows, erasing].tolist()
+            _fill(pixels, boxes, value.view(3, 1, 1), amount.view(3, 1, 1), noises)
         out[rows].copy_(_mixed(pixels, work, rows))
 
 
@@ -44,10 +45,16 @@ def _chunks(images: torch.Tensor, work: Work) -> Iterator[slice]:
         start = stop
 
 
-def _fill(pixels: torch.Tensor, boxes: list[list[int]], value: torch.Tensor) -> None:
-    for image, (y0, x0, y1, x1) in zip(pixels, boxes, strict=True):
+def _fill(
+    pixels: torch.Tensor, boxes: list[list[int]], value: torch.Tensor, amount: torch.Tensor, noises: list[int]
+) -> None:
+    width = pixels.shape[3]
+    for image, (y0, x0, y1, x1), number in zip(pixels, boxes, noises, strict=True):
         if y1 > y0 and x1 > x0:
             image[:, y0:y1, x0:x1] = value
+            if number:
+                noise = noise_of(number, np.arange(y0, y1)[:, None] * width + np.arange(x0, x1))
+                image[:, y0:y1, x0:x1] += torch.from_numpy(noise).to(image.device, image.dtype) * amount
 
 
 def _mixed(pixels: torch.Tensor, work: Work, rows: slice) -> torch.Tensor:

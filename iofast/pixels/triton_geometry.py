@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from iofast.ops import Op, affine
 from iofast.pixels.geometry import FRACTION, NARROW, PRECISION, Ragged, check_boxes, taps
+from iofast.pixels.upload import upload
 
 _PRECISION, _NARROW = tl.constexpr(PRECISION), tl.constexpr(NARROW)
 _FIRST, _FIRST_HALF = tl.constexpr(PRECISION - FRACTION), tl.constexpr(1 << PRECISION - FRACTION - 1)
@@ -190,14 +191,13 @@ def resample(
     side, most = max(size), int(counts.max())
     # one copy instead of four: each costs the host as long as the device needs for a pass
     columns = np.concatenate((boxes, counts, batch.sizes, flips[:, None]), axis=1).astype(np.int32)
-    table = torch.from_numpy(columns).to(device)
-    offsets = torch.from_numpy(batch.offsets).to(device)
+    table, offsets = upload(columns, device), upload(batch.offsets, device)
     starts = torch.empty((2, n, side), dtype=torch.int32, device=device)
     weights = torch.empty((2, n, side, most), dtype=torch.int16, device=device)
     _windows[(n, triton.cdiv(side, 128), 2)](
         table, starts, weights, n, height, width, side, most, ANTIALIAS=antialias, BLOCK=128
     )
-    constants = torch.from_numpy(np.concatenate(affine(ops)).astype(np.float32)).to(device)
+    constants = upload(np.concatenate(affine(ops)).astype(np.float32), device)
     _resample[(n, triton.cdiv(height * width, _BLOCK))](
         batch.data,
         offsets,

@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 
 from iofast.ops import Op, affine, erase_values
 from iofast.pixels.triton_colour import gray_units, take_steps
-from iofast.work import GRAY_UNITS, Step, Work
+from iofast.pixels.upload import upload
+from iofast.work import GRAY_UNITS, NOISE_HASH, NOISE_MIDDLE, NOISE_STEP, NOISE_TERMS, Step, Work
+
+_GOLDEN, _MIX_1, _MIX_2 = (tl.constexpr(each) for each in NOISE_HASH)
+_TERMS, _MIDDLE, _STEP = tl.constexpr(NOISE_TERMS), tl.constexpr(NOISE_MIDDLE), tl.constexpr(NOISE_STEP)
 
 _BLOCK, _WARPS = 1024, 8  # four pixels a lane: 32 registers, half of what 4 warps need
 
@@ -76,11 +80,29 @@ def _finished(
     blue = blue * tl.load(constants + 2) + tl.load(constants + 5)
     for erasing in tl.static_range(ERASINGS):
         erased = _within(own + 2 * STEPS + 4 * erasing, pixel, width)
-        values = constants + 6 + 3 * erasing
+        values = constants + 6 + 6 * erasing
+        number = tl.load(own + 2 * STEPS + 4 * ERASINGS + erasing)
         red = tl.where(erased, tl.load(values), red)
         green = tl.where(erased, tl.load(values + 1), green)
         blue = tl.where(erased, tl.load(values + 2), blue)
+        if number != 0:
+            red = tl.where(erased, red + _noise(number, pixel, 0) * tl.load(values + 3), red)
+            green = tl.where(erased, green + _noise(number, pixel, 1) * tl.load(values + 4), green)
+            blue = tl.where(erased, blue + _noise(number, pixel, 2) * tl.load(values + 5), blue)
     return red, green, blue
+
+
+@triton.jit
+def _noise(number, pixel, channel):
+    """`work.noise_of`, of pixels of one channel."""
+    total = pixel * 0
+    for term in tl.static_range(_TERMS):
+        bits = ((pixel * 3 + channel) * _TERMS + term).to(tl.uint32) * _GOLDEN + number.to(tl.uint32)
+        bits = (bits ^ (bits >> 16)) * _MIX_1
+        bits = (bits ^ (bits >> 13)) * _MIX_2
+        bits = bits ^ (bits >> 16)
+        total += (bits & 0xFFFF).to(tl.int32) + (bits >> 16).to(tl.int32)
+    return (total - _MIDDLE).to(tl.float32) * _STEP
 
 
 @triton.jit
@@ -119,7 +141,7 @@ def _finish(
         images, table, columns, means, constants, n, pixel, width, inside, in_n, in_c, in_p, STEPS, ERASINGS
     )
     if MIXES:
-        mixing = table + n * columns + 2 * STEPS + 4 * ERASINGS
+        mixing = table + n * columns + 2 * STEPS + 5 * ERASINGS
         partner = tl.load(mixing).to(tl.int64)
         if partner != n:
             other_red, other_green, other_blue = _finished(
@@ -164,10 +186,10 @@ def apply(
     out = torch.empty_like(images, dtype=dtype, memory_format=memory_format)
     if not images.numel():
         return out
-    table = torch.from_numpy(_rows(work)).to(images.device)
+    table = upload(_rows(work), images.device)
     scale, bias = affine(ops)
     values = np.concatenate((scale * 255, bias, erase_values(ops).reshape(-1)))
-    constants = torch.from_numpy(values.astype(np.float32)).to(images.device)
+    constants = upload(values.astype(np.float32), images.device)
     _finish[_grid(images)](
         images,
         table,
@@ -199,7 +221,7 @@ def _gray_means(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.
     means = torch.zeros((n, steps + 1), device=images.device)
     for upto in _contrasts(work):
         sums = torch.zeros(n, dtype=torch.int64, device=images.device)
-        before = torch.from_numpy(upto).to(images.device)
+        before = upload(upto, images.device)
         _gray_sums[_grid(images)](
             images,
             table,
@@ -231,13 +253,14 @@ def _strides(images: torch.Tensor) -> tuple[int, int, int]:
 
 
 def _rows(work: Work) -> NDArray[np.int32]:
-    """All columns side by side, int32 (N, 2 S + 4 E + 6), floats by their bits: one copy to the device, where each
+    """All columns side by side, int32 (N, 2 S + 5 E + 6), floats by their bits: one copy to the device, where each
     costs the host as long as the device needs for a pass."""
     n = len(work)
     parts = (
         work.steps,
         work.factors.view(np.int32),
         work.erased.reshape(n, -1),
+        work.noise,
         work.partner[:, None],
         work.share[:, None].view(np.int32),
         work.patch,

@@ -170,7 +170,8 @@ class StallClock:
                 return None
             cuda = torch.cuda
         index = self.device.partition(":")[2] if self.device is not None else ""
-        return DeviceTimes(f"cuda:{index or cuda.current_device()}", cuda)
+        copies = None if self.stages is None else self.stages.transfer
+        return DeviceTimes(f"cuda:{index or cuda.current_device()}", cuda, copies)
 
 
 def _anew(info: LoaderInfo, device: str | None, stages: Stages | None) -> StallClock:

@@ -13,6 +13,8 @@ import threading
 from collections import deque
 from typing import Any, Final, NamedTuple
 
+from iofast.telemetry import StageCounter
+
 MAX_PENDING: Final = 256  # intervals not yet read; CUDA itself lets the host run about a thousand launches ahead
 _SPARE: Final = 512  # events kept for another use
 RECENT: Final = 1024  # steps that a median looks at
@@ -34,10 +36,14 @@ class _Phase(NamedTuple):
 
 
 class DeviceTimes:
-    """Sums of what one device's clock says about one loader. `cuda` is torch.cuda, or in tests a model of it."""
+    """Sums of what one device's clock says about one loader. `cuda` is torch.cuda, or in tests a model of it.
 
-    def __init__(self, name: str, cuda: Any) -> None:
+    `copies` is the loader's own counter of its transfer: what is waited there is what was exposed of it.
+    """
+
+    def __init__(self, name: str, cuda: Any, copies: StageCounter | None = None) -> None:
         self.name = name
+        self._copies = copies
         self.steps = self.step_ns = self.stall_ns = self.transfer_ns = self.transfers = 0
         self.recent: deque[int] = deque(maxlen=RECENT)
         self.phases: dict[str, tuple[int, int]] = {}  # name: how many were measured, nanoseconds
@@ -105,8 +111,11 @@ class DeviceTimes:
         self.step_ns += length
         self.stall_ns += min(stall, length)
         if step.arrived is not None:
+            exposed = _between(step.arrived, step.got)
             self.transfers += 1
-            self.transfer_ns += _between(step.arrived, step.got)
+            self.transfer_ns += exposed
+            if self._copies is not None:
+                self._copies.add(0, wait_ns=exposed)
         self.recent.append(length)
         self._spare.extend(event for event in (step.before, step.waiting, step.arrived) if event is not None)
 

@@ -5,6 +5,7 @@ from iofast.ops import CutMix as CutMix
 from iofast.ops import Grayscale as Grayscale
 from iofast.ops import MixUp as MixUp
 from iofast.ops import Normalize as Normalize
+from iofast.ops import RandomChoice as RandomChoice
 from iofast.ops import RandomErasing as RandomErasing
 from iofast.ops import RandomGrayscale as RandomGrayscale
 from iofast.ops import RandomSolarize as RandomSolarize
@@ -29,6 +30,7 @@ __all__ = [
     "MixUp",
     "Normalize",
     "Pipeline",
+    "RandomChoice",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",

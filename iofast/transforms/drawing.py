@@ -17,6 +17,7 @@ from iofast.ops import (
     Mix,
     MixUp,
     Op,
+    RandomChoice,
     RandomErasing,
     RandomGrayscale,
     RandomSolarize,
@@ -32,6 +33,8 @@ _NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
 # pixels of one level would go by that. Levels are 0.004 apart.
 _SLACK = 2.0**-20
 
+_NOISES = (1 << 31) - 2  # that an int32 can number; 0 is none
+
 _Steps = tuple[NDArray[np.int8], NDArray[np.float32]]
 
 
@@ -43,6 +46,7 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work
     seen: Counter[str] = Counter()
     steps: list[_Steps] = []
     erased: list[NDArray[np.int32]] = []
+    noises: list[NDArray[np.int32]] = []
     made = still(len(draw))
     for op in ops:
         kind = _NAMES.get(type(op), "")
@@ -50,6 +54,8 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work
         name = kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
         if isinstance(op, RandomErasing):
             erased.append(_erased(op, draw, name, widths, heights))
+            number = 1 + draw.integers(f"{name} noise", _NOISES) if op.random else np.zeros(len(draw))
+            noises.append(number.astype(np.int32))
         elif isinstance(op, MixUp | CutMix):
             made = _mixed(made, op, draw, widths, heights)
         elif kind:
@@ -57,7 +63,9 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work
     if steps:
         codes, factors = (np.concatenate(each, axis=1) for each in zip(*steps, strict=True))
         made = replace(made, steps=codes, factors=factors)
-    return replace(made, erased=np.stack(erased, axis=1)) if erased else made
+    if erased:
+        made = replace(made, erased=np.stack(erased, axis=1), noise=np.stack(noises, axis=1))
+    return made
 
 
 _NAMES: dict[type, str] = {
@@ -66,6 +74,7 @@ _NAMES: dict[type, str] = {
     RandomGrayscale: "grayscale",
     Solarize: "solarize",
     RandomSolarize: "solarize",
+    RandomChoice: "choice",
     RandomErasing: "erasing",
     MixUp: "mix",
     CutMix: "mix",
@@ -76,12 +85,31 @@ def _steps(op: Op, draw: Draw, name: str) -> _Steps:
     """Codes and factors of one operation on colours, (N, how many steps it has)."""
     if isinstance(op, ColorJitter):
         return _jitter(op, draw, name)
+    if isinstance(op, RandomChoice):
+        return _choice(op, draw, name)
     gray = isinstance(op, Grayscale | RandomGrayscale)
     code, factor = (Step.SATURATION, 0.0) if gray else (Step.SOLARIZE, op.threshold - _SLACK)  # type: ignore[union-attr]
     done = np.ones((len(draw), 1), bool)
     if isinstance(op, RandomGrayscale | RandomSolarize):
         done = draw.uniform(name) < op.p
     return (done * code).astype(np.int8), np.full((len(draw), 1), factor, np.float32)
+
+
+def _choice(op: RandomChoice, draw: Draw, name: str) -> _Steps:
+    """Each list draws under names of its own, so that what one does is no hint of which it was."""
+    made = [
+        [_steps(one, draw, f"{name} {number}.{place}") for place, one in enumerate(each)]  # type: ignore[arg-type]
+        for number, each in enumerate(op.transforms)
+    ]
+    drawn = [tuple(np.concatenate(each, axis=1) for each in zip(*steps, strict=True)) for steps in made]
+    most = max(codes.shape[1] for codes, _ in drawn)
+    codes, factors = np.zeros((len(draw), most), np.int8), np.zeros((len(draw), most), np.float32)
+    ends = np.asarray(op.p, np.float64).cumsum()
+    taken = np.searchsorted(ends / ends[-1], draw.uniform(name)[:, 0], "right")
+    for number, (own, numbers) in enumerate(drawn):
+        rows = taken == number
+        codes[rows, : own.shape[1]], factors[rows, : own.shape[1]] = own[rows], numbers[rows]
+    return codes, factors
 
 
 def _jitter(op: ColorJitter, draw: Draw, name: str) -> _Steps:

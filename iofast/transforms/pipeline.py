@@ -19,6 +19,7 @@ from iofast.ops import (
     MixUp,
     Normalize,
     Op,
+    RandomChoice,
     RandomErasing,
     RandomGrayscale,
     RandomSolarize,
@@ -43,10 +44,10 @@ Transform = Resize | Crop | RandomHorizontalFlip | Op
 _ALLOWED = (
     "a transform is ResizeToBucket or RandomResizedCrop, or Resize and then CenterCrop or RandomCrop (each may be left "
     "out), then RandomHorizontalFlip, then pixel operations of colours (ColorJitter, Grayscale, RandomGrayscale, "
-    "Solarize, RandomSolarize), then Normalize and RandomErasing, then MixUp or CutMix"
+    "Solarize, RandomSolarize, or RandomChoice of these), then Normalize and RandomErasing, then MixUp or CutMix"
 )
 _CROPS = dict.fromkeys((CenterCrop, RandomCrop, RandomResizedCrop, ResizeToBucket), 1)
-_COLOURS = dict.fromkeys((ColorJitter, Grayscale, RandomGrayscale, Solarize, RandomSolarize), 3)
+_COLOURS = dict.fromkeys((ColorJitter, Grayscale, RandomGrayscale, Solarize, RandomSolarize, RandomChoice), 3)
 _STAGE: dict[type, int] = {
     Resize: 0,
     RandomHorizontalFlip: 2,

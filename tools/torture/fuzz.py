@@ -1,11 +1,11 @@
 """No damaged image crashes the kernel, makes it read or write where it should not, or has ways of decoding disagree.
 
 Thirty minutes of mutated JPEGs, on a build with address and undefined-behaviour sanitizers. Most are changed anywhere
-and go through read_header, decode, decode_batch, transcode and rewrite. The others are small files, most with restart
-markers, damaged in headers, markers, tables and entropy-coded data; they go through our region decoder, the splice and
-libjpeg, strict and not, at full and reduced size. What is not an image may raise DecodeError or set a status, and
-nothing else; of a whole image all ways must make the same status and pixels, and a region must be a part of it. No step
-may take a minute.
+and go through read_header, decode, decode_batch, part_batch, transcode and rewrite. The others are small files, most
+with restart markers, damaged in headers, markers, tables and entropy-coded data; they go through our region decoder,
+the splice and libjpeg, strict and not, at full and reduced size. What is not an image may raise DecodeError or set a
+status, and nothing else; of a whole image all ways must make the same status and pixels, and a region must be a part of
+it. No step may take a minute.
 
 A run that was interrupted goes on where it was, on the same commit.
 """
@@ -64,6 +64,7 @@ def findings(seconds: float, runs: int, counts: Counter[str]) -> list[str]:
         f"- {counts['blind']:,} changed anywhere: {counts['decoded']:,} could still be decoded and transcoded whole, "
         f"{counts['rewritten']:,} of them were rewritten with other markers and tables, and gave the same pixels; "
         f"{counts['rows good']:,} of as many batch rows, with random boxes, filters and orientations, gave pixels",
+        f"- {counts['parts']:,} gave a part for a decoder elsewhere, and the twin the same bytes; the others neither",
         f"- {counts['built']:,} damaged in markers, tables and entropy-coded data, in {len(ROUTES)} ways each: "
         f"{counts['compared']:,} decodes of whole images agreed with libjpeg's in status and pixels, "
         f"{counts['whole good']:,} of them good; of {counts['regions']:,} regions {counts['regions good']:,} were good",
@@ -163,7 +164,26 @@ class Anywhere:
         out, status = np.full((1, 24, 20, 3), 7, np.uint8), np.zeros(1, np.int32)
         self.kernel.decode_batch(context, source, box, rng.integers(0, 2, 1, np.uint8), out, status, 0, 1)
         assert status[0] == 0 or not out.any(), "a failed slot is not zero"
+        self.part(context, source, box)
         return int(status[0] == 0)
+
+    def part(self, context, source, box) -> None:
+        """Native code and twin write the same part of a JPEG, or refuse alike, and nothing beside it."""
+        from iofast.kernel import Parts, parts, twin
+
+        length = int(source[2][0]) + int(self.rng.choice((64, 64, 64, 30, 0)))
+        places, made = np.array([5, 5 + length], np.int64), []
+        for call, own in ((self.kernel.part_batch, context), (parts.part_batch, twin.Context(context.options))):
+            part, status = (
+                Parts(np.full(length + 10, 7, np.uint8), places, np.zeros((1, 9), np.int32)),
+                np.zeros(1, np.int32),
+            )
+            call(own, source, box, (24, 20), part, status, 0, 1)
+            made.append((int(status[0]), part.table.tolist(), part.out.tobytes()))
+            assert (part.out[:5] == 7).all(), "something was written before its place"
+            assert (part.out[5 + int(part.table[0, 0]) :] == 7).all(), "something was written behind a part"
+        assert made[0] == made[1], "native code and twin differ in a part"
+        self.counts["parts"] += made[0][0] == 0
 
 
 class InPlaces:

@@ -3,20 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "context.h"
 #include "guard.h"
-#include "raw.h"
-
-struct iof_context {
-  iof_options options;
-  iof_counters counters;
-  iof_region *region;
-  iof_resampler resampler;
-  iof_buffer payload;
-  iof_unpacker unpacker;
-  int looking;     /* raw pixels may be looked at in maps, */
-  uint64_t looked; /* and were, in these */
-  iof_buffer rgb, yuv; /* of a transcode */
-};
 
 iof_context *iof_context_new(const iof_options *options) {
   iof_context *context = calloc(1, sizeof *context);
@@ -64,12 +52,10 @@ static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const
   return status;
 }
 
-static int is_raw(const iof_source *source, int64_t i) { return source->raw && source->raw[i].kind != IOF_ENCODED; }
-
 /* Where a payload lies in a map, or NULL. JPEGs are read: their bytes are few, and what their checksum was taken of must be
 what is decoded; of raw pixels no byte decides anything. */
 static const uint8_t *look(iof_context *context, const iof_source *source, int64_t i) {
-  if (!context->looking || !is_raw(source, i)) return NULL;
+  if (!context->looking || !iof_is_raw(source, i)) return NULL;
   return iof_map_look(source->fds[i], source->offsets[i], source->lengths[i], &context->looked);
 }
 
@@ -88,7 +74,7 @@ static iof_status fetch(iof_context *context, const iof_source *source, int64_t 
   return status;
 }
 
-static iof_status fetch_whole(iof_context *context, const iof_source *source, int64_t i, const uint8_t **data) {
+iof_status iof_fetch_whole(iof_context *context, const iof_source *source, int64_t i, const uint8_t **data) {
   size_t length = (size_t)source->lengths[i];
   iof_status status = fetch(context, source, i, &(iof_run){0, length}, 1, data);
   if (!status && source->crcs && iof_crc32c(0, *data, length) != source->crcs[i]) status = IOF_CHECKSUM;
@@ -96,7 +82,7 @@ static iof_status fetch_whole(iof_context *context, const iof_source *source, in
   return status;
 }
 
-static int box_fits(const iof_box *b, int width, int height, int out_width, int out_height) {
+int iof_box_fits(const iof_box *b, int width, int height, int out_width, int out_height) {
   return b->x0 >= 0 && b->y0 >= 0 && b->x0 < b->x1 && b->y0 < b->y1 && b->x1 <= width && b->y1 <= height &&
          b->virtual_w >= 1 && b->virtual_h >= 1 && b->x >= 0 && b->y >= 0 && out_width >= 1 && out_height >= 1 &&
          out_width <= b->virtual_w - b->x && out_height <= b->virtual_h - b->y;
@@ -164,7 +150,7 @@ static iof_status open_view(iof_context *context, const uint8_t *data, size_t le
   if (!status && (uint64_t)stored_width * (uint64_t)stored_height > context->options.max_pixels) status = IOF_LIMIT;
   *width = turned ? stored_height : stored_width;
   *height = turned ? stored_width : stored_height;
-  if (!status && !box_fits(v->box, *width, *height, v->width, v->height)) status = IOF_BOX;
+  if (!status && !iof_box_fits(v->box, *width, *height, v->width, v->height)) status = IOF_BOX;
   return status;
 }
 
@@ -206,7 +192,7 @@ static void zero_row(const iof_output *out, uint8_t *to) {
 static iof_status decode_row(iof_context *context, const iof_source *source, int64_t i, const view *v, iof_target target) {
   const uint8_t *data = NULL;
   int width, height;
-  iof_status status = fetch_whole(context, source, i, &data);
+  iof_status status = iof_fetch_whole(context, source, i, &data);
   if (!status) status = open_view(context, data, (size_t)source->lengths[i], v, &width, &height);
   if (!status) status = decode_view(context, v, width, height, target);
   return status;
@@ -227,7 +213,7 @@ static iof_status fetch_raw(iof_context *context, const iof_source *source, int6
                             const uint8_t **data) {
   const uint32_t *crcs = source->crcs && source->strips ? source->strips + IOF_STRIPS * i : NULL;
   int from = context->resampler.y.low, to = context->resampler.y.high;
-  if (source->crcs && !crcs) return fetch_whole(context, source, i, data);
+  if (source->crcs && !crcs) return iof_fetch_whole(context, source, i, data);
   if (crcs) stored_rows(v, raw->height, &from, &to);
   iof_rows rows = (crcs ? iof_raw_strips : iof_raw_rows)(raw, from, to);
   iof_run runs[3];
@@ -249,7 +235,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   full_size.denominator = 1;
   iof_status status = source->lengths[i] > options->max_bytes ? IOF_LIMIT : IOF_OK;
   if (!status) status = iof_raw_check(&raw, source->lengths[i], options->max_pixels);
-  if (!status && !box_fits(v->box, raw.width, raw.height, v->width, v->height)) status = IOF_BOX;
+  if (!status && !iof_box_fits(v->box, raw.width, raw.height, v->width, v->height)) status = IOF_BOX;
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
   iof_clock_lap(counters, IOF_AXES);
   if (iof_orientation_of(v->exif).turned) raw.width = source->raw[i].height, raw.height = source->raw[i].width;
@@ -270,7 +256,7 @@ static int can_look(const iof_source *source, int64_t start, int64_t stop) {
   int can = source->raw && iof_guard_holds();
   int64_t step = (stop - start + PROBES - 1) / PROBES;
   for (int64_t i = start; i < stop && can; i += step)
-    if (is_raw(source, i) && iof_maps_of(source->fds[i]))
+    if (iof_is_raw(source, i) && iof_maps_of(source->fds[i]))
       can = iof_is_cached(source->fds[i], source->offsets[i] + source->lengths[i] / 2);
   return can;
 }
@@ -286,7 +272,7 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
       view v = {&boxes[i], source->orientations[i], flips[i], 0, out->width, out->height};
       if (broken && !(iof_maps_of(source->fds[i]) & broken)) continue;
       iof_clock_start(&context->counters);
-      iof_status result = (is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);
+      iof_status result = (iof_is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);
       if (result) zero_row(out, target.data);
       status[i] = (int32_t)result;
     }

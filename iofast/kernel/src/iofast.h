@@ -150,6 +150,23 @@ typedef struct {
   uint64_t max_pixels;
 } iof_rewriting;
 
+/* A part of a JPEG, as a smaller JPEG. `width` and `height` are its own; of it [x0, x1) x [y0, y1) is wanted, stored pixels.
+That piece, made upright, lies at (left, top) of the upright image. */
+typedef struct {
+  int32_t length; /* bytes */
+  int32_t width, height;
+  int32_t x0, y0, x1, y1;
+  int32_t left, top;
+} iof_part;
+
+/* Where parts go: part i to bytes + places[i], before places[i + 1]; 64 bytes more than the payload always do. The window that
+boxes speak of is `width` x `height`. */
+typedef struct {
+  uint8_t *bytes;
+  const int64_t *places;
+  int32_t width, height;
+} iof_parts;
+
 /* NULL where memory is short. IOFAST_REGION=own, splice or libjpeg in the environment says how regions are decoded where
 options do not; without either it is our own decoder, where it has vector loops. */
 iof_context *iof_context_new(const iof_options *options);
@@ -162,6 +179,13 @@ iof_counters *iof_context_counters(iof_context *context);
 others; its reason is in status[i]. Rows outside [start, stop) are not touched. */
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
                       const iof_output *out, int32_t *status, int64_t start, int64_t stop);
+
+/* Of payloads [start, stop), each, the smallest JPEG that holds all that its box needs (resampled bilinearly, in whole numbers),
+for a decoder elsewhere: whole restart segments where there are such, else the whole scan; without APPn and comments, so
+that no decoder turns it. A payload that is damaged as far as its markers tell, or that is not baseline, gray or YCbCr in 4:4:4,
+4:2:2 or 4:2:0, or whose box does not fit, is IOF_UNSUPPORTED: iof_decode_batch decodes it, or says what is wrong. */
+void iof_part_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const iof_parts *to, iof_part *parts,
+                    int32_t *status, int64_t start, int64_t stop);
 
 /* Decode, orient, resample, crop and encode one JPEG, or store its pixels. On IOF_OK `*encoded` points into the context,
 valid until its next use. */

@@ -69,38 +69,60 @@ static PyObject *new_context(PyObject *self, PyObject *args) {
   return capsule;
 }
 
-/* The arrays of decode_batch in the order of its arguments, with what each must be. */
-enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, RAW, STRIPS, BOXES, FLIPS, OUT, STATUS, ARRAYS };
-
-static const struct {
+/* What an array of a call must be. */
+typedef struct {
   const char *name;
   Py_ssize_t row_bytes; /* 0: checked apart */
-  int flags;
-} ARRAY[ARRAYS] = {
-    [FDS] = {"fds", sizeof(int32_t), PyBUF_SIMPLE},
-    [OFFSETS] = {"offsets", sizeof(uint64_t), PyBUF_SIMPLE},
-    [LENGTHS] = {"lengths", sizeof(uint64_t), PyBUF_SIMPLE},
-    [CRCS] = {"crcs", sizeof(uint32_t), PyBUF_SIMPLE},
-    [ORIENTATIONS] = {"orientations", sizeof(uint8_t), PyBUF_SIMPLE},
-    [RAW] = {"raw", sizeof(iof_raw), PyBUF_SIMPLE},
-    [STRIPS] = {"strips", IOF_STRIPS * sizeof(uint32_t), PyBUF_SIMPLE},
-    [BOXES] = {"boxes", sizeof(iof_box), PyBUF_SIMPLE},
-    [FLIPS] = {"flips", sizeof(uint8_t), PyBUF_SIMPLE},
-    [OUT] = {"out", 0, PyBUF_STRIDED | PyBUF_WRITABLE},
-    [STATUS] = {"status", sizeof(int32_t), PyBUF_WRITABLE},
+  int flags, optional;
+} array;
+
+/* A source's arrays, with which every list of a call's begins, in the order of its arguments; then those of decode_batch. */
+enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, RAW, STRIPS, SOURCE, BOXES = SOURCE, FLIPS, OUT, STATUS, ARRAYS };
+
+static const array OF_SOURCE[SOURCE] = {
+    [FDS] = {"fds", sizeof(int32_t), PyBUF_SIMPLE, 0},
+    [OFFSETS] = {"offsets", sizeof(uint64_t), PyBUF_SIMPLE, 0},
+    [LENGTHS] = {"lengths", sizeof(uint64_t), PyBUF_SIMPLE, 0},
+    [CRCS] = {"crcs", sizeof(uint32_t), PyBUF_SIMPLE, 1},
+    [ORIENTATIONS] = {"orientations", sizeof(uint8_t), PyBUF_SIMPLE, 0},
+    [RAW] = {"raw", sizeof(iof_raw), PyBUF_SIMPLE, 1},
+    [STRIPS] = {"strips", IOF_STRIPS * sizeof(uint32_t), PyBUF_SIMPLE, 1},
+};
+
+static const array OF_DECODE[ARRAYS - SOURCE] = {
+    [BOXES - SOURCE] = {"boxes", sizeof(iof_box), PyBUF_SIMPLE, 0},
+    [FLIPS - SOURCE] = {"flips", sizeof(uint8_t), PyBUF_SIMPLE, 0},
+    [OUT - SOURCE] = {"out", 0, PyBUF_STRIDED | PyBUF_WRITABLE, 0},
+    [STATUS - SOURCE] = {"status", sizeof(int32_t), PyBUF_WRITABLE, 0},
 };
 
 /* 0, or -1 with an exception set; buffers that were taken have a non-NULL `obj`. */
-static int take_buffers(PyObject **objects, Py_buffer *buffers, long long start, long long stop) {
-  for (int i = 0; i < ARRAYS; i++) {
-    if ((i == CRCS || i == RAW || i == STRIPS) && objects[i] == Py_None) continue;
-    if (PyObject_GetBuffer(objects[i], &buffers[i], ARRAY[i].flags)) return -1;
-    if (ARRAY[i].row_bytes && buffers[i].len / ARRAY[i].row_bytes < stop) {
-      PyErr_Format(PyExc_ValueError, "%s must have at least %lld rows of %zd bytes, found %zd bytes", ARRAY[i].name, stop,
-                   ARRAY[i].row_bytes, buffers[i].len);
+static int take_rows(const array *what, int count, PyObject **objects, Py_buffer *buffers, long long stop) {
+  for (int i = 0; i < count; i++) {
+    if (what[i].optional && objects[i] == Py_None) continue;
+    if (PyObject_GetBuffer(objects[i], &buffers[i], what[i].flags)) return -1;
+    if (what[i].row_bytes && buffers[i].len / what[i].row_bytes < stop) {
+      PyErr_Format(PyExc_ValueError, "%s must have at least %lld rows of %zd bytes, found %zd bytes", what[i].name, stop,
+                   what[i].row_bytes, buffers[i].len);
       return -1;
     }
   }
+  return 0;
+}
+
+/* The source's arrays, then `what`. */
+static int take_call(const array *what, int count, PyObject **objects, Py_buffer *buffers, long long stop) {
+  int failed = take_rows(OF_SOURCE, SOURCE, objects, buffers, stop);
+  return failed ? failed : take_rows(what, count, objects + SOURCE, buffers + SOURCE, stop);
+}
+
+static void release(Py_buffer *buffers, int count) {
+  for (int i = 0; i < count; i++)
+    if (buffers[i].obj) PyBuffer_Release(&buffers[i]);
+}
+
+static int take_buffers(PyObject **objects, Py_buffer *buffers, long long start, long long stop) {
+  if (take_call(OF_DECODE, ARRAYS - SOURCE, objects, buffers, stop)) return -1;
   const Py_buffer *out = &buffers[OUT];
   if (out->ndim != 4 || out->itemsize != 1 || out->shape[3] != 3 || out->shape[0] < stop || out->shape[1] > INT32_MAX ||
       out->shape[2] > INT32_MAX || start < 0 || start > stop) {
@@ -135,8 +157,55 @@ static PyObject *decode_batch(PyObject *self, PyObject *args) {
     leave(h);
     result = Py_NewRef(Py_None);
   }
-  for (int i = 0; i < ARRAYS; i++)
-    if (b[i].obj) PyBuffer_Release(&b[i]);
+  release(b, ARRAYS);
+  return result;
+}
+
+enum { BYTES = BOXES + 1, PLACES, PARTS, PART_STATUS, PART_ARRAYS };
+
+static const array OF_PARTS[PART_ARRAYS - SOURCE] = {
+    [BOXES - SOURCE] = {"boxes", sizeof(iof_box), PyBUF_SIMPLE, 0},
+    [BYTES - SOURCE] = {"out", 0, PyBUF_WRITABLE, 0},
+    [PLACES - SOURCE] = {"places", sizeof(int64_t), PyBUF_SIMPLE, 0},
+    [PARTS - SOURCE] = {"parts", sizeof(iof_part), PyBUF_WRITABLE, 0},
+    [PART_STATUS - SOURCE] = {"status", sizeof(int32_t), PyBUF_WRITABLE, 0},
+};
+
+/* Whether places [start, stop] rise, and lie within `room` bytes. */
+static int places_fit(const Py_buffer *places, long long start, long long stop, Py_ssize_t room) {
+  const int64_t *at = places->buf;
+  int fit = start >= 0 && start <= stop && places->len / (Py_ssize_t)sizeof *at > stop && at[start] >= 0 && at[stop] <= room;
+  for (long long i = start; i < stop && fit; i++) fit = at[i] <= at[i + 1];
+  if (!fit) PyErr_SetString(PyExc_ValueError, "places must be stop + 1 rising offsets within out, and 0 <= start <= stop");
+  return fit;
+}
+
+PyDoc_STRVAR(part_batch_doc,
+             "part_batch(context, fds, offsets, lengths, crcs, orientations, raw, strips, boxes, out, places, parts, status,\n"
+             "width, height, start, stop)");
+
+static PyObject *part_batch(PyObject *self, PyObject *args) {
+  PyObject *capsule, *o[PART_ARRAYS], *result = NULL;
+  Py_buffer b[PART_ARRAYS] = {{0}};
+  iof_parts to;
+  long long start, stop;
+  handle *h = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOiiLL", &capsule, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7], &o[8],
+                        &o[9], &o[10], &o[11], &to.width, &to.height, &start, &stop))
+    return NULL;
+  if (!take_call(OF_PARTS, PART_ARRAYS - SOURCE, o, b, stop) && places_fit(&b[PLACES], start, stop, b[BYTES].len) &&
+      (h = enter(capsule))) {
+    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[RAW].buf, NULL};
+    to.bytes = b[BYTES].buf;
+    to.places = b[PLACES].buf;
+    Py_BEGIN_ALLOW_THREADS
+    iof_part_batch(h->context, &source, b[BOXES].buf, &to, b[PARTS].buf, b[PART_STATUS].buf, start, stop);
+    Py_END_ALLOW_THREADS
+    leave(h);
+    result = Py_NewRef(Py_None);
+  }
+  release(b, PART_ARRAYS);
   return result;
 }
 
@@ -359,6 +428,7 @@ static PyObject *versions(PyObject *self, PyObject *unused) {
 static PyMethodDef METHODS[] = {
     {"new_context", new_context, METH_VARARGS, new_context_doc},
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
+    {"part_batch", part_batch, METH_VARARGS, part_batch_doc},
     {"counters", counters, METH_VARARGS, counters_doc},
     {"transcode", transcode, METH_VARARGS, transcode_doc},
     {"rewrite", rewrite, METH_VARARGS, rewrite_doc},

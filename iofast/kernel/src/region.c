@@ -267,6 +267,26 @@ static iof_status decode_ours(iof_region *r, const int32_t rect[4], int by_rows,
 
 static int within(int value, int low, int high) { return value < low ? low : value > high ? high : value; }
 
+iof_status iof_region_frame(iof_region *r, const uint8_t *data, size_t length, int *width, int *height) {
+  r->data = data, r->length = length;
+  r->known = 0; /* whatever libjpeg has open is another image */
+  if (iof_frame_read(data, length, &r->frame) || !make_codes(r)) return IOF_UNSUPPORTED;
+  *width = r->frame.width;
+  *height = r->frame.height;
+  return IOF_OK;
+}
+
+iof_status iof_region_splice(iof_region *r, const iof_rect *rect, iof_spliced *out) {
+  const iof_frame *f = &r->frame;
+  iof_rect mcus = *rect;
+  iof_status status = iof_segments_find(&r->segments, f, r->data, r->length);
+  cover(&mcus.x0, &mcus.x1, f->component[0].h, f->across);
+  cover(&mcus.y0, &mcus.y1, f->component[0].v, f->down);
+  if (!status && !r->segments.ended) status = IOF_UNSUPPORTED;
+  if (!status) status = iof_splice(f, &r->segments, r->data, &mcus, out);
+  return status && status != IOF_MEMORY ? IOF_UNSUPPORTED : status;
+}
+
 static iof_status decode_spliced(iof_region *r, const int32_t rect[4], int denominator, int strict, iof_pixels *pixels) {
   const iof_frame *f = &r->frame;
   iof_rect mcus = {within((rect[0] - MARGIN) * denominator, 0, f->width), within((rect[1] - MARGIN) * denominator, 0, f->height),

@@ -164,15 +164,20 @@ iof_status iof_colour_start(iof_colouring *colouring, const iof_block_loops *loo
 void iof_colour_row(const iof_colouring *colouring, int y, uint8_t *rgbx);
 void iof_colour_planes(const iof_colouring *colouring, int y, uint8_t *to, size_t plane); /* as iof_pixels' `row` gives them */
 
-/* A JPEG of whole segments: its pixel (0, 0) is (x, y) of the image it comes from. */
+/* A JPEG of whole segments: its pixel (0, 0) is (x, y) of the image it comes from. It is made in the caller's `room` bytes at
+`to`, or where that is NULL in `memory`. */
 typedef struct {
   const uint8_t *bytes;
   size_t length;
   int x, y, width, height;
+  int whole; /* all of the scan */
+  uint8_t *to;
+  size_t room;
   iof_buffer memory;
 } iof_spliced;
 int iof_spliceable(const iof_frame *frame); /* its rows are whole segments */
-/* The segments that hold `mcus`; the segments found must be all that the frame demands. */
+/* The segments that hold `mcus`, or all of the scan where that is not spliceable; the segments found must be all that the
+frame demands. IOF_MEMORY where there is not room enough: the payload's length and 64 bytes always are. */
 iof_status iof_splice(const iof_frame *frame, const iof_segments *segments, const uint8_t *data, const iof_rect *mcus,
                       iof_spliced *out);
 
@@ -183,6 +188,10 @@ void iof_region_free(iof_region *region);
 iof_status iof_region_jpeg(iof_region *region, iof_jpeg **jpeg); /* the opened image in libjpeg's hands */
 iof_jpeg *iof_region_idle_jpeg(iof_region *region); /* libjpeg alone, for an image that `region` does not open */
 iof_status iof_region_open(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
+/* For iof_region_splice alone: header and tables, without libjpeg; IOF_UNSUPPORTED where they are not ours to decode. */
+iof_status iof_region_frame(iof_region *region, const uint8_t *data, size_t length, int *width, int *height);
+/* What holds `rect` (in pixels) of the frame as a JPEG of its own. IOF_UNSUPPORTED where the scan's markers are not all there. */
+iof_status iof_region_splice(iof_region *region, const iof_rect *rect, iof_spliced *out);
 int iof_region_scales(const iof_region *region); /* whether DCT scaling saves anything: our own decoder is faster without */
 /* With `by_rows` the pixels may come as rows that are still to be made, from memory of the region. */
 iof_status iof_region_decode(iof_region *region, const int32_t rect[4], int denominator, int strict, int by_rows,

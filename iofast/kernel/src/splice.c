@@ -41,29 +41,47 @@ static uint8_t *put_header(const iof_frame *f, const uint8_t *data, int width, i
 
 int iof_spliceable(const iof_frame *f) { return f->restart && f->across % f->restart == 0; }
 
-iof_status iof_splice(const iof_frame *f, const iof_segments *s, const uint8_t *data, const iof_rect *mcus, iof_spliced *out) {
-  int x0 = mcus->x0, x1 = mcus->x1, h = f->component[0].h, v = f->component[0].v;
-  widen(f, &x0, &x1);
-  uint32_t per_row = (uint32_t)(f->across / f->restart), first = (uint32_t)(x0 / f->restart), last = (uint32_t)(x1 / f->restart);
-  size_t size = f->scan + 64;
-  for (uint32_t y = (uint32_t)mcus->y0; y < (uint32_t)mcus->y1; y++)
-    size += s->origin[y * per_row + last] - s->origin[y * per_row + first];
-  uint8_t *bytes = iof_reserve(&out->memory, size), *to = bytes;
-  if (!bytes) return IOF_MEMORY;
-  out->x = x0 * 8 * h;
-  out->y = mcus->y0 * 8 * v;
-  out->width = smaller(x1 * 8 * h, f->width) - out->x;
-  out->height = smaller(mcus->y1 * 8 * v, f->height) - out->y;
-  to = put_header(f, data, out->width, out->height, to);
+/* The entropy-coded bytes of segments [first, last) of MCU rows [y0, y1), or of all. */
+static size_t scan_bytes(const iof_segments *s, const iof_rect *of, uint32_t per_row) {
+  size_t size = 0;
+  for (uint32_t y = (uint32_t)of->y0; y < (uint32_t)of->y1; y++)
+    size += s->origin[y * per_row + (uint32_t)of->x1] - s->origin[y * per_row + (uint32_t)of->x0];
+  return size;
+}
+
+static uint8_t *put_segments(const iof_segments *s, const iof_rect *of, uint32_t per_row, const uint8_t *data, uint8_t *to) {
   unsigned number = 0;
-  for (uint32_t y = (uint32_t)mcus->y0; y < (uint32_t)mcus->y1; y++) {
-    for (uint32_t i = y * per_row + first; i < y * per_row + last; i++, number++) {
+  for (uint32_t y = (uint32_t)of->y0; y < (uint32_t)of->y1; y++) {
+    for (uint32_t i = y * per_row + (uint32_t)of->x0; i < y * per_row + (uint32_t)of->x1; i++, number++) {
       size_t n = s->origin[i + 1] - s->origin[i]; /* the marker behind it counted in */
       memcpy(to, data + s->origin[i], n);
       to += n;
       to[-1] = (uint8_t)(0xD0 | (number & 7));
     }
   }
+  return to;
+}
+
+iof_status iof_splice(const iof_frame *f, const iof_segments *s, const uint8_t *data, const iof_rect *mcus, iof_spliced *out) {
+  int x0 = mcus->x0, x1 = mcus->x1, h = f->component[0].h, v = f->component[0].v;
+  iof_rect of = {0, 0, (int)s->count, 1}; /* segments across, MCU rows down; a scan that is taken whole is one row */
+  uint32_t per_row = s->count;
+  out->whole = !iof_spliceable(f);
+  out->x = out->y = 0, out->width = f->width, out->height = f->height;
+  if (!out->whole) {
+    widen(f, &x0, &x1);
+    of = (iof_rect){x0 / f->restart, mcus->y0, x1 / f->restart, mcus->y1};
+    per_row = (uint32_t)(f->across / f->restart);
+    out->x = x0 * 8 * h;
+    out->y = mcus->y0 * 8 * v;
+    out->width = smaller(x1 * 8 * h, f->width) - out->x;
+    out->height = smaller(mcus->y1 * 8 * v, f->height) - out->y;
+  }
+  size_t size = f->scan + 64 + scan_bytes(s, &of, per_row);
+  uint8_t *bytes = out->to && size <= out->room ? out->to : out->to ? NULL : iof_reserve(&out->memory, size), *to = bytes;
+  if (!bytes) return IOF_MEMORY;
+  to = put_header(f, data, out->width, out->height, to);
+  to = put_segments(s, &of, per_row, data, to);
   to[-1] = 0xD9;
   out->bytes = bytes;
   out->length = (size_t)(to - bytes);

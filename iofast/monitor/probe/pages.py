@@ -102,8 +102,8 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
     device_ns = max(0, figures.device_step_ns - then.device_step_ns)
     images = max(0, figures.images - then.images)
     stages = {name: _stage(before.stages.get(name, _NOTHING), stats) for name, stats in now.stages.items()}
-    info = now.info
-    on_device = info.device.startswith("cuda")
+    info, copied = now.info, now.stages.get("transfer")
+    waited = None if copied is None else copied.wait_s - before.stages.get("transfer", _NOTHING).wait_s
     return LoaderFigures(
         name=info.name,
         kind=info.kind if info.kind == "FastLoader" else info.name,
@@ -117,7 +117,8 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
         step_s=step_ns / steps / 1e9 if steps else None,
         wait_s=max(0, figures.wait_ns - then.wait_ns) / 1e9,
         exposed_s=max(0, figures.device_stall_ns - then.device_stall_ns) / 1e9 if device_ns else None,
-        transfer_s=stages.get("transfer") if on_device else None,
+        # not its time at work: copies that the device makes beside its step cost the step nothing
+        transfer_s=max(0.0, waited) if device_ns and waited is not None else None,
         phases=_phases(before, now),
         phases_on_device=now.phases_on_device,
         stages=stages,

@@ -1,0 +1,59 @@
+"""TorchCodec and torchvision: a list of JPEGs in, a list of tensors out, and one that is broken fails all of them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+
+import torch
+
+from iofast.gpu.decoding.base import Jpeg
+
+Decode = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+
+class AllOrNothing:
+    """A function that decodes a list of JPEGs to (3, H, W) each, and raises where one of them cannot be decoded.
+
+    Where it raises, each half of the list is tried again: one broken image of 256 costs 16 further calls.
+    """
+
+    ordered = False
+    regions = False
+
+    def __init__(self, name: str, decode: Decode) -> None:
+        self.name, self._decode = name, decode
+
+    def decode(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
+        """See `Backend`. Raises what the function raises where not one of several images can be decoded."""
+        errors: list[RuntimeError] = []
+        images = self._halved([jpeg.data for jpeg in jpegs], errors)
+        if len(errors) > 1 and all(image is None for image in images):
+            raise errors[0]  # it is not the images
+        return [None if image is None else image.permute(1, 2, 0) for image in images]
+
+    def _halved(self, jpegs: list[torch.Tensor], errors: list[RuntimeError]) -> list[torch.Tensor | None]:
+        try:
+            return [*self._decode(jpegs)]
+        except RuntimeError as error:
+            errors.append(error)
+        if len(jpegs) < 2:
+            return [None] * len(jpegs)
+        half = len(jpegs) // 2
+        return [*self._halved(jpegs[:half], errors), *self._halved(jpegs[half:], errors)]
+
+
+def torchcodec(device: torch.device) -> AllOrNothing:
+    """TorchCodec 0.16 or later. Raises `ImportError` where it is not installed, or older."""
+    module = importlib.import_module("torchcodec.decoders")
+    if not hasattr(module, "decode_jpeg"):
+        raise ImportError("torchcodec is older than 0.16 and decodes no images")
+    return AllOrNothing("TorchCodec", functools.partial(module.decode_jpeg, mode="RGB", device=device))
+
+
+def torchvision(device: torch.device) -> AllOrNothing:
+    """torchvision 0.20 or later, from which on it takes a list. Raises `ImportError` where it is not installed."""
+    module = importlib.import_module("torchvision.io")
+    decode = functools.partial(module.decode_jpeg, mode=module.ImageReadMode.RGB, device=device)
+    return AllOrNothing("torchvision", decode)

@@ -1,0 +1,29 @@
+/* What decode.c and parts.c share: the context, and how it gets at a payload. Nobody else includes it. */
+#ifndef IOFAST_CONTEXT_H
+#define IOFAST_CONTEXT_H
+
+#include "raw.h"
+
+struct iof_context {
+  iof_options options;
+  iof_counters counters;
+  iof_region *region;
+  iof_resampler resampler;
+  iof_buffer payload;
+  iof_unpacker unpacker;
+  int looking;     /* raw pixels may be looked at in maps, */
+  uint64_t looked; /* and were, in these */
+  iof_buffer rgb, yuv; /* of a transcode */
+};
+
+static inline int iof_is_raw(const iof_source *source, int64_t i) {
+  return source->raw && source->raw[i].kind != IOF_ENCODED;
+}
+
+/* A payload as a whole, its checksum compared; `*data` points into the context, or to where it lies in memory. */
+iof_status iof_fetch_whole(iof_context *context, const iof_source *source, int64_t i, const uint8_t **data);
+
+/* Whether a box lies within an upright image of this size, and its window within what it is resampled to. */
+int iof_box_fits(const iof_box *box, int width, int height, int out_width, int out_height);
+
+#endif

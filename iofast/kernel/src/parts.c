@@ -1,0 +1,84 @@
+/* Parts of JPEGs for a decoder elsewhere: of each payload the smallest JPEG that holds what a box needs. Nothing is decoded. */
+#include <string.h>
+
+#include "context.h"
+
+#define MARGIN 2 /* pixels around what is needed that a decoder's upsampling may look at */
+
+/* The pixels [*low, *high) of an interval of `length` that `outputs` see which are resampled bilinearly: from output `first` of
+`size` on. In whole numbers, as pixels/geometry.py has it: units of half an output's step. */
+static void seen(int64_t length, int64_t size, int64_t first, int64_t outputs, int *low, int *high) {
+  int64_t reach = 2 * (length > size ? length : size), from = (2 * first + 1) * length - reach - size;
+  int64_t upto = (2 * (first + outputs) - 1) * length + reach - size;
+  int64_t least = from < 0 ? 0 : from / (2 * size) + 1, most = (upto + 2 * size - 1) / (2 * size);
+  *low = (int)least;
+  *high = (int)(most < length ? most : length);
+}
+
+static int within(int value, int high) { return value < 0 ? 0 : value > high ? high : value; }
+
+/* One axis of the stored image, `size` long: what is needed of it of the upright interval [low, high). */
+static void turn(int *low, int *high, int size, int mirror) {
+  int from = *low;
+  *low = within((mirror ? size - *high : from) - MARGIN, size);
+  *high = within((mirror ? size - from : *high) + MARGIN, size);
+}
+
+/* Upright width and height of what `region` has opened; the stored rectangle that `box` needs of it. */
+static iof_rect rect_of(const iof_box *box, int exif, int width, int height, const iof_parts *to) {
+  iof_orientation o = iof_orientation_of(exif);
+  int x0, x1, y0, y1;
+  seen(box->x1 - box->x0, box->virtual_w, box->x, to->width, &x0, &x1);
+  seen(box->y1 - box->y0, box->virtual_h, box->y, to->height, &y0, &y1);
+  x0 += box->x0, x1 += box->x0, y0 += box->y0, y1 += box->y0;
+  turn(&x0, &x1, width, o.mirror_x);
+  turn(&y0, &y1, height, o.mirror_y);
+  return o.turned ? (iof_rect){y0, x0, y1, x1} : (iof_rect){x0, y0, x1, y1};
+}
+
+/* Where [from, to) of a stored axis begins in the upright one. */
+static int upright(int from, int to, int size, int mirror) { return mirror ? size - to : from; }
+
+static iof_status write_part(iof_context *context, const iof_source *source, int64_t i, const iof_box *box,
+                             const iof_parts *to, iof_part *part) {
+  const uint8_t *data = NULL;
+  iof_spliced s = {.to = to->bytes + to->places[i], .room = (size_t)(to->places[i + 1] - to->places[i])};
+  int exif = source->orientations[i], width = 0, height = 0;
+  iof_orientation o = iof_orientation_of(exif);
+  iof_status status = iof_is_raw(source, i) ? IOF_UNSUPPORTED : iof_fetch_whole(context, source, i, &data);
+  if (!status) status = iof_region_frame(context->region, data, (size_t)source->lengths[i], &s.width, &s.height);
+  if (!status) {
+    width = o.turned ? s.height : s.width, height = o.turned ? s.width : s.height;
+    if ((uint64_t)width * (uint64_t)height > context->options.max_pixels ||
+        !iof_box_fits(box, width, height, to->width, to->height))
+      status = IOF_UNSUPPORTED; /* who decodes it says what is wrong */
+  }
+  if (!status) {
+    iof_rect rect = rect_of(box, exif, width, height, to);
+    status = iof_region_splice(context->region, &rect, &s);
+    iof_rect wanted = s.whole ? rect : (iof_rect){s.x, s.y, s.x + s.width, s.y + s.height};
+    int a0 = o.turned ? wanted.y0 : wanted.x0, a1 = o.turned ? wanted.y1 : wanted.x1; /* along the upright width */
+    int b0 = o.turned ? wanted.x0 : wanted.y0, b1 = o.turned ? wanted.x1 : wanted.y1;
+    *part = (iof_part){.length = (int32_t)s.length,
+                       .width = s.width,
+                       .height = s.height,
+                       .x0 = wanted.x0 - s.x,
+                       .y0 = wanted.y0 - s.y,
+                       .x1 = wanted.x1 - s.x,
+                       .y1 = wanted.y1 - s.y,
+                       .left = upright(a0, a1, width, o.mirror_x),
+                       .top = upright(b0, b1, height, o.mirror_y)};
+  }
+  iof_clock_lap(&context->counters, IOF_SPLICING);
+  return status;
+}
+
+void iof_part_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const iof_parts *to, iof_part *parts,
+                    int32_t *status, int64_t start, int64_t stop) {
+  context->looking = 0;
+  for (int64_t i = start; i < stop; i++) {
+    iof_clock_start(&context->counters);
+    status[i] = (int32_t)write_part(context, source, i, &boxes[i], to, &parts[i]);
+    if (status[i]) memset(&parts[i], 0, sizeof parts[i]);
+  }
+}

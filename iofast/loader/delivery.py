@@ -1,0 +1,147 @@
+"""From the threads that make batches to the consumer, by way of its device.
+
+Where the device has streams, one more thread takes finished batches, has them copied and finished there, and keeps a
+few ahead. It is a second `Prefetch` behind the first, so that errors, Ctrl-C and leaving early mean the same for it.
+
+The host may be far ahead of its device, and memory of a batch is free when the device is done with it. So that thread
+also waits for the consumer's stream: else each batch that was handed over meanwhile would be one more in memory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
+from iofast.loader.auto import Auto, State
+from iofast.loader.batches import Made, Slice, mapped
+from iofast.loader.on_device import on_device
+from iofast.loader.plan import Plan
+from iofast.loader.prefetch import Job, Prefetch
+
+
+class Delivery:
+    """An iterator over the results of `made` (batches `start` to `stop` - 1), for one consumer."""
+
+    def __init__(self, plan: Plan, made: Prefetch[Made, Slice], auto: Auto | None, start: int, stop: int) -> None:
+        self.made = made
+        self._plan, self._auto = plan, auto
+        self._ahead: Prefetch[Issued[Made], None] | None = None
+        consumer = self._consumer = _Consumer()
+        way = plan.way
+        if isinstance(way, Transfer):
+            try:
+                self._ahead = Prefetch(
+                    lambda number: _Issue(plan, way, made, auto, consumer, late=number - start > AHEAD),
+                    stop,
+                    num_workers=1,  # one: it takes the results in their order
+                    depth=AHEAD,
+                    start=start,
+                    name="device-",
+                )
+                # Also at exit, before the finalizers of both of them: each waits for its threads
+                weakref.finalize(self, self._consumer.left.append, None)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait to be taken, here and on the device."""
+        return self.made.ready + (0 if self._ahead is None else self._ahead.ready)
+
+    @property
+    def depth(self) -> int:
+        """Batches that may be in the making or waiting."""
+        return self.made.depth + (0 if self._ahead is None else self._ahead.depth)
+
+    def __iter__(self) -> Delivery:
+        return self
+
+    def __next__(self) -> Issued[Made]:
+        """The next batch, still to be handed over."""
+        if self._ahead is None:
+            return Issued(next(self.made), None)
+        if isinstance(self._plan.way, Transfer):
+            self._plan.way.check()
+            self._consumer.marks.append(self._plan.way.mark())  # behind its work with the batch before
+        return next(self._ahead)
+
+    def hand_over(self, issued: Issued[Made], name: str) -> Made:
+        """The batch on its device, for the consumer's stream. `name` is what notes on errors call it."""
+        plan, way = self._plan, self._plan.way
+        if way is None:
+            return issued.value
+        if self._ahead is None:
+            issued = _issued(plan, way, issued.value)
+        made = way.hand_over(issued)
+        return made._replace(batch=mapped(plan, made.batch, name))
+
+    def taken(self) -> State | None:
+        """After each batch, when the next one is asked for: what "auto" has found by now."""
+        if self._auto is None:
+            return None
+        if self._ahead is None:
+            self._auto.watch()
+        return self._auto.state
+
+    def close(self) -> None:
+        """End the threads, and forget what they made."""
+        self._consumer.left.append(None)  # first: the device's thread may wait for a batch whose slices take for ever
+        try:
+            if self._ahead is not None:
+                self._ahead.close()  # before those it takes from: else it would wait for a batch that nobody makes
+        finally:
+            self.made.close()  # also where a Ctrl-C came
+
+
+class _Consumer:
+    """What the device's thread sees of the consumer; none of it leads to the `Delivery`, which it would keep alive."""
+
+    def __init__(self) -> None:
+        self.left: list[None] = []  # not empty: it is gone. A list, as a finalizer can take no lock
+        self.marks: deque[Event] = (
+            deque()
+        )  # one for each batch that it has asked for, behind its work with those before
+
+
+class _Issue(Job[Issued[Made], None]):
+    """The next batch of `made`, on its way to the device."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        way: Transfer,
+        made: Prefetch[Made, Slice],
+        auto: Auto | None,
+        consumer: _Consumer,
+        *,
+        late: bool,
+    ) -> None:
+        self._plan, self._way, self._from, self._auto = plan, way, made, auto
+        self._consumer, self._late = consumer, late
+
+    def prepare(self) -> list[None]:
+        aside()
+        if self._late:  # at work are this batch, those ahead, and the one that the consumer's stream is at
+            self._way.wait_for(self._consumer.marks.popleft(), lambda: self._consumer.left)
+        self._made = self._from.take(lambda: self._consumer.left)
+        if self._auto is not None:
+            self._auto.watch()  # here, as this thread is who takes from `made`
+        return []
+
+    def run(self, number: int, part: None) -> None:
+        """Nothing: there are no slices."""
+
+    def finish(self) -> Issued[Made]:
+        made = self._made
+        del self._made  # the host's memory is free as soon as it is copied
+        return _issued(self._plan, self._way, made)
+
+
+def _issued(plan: Plan, way: Transfer | Direct, made: Made) -> Issued[Made]:
+    def work(bus: Bus) -> Made:
+        whole = made if made.rest is None else made.rest(bus)
+        return whole._replace(batch=on_device(plan, whole, bus))
+
+    return way.issue(work)

@@ -1,0 +1,165 @@
+"""A canvas for batches that a device decodes, or CPU and device: some rows as pixels, the others as parts of JPEGs.
+
+Decoding threads fill it (`decode`); then, in the thread that works for the device, `decode_there` has the parts decoded
+and cropped, and `gather` puts all rows into one tensor there. In between, whatever the device could not decode, and
+samples that take the place of broken ones, become pixels in host memory (`decode_here`, `take`).
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast import kernel, pixels
+from iofast.containers.base import Payloads
+from iofast.gpu import Bus
+from iofast.gpu.decoding import DeviceDecoder, Jpeg
+from iofast.kernel import Parts, Status
+from iofast.loader.buffers import BatchMemory
+from iofast.loader.canvas import Canvas, Uniform, empty, rounded_up
+
+_ROOM = 64  # bytes that a part may be longer than its payload
+MOST = 1 << 30  # bytes of decoded pixels at once: 256 photographs of a telephone would take 9 GiB of the device
+
+Pixels = NDArray[np.uint8]
+
+
+class Divided:
+    """N images of one size; `on_cpu` (bool, (N,)) says which are decoded here, `lengths` how long payloads are."""
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        on_cpu: NDArray[np.bool_],
+        lengths: NDArray[np.uint64],
+        boxes: NDArray[np.int32],
+        flips: NDArray[np.uint8],
+        turns: NDArray[np.uint8],
+        memory: BatchMemory,
+    ) -> None:
+        self.size = size
+        self._on_cpu, self._boxes, self._flips, self._turns = on_cpu, boxes, flips, turns
+        self._slot = np.cumsum(on_cpu) - 1  # of CPU rows
+        self._images = empty(memory, (int(on_cpu.sum()), 3, *size), torch.uint8, torch.channels_last)
+        self._out: Pixels = self._images.permute(0, 2, 3, 1).numpy()
+        self._extra: dict[int, Pixels] = {}  # rows that were not meant to be decoded here
+        room = np.where(on_cpu, 0, lengths.astype(np.int64) + _ROOM)
+        places = np.concatenate((np.zeros(1, np.int64), np.cumsum(room)))
+        self._bytes = memory.take((rounded_up(int(places[-1])),))
+        self._parts = Parts(self._bytes.numpy(), places, np.zeros((len(on_cpu), len(kernel.PART_COLUMNS)), np.int32))
+        self._there_rows: NDArray[np.intp] = np.zeros(0, np.intp)
+        self._there: torch.Tensor | None = None  # uint8 (rows there, 3, H, W), on the device
+        self._whole: torch.Tensor | None = None
+
+    def decode(
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
+    ) -> NDArray[np.int32]:
+        """See `Canvas`. A row for the device that has no part for it is decoded here."""
+        status = np.zeros(len(boxes), np.int32)
+        mine = self._on_cpu[start : start + len(boxes)]
+        here, there = np.flatnonzero(mine), np.flatnonzero(~mine)
+        if len(here):
+            own, first = np.zeros(len(here), np.int32), int(self._slot[start + here[0]])
+            out = self._out[first : first + len(here)]
+            kernel.decode_batch(context, _some(source, here), boxes[here], flips[here], out, own, 0, len(here))
+            status[here] = own
+        if len(there):
+            status[there] = self._take_parts(context, _some(source, there), boxes[there], start + there)
+            left = np.flatnonzero(~mine & (status == Status.UNSUPPORTED))
+            if len(left):
+                status[left] = self.decode_here(
+                    context, _some(source, left), boxes[left], flips[left], (start + left).tolist()
+                )
+        return status
+
+    def decode_here(
+        self,
+        context: kernel.Context,
+        source: Payloads,
+        boxes: NDArray[np.int32],
+        flips: NDArray[np.uint8],
+        rows: list[int],
+    ) -> NDArray[np.int32]:
+        """Decode single rows on the CPU, whatever they were meant for; the status of each."""
+        status = np.zeros(len(rows), np.int32)
+        kernel.decode_each(context, source, boxes, flips, [self._place(row) for row in rows], status)
+        return status
+
+    def decode_there(self, decoder: DeviceDecoder) -> list[int]:
+        """Decode and crop on the device, for the current stream; the rows that the device could not decode."""
+        rows = np.flatnonzero(self._parts.table[:, 0])
+        nbytes = 3 * self._parts.table[rows, 1].astype(np.int64) * self._parts.table[rows, 2]
+        several = np.split(rows, np.flatnonzero(np.diff(np.cumsum(nbytes) // MOST)) + 1)
+        made = [self._decoded(decoder, some) for some in several]
+        self._there_rows = np.concatenate([own for own, _ in made])
+        images = [each for _, each in made if each is not None]
+        self._there = torch.cat(images) if len(images) > 1 else images[0] if images else None
+        return [int(row) for row in np.setdiff1d(rows, self._there_rows)]
+
+    def _decoded(self, decoder: DeviceDecoder, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], torch.Tensor | None]:
+        """Those of some rows that the device could decode, and their images, cropped and resampled."""
+        begins, about = self._parts.places[rows].tolist(), self._parts.table[rows].tolist()
+        jpegs = [Jpeg(self._bytes[at : at + one[0]], *one[1:7]) for at, one in zip(begins, about, strict=True)]
+        images = decoder.decode(jpegs, self._turns[rows].tolist())
+        good = rows[np.array([image is not None for image in images], np.bool_)]
+        if not len(good):
+            return good, None
+        batch = pixels.Ragged.of([image for image in images if image is not None])
+        boxes = self._boxes[good].copy()
+        boxes[:, :4] -= np.tile(self._parts.table[good, 7:9], 2)
+        return good, pixels.augment(batch, boxes, self._flips[good], self.size, dtype=torch.uint8)
+
+    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
+        """See `Canvas`; the other is decoded here."""
+        for row, source in zip(rows.tolist(), of.tolist(), strict=True):
+            self._place(row)[...] = cast(Uniform, other).row(source)
+
+    def gather(self, bus: Bus) -> None:
+        """All rows on the device. Those that could not be made at all hold anything."""
+        extra = sorted(self._extra)
+        here = np.concatenate((np.flatnonzero(self._on_cpu), np.array(extra, np.intp)))
+        blocks = [self._images] if len(self._images) else []
+        blocks += [torch.from_numpy(self._extra[row][None]).permute(0, 3, 1, 2) for row in extra]
+        copied = bus.copy(blocks) if blocks else []
+        if self._there is not None and not extra and len(self._there) == len(self._on_cpu):
+            self._whole = self._there
+            return
+        shape = (len(self._on_cpu), 3, *self.size)
+        whole = torch.empty(shape, dtype=torch.uint8, device=bus.device, memory_format=torch.channels_last)
+        for where, images in ((self._there_rows, [] if self._there is None else [self._there]), (here, copied)):
+            if images:
+                whole[torch.from_numpy(where).to(bus.device)] = torch.cat(images)
+        self._whole = whole
+
+    def images(self) -> torch.Tensor:
+        """uint8 (N, 3, H, W) on the device, once they are gathered."""
+        return cast(torch.Tensor, self._whole)
+
+    @property
+    def there(self) -> int:
+        """How many images the device has decoded."""
+        return len(self._there_rows)
+
+    def _take_parts(
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], rows: NDArray[np.intp]
+    ) -> NDArray[np.int32]:
+        status = np.zeros(len(rows), np.int32)
+        out, places, table = self._parts
+        ends = np.append(places[rows], places[rows[-1] + 1])  # CPU rows between them have no room
+        made = Parts(out, ends, np.zeros((len(rows), table.shape[1]), np.int32))
+        kernel.part_batch(context, source, boxes, self.size, made, status, 0, len(rows))
+        table[rows] = made.table
+        return status
+
+    def _place(self, row: int) -> Pixels:
+        """Where the pixels of a row go in host memory, (height, width, 3)."""
+        if self._on_cpu[row]:
+            return cast(Pixels, self._out[self._slot[row]])
+        return self._extra.setdefault(row, np.zeros((*self.size, 3), np.uint8))
+
+
+def _some(source: Payloads, rows: NDArray[np.intp]) -> Payloads:
+    return Payloads._make(None if column is None else column[rows] for column in source)

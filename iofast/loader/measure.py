@@ -1,0 +1,84 @@
+"""How fast CPU and device decode here: the first batches of an epoch, made once by each and thrown away."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import perf_counter
+
+import torch
+
+from iofast.gpu import Bus, Direct, Transfer
+from iofast.loader.batches import BatchJob, Slice
+from iofast.loader.divided import Divided
+from iofast.loader.plan import Plan
+from iofast.loader.prefetch import Prefetch
+from iofast.loader.samples import Samples
+from iofast.loader.split import WHOLE, Rates
+from iofast.loader.tally import Contexts
+from iofast.telemetry import Stages
+
+BATCHES = 4  # looked at; the first one fills caches and makes contexts, and is not timed where there are others
+
+
+def measure(plan: Plan, epoch: int, batch: int) -> Rates:
+    """Rates of the batches from `batch` on. Samples that cannot be decoded count as if they were.
+
+    Raises `OptionError` where the device has no decoder that works.
+    """
+    way = plan.way
+    if way is None:
+        raise RuntimeError("measured for a device that is none")
+    contexts = Contexts(plan.decode, Stages())
+    stop = min(batch + BATCHES, plan.schedule.count)
+    cpu, _ = _made(plan, contexts, WHOLE, epoch, range(batch, stop))
+    parts, samples = _made(plan, contexts, 0, epoch, range(batch, stop))
+    way.begin()
+    device = way.issue(partial(_decoded, plan, [made.canvas for made in samples])).value
+    return Rates(cpu, parts, device)
+
+
+class _Job(BatchJob):
+    """A batch up to where its images are pixels, or parts."""
+
+    def finish(self) -> Samples:  # type: ignore[override]
+        return self._samples
+
+
+def _made(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[float, list[Samples]]:
+    """Images per second, and what was made."""
+    workers = min(plan.limits.max_workers, len(batches) * plan.limits.slices)
+    made: Prefetch[Samples, Slice] = Prefetch(
+        lambda batch: _Job(plan, contexts, epoch, batch, share),  # type: ignore[arg-type, return-value]
+        batches.stop,
+        num_workers=workers,
+        depth=len(batches),
+        start=batches.start,
+    )
+    try:
+        begun, samples = perf_counter(), [next(made)]
+        if len(batches) > 1:
+            begun = perf_counter()
+        samples += list(made)
+        seconds = perf_counter() - begun
+    finally:
+        made.close()
+    timed = samples[1:] or samples
+    return sum(map(len, timed)) / max(seconds, 1e-9), samples
+
+
+def _decoded(plan: Plan, canvases: list[object], bus: Bus) -> float:
+    """Images per second of the device: decoded, cropped and resampled, a batch after the other."""
+    decoder = plan.decoding.decoder()
+    divided = [canvas for canvas in canvases if isinstance(canvas, Divided)]
+    divided[0].decode_there(decoder)  # compiles kernels, allocates
+    begun, count = perf_counter(), 0
+    for canvas in divided[1:] or divided:
+        canvas.decode_there(decoder)
+        count += canvas.there
+    _wait(plan.way, bus.device)
+    return max(count, 1) / max(perf_counter() - begun, 1e-9)
+
+
+def _wait(way: Transfer | Direct | None, device: torch.device) -> None:
+    if isinstance(way, Transfer) and device.type == "cuda":
+        torch.cuda.current_stream().synchronize()

@@ -1,0 +1,80 @@
+"""A library that decodes JPEGs on a device, played by Pillow on the CPU, and loaders that believe in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from device_model import lend
+from PIL import Image
+
+from iofast import FastDataset, FastLoader
+from iofast.gpu.decoding import DeviceDecoder, Jpeg
+from iofast.loader import decoding
+
+Fault = Callable[[int, torch.Tensor], Any]  # what becomes of the n-th image that was ever decoded
+
+
+class Double:
+    """`Backend` on Pillow. `fault` may change what it makes of an image, or raise."""
+
+    name = "the double"
+    ordered = True
+
+    def __init__(self, fault: Fault | None = None, regions: bool = False) -> None:
+        self.fault, self.regions = fault, regions
+        self.seen: list[Jpeg] = []
+        self.calls = 0
+
+    def decode(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
+        self.calls += 1
+        return [self._one(jpeg) for jpeg in jpegs]
+
+    def _one(self, jpeg: Jpeg) -> Any:
+        number = len(self.seen)
+        self.seen.append(jpeg)
+        image = Image.open(BytesIO(jpeg.data.numpy().tobytes()))
+        assert image.getexif().get(0x0112, 1) == 1, "a decoder that turns it by itself would turn it twice"
+        assert image.size == (jpeg.width, jpeg.height)
+        made = torch.from_numpy(np.array(image.convert("RGB")))
+        if self.regions:
+            made = made[jpeg.y0 : jpeg.y1, jpeg.x0 : jpeg.x1]
+        return made if self.fault is None else self.fault(number, made)
+
+
+class Bench:
+    """Makes loaders whose device is the double. `there` goes by way of a model of streams."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.backend = Double()
+        self.idle = 0
+        monkeypatch.setattr(decoding, "lacking", lambda device: None)
+        monkeypatch.setattr(decoding, "open_decoder", self._open)
+
+    def _open(self, device: torch.device, threads: int, *, adaptive: bool) -> DeviceDecoder:
+        self.adaptive = adaptive
+        return DeviceDecoder(self.backend, self._idle)
+
+    def _idle(self) -> None:
+        self.idle += 1
+
+    def there(self, path: Path | FastDataset, batch_size: int = 8, **options: Any) -> FastLoader:
+        options = {"decode": "gpu", "num_workers": 2, **options}
+        loader = here(path, batch_size, **options)
+        lend(loader)
+        return loader
+
+
+def here(path: Path | FastDataset, batch_size: int = 8, **options: Any) -> FastLoader:
+    dataset = path if isinstance(path, FastDataset) else FastDataset(path)
+    return FastLoader(dataset, batch_size, **{"num_workers": 2, **options})
+
+
+def jpeg_of(data: bytes, region: tuple[int, int, int, int] | None = None) -> Jpeg:
+    width, height = Image.open(BytesIO(data)).size
+    return Jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), width, height, *(region or (0, 0, width, height)))

@@ -1,0 +1,311 @@
+"""A device that does nothing at once: a model of torch.cuda for the tests of whatever runs on several streams.
+
+Work is put on streams and done later, in any order that streams and events allow, a little at every call. Memory comes
+from a caching allocator with torch's rules: a block belongs to the stream it was allocated on, is given away again as
+soon as its tensor dies, the last one freed first, and only `keep` has it wait for another stream. Page-locked memory
+of the host waits for the copies that were made from it. So a batch that is read before it is there, or whose memory is
+used again too early, holds other bytes than it should.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import random
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeGuard, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from iofast import FastLoader
+from iofast.gpu import Bus, Issued, Transfer
+
+POISON = 0xDD
+Block = NDArray[np.uint8]
+
+
+class Queue:
+    """A stream: work in its order, and a clock of what it has done."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.work = name, deque[Callable[[], bool]]()
+
+
+class Mark:
+    """An event: whether the device has passed it, and when."""
+
+    def __init__(self) -> None:
+        self.passed, self.at = False, 0
+
+
+class Memory:
+    """Blocks by stream. What is free is given away again, the last one first; contents stay."""
+
+    def __init__(self) -> None:
+        self.free: dict[str, list[Block]] = {}
+        self.kept: dict[int, list[tuple[Queue, Mark | None]]] = {}  # by block: streams that work with it
+        self.waiting: list[tuple[str, Block, list[Mark]]] = []  # freed, but for these marks
+        self.held: dict[int, tuple[str, Block]] = {}  # by address of the data
+
+    def take(self, pool: str, size: int, device: Device) -> torch.Tensor:
+        waiting, self.waiting = self.waiting, []
+        for entry in waiting:
+            if all(mark.passed for mark in entry[2]):
+                self.free.setdefault(entry[0], []).append(entry[1])
+            else:
+                self.waiting.append(entry)
+        blocks = self.free.setdefault(pool, [])
+        found = [number for number, block in enumerate(blocks) if block.size == size]
+        block = blocks.pop(found[-1]) if found else np.full(size, POISON, np.uint8)
+        view = block[:]
+        self.held[block.ctypes.data] = pool, block
+        weakref.finalize(view, self.give_back, block.ctypes.data, device)
+        return torch.from_numpy(view)
+
+    def give_back(self, address: int, device: Device) -> None:
+        pool, block = self.held.pop(address)
+        marks = [mark or device.mark_on(queue) for queue, mark in self.kept.pop(address, [])]
+        if marks:
+            self.waiting.append((pool, block, marks))
+        else:
+            self.free[pool].append(block)
+
+
+class Device:
+    """Implements `iofast.gpu.Streams`. `faults` are names of calls that do nothing: "wait", "keep", "pin".
+
+    Without `chance` all that may be done is done at once, with it a random part at each call.
+    """
+
+    def __init__(self, chance: random.Random | None = None, faults: frozenset[str] = frozenset()) -> None:
+        self.chance, self.faults, self.now = chance, faults, 0
+        self.queues = {name: Queue(name) for name in ("default", "side", "other")}
+        speeds = (1.0,) if chance is None else (0.05, 0.5, 1.0)  # one stream may lie far behind another
+        self.speeds = {name: (chance or random).choice(speeds) for name in self.queues}
+        self.of_thread = threading.local()  # the current streams of each thread
+        self.lock = threading.RLock()  # a tensor may die within any call
+        self.device_memory, self.host_memory = Memory(), Memory()
+        self.free_memory = 1 << 30
+        self.frozen: set[str] = set()  # names of streams that do nothing
+        self.began = self.is_capturing = False
+
+    # --- Streams
+
+    def begin(self) -> None:
+        self.began = True
+
+    def side(self) -> Queue:
+        assert self.began, "no consumer has said which device is meant"
+        return self.queues["side"]
+
+    def current(self) -> Queue:
+        stack: list[Queue] = getattr(self.of_thread, "stack", [self.queues["default"]])
+        return stack[-1]
+
+    @contextlib.contextmanager
+    def on(self, stream: Queue) -> Iterator[None]:
+        before = getattr(self.of_thread, "stack", [self.queues["default"]])
+        self.of_thread.stack = [*before, stream]
+        try:
+            yield
+        finally:
+            self.of_thread.stack = before
+
+    def record(self, stream: Queue) -> Mark:
+        self.go_on()
+        return self.mark_on(stream)
+
+    def wait(self, stream: Queue, event: Mark) -> None:
+        if "wait" not in self.faults:
+            stream.work.append(lambda: event.passed)
+        self.go_on()
+
+    def keep(self, tensor: torch.Tensor, stream: Queue) -> None:
+        if "keep" not in self.faults:
+            self.device_memory.kept.setdefault(tensor.untyped_storage().data_ptr(), []).append((stream, None))
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        made = self.empty(tensor)
+        address = tensor.untyped_storage().data_ptr()
+        locked = address in self.host_memory.held  # what is not is copied to where it is, at once
+        self.put(partial(np.copyto, _bytes(made), _bytes(tensor) if locked else _bytes(tensor).copy()))
+        if locked and "pin" not in self.faults:
+            mark = self.mark_on(self.current())
+            self.host_memory.kept.setdefault(address, []).append((self.current(), mark))
+        return made
+
+    def elapsed_ns(self, start: Mark, end: Mark) -> int | None:
+        self.go_on()
+        return end.at - start.at if end.passed else None
+
+    def passed(self, event: Mark) -> bool:
+        self.go_on()
+        return event.passed
+
+    def free_bytes(self) -> int:
+        return self.free_memory
+
+    def capturing(self) -> bool:
+        return self.is_capturing
+
+    # --- what a kernel, a consumer and an allocator do
+
+    def pool(self, tensor: torch.Tensor) -> str | None:
+        """The stream that the memory of a tensor belongs to; None where it is none of the device's."""
+        return self.device_memory.held.get(tensor.untyped_storage().data_ptr(), (None,))[0]
+
+    def catch_up(self, name: str) -> None:
+        """Do all that is on a stream that waits for no other."""
+        with self.lock:
+            while self.queues[name].work:
+                assert self._step(self.queues[name])
+
+    def blocks(self) -> int:
+        """How many blocks of the device's memory there have ever been."""
+        memory = self.device_memory
+        return len(memory.held) + len(memory.waiting) + sum(map(len, memory.free.values()))
+
+    def empty(self, like: torch.Tensor) -> torch.Tensor:
+        """Device memory for the current stream, of the type, shape and strides of a dense tensor."""
+        memory = self.device_memory.take(self.current().name, like.nbytes, self).view(like.dtype)
+        return memory.as_strided(like.shape, like.stride())
+
+    def host(self, values: NDArray[np.uint8]) -> torch.Tensor:
+        """Page-locked memory with `values` in it."""
+        made = self.host_memory.take("host", values.size, self).view(values.shape)
+        made.numpy()[...] = values
+        return made
+
+    def launch(self, kernel: Callable[..., Any], *tensors: torch.Tensor) -> None:
+        """Have `kernel` called with the memory of contiguous uint8 tensors, on the current stream."""
+        memory = [_bytes(each).reshape(each.shape) for each in tensors]
+        self.put(lambda: kernel(*memory))
+
+    def put(self, work: Callable[[], Any]) -> None:
+        """Work for the current stream."""
+
+        def done() -> bool:
+            work()
+            return True
+
+        self.current().work.append(done)
+        self.go_on()
+
+    def mark_on(self, stream: Queue) -> Mark:
+        mark = Mark()
+
+        def passed() -> bool:
+            mark.passed, mark.at = True, self.now
+            return True
+
+        stream.work.append(passed)
+        return mark
+
+    def go_on(self, *, to_the_end: bool = False) -> None:
+        """Do some of what may be done, in an order that only chance knows."""
+        with self.lock:
+            self._go_on(to_the_end)
+
+    def _go_on(self, to_the_end: bool) -> None:
+        chance = None if to_the_end else self.chance
+        steps = 1 << 30 if chance is None else chance.choice((0, 1, 2, 8))
+        while steps > 0:
+            able = [queue for queue in self.queues.values() if queue.work and queue.name not in self.frozen]
+            if chance is not None:
+                able = [queue for queue in able if chance.random() < self.speeds[queue.name]]
+                chance.shuffle(able)
+            if not any(self._step(queue) for queue in able):
+                assert chance is not None or not able, "streams wait for each other"
+                return
+            steps -= 1
+
+    def _step(self, queue: Queue) -> bool:
+        self.now += 1000
+        if not queue.work[0]():
+            return False
+        queue.work.popleft()
+        return True
+
+
+def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor)
+
+
+def _copy(out: Block, source: torch.Tensor) -> None:
+    np.copyto(out, _bytes(source))
+
+
+def _bytes(tensor: torch.Tensor) -> Block:
+    """The memory of a dense tensor, without keeping it alive: the model gives nothing back to the system."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr()))
+
+
+class Deferred(TorchDispatchMode):
+    """Within it what torch makes lies in the device's memory, and is written when the current stream gets there. What
+    torch reads is up to date: a stream is in order with itself."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [each.untyped_storage().data_ptr() for each in tree_leaves((args, kwargs)) if _is_tensor(each)]
+        self.device.catch_up(self.device.current().name)
+
+        def there(made: Any) -> Any:
+            if not _is_tensor(made) or made.untyped_storage().data_ptr() in given or not made.nbytes:
+                return made
+            moved = self.device.empty(made)
+            self.device.put(partial(_copy, _bytes(moved), made))  # which keeps `made`
+            return moved
+
+        return tree_map(there, func(*args, **(kwargs or {})))
+
+
+class HostMemory:
+    """In the place of `BatchMemory`: page-locked, and not given away while the device copies from it."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+        with self.device.lock:
+            made = self.device.host_memory.take("host", math.prod(shape) * dtype.itemsize, self.device)
+        return made.view(dtype).view(shape)
+
+
+class LateTransfer(Transfer):
+    """With torch's own work deferred as well."""
+
+    def issue(self, work: Callable[[Bus], Any]) -> Issued[Any]:
+        def deferred(bus: Bus) -> Any:
+            with Deferred(cast(Device, self._streams)):
+                return work(bus)
+
+        return super().issue(deferred)
+
+
+def lend_late(loader: FastLoader, device: Device) -> None:
+    """Have a loader take a device that does nothing at once. What is read of its batches has to be put on a stream."""
+    plan = loader._plan
+    plan.device = torch.device("cuda")
+    plan.way = LateTransfer(torch.device("cpu"), device, plan.stages.transfer)
+    plan.memory = HostMemory(device)  # type: ignore[assignment]
+
+
+def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
+    """Have a loader made for the CPU take a model for its device. Without `chance` it is never late, so that pixel
+    operations, which torch does at once, find what was copied."""
+    device, plan = Device(chance), loader._plan
+    plan.device = torch.device("cuda")
+    plan.way = Transfer(torch.device("cpu"), device, plan.stages.transfer)
+    return device

@@ -1,0 +1,99 @@
+"""How a batch is divided between CPU and device: a function of share and place, and shares that follow from rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iofast.errors import OptionError
+from iofast.loader import Split
+from iofast.loader.split import WHOLE, WORTH, Rates, balanced, chosen, on_cpu, speed, told
+
+_rate = st.floats(10, 1e6)
+RATES = st.builds(Rates, _rate, _rate, _rate)
+
+
+@given(share=st.integers(0, WHOLE), batch=st.integers(1, 3000), ranks=st.integers(1, 8))
+def test_every_slice_of_a_batch_has_its_share(share: int, batch: int, ranks: int) -> None:
+    mask = on_cpu(np.arange(batch), share)
+    assert mask.sum() == batch * share // WHOLE
+    for part in np.array_split(mask, ranks):
+        assert abs(int(part.sum()) - len(part) * share / WHOLE) < 1
+
+
+@given(share=st.integers(0, WHOLE), places=st.lists(st.integers(0, 1 << 40), max_size=20))
+def test_nothing_but_share_and_place_counts(share: int, places: list[int]) -> None:
+    together = on_cpu(np.array(places, np.int64), share).tolist()
+    assert together == [bool(on_cpu(np.array([place]), share)[0]) for place in places]
+
+
+def test_all_or_nothing() -> None:
+    assert not on_cpu(np.arange(5000), 0).any()
+    assert on_cpu(np.arange(5000), WHOLE).all()
+
+
+@given(rates=RATES)
+def test_no_share_is_faster_than_the_balanced_one(rates: Rates) -> None:
+    best = max(speed(rates, share) for share in range(0, WHOLE + 1, 25))
+    assert speed(rates, balanced(rates)) >= 0.97 * best  # a thousandth of a batch may be a few per cent of the device's
+
+
+def test_both_finish_together() -> None:
+    """Ten threads' worth of CPU, and parts that cost it a tenth of an image."""
+    rates = Rates(cpu=6000, parts=60_000, device=9000)
+    share = balanced(rates)
+    cpu, device = share / WHOLE / 6000 + (1 - share / WHOLE) / 60_000, (1 - share / WHOLE) / 9000
+    assert cpu == pytest.approx(device, rel=0.01)
+    assert speed(rates, share) > 0.85 * (6000 + 9000)
+    assert speed(rates, WHOLE) == pytest.approx(6000)
+    assert speed(rates, 0) == pytest.approx(9000)
+
+
+@pytest.mark.parametrize(
+    ("rates", "share"),
+    [
+        (Rates(6000, 60_000, 9000), "both"),
+        (Rates(10_000, 12_000, 3000), WHOLE),  # parts cost as much as decoding, and the device is slow
+        (Rates(10_000, 100_000, 500), WHOLE),  # a twentieth more is not worth it
+        (Rates(500, 100_000, 90_000), 0),
+        (Rates(10_000, 9000, 20_000), WHOLE),
+    ],
+)
+def test_auto_takes_what_is_worth_it(rates: Rates, share: Any) -> None:
+    found = chosen(rates)
+    assert (0 < found < WHOLE) if share == "both" else found == share
+
+
+@given(rates=RATES)
+def test_auto_never_takes_less_than_it_could_have(rates: Rates) -> None:
+    best = max(speed(rates, 0), speed(rates, WHOLE), speed(rates, balanced(rates)))
+    assert speed(rates, chosen(rates)) * WORTH >= best
+
+
+def test_what_was_measured_is_said() -> None:
+    rates = Rates(6000, 60_000, 9000)
+    both = told(rates, balanced(rates))
+    assert both.endswith("/s")
+    assert "CPU 6,000/s, device 9,000/s, both 1" in both
+    assert told(rates, 0).startswith("on the device: CPU 6,000/s, device 9,000/s, both at most 1")
+    assert told(rates, WHOLE).startswith("on the CPU: CPU 6,000/s")
+
+
+@pytest.mark.parametrize("cpu", [-0.1, 1.1, "half", True, float("nan")])
+def test_a_share_is_a_share(cpu: Any) -> None:
+    with pytest.raises(OptionError, match=r"cpu of a Split must be a share, 0 to 1, found "):
+        Split(cpu)
+
+
+@pytest.mark.parametrize("cores", [0, 1.5, None])
+def test_cores_are_a_share_too(cores: Any) -> None:
+    with pytest.raises(OptionError, match=r"cores of a Split must be a share, above 0, up to 1, found "):
+        Split(0.5, cores)
+
+
+def test_thousandths() -> None:
+    assert (Split(0.4).share, Split(0).share, Split(1).share, Split().share) == (400, 0, WHOLE, None)

@@ -1,0 +1,329 @@
+"""A loader whose batches go to a device, on a model of one: the same batches, in a thread of their own, ahead."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from device_model import Device, lend
+from loader_sets import digest, eventually, photographs, with_broken, workers, write_lmdb
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.errors import DecodeError, StateError
+from iofast.gpu import AHEAD
+from iofast.loader import delivery, on_device
+
+IMAGES = photographs(40)
+CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
+COLOURS: dict[str, Any] = {
+    "transform": [T.RandomResizedCrop(24), T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()],
+    "dtype": torch.float32,
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("delivery")
+    write_lmdb(folder / "set.lmdb", IMAGES)
+    with_broken(folder / "broken.lmdb", IMAGES, [5, 6, 30])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert eventually(lambda: workers() == 0)
+
+
+def there(place: Path, fields: list[str] | None = None, name: str = "set.lmdb", **options: Any) -> FastLoader:
+    """A loader with the model for a device."""
+    loader = here(place, fields, name, **options)
+    lend(loader)
+    return loader
+
+
+def here(place: Path, fields: list[str] | None = None, name: str = "set.lmdb", **options: Any) -> FastLoader:
+    return FastLoader(FastDataset(place / name, fields=fields), 4, num_workers=2, **options)
+
+
+def model(loader: FastLoader) -> Device:
+    return loader._plan.way._streams  # type: ignore[union-attr, return-value]
+
+
+class TestTheSameBatches:
+    @pytest.mark.parametrize(
+        "options", [CROP, COLOURS, {"dtype": torch.bfloat16, **CROP}], ids=["crop", "colour", "bf16"]
+    )
+    def test_pairs(self, place: Path, options: dict[str, Any]) -> None:
+        own, other = there(place, **options), here(place, **options)
+        for _ in range(2):
+            for (images, labels), (expected, theirs) in zip(own, other, strict=True):
+                assert torch.equal(images, expected)
+                assert images.stride() == expected.stride()
+                assert torch.equal(labels, theirs)
+
+    @pytest.mark.parametrize("ragged", ["list", "pad"])
+    def test_dictionaries_of_images_of_different_sizes(self, place: Path, ragged: str) -> None:
+        options: dict[str, Any] = {"transform": [T.Normalize.imagenet()], "dtype": torch.float32, "ragged": ragged}
+        fields = ["image", "label", "key", "index"]
+        for made, expected in zip(there(place, fields, **options), here(place, fields, **options), strict=True):
+            assert made.keys() == expected.keys()
+            assert all(map(torch.equal, made["image"], expected["image"]))
+            assert made["key"] == expected["key"]
+            assert all(torch.equal(made[name], expected[name]) for name in made.keys() - {"image", "key"})
+
+    def test_what_a_users_function_made_of_images_stays(self, place: Path) -> None:
+        options: dict[str, Any] = {"collate": {"image": torch.stack}, **CROP}
+        assert digest(there(place, **options)) == digest(here(place, **options))
+        doubled: dict[str, Any] = {"map_sample": lambda sample, rng: sample | {"image": sample["image"].double()}}
+        assert digest(there(place, **doubled, **CROP)) == digest(here(place, **doubled, **CROP))
+
+    def test_a_list_of_images_that_a_users_function_made_is_there_too(self, place: Path) -> None:
+        options: dict[str, Any] = {"collate": {"image": list}, **CROP}
+        loader = there(place, **options)
+        own = zip(loader, here(place, **options), strict=True)
+        for (images, _), (expected, _) in own:
+            assert isinstance(images, list)
+            assert all(map(torch.equal, images, expected))
+            held = model(loader).device_memory.held
+            assert all(image.untyped_storage().data_ptr() in held for image in images)
+
+    def test_peek(self, place: Path) -> None:
+        loader = there(place, **CROP)
+        batches = iter(loader)
+        next(batches)
+        assert torch.equal(loader.peek()[0], next(batches)[0])
+
+    def test_with_as_many_threads_as_it_takes(self, place: Path) -> None:
+        loader = FastLoader(FastDataset(place / "set.lmdb"), 1, **CROP)
+        expected = digest(FastLoader(FastDataset(place / "set.lmdb"), 1, **CROP))
+        lend(loader)
+        assert digest(loader) == expected
+        assert loader._auto is not None
+
+    def test_map_batch_gets_it_in_the_consumers_thread(self, place: Path) -> None:
+        seen = []
+
+        def function(batch: Any) -> Any:
+            seen.append((threading.current_thread(), model(loader).current().name))
+            return batch
+
+        loader = there(place, map_batch=function, **CROP)
+        assert len(list(loader)) == 10
+        assert set(seen) == {(threading.current_thread(), "default")}
+
+
+class Watched:
+    """Notes what is done on the device; a fault may be planted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int | None = None) -> None:
+        self.threads: set[str] = set()
+        self.streams: set[str] = set()
+        self.count, self.fails_at = 0, fails_at
+        self.hosts: list[weakref.ref[torch.Tensor]] = []
+        monkeypatch.setattr(delivery, "on_device", self)
+
+    def __call__(self, plan: Any, made: Any, bus: Any) -> Any:
+        self.threads.add(threading.current_thread().name)
+        self.streams.add(plan.way._streams.current().name)
+        self.count += 1
+        self.hosts.append(weakref.ref(made.batch[0]))
+        if self.count == self.fails_at:
+            raise ValueError("the device has had enough")
+        return on_device.on_device(plan, made, bus)
+
+
+def test_in_a_thread_of_its_own_and_so_far_ahead(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    batches = iter(there(place, **CROP))
+    for number in range(1, 4):
+        next(batches)
+        assert eventually(lambda number=number: watched.count == number + AHEAD)  # type: ignore[misc]
+    assert watched.threads == {"iofast-device-0"}
+    assert watched.streams == {"side"}
+    assert eventually(lambda: not any(reference() is not None for reference in watched.hosts))
+    batches.close()  # type: ignore[attr-defined]
+    assert watched.count == 3 + AHEAD
+
+
+def test_an_error_on_the_device_comes_in_its_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Watched(monkeypatch, fails_at=4)
+    batches = iter(there(place, **CROP))
+    assert len([next(batches) for _ in range(3)]) == 3
+    with pytest.raises(ValueError, match="the device has had enough"):
+        next(batches)
+    assert next(batches, None) is None
+
+
+def test_an_error_of_a_sample_comes_in_its_place(place: Path) -> None:
+    batches = iter(there(place, name="broken.lmdb", transform=CROP["transform"]))
+    next(batches)
+    with pytest.raises(DecodeError, match="and 1 more of this batch"):
+        next(batches)
+    assert next(batches, None) is None
+
+
+def test_failures_count_when_their_batch_is_handed_over(place: Path) -> None:
+    loader = there(place, name="broken.lmdb", on_error="replace", transform=CROP["transform"])
+    batches = iter(loader)
+    found = [len(loader.failures)]
+    for _ in range(3):
+        next(batches)
+        found.append(len(loader.failures))
+    assert found[:2] == [0, 0]
+    assert found[2] == found[3] == loader.stats.errors >= 2
+
+
+def test_a_state_knows_nothing_of_what_is_ahead(place: Path) -> None:
+    loader = there(place, **CROP)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    state = loader.state_dict()
+    assert state["batch"] == 3
+    rest = digest(batches)
+    again, other = there(place, **CROP), here(place, **CROP)
+    for each in (again, other):
+        each.load_state_dict(state)
+        assert digest(each) == rest
+
+
+def leave(loader: FastLoader) -> None:
+    for images, _ in loader:
+        assert len(images) == 4
+        break
+
+
+def fail(loader: FastLoader) -> None:
+    def train() -> None:
+        for images, _ in loader:
+            _ = len(images) / 0
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+
+
+def interrupted(loader: FastLoader) -> None:
+    def interrupt(batch: Any) -> Any:
+        raise KeyboardInterrupt
+
+    loader._plan.options.__dict__["map_batch"] = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(loader))
+    loader._plan.options.__dict__["map_batch"] = None
+
+
+def never_advance(loader: FastLoader) -> None:
+    del loader
+    assert workers() == 0
+
+
+def interrupted_anywhere(loader: FastLoader) -> None:
+    """By real signals, at all sorts of points of taking a batch."""
+    for number in range(25):
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0007 * number)
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                list(loader)
+        assert eventually(lambda: workers() == 0)
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """A timer's signal does what Ctrl-C does."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("ending", [leave, fail, interrupted, interrupted_anywhere, never_advance])
+def test_threads_end_and_the_loader_starts_again(place: Path, ending: Callable[[FastLoader], None]) -> None:
+    loader = there(place, **CROP)
+    expected = digest(loader)
+    for _ in range(2):
+        ending(loader)
+        assert workers() == 0
+        loader.set_epoch(0)
+        assert digest(loader) == expected
+
+
+def test_two_iterators_of_a_loader_side_by_side(place: Path) -> None:
+    loader = there(place, **CROP)
+    expected = digest(here(place, **CROP))
+    loader.set_epoch(0)
+    first = iter(loader)
+    begun = [next(first)]
+    loader.set_epoch(0)
+    loader.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 0})
+    assert digest(loader) == expected
+    assert digest([*begun, *first]) == expected
+
+
+def test_a_capture_takes_no_batch(place: Path) -> None:
+    loader = there(place, **CROP)
+    expected = digest(here(place, **CROP))
+    batches = iter(loader)
+    begun = [next(batches)]
+    model(loader).is_capturing = True
+    with pytest.raises(StateError, match="while a CUDA graph is captured"):
+        next(batches)
+    model(loader).is_capturing = False
+    loader.set_epoch(0)
+    assert digest([*begun, *loader]) == expected
+
+
+@pytest.mark.parametrize("cache", [None, "device"])
+def test_a_capture_is_not_broken_by_a_first_use(place: Path, cache: Any) -> None:
+    loader = there(place, cache=cache, **CROP)
+    device = model(loader)
+    device.is_capturing = True
+    with pytest.raises(StateError, match="while a CUDA graph is captured"):
+        next(iter(loader))
+    assert not device.began
+    assert device.blocks() == 0
+    assert loader._plan.resident is None
+    device.is_capturing = False
+    loader.set_epoch(0)
+    assert digest(loader) == digest(here(place, cache=cache, **CROP))
+
+
+def test_the_stall_is_measured_round_the_wait(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`waiting` and `got` enclose the consumer's stream waiting for the device, `arrived` stands before it."""
+    loader, told = there(place, **CROP), list[str]()
+    device, begin = model(loader), loader.clock.begin
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            told.append(name)
+            return function(*given)
+
+        return noted
+
+    def begun(epoch: int) -> Any:
+        timing = begin(epoch)
+        calls = {name: noting(name, getattr(timing, name)) for name in ("waiting", "began", "arrived", "got", "left")}
+        return type("Noted", (), {name: staticmethod(call) for name, call in calls.items()})
+
+    monkeypatch.setattr(loader.clock, "begin", begun)
+    monkeypatch.setattr(device, "wait", noting("wait", device.wait))
+    assert len(list(loader)) == 10
+    assert told == ["waiting", "began", *["waiting", "arrived", "wait", "got"] * 10, "waiting", "left"]
+
+
+def test_what_was_copied_is_counted(place: Path) -> None:
+    loader = there(place, **CROP)
+    list(loader)
+    transfer = loader.stats.stages["transfer"]
+    assert transfer.items == 10
+    assert transfer.bytes == 40 * (24 * 24 * 3 + 8)
+    assert transfer.work_s > 0

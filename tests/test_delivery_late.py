@@ -1,0 +1,80 @@
+"""A loader on a device that does nothing at once: no batch is read early, and none is written over."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from device_model import Block, Device, HostMemory, _bytes, lend_late
+from loader_sets import eventually, photographs, workers, write_lmdb
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.loader import caching
+
+CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+COLOURS = [*CROP, T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()]
+KINDS: dict[str, dict[str, Any]] = {
+    "crop": {"transform": CROP},
+    "colours": {"transform": COLOURS, "dtype": torch.float32},
+    "cached": {"transform": CROP, "cache": "device"},
+    "cached colours": {"transform": COLOURS, "dtype": torch.float32, "cache": "device"},
+}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    return FastDataset(write_lmdb(tmp_path_factory.mktemp("late") / "set.lmdb", photographs(40)))
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert eventually(lambda: workers() == 0)
+
+
+def loaded(
+    dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, device: Device, options: dict[str, Any]
+) -> tuple[list[int], set[str | None]]:
+    """Batches whose bytes are not those that the CPU's loader makes, and to which streams' memory they belong."""
+    made = [FastLoader(dataset, 4, num_workers=2, shuffle=True, **options) for _ in range(2)]
+    expected = [(images.clone(), labels) for images, labels in made[1]]
+    lend_late(made[0], device)
+    monkeypatch.setattr(caching, "PART", 30_000)
+    monkeypatch.setattr(caching, "BatchMemory", lambda **_: HostMemory(device))
+    wrong: list[int] = []
+
+    def look(number: int, *memory: Block) -> None:
+        if not all(map(np.array_equal, memory, map(_bytes, expected[number]))):
+            wrong.append(number)
+
+    pools: set[str | None] = set()
+    for number, (images, labels) in enumerate(made[0]):
+        pools |= {device.pool(images), device.pool(labels)}
+        device.put(partial(look, number, _bytes(images), _bytes(labels)))
+        del images, labels
+    if made[0]._plan.resident is not None:
+        pools.add(device.pool(made[0]._plan.resident.data))
+    device.go_on(to_the_end=True)
+    return wrong, pools
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_whole_and_their_memory_is_the_side_streams(
+    dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for seed in range(4):
+        wrong, pools = loaded(dataset, monkeypatch, Device(random.Random(seed)), KINDS[kind])
+        assert wrong == []
+        assert pools == {"side"}
+
+
+@pytest.mark.parametrize("fault", ["wait", "keep"])
+def test_the_model_notices(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    devices = [Device(random.Random(seed), frozenset({fault})) for seed in range(6)]
+    assert any(loaded(dataset, monkeypatch, device, KINDS["crop"])[0] for device in devices)

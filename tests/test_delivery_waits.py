@@ -1,0 +1,144 @@
+"""What the thread of the device waits for: batches that come late or never, and a consumer's stream far behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from device_model import Device, lend
+from loader_sets import eventually, photographs, workers, write_lmdb
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.gpu import AHEAD
+from iofast.loader import prefetch
+from iofast.loader.tally import Contexts
+from iofast.telemetry import Stages
+
+CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("waits")
+    write_lmdb(folder / "set.lmdb", photographs(40))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert eventually(lambda: workers() == 0)
+
+
+def there(place: Path, **options: Any) -> FastLoader:
+    """A loader with the model for a device."""
+    loader = FastLoader(FastDataset(place / "set.lmdb"), 4, num_workers=2, **options)
+    lend(loader)
+    return loader
+
+
+def model(loader: FastLoader) -> Device:
+    return loader._plan.way._streams  # type: ignore[union-attr, return-value]
+
+
+def slow(sample: Any, rng: Any) -> Any:
+    time.sleep(0.02)
+    return sample
+
+
+def many_slices(place: Path) -> FastLoader:
+    """Its batches take a thread 400 ms, in five slices."""
+    loader = FastLoader(FastDataset(place / "set.lmdb"), 20, num_workers=1, map_sample=slow, **CROP)
+    loader._plan.slice = 4
+    lend(loader)
+    return loader
+
+
+class TestASlowBatch:
+    """The thread of the device waits for a batch that comes late, or never."""
+
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(prefetch, "_JOIN_S", 0.5)  # a slice takes less, a batch nearly as long
+
+    def test_is_not_waited_for(self, place: Path) -> None:
+        batches = iter(many_slices(place))
+        next(batches)
+        begun = time.monotonic()
+        batches.close()  # type: ignore[attr-defined]
+        assert workers() == 0
+        assert time.monotonic() - begun < 0.35
+
+    def test_not_by_one_of_its_own_threads_either(self, place: Path) -> None:
+        """A cycle may be collected anywhere: there in the thread that should make what is waited for."""
+        held, begin = list[Any](), threading.Event()
+
+        def collecting(sample: Any, rng: Any) -> Any:
+            begin.wait()
+            while held:
+                held.pop().close()  # as the collector would
+            return sample
+
+        loader = many_slices(place)
+        loader._plan.mapper._function = collecting  # type: ignore[union-attr]
+        delivery_ = loader._delivery(Contexts(loader._plan.decode, Stages()), 0, 0, 2)
+        begun = time.monotonic()
+        held.append(delivery_)
+        begin.set()
+        assert eventually(lambda: workers() == 0)
+        assert time.monotonic() - begun < 0.35
+
+    def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        loader = many_slices(place)
+        delivery_ = loader._delivery(Contexts(loader._plan.decode, Stages()), 0, 0, 2)
+        ahead = delivery_._ahead
+        assert ahead is not None
+
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ahead, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            delivery_.close()
+        assert not delivery_.made._finalizer.alive
+        monkeypatch.undo()
+        delivery_.close()
+
+
+class TestAConsumerWhoseStreamIsFarBehindItsHost:
+    """It lets go of each batch at once; the memory is not free before its stream has passed what it was told."""
+
+    @pytest.fixture
+    def loader(self, place: Path) -> Iterator[FastLoader]:
+        loader = there(place, **CROP)
+        model(loader).frozen = {"default"}
+        yield loader
+        model(loader).frozen = set()
+
+    def test_gets_no_more_batches_than_its_memory_is_to_hold(self, loader: FastLoader) -> None:
+        taken: list[int] = []
+        consumer = threading.Thread(target=lambda: taken.extend(len(labels) for _, labels in loader))
+        consumer.start()
+        assert eventually(lambda: len(taken) == AHEAD + 1)
+        time.sleep(0.1)
+        assert len(taken) == AHEAD + 1
+        assert model(loader).blocks() == 2 * (AHEAD + 1), "images and labels"
+        model(loader).frozen = set()
+        consumer.join(10)
+        assert len(taken) == 10
+        assert model(loader).blocks() <= 2 * (AHEAD + 3)
+
+    def test_may_leave(self, loader: FastLoader) -> None:
+        batches = iter(loader)
+        for _ in range(AHEAD + 1):
+            next(batches)
+        time.sleep(0.05)  # by now the next one waits for the stream
+        begun = time.monotonic()
+        batches.close()  # type: ignore[attr-defined]
+        assert workers() == 0
+        assert time.monotonic() - begun < 0.5

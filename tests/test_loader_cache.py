@@ -1,0 +1,389 @@
+"""cache="device": the samples, choices and failures of the usual way, from pixels that were decoded once."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from device_model import lend
+from kernel_images import jpeg, photo
+from loader_sets import (
+    digest,
+    eventually,
+    photographs,
+    upright,
+    with_broken,
+    workers,
+    write_folder,
+    write_lmdb,
+    write_numbered,
+)
+from tqdm import tqdm
+
+from iofast import FastDataset, FastLoader, order, pixels
+from iofast import transforms as T
+from iofast.choices import Draw
+from iofast.errors import DecodeError, OptionError
+from iofast.gpu import AHEAD
+from iofast.loader import caching
+from iofast.work import still
+
+N = 40
+IMAGES = photographs(N)
+CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+TRANSFORMS = {
+    "crop": CROP,
+    "evaluation": [T.Resize(32), T.CenterCrop(24)],
+    "resize": [T.Resize((20, 28))],
+    "window": [T.RandomCrop((24, 20)), T.RandomHorizontalFlip()],
+}
+COLOURS = [T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet(), T.RandomErasing(0.5)]
+BROKEN = (3, 4, 17, 39)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert eventually(lambda: workers() == 0)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part holds a few images, and one is larger."""
+    monkeypatch.setattr(caching, "PART", 30_000)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    write_numbered(folder / "numbered.lmdb", IMAGES)
+    write_lmdb(folder / "set.lmdb", IMAGES)
+    write_folder(folder / "folder", IMAGES)
+    with_broken(folder / "broken.lmdb", IMAGES, BROKEN)
+    write_numbered(folder / "equal.lmdb", [jpeg(photo(24, 24, i)) for i in range(N)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def numbered(place: Path) -> FastDataset:
+    return FastDataset(place / "numbered.lmdb")
+
+
+@pytest.fixture(scope="module")
+def broken(place: Path) -> FastDataset:
+    return FastDataset(place / "broken.lmdb")
+
+
+def cached(dataset: FastDataset, batch_size: int = 8, *, there: bool = False, **options: Any) -> FastLoader:
+    loader = FastLoader(dataset, batch_size, cache="device", num_workers=2, **options)
+    if there:
+        lend(loader)
+    return loader
+
+
+def usual(dataset: FastDataset, batch_size: int = 8, **options: Any) -> FastLoader:
+    return FastLoader(dataset, batch_size, num_workers=2, **options)
+
+
+def near(images: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Both are within a level of Pillow's."""
+    return images.shape == expected.shape and bool((images.int() - expected.int()).abs().max() <= 2)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_the_same_samples_and_choices(numbered: FastDataset, name: str, there: bool) -> None:
+    options: dict[str, Any] = {"transform": TRANSFORMS[name], "shuffle": True, "seed": 5}
+    own, other = cached(numbered, there=there, **options), usual(numbered, **options)
+    for _ in range(2):
+        for (images, labels), (expected, theirs) in zip(own, other, strict=True):
+            assert torch.equal(labels, theirs)
+            assert near(images, expected)
+            assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("source", ["set.lmdb", "folder"])
+def test_pixels_are_those_of_the_oracle(place: Path, source: str) -> None:
+    """Exactly: whole images as Pillow decodes them within a level, then `pixels.resample`."""
+    dataset = FastDataset(place / source)
+    loader = cached(dataset, N, transform=CROP, seed=2)
+    ((images, _),) = loader
+    decoded = [torch.from_numpy(np.array(dataset[i][0])) for i in range(N)]
+    assert all(
+        near(image, torch.from_numpy(np.array(upright(data)))) for image, data in zip(decoded, IMAGES, strict=True)
+    )
+    heights, widths = np.array([image.shape[:2] for image in decoded]).T
+    boxes, flips = T.compile(CROP).plan(Draw(2, 0, np.arange(N)), widths, heights)
+    assert torch.equal(images, pixels.resample(pixels.Ragged.of(decoded), boxes, flips, (24, 24)))
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
+@pytest.mark.parametrize("mix", [None, T.CutMix(num_classes=N)], ids=repr)
+def test_pixel_work_is_that_of_the_usual_way(numbered: FastDataset, mix: T.Transform | None, there: bool) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 5}
+    steps = [*CROP, *COLOURS, *([mix] if mix else [])]
+    made = cached(numbered, there=there, transform=steps, dtype=torch.float32, **options)
+    usually = usual(numbered, transform=steps, dtype=torch.float32, **options)
+    plain = cached(numbered, transform=CROP, **options)
+    for batch, ((images, labels), (_, theirs), (raw, _)) in enumerate(zip(made, usually, plain, strict=True)):
+        assert torch.equal(labels, theirs)
+        work = T.compile(steps).work(Draw(5, 0, np.arange(8 * batch, 8 * batch + 8)), np.full(8, 24), np.full(8, 24))
+        if mix is not None:
+            work = work.paired(np.arange(8) ^ 1)
+        wanted = pixels.apply(raw, T.compile(steps).ops, work=work, memory_format=torch.channels_last)
+        assert torch.equal(images, wanted)
+
+
+def test_without_a_transform(place: Path, numbered: FastDataset) -> None:
+    equal = FastDataset(place / "equal.lmdb")
+    assert digest(cached(equal, shuffle=True)) == digest(usual(equal, shuffle=True))
+    with pytest.raises(OptionError, match="the images of a batch differ in size"):
+        next(iter(cached(numbered)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks_and_the_last_batch(numbered: FastDataset, ranks: int, drop_last: bool) -> None:
+    for rank in range(ranks):
+        options: dict[str, Any] = {"transform": CROP, "shuffle": True, "rank": rank, "world_size": ranks}
+        own, other = (make(numbered, 6, drop_last=drop_last, **options) for make in (cached, usual))
+        assert len(own) == len(other)
+        for (images, labels), (_, theirs) in zip(own, other, strict=True):
+            assert torch.equal(labels, theirs)
+            assert len(images) == len(labels)
+            assert own.last_valid is not None
+            assert other.last_valid is not None
+            assert torch.equal(own.last_valid, other.last_valid)
+
+
+def test_a_state_serves_either_way(numbered: FastDataset) -> None:
+    options: dict[str, Any] = {"transform": CROP, "shuffle": True}
+    own, other = cached(numbered, **options), usual(numbered, **options)
+    batches = iter(other)
+    next(batches)
+    next(batches)
+    own.load_state_dict(other.state_dict())
+    for (images, labels), (expected, theirs) in zip(own, batches, strict=True):
+        assert torch.equal(labels, theirs)
+        assert near(images, expected)
+    assert own.state_dict() == other.state_dict()
+
+
+@pytest.mark.parametrize("order_", [order.Blocks(4, 2), [5, 5, 1, 0, 39, 38, 7, 5], order.Repeated(2)], ids=repr)
+def test_other_orders(numbered: FastDataset, order_: Any) -> None:
+    own, other = (make(numbered, 4, transform=CROP, order=order_) for make in (cached, usual))
+    for (images, labels), (expected, theirs) in zip(own, other, strict=True):
+        assert torch.equal(labels, theirs)
+        assert near(images, expected)
+
+
+def test_a_subset_and_dictionaries(place: Path) -> None:
+    dataset = FastDataset(place / "numbered.lmdb", indices=[30, 2, 2, 17, 8], fields=["image", "label", "index", "key"])
+    own, other = (make(dataset, 3, transform=CROP, shuffle=True) for make in (cached, usual))
+    for batch, expected in zip(own, other, strict=True):
+        assert near(batch.pop("image"), expected.pop("image"))
+        assert batch.pop("key") == expected.pop("key")
+        assert batch.keys() == expected.keys() == {"label", "index", "valid"}
+        assert all(torch.equal(batch[name], expected[name]) for name in batch)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
+@pytest.mark.parametrize("on_error", ["replace", "drop"])
+def test_functions_that_collate_other_fields(place: Path, there: bool, on_error: Any) -> None:
+    dataset = FastDataset(place / "broken.lmdb", fields=["image", "label", "key", "index"])
+    collate: dict[str, Any] = {"label": list, "key": tuple, "index": lambda values: torch.tensor(values) + 1}
+    options: dict[str, Any] = {"transform": CROP, "collate": collate, "shuffle": True, "on_error": on_error}
+    for batch, expected in zip(cached(dataset, there=there, **options), usual(dataset, **options), strict=True):
+        assert isinstance(batch["label"], list)
+        assert (batch["label"], batch["key"]) == (expected["label"], expected["key"])
+        assert torch.equal(batch["index"], expected["index"])
+
+
+class TestFailures:
+    @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
+    @pytest.mark.parametrize("action", ["replace", "drop"])
+    def test_are_those_of_the_usual_way(self, broken: FastDataset, action: Any, there: bool) -> None:
+        options: dict[str, Any] = {"transform": [*CROP, T.CutMix(num_classes=N)], "shuffle": True, "on_error": action}
+        own = cached(broken, there=there, dtype=torch.float32, **options)
+        other = usual(broken, dtype=torch.float32, **options)
+        for _ in range(2):
+            for (images, labels), (expected, theirs) in zip(own, other, strict=True):
+                assert torch.equal(labels, theirs)
+                assert (images - expected).abs().max() <= 2.01 / 255
+        assert own.failures == other.failures
+        assert own.stats.errors >= 2 * len(BROKEN)
+
+    def test_raise_in_their_batch(self, broken: FastDataset) -> None:
+        batches = iter(cached(broken, 2, transform=CROP))
+        next(batches)
+        with pytest.raises(DecodeError, match="00000003: the image is truncated") as own:
+            next(batches)
+        other = iter(usual(broken, 2, transform=CROP))
+        next(other)
+        with pytest.raises(DecodeError) as usually:
+            next(other)
+        assert str(own.value) == str(usually.value)
+
+    def test_a_crop_that_lies_outside(self, place: Path) -> None:
+        dataset = FastDataset(place / "numbered.lmdb")
+        options: dict[str, Any] = {"transform": [T.CenterCrop(60)], "on_error": "drop"}
+        own, other = cached(dataset, **options), usual(dataset, **options)
+        assert [labels.tolist() for _, labels in own] == [labels.tolist() for _, labels in other]
+        assert own.failures == other.failures
+        assert own.stats.errors > 0
+
+
+def test_each_image_is_decoded_once(numbered: FastDataset) -> None:
+    loader = cached(numbered, transform=CROP, shuffle=True)
+    for _ in range(3):
+        assert sum(len(labels) for _, labels in loader) == N
+    stats = loader.stats
+    assert stats.stages["decode"].items == stats.stages["read"].items == stats.images == N
+    assert stats.stages["read"].bytes == sum(map(len, IMAGES))
+    assert stats.stages["read"].work_s > 0
+    assert stats.stages["decode"].work_s > 0
+
+
+def test_what_does_not_fit(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = cached(numbered, there=True, transform=CROP)
+    loader._plan.way._streams.free_memory = 1000  # type: ignore[union-attr, attr-defined]
+    message = r"needs 0\.\d MB on cuda for 40 decoded images and 0\.\d MB to work with, and 0\.0 MB are free: pack sm"
+    with pytest.raises(OptionError, match=message):
+        next(iter(loader))
+    needed = sum(3 * image.size[0] * image.size[1] for image in map(upright, IMAGES))
+    needed += 2 * caching.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
+    loader._plan.way._streams.free_memory = needed - 1  # type: ignore[union-attr, attr-defined]
+    with pytest.raises(OptionError, match=message.replace("0\\.0 MB", "0.\\d MB")):
+        next(iter(loader))
+    loader._plan.way._streams.free_memory = needed  # type: ignore[union-attr, attr-defined]
+    next(iter(loader))
+    monkeypatch.setattr(caching, "free_memory", lambda: 100_000)
+    with pytest.raises(OptionError, match="on cpu for 40 decoded images"):
+        cached(numbered, transform=CROP).peek()
+
+
+def test_what_is_free_but_cannot_be_had(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, or beyond what `set_per_process_memory_fraction` allows."""
+    loader = cached(numbered, there=True, transform=CROP)
+
+    def issue(work: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(loader._plan.way, "issue", issue)
+    with pytest.raises(OptionError, match=r"to work with, and 1\.1 GB are free"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "message"),
+    [
+        ({"map_sample": lambda sample, rng: sample}, None, "map_sample would never see them; use map_batch"),
+        ({"readahead": True}, None, "leave readahead=True out"),
+        ({"pixels": "fast"}, None, "leave pixels='fast' out"),
+        ({"device": "meta"}, None, "device='meta' has none"),
+        ({"collate": {"image": torch.stack}}, None, "collate\\['image'\\] would never see them"),
+        ({"ragged": "pad"}, None, "does not go with ragged='pad'"),
+        ({"transform": [T.Resize(24, interpolation="bicubic")]}, None, "bilinearly, found interpolation='bicubic'"),
+        ({}, ["label"], "must have 'image'"),
+        ({}, ["image", "label", "jpg"], "none that is read from records, found image, label, jpg"),
+    ],
+)
+def test_options_that_do_not_go_with_it(place: Path, options: dict[str, Any], fields: Any, message: str) -> None:
+    dataset = FastDataset(place / "numbered.lmdb", fields=fields)
+    with pytest.raises(OptionError, match=message):
+        cached(dataset, **options)
+
+
+def test_peek_copies_and_map_batch(numbered: FastDataset) -> None:
+    options: dict[str, Any] = {"transform": CROP, "shuffle": True, "map_batch": lambda batch: [*batch, "mine"]}
+    loader = cached(numbered, transform=CROP, shuffle=True)
+    first = loader.peek()
+    assert torch.equal(first[0], next(iter(loader))[0])
+    copied = pickle.loads(pickle.dumps(loader))
+    copied.set_epoch(0)
+    loader.set_epoch(0)
+    assert digest(copied) == digest(loader)
+    assert next(iter(cached(numbered, **options)))[2] == "mine"
+
+
+def test_the_uniform_way_of_drawing_nothing() -> None:
+    """`still` is what augment takes where nothing was drawn: a batch of it is its geometry alone."""
+    image = torch.arange(27, dtype=torch.uint8).view(3, 3, 3)
+    box, flip = np.array([[0, 0, 3, 3, 3, 3, 0, 0]], np.int32), np.ones(1, np.uint8)
+    made = pixels.augment(pixels.Ragged.of([image]), box, flip, (3, 3), work=still(1), dtype=torch.uint8)
+    assert torch.equal(made[0].permute(1, 2, 0), image.flip(1))
+
+
+def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = cached(numbered, transform=CROP)
+    put, calls = caching._put, []
+
+    def interrupted(*given: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        put(*given)
+
+    monkeypatch.setattr(caching, "_put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(loader))
+    assert workers() == 0
+    assert digest(loader) == digest(cached(numbered, transform=CROP))
+
+
+def test_signals_while_it_is_decoded(numbered: FastDataset) -> None:
+    expected = digest(cached(numbered, transform=CROP))
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for number in range(20):
+            loader = cached(numbered, transform=CROP)
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0005 * number)
+                list(loader)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert eventually(lambda: workers() == 0)
+            loader.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 0})
+            assert digest(loader) == expected
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
+    loader = cached(numbered, transform=CROP)
+    found: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append([label for _, y in loader for label in y.tolist()])) for _ in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [list(range(N))] * 2
+    assert loader.stats.stages["decode"].items == N
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])
+def test_a_bar_where_somebody_looks(
+    numbered: FastDataset, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO
+) -> None:
+    monkeypatch.setattr(caching, "DELAY_S", 0.0)
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(tqdm, "monitor_interval", 7)
+    cached(numbered, transform=CROP).peek()
+    assert tqdm.monitor_interval == 7, "the user's bars keep their monitor"
+    assert ("decoding into device memory" in stream.getvalue()) == stream.isatty()
+    assert stream.getvalue()[-1:] == ("\r" if stream.isatty() else ""), "it goes when it is done"

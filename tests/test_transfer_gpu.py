@@ -1,0 +1,259 @@
+"""The transfer on a real GPU: equal batches, streams, churn, captured graphs. What the model cannot show."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from loader_sets import eventually, photographs, workers, write_numbered
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.gpu import CudaStreams, Transfer
+from iofast.telemetry.counters import StageCounter
+
+pytestmark = pytest.mark.gpu
+
+N = 40
+CROP = [T.RandomResizedCrop(64), T.RandomHorizontalFlip()]
+COLOURS = [*CROP, T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet()]
+SHARED: dict[str, Any] = {"shuffle": True, "seed": 3, "num_workers": 2}
+LATE = 20_000_000  # cycles: ten milliseconds of a GPU
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    return FastDataset(write_numbered(tmp_path_factory.mktemp("gpu") / "numbered.lmdb", photographs(N)))
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    torch.cuda.synchronize()
+    assert eventually(lambda: workers() == 0)
+
+
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+def test_batches_are_those_of_the_cpu(dataset: FastDataset, memory_format: torch.memory_format) -> None:
+    options: dict[str, Any] = {"transform": CROP, "memory_format": memory_format, **SHARED}
+    for device in ("cuda", "cuda:0", torch.device("cuda")):
+        there, here = FastLoader(dataset, 8, device=device, **options), FastLoader(dataset, 8, **options)
+        for (images, labels), (expected, theirs) in zip(there, here, strict=True):
+            assert images.is_cuda
+            assert images.stride() == expected.stride()
+            assert torch.equal(images.cpu(), expected)
+            assert torch.equal(labels.cpu(), theirs)
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_images_of_different_sizes(dataset: FastDataset, ragged: Any) -> None:
+    options: dict[str, Any] = {"dtype": torch.float32, "ragged": ragged, **SHARED}
+    pairs = zip(FastLoader(dataset, 8, device="cuda", **options), FastLoader(dataset, 8, **options), strict=True)
+    for (images, _), (expected, _) in pairs:
+        for image, wanted in zip(images, expected, strict=True):
+            torch.testing.assert_close(image.cpu(), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("transform", [CROP, COLOURS], ids=["crop", "colours"])
+def test_a_cached_dataset(dataset: FastDataset, transform: list[Any]) -> None:
+    options: dict[str, Any] = {"transform": transform, "dtype": torch.float32, "cache": "device", **SHARED}
+    there, here = FastLoader(dataset, 8, device="cuda", **options), FastLoader(dataset, 8, **options)
+    for _ in range(2):
+        for (images, labels), (expected, theirs) in zip(there, here, strict=True):
+            torch.testing.assert_close(images.cpu(), expected, rtol=0, atol=1e-4)
+            assert torch.equal(labels.cpu(), theirs)
+    assert there.stats.stages["decode"].items == N
+
+
+def test_two_hundred_batches_amid_churn(dataset: FastDataset) -> None:
+    """The consumer's stream is far behind its host, lets go of each batch at once, and allocates what fits its size."""
+    options: dict[str, Any] = {"transform": CROP, **SHARED}
+    expected = {}
+    for epoch, loader in ((epoch, FastLoader(dataset, 4, **options)) for epoch in range(20)):
+        loader.set_epoch(epoch)
+        expected[epoch] = [int(images.long().sum()) for images, _ in loader]
+    there, stream = FastLoader(dataset, 4, device="cuda", **options), torch.cuda.Stream()
+    found = []
+    with torch.cuda.stream(stream):
+        for _ in range(20):
+            sums = []
+            for images, _ in there:
+                torch.cuda._sleep(LATE // 40)
+                sums.append(images.long().sum())
+                size = images.numel()
+                del images
+                for _ in range(3):
+                    torch.full((size,), 255, dtype=torch.uint8, device="cuda")
+            found.append(sums)
+    stream.synchronize()
+    assert [[int(each) for each in sums] for sums in found] == [expected[epoch] for epoch in range(20)]
+
+
+class Careless(CudaStreams):
+    """The naive sequence of calls: `fault` is left out."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(torch.device("cuda"))
+        self.fault = fault
+
+    def wait(self, stream: Any, event: Any) -> None:
+        if self.fault != "wait":
+            super().wait(stream, event)
+
+    def keep(self, tensor: torch.Tensor, stream: Any) -> None:
+        if self.fault != "keep":
+            super().keep(tensor, stream)
+
+
+@pytest.mark.parametrize(("fault", "corrupt"), [("wait", True), ("keep", True), ("", False)])
+def test_without_the_wait_or_the_keeping_batches_are_corrupt(fault: str, corrupt: bool) -> None:
+    """What the test above would find if the rules were not kept; the loader's own calls are in the last row."""
+    transfer = Transfer(torch.device("cuda"), Careless(fault), StageCounter())
+    transfer.begin()
+    stream, found = torch.cuda.Stream(), []
+    late = {"wait": "side", "keep": "consumer"}.get(fault, "both")
+    for number in range(40):
+        host = torch.full((1 << 20,), number + 1, dtype=torch.uint8).pin_memory()
+
+        def work(bus: Any, host: torch.Tensor = host) -> torch.Tensor:
+            if late in ("side", "both"):
+                torch.cuda._sleep(LATE // 10)
+            return bus.copy([host])[0]
+
+        with torch.cuda.stream(stream):
+            batch = transfer.hand_over(transfer.issue(work))
+            if late in ("consumer", "both"):
+                torch.cuda._sleep(LATE // 10)
+            found.append((batch.min(), batch.max()))
+            del batch
+    torch.cuda.synchronize()
+    wrong = [n for n, (low, high) in enumerate(found) if (int(low), int(high)) != (n + 1, n + 1)]
+    assert bool(wrong) == corrupt
+
+
+def test_a_captured_graph_is_fed(dataset: FastDataset) -> None:
+    """Captured while the loader's threads work, with the default mode that any thread's unsafe call would end."""
+
+    def slow(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
+        time.sleep(0.02)
+        return sample
+
+    options: dict[str, Any] = {"transform": CROP, "dtype": torch.float32, **SHARED}
+    weight = torch.linspace(0, 1, 3 * 64 * 64, device="cuda").view(3, 64, 64)
+    there, here = FastLoader(dataset, 4, device="cuda", map_sample=slow, **options), FastLoader(dataset, 4, **options)
+    static = torch.zeros((4, 3, 64, 64), device="cuda").contiguous(memory_format=torch.channels_last)
+    for _ in range(2):  # what a capture needs before it
+        out = (static * weight).sum((1, 2, 3))
+    torch.cuda.empty_cache()  # so that batches need memory of the driver
+    graph, batches = torch.cuda.CUDAGraph(), iter(there)
+    first, _ = next(batches)
+    with torch.cuda.graph(graph):
+        out = (static * weight).sum((1, 2, 3))
+        time.sleep(0.3)  # batches are made meanwhile
+    results = []
+    for images in [first, *(images for images, _ in batches)]:
+        static.copy_(images)
+        graph.replay()
+        results.append(out.clone())
+    for result, (images, _) in zip(results, here, strict=True):
+        torch.testing.assert_close(result.cpu(), (images * weight.cpu()).sum((1, 2, 3)), rtol=1e-4, atol=1e-2)
+
+
+def test_two_loaders_on_two_streams_in_two_threads(dataset: FastDataset) -> None:
+    options: dict[str, Any] = {"transform": CROP, **SHARED}
+    expected = [int(images.long().sum()) for images, _ in FastLoader(dataset, 4, **options)]
+    found: list[list[int]] = []
+
+    def consume() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            sums = []
+            for images, _ in FastLoader(dataset, 4, device="cuda", **options):
+                torch.cuda._sleep(LATE // 40)
+                sums.append(images.long().sum())
+            found.append([int(each) for each in sums])
+
+    threads = [threading.Thread(target=consume) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected, expected]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs")
+def test_cuda_means_the_consumers_current_device(dataset: FastDataset) -> None:
+    with torch.cuda.device(1):
+        images, labels = next(iter(FastLoader(dataset, 4, device="cuda", transform=CROP, **SHARED)))
+    assert images.device.index == labels.device.index == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": "device"}], ids=["decoded", "cached"])
+def test_nothing_synchronises(dataset: FastDataset, options: dict[str, Any]) -> None:
+    """Neither the consumer's thread nor the one ahead of it waits for the device."""
+    pytest.importorskip("triton")
+    shared: dict[str, Any] = {"transform": COLOURS, "dtype": torch.bfloat16, **SHARED, **options}
+    loader = FastLoader(dataset, 8, device="cuda", **shared)
+    list(loader)  # compiles, and decodes what is cached
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert len(list(loader)) == 5
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_whatever_tensors_a_users_function_made_are_copied() -> None:
+    streams = CudaStreams(torch.device("cuda"))
+    streams.begin()
+    whole = torch.arange(24).view(4, 6)
+    some = [whole, whole.t(), whole[:, ::2], torch.tensor([7]).expand(5), whole.cuda(), whole.to_sparse(), whole[:0]]
+    for tensor in some:
+        with streams.on(streams.side()):
+            made = streams.copy(tensor)
+            done = streams.record(streams.side())
+        streams.wait(streams.current(), done)
+        assert made.is_cuda
+        assert torch.equal(made.to_dense().cpu(), tensor.to_dense().cpu())
+
+
+def test_memory_is_bounded_where_the_host_runs_ahead(dataset: FastDataset) -> None:
+    """Fifty steps of 10 ms that the host asks for at once."""
+    loader = FastLoader(dataset, 8, device="cuda", transform=[T.RandomResizedCrop(512)], **SHARED)
+    list(loader)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]
+    for _ in range(10):
+        for images, _ in loader:
+            torch.cuda._sleep(LATE)
+            del images, _
+    batch = 8 * 3 * 512 * 512
+    # those that wait for a stream count as active, and not as allocated
+    assert torch.cuda.memory_stats()["active_bytes.all.peak"] - before <= 9 * batch
+
+
+def test_the_copies_are_timed_by_the_device(dataset: FastDataset) -> None:
+    loader = FastLoader(dataset, 8, device="cuda", transform=CROP, **SHARED)
+    list(loader)
+    torch.cuda.synchronize()
+    transfer = loader.stats.stages["transfer"]
+    assert transfer.bytes == N * (3 * 64 * 64 + 8)
+    assert 0 < transfer.work_s < 0.1
+    assert loader.stats.meter.transfer is not None
+
+
+@pytest.mark.slow
+def test_a_compiled_step_is_fed(dataset: FastDataset) -> None:
+    options: dict[str, Any] = {"transform": CROP, "dtype": torch.float32, **SHARED}
+
+    @torch.compile(mode="reduce-overhead")
+    def step(images: torch.Tensor) -> torch.Tensor:
+        return (images * 2).mean((1, 2, 3))
+
+    there, here = FastLoader(dataset, 4, device="cuda", **options), FastLoader(dataset, 4, **options)
+    results = [step(images).clone() for images, _ in there]
+    for result, (images, _) in zip(results, here, strict=True):
+        torch.testing.assert_close(result.cpu(), (images * 2).mean((1, 2, 3)), rtol=1e-4, atol=1e-5)
