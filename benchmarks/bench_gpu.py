@@ -12,8 +12,8 @@
     stress     corrupt batches of 200, with memory changing hands; compute-sanitizer
 
 PyTorch, Triton and iofast's own dependencies are needed; torchvision, nvImageCodec, kornia and compute-sanitizer are
-used where they are. Each part is a process with a time limit: one that fails, hangs or breaks the device takes no other with
-it. The page is written after each; what could not be measured stands on it with the reason. `tools/gpu_session.sh`
+used where they are. Each part is a process with a time limit: one that fails, hangs or breaks the device takes no other
+with it. The page is written after each; what could not be measured stands on it with the reason. `tools/gpu_session.sh`
 brings what the machine lacks.
 """
 

@@ -107,6 +107,52 @@ class TestArithmetic:
         assert sizes[1] >= 12_000
 
 
+class Device:
+    """As much of torch.cuda as a sample is timed with: so much work is launched after the stream was kept busy."""
+
+    def __init__(self, launching: int) -> None:
+        self.launching, self.busy, self.now = launching, 0, 0
+
+    def sleep(self, cycles: int) -> None:
+        self.busy, self.now = cycles, 0
+
+    def call(self) -> None:
+        self.now += self.launching
+
+    def event(self, enable_timing: bool) -> Device:
+        assert enable_timing
+        return self
+
+    def record(self) -> None:
+        """Events stand for their order alone."""
+
+    def query(self) -> bool:
+        return self.now > self.busy
+
+    def elapsed_time(self, end: Device) -> float:
+        return 4.0
+
+
+class TestTheDevicesTime:
+    @pytest.mark.parametrize("launching", [clock.BUSY // 2, 2 * clock.BUSY])
+    def test_a_host_that_is_late_gets_more_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launching: int
+    ) -> None:
+        assert self.timed(tmp_path, monkeypatch, Device(launching)) == pytest.approx(4e-3)
+
+    def test_a_host_that_waits_for_the_device_is_found_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(RuntimeError, match="the host took longer to launch it"):
+            self.timed(tmp_path, monkeypatch, Device(2 * clock.LONGER))
+
+    def timed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device) -> float:
+        monkeypatch.setattr(torch.cuda, "Event", device.event)
+        monkeypatch.setattr(torch.cuda, "_sleep", device.sleep)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+        return clock.on_device(Job(tmp_path, tmp_path / "log", torch.device("cuda"), 60), device.call)
+
+
 class TestPage:
     def outcomes(self) -> dict[str, Outcome]:
         figures = (
