@@ -26,7 +26,7 @@ class Part:
 _STALLS = ("exposed stall, by iofast's clock", "exposed stall, beside a batch that stays")
 _OTHERS = ("torchvision v2", "kornia")
 PARTS = (
-    Part("data", "What was worked on", 45, 30),
+    Part("data", "What was worked on", 70, 30),
     Part("suite", "Tests that need a GPU", 95, 30, ("tests failed",)),
     Part(
         "transfer",

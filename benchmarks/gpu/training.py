@@ -47,7 +47,7 @@ def run(job: Job) -> None:
 def trained(job: Job, name: str, network: Callable[[], Any], loader: str, make: Callable[[], Iterable[Any]]) -> None:
     """The figures of a network with a loader."""
     step: Step = training(job, network)
-    steps, warm = (2, 1) if job.quick else (STEPS[name], 10)
+    steps, warm = (2, 1) if job.quick else (STEPS.get(name, 80), 10)
     most = ALLOWED if name == ASKED and loader in OURS else None
     found = stalls(job, make(), step, steps, warm)
     job.figure(f"{name}, {loader}: exposed stall, by iofast's clock", found.by_clock, "%", most=most)
