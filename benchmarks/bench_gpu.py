@@ -1,0 +1,136 @@
+"""What a GPU gets, and how long it waits: one command for a machine with a GPU, under eight minutes.
+
+    python -m benchmarks.bench_gpu [--photos FOLDER] [--only PART ...] [--quick] [--device cuda] [--output PAGE.md]
+
+    data       photographs are made (or taken from FOLDER) and packed, as JPEGs and as pixels
+    suite      the tests that need a GPU
+    transfer   a step of 5 ms with batches of 256: the exposed stall
+    decode     images a second by the CPU's kernel, the GPU, both, torchvision
+    passes     bytes a second of the fused passes, beside a copy, torchvision v2 and kornia
+    training   images a second into nothing, ResNet-18 and ResNet-50, beside ImageFolder and DataLoader
+    resident   images of CIFAR's size, augmented in the device's memory
+    stress     corrupt batches of 200, with memory changing hands; compute-sanitizer
+
+PyTorch, Triton and iofast's own dependencies are needed; torchvision, nvImageCodec, kornia and compute-sanitizer are
+used where they are. Each part is a process with a time limit: one that fails, hangs or breaks the device takes no other
+with it. The page is written after each; what could not be measured stands on it with the reason. `tools/gpu_session.sh`
+brings what the machine lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from benchmarks import measure
+from benchmarks.gpu import record
+from benchmarks.gpu.page import device_name, page, slug
+from benchmarks.gpu.parts import NAMES, PARTS, Part
+from benchmarks.gpu.record import Lack, Outcome
+from iofast import kernel
+
+SECONDS = 470.0  # of all parts together
+TAIL, SHOWN = 400, 4000  # characters of what a part has said last: on the page where it died, on the terminal
+
+
+def main() -> int:
+    parser = measure.parser(__doc__)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="these parts, and data for them")
+    parser.add_argument("--quick", action="store_true", help="a trial of the program: small, and nothing is asked")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cuda"), help="cpu: for a trial")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of all parts together (default {SECONDS:.0f})")
+    parser.add_argument("--data", type=Path, help="keep what is made there, and take it from there the next time")
+    asked = parser.parse_args()
+    if asked.device.type == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device here: --device cpu --quick tries the program out", file=sys.stderr)
+        return 0  # as the others do where what they measure is not there: `make bench` goes on
+    command = shlex.join(["python", "-m", "benchmarks.bench_gpu", *sys.argv[1:]])
+    output = asked.output or measure.RESULTS / f"{slug(device_name(asked.device))}.md"
+    options = ["--device", str(asked.device), *(["--quick"] if asked.quick else [])]
+    photos = ["--photos", str(asked.photos.resolve())] if asked.photos else []
+    outcomes: dict[str, Outcome] = dict(missing_kernel())
+    wanted = {*asked.only, *(() if set(asked.only) <= {"suite"} else ("data",))}
+    deadline = time.monotonic() + asked.seconds
+    with workplace(asked.data) as folder:
+        for part in PARTS:
+            if part.name not in wanted:
+                continue
+            seconds = min(part.time(quick=asked.quick), deadline - time.monotonic())
+            said = options + photos if part.name == "data" else options
+            outcomes[part.name] = run(part, folder, seconds, said)
+            with contextlib.redirect_stdout(io.StringIO()):  # the page so far; at the end it is printed
+                measure.publish("", page(outcomes, asked.device, command, quick=asked.quick), output)
+    print(output.read_text())
+    return 0
+
+
+def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome:
+    """A part in a process of its own; whatever it has written down counts, however it ends."""
+    if seconds <= 1:
+        return Outcome(ended="Not begun: the time of all parts was used up.")
+    log = folder / f"{part.name}.jsonl"
+    if part.name == "data" and (folder / "small.lmdb").exists():
+        return Outcome(*record.read(log))
+    log.unlink(missing_ok=True)
+    print(f"{part.name}: {part.title}, up to {seconds:.0f} s", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "benchmarks.gpu", part.name, "--data", str(folder), "--log", str(log)]
+    begun = time.monotonic()
+    with (folder / f"{part.name}.txt").open("w+") as text:
+        ended = waited([*command, "--seconds", f"{0.9 * seconds:.1f}", *options], text, seconds)
+        text.seek(0)
+        said = text.read()
+    figures, lacks = record.read(log)
+    if ended or lacks:
+        print(said[-SHOWN:], file=sys.stderr, flush=True)
+    if ended and not lacks:
+        last = " / ".join(said[-TAIL:].split("\n")).replace("|", "/").strip(" /")
+        lacks = (Lack("what it said last", last),)
+    return Outcome(figures, lacks, time.monotonic() - begun, ended)
+
+
+def waited(command: list[str], output: io.TextIOWrapper, seconds: float) -> str:
+    """Run it, and say how it ended where that was not well. Its own processes end with it."""
+    root = Path(__file__).resolve().parent.parent
+    process = subprocess.Popen(command, stdout=output, stderr=output, cwd=root, start_new_session=True)
+    try:
+        status = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return f"Stopped after {seconds:.0f} s: it was not through."
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return "" if status == 0 else f"It ended with status {status}."
+
+
+def missing_kernel() -> Iterator[tuple[str, Outcome]]:
+    """Said first on the page, for it decides what the figures are worth."""
+    if kernel.backend != "native":
+        why = "it could not be built or loaded here, so the Python twin decodes, several times slower"
+        yield "kernel", Outcome(lacks=(Lack("iofast's native kernel", why),))
+
+
+@contextlib.contextmanager
+def workplace(kept: Path | None) -> Iterator[Path]:
+    """A folder for what is made: a temporary one, or the one that is to be kept."""
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="iofast-gpu-") as name:
+        yield Path(name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Time on a device: of one call by the device's own clock, of many by the wall's, of steps in a loop."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.gpu.job import Job
+from iofast import watch
+from iofast.stall import MeterStats
+
+SAMPLES, WARM = 30, 5
+BUSY = 30_000_000  # cycles that the stream works before each call that is timed: 15 ms, for the host to be ahead
+LONGER = 8 * BUSY  # where that never was enough
+MOST = 1000  # calls in a row
+
+Step = Callable[[Any], None]
+
+
+class Stalls(NamedTuple):
+    """Of a loop: shares of its time in which the device waited for a batch, images and milliseconds of a step."""
+
+    by_clock: float
+    by_difference: float
+    images_per_s: float
+    step_ms: float
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done all that it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def on_device(job: Job, call: Callable[[], Any]) -> float:
+    """Seconds that the device works for one call: the median. Without a GPU the wall's.
+
+    The stream is kept busy before, so that the whole call is launched before it begins: no gap is counted in which the
+    device would wait for the host. A sample for which the host was too late is left out.
+    """
+    for _ in range(2 if job.quick else WARM):
+        call()
+    wait(job.device)
+    if not job.cuda:
+        return on_wall(job, call, 0.05)
+    found = []
+    for number in range(SAMPLES):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(BUSY if number < SAMPLES // 2 or found else LONGER)
+        begin.record()
+        call()
+        end.record()
+        late = begin.query()
+        wait(job.device)
+        if not late:
+            found.append(begin.elapsed_time(end) / 1e3)
+    if not found:
+        raise RuntimeError("the host took longer to launch it than the stream was kept busy")
+    return statistics.median(found)
+
+
+def on_wall(job: Job, call: Callable[[], Any], seconds: float) -> float:
+    """Seconds of one of so many calls in a row as take about `seconds`."""
+    call()
+    wait(job.device)
+    one = _elapsed(job, call, 1)
+    calls = max(1, min(int(seconds / max(one, 1e-9)), MOST))
+    return _elapsed(job, call, calls) / calls
+
+
+def _elapsed(job: Job, call: Callable[[], Any], calls: int) -> float:
+    begun = time.perf_counter()
+    for _ in range(calls):
+        call()
+    wait(job.device)
+    return time.perf_counter() - begun
+
+
+def rate(job: Job, loader: Iterable[Any], seconds: float, warm: int = 8) -> float:
+    """Images a second of a loop that does nothing with its batches; the first ones are not counted."""
+    batches = iter(loader)
+    for _ in range(warm):
+        next(batches)
+    wait(job.device)
+    images, begun = 0, time.perf_counter()
+    for batch in batches:
+        images += len(batch[0])
+        if time.perf_counter() - begun >= seconds:
+            break
+    wait(job.device)
+    taken = time.perf_counter() - begun
+    _leave(batches)
+    return images / taken
+
+
+def stalls(job: Job, loader: Iterable[Any], step: Step, steps: int, warm: int = 10) -> Stalls:
+    """How long `steps` steps wait for their batches: by iofast's clock, and beside the same steps on one batch that
+    stays on the device, before and after."""
+    pass_ = iter(loader)
+    held = next(pass_)
+    _leave(pass_)
+    before = _steps(job, itertools.repeat(held), step, steps, warm)
+    meter = watch(loader, device=str(job.device) if job.cuda else None)
+    batches = iter(meter)
+    for _ in range(warm):
+        step(next(batches))
+    wait(job.device)
+    begun = meter.stats
+    loop = _steps(job, batches, step, steps, 0)
+    ended = meter.stats
+    _leave(batches)
+    after = _steps(job, itertools.repeat(held), step, steps, warm)
+    images = len(held[0]) * steps / loop
+    return Stalls(window(begun, ended), exposed(loop, (before + after) / 2), images, 1e3 * loop / steps)
+
+
+def _steps(job: Job, batches: Iterator[Any], step: Step, steps: int, warm: int) -> float:
+    for _ in range(warm):
+        step(next(batches))
+    wait(job.device)
+    begun = time.perf_counter()
+    for _ in range(steps):
+        step(next(batches))
+    wait(job.device)
+    return time.perf_counter() - begun
+
+
+def exposed(loop: float, held: float) -> float:
+    """Share of the loop's time that it would not have taken with its batch at hand; below 0 by noise alone."""
+    return 1 - held / loop
+
+
+def window(begun: MeterStats, ended: MeterStats) -> float:
+    """The stall between two readings of one meter."""
+    times = [(each.step_mean_s or 0.0) * each.steps for each in (begun, ended)]
+    waits = [each.stall.high * each_time for each, each_time in zip((begun, ended), times, strict=True)]
+    if times[1] <= times[0]:
+        raise RuntimeError(f"the meter saw no step: {begun.steps} before, {ended.steps} after")
+    return (waits[1] - waits[0]) / (times[1] - times[0])
+
+
+def tuned(job: Job, seconds: float) -> Step:
+    """A step of about `seconds`: matrix products, and the whole batch read once."""
+    side, dtype = (4096, torch.bfloat16) if job.cuda else (128, torch.float32)
+    one, two = (torch.randn(side, side, device=job.device, dtype=dtype) for _ in range(2))
+    out, sink = torch.empty_like(one), torch.zeros((), device=job.device)
+    times = repeats(seconds, on_wall(job, lambda: torch.mm(one, two, out=out), 0.2))
+
+    def step(batch: Any) -> None:
+        sink.add_(batch[0].sum(dtype=torch.float32))
+        for _ in range(times):
+            torch.mm(one, two, out=out)
+
+    return step
+
+
+def repeats(seconds: float, one: float) -> int:
+    """How often something that takes `one` second each has to be done."""
+    return max(1, round(seconds / max(one, 1e-9)))
+
+
+def _leave(batches: Iterator[Any]) -> None:
+    """End a pass that is not at its end."""
+    getattr(batches, "close", lambda: None)()

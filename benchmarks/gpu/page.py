@@ -1,0 +1,119 @@
+"""The page of a GPU: what was asked and what was found, every figure, and what could not be measured."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from benchmarks import measure
+from benchmarks.gpu.parts import PARTS, Part
+from benchmarks.gpu.record import Figure, Outcome, written
+
+PACKAGES = ("torchvision", "triton", "torchcodec", "kornia", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+MET = {True: "yes", False: "**no**"}
+
+
+def page(outcomes: Mapping[str, Outcome], device: torch.device, command: str, *, quick: bool) -> str:
+    """The result as markdown; parts that were not begun are left out."""
+    name = device_name(device)
+    asks = device.type == "cuda" and not quick
+    sections = [part_section(part, outcomes[part.name], quick=quick) for part in PARTS if part.name in outcomes]
+    return f"""# On a GPU: {name}
+
+Measured in one run of `benchmarks/bench_gpu.py`, each part in a process of its own. A stall is the share of a loop's
+time in which the device waited for a batch: by iofast's clock (CUDA events), and as the time that the same steps take
+less with one batch that stays on the device.
+
+## Asked and found
+
+{asked(outcomes) if asks else TRIAL}
+{"".join(sections)}
+## What could not be measured
+
+{lacking(outcomes)}
+
+## Machine
+
+- Device: {"; ".join((name, *about(device)))}
+{measure.machine()}
+- Command: `{command}`
+"""
+
+
+TRIAL = "A trial, which shows that the program works: nothing is asked of its figures, and they mean nothing."
+
+
+def asked(outcomes: Mapping[str, Outcome]) -> str:
+    """The figures of which something is asked, those that are not there among them."""
+    rows = []
+    for part in PARTS:
+        figures = outcomes.get(part.name, Outcome()).figures
+        rows += [row(figure, asks=True) for figure in figures if figure.met is not None]
+        rows += [
+            [ask, "not measured", "", "**no**"]
+            for ask in part.asks
+            if not any(figure.name.startswith(ask) for figure in figures)
+        ]
+    return measure.table(("", "found", "asked", "met"), rows)
+
+
+def row(figure: Figure, *, asks: bool) -> list[str]:
+    """A figure in a table."""
+    cells = [figure.name, written(figure.value, figure.unit)]
+    return [*cells, figure.asked, MET[bool(figure.met)]] if asks else cells
+
+
+def part_section(part: Part, outcome: Outcome, *, quick: bool) -> str:
+    """All figures of a part."""
+    rows = [row(figure, asks=False) for figure in outcome.figures]
+    figures = measure.table(("", "found"), rows) if rows else "No figures."
+    limit = part.time(quick=quick)
+    return f"\n## {part.title}\n\n{figures}\n\n{outcome.seconds:.0f} of {limit:.0f} s. {outcome.ended}".rstrip() + "\n"
+
+
+def lacking(outcomes: Mapping[str, Outcome]) -> str:
+    """What is missing, and why."""
+    lines = []
+    for name, outcome in outcomes.items():
+        lines += [f"- {name}: {lack.what}: {lack.why}" for lack in outcome.lacks]
+        lines += [f"- {name}: {outcome.ended}"] if outcome.ended else []
+    return "\n".join(lines) or "Everything was."
+
+
+def device_name(device: torch.device) -> str:
+    """As its maker calls it."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def driver() -> str:
+    """Its version, as nvidia-smi says it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return said[0] if said else "unknown"
+
+
+def slug(name: str) -> str:
+    """A file's name: lower case, words with hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def about(device: torch.device) -> Iterator[str]:
+    """The device and the versions of what works with it."""
+    if device.type == "cuda":
+        its = torch.cuda.get_device_properties(device)
+        yield f"{its.total_memory / (1 << 30):.0f} GiB, {its.multi_processor_count} multiprocessors"
+        yield f"compute capability {its.major}.{its.minor}, CUDA {torch.version.cuda}, driver {driver()}"
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    yield ", ".join(found) or "neither torchvision nor Triton"

@@ -1,0 +1,43 @@
+"""What compute-sanitizer watches: a few batches of every pass, and of every way to decode. No figures."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.clock import wait
+from benchmarks.gpu.job import Job
+from benchmarks.gpu.passes import COLOURS, colours, made
+from benchmarks.gpu.stress import WAYS
+from iofast import FastLoader
+from iofast import transforms as T
+
+FEW = 2  # batches
+
+
+def run(job: Job) -> None:
+    """See above."""
+    made(job).finished()
+    colours(job)()
+    for name, decode in WAYS.items():
+        job.attempt(f"compute-sanitizer, decode={name!r}", partial(looked_at, job, decode))
+
+
+def looked_at(job: Job, decode: Any) -> None:
+    """Each pixel of a few batches is read on the device."""
+    transform = [T.RandomResizedCrop(job.size), *COLOURS, T.Normalize.imagenet()]
+    loader = FastLoader(
+        job.dataset("packed.lmdb", FEW * job.batch),
+        job.batch,
+        transform=transform,
+        device=job.device,
+        dtype=torch.bfloat16,
+        decode=decode,
+        num_workers=2,
+    )
+    for images, _ in loader:
+        if not torch.isfinite(images).all():
+            raise RuntimeError("a batch is not finite")
+    wait(job.device)

@@ -1,0 +1,113 @@
+"""Is a batch ever not what it should be, while the stream lags behind and memory changes hands all the time?"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.clock import wait
+from benchmarks.gpu.job import Job
+from iofast import FastLoader
+from iofast import transforms as T
+from iofast.loader import Split
+
+ITERATIONS, BATCH, BATCHES = 200, 32, 8
+LAG = 20_000_000  # cycles that the stream works before it looks at a batch: 10 ms
+WAYS: dict[str, Any] = {"cpu": "cpu", "gpu": "gpu", "split": Split(0.5)}
+SHORT, SPARE = 5, 3  # seconds that the sanitizer's run must have at least, and what is left for the page
+_SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error")
+
+
+def run(job: Job) -> None:
+    """See above."""
+    for name, decode in WAYS.items():
+        job.attempt(f"decode={name!r}", partial(stressed, job, name, decode))
+    job.attempt("compute-sanitizer", partial(sanitized, job))
+
+
+def stressed(job: Job, name: str, decode: Any) -> None:
+    """Batches of a loop that is late and allocates, beside those of one that waits for each."""
+    iterations = BATCHES if job.quick else ITERATIONS
+    wrong, done = torch.zeros((), dtype=torch.int64, device=job.device), 0
+    looped = loader(job, decode)
+    expected = quiet(job, loader(job, decode, torch.device("cpu")) if decode == "cpu" else looped)
+    while done < iterations:
+        looped.set_epoch(0)
+        for (images, _), wanted in zip(looped, expected, strict=True):
+            lag(job)
+            wrong += (images != wanted).any()
+            sizes = [images.numel(), 1 << 18 + done % 5, images.numel() // 2, 1 << 20]
+            del images  # its memory is wanted at once, by this loop and by the loader
+            for size in sizes:
+                torch.full((size,), 255, dtype=torch.uint8, device=job.device)
+            done += 1
+    wait(job.device)
+    job.figure(f"decode={name!r}: corrupt batches of {done}", int(wrong), "", most=0)
+
+
+def loader(job: Job, decode: Any, device: torch.device | None = None) -> FastLoader:
+    """Of few batches. The CPU decodes them without a device too, to the same pixels."""
+    transform = [T.RandomResizedCrop(job.size), T.RandomHorizontalFlip()]
+    where = job.device if device is None else device
+    return FastLoader(
+        job.dataset("packed.lmdb", BATCH * BATCHES), BATCH, transform=transform, device=where, decode=decode
+    )
+
+
+def quiet(job: Job, loader: FastLoader) -> list[torch.Tensor]:
+    """What the batches are where nobody is late: each is looked at before the next is asked for."""
+    found = []
+    for images, _ in loader:
+        wait(job.device)
+        found.append(images.cpu())
+        wait(job.device)
+    return [images.to(job.device) for images in found]
+
+
+def lag(job: Job) -> None:
+    """Have the stream fall behind the host."""
+    if job.cuda:
+        torch.cuda._sleep(LAG)
+
+
+def sanitized(job: Job) -> None:
+    """A short run of every kernel under compute-sanitizer, where that is."""
+    if not job.cuda:
+        raise RuntimeError("it needs a CUDA device")
+    if (program := shutil.which("compute-sanitizer")) is None:
+        raise RuntimeError("it is not on the PATH")
+    left = job.left() - SPARE
+    if left < SHORT:
+        raise RuntimeError("the part's time was used up")
+    part = [sys.executable, "-m", "benchmarks.gpu", "sanitized", "--data", str(job.data), "--log", str(job.log)]
+    command = [
+        program,
+        "--tool",
+        "memcheck",
+        "--report-api-errors",
+        "no",
+        *part,
+        "--device",
+        str(job.device),
+        "--quick",
+    ]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=left, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"it was not through after {left:.0f} s") from None
+    errors = errors_in(ran.stdout + ran.stderr)
+    if errors is None or (ran.returncode and not errors):
+        raise RuntimeError(f"it ended with {ran.returncode}: {(ran.stderr or ran.stdout).strip()[-200:]}")
+    job.figure("compute-sanitizer: errors", errors, "", most=0)
+
+
+def errors_in(text: str) -> int | None:
+    """How many errors compute-sanitizer has counted; None where it did not come so far."""
+    found = _SUMMARY.findall(text)
+    return int(found[-1]) if found else None

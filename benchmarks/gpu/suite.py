@@ -1,0 +1,60 @@
+"""The tests that need a GPU: pytest -m gpu."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.gpu.job import Job, one_line
+
+TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
+SPARE = 3  # seconds, to write down what came of it
+_COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
+_NAMED = re.compile(r"^(FAILED|ERROR|SKIPPED) (.*)$", re.MULTILINE)
+
+
+def run(job: Job) -> None:
+    """See above."""
+    if not job.cuda:
+        job.lacks("pytest -m gpu", "it needs a CUDA device")
+        return
+    if importlib.util.find_spec("pytest") is None:
+        job.lacks("pytest -m gpu", "pytest is not installed")
+        return
+    files = [str(path) for path in sorted(TESTS.glob("test_*.py")) if "mark.gpu" in path.read_text()]
+    options = ["-m", "gpu", "-q", "-rfEs", "--tb=short", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    log = job.data / "pytest.txt"
+    with log.open("w") as file:
+        ended = _ran([sys.executable, "-m", "pytest", *options, *files], file, job.left() - SPARE)
+    said = log.read_text()
+    print(said)
+    counts = counted(said)
+    if not counts:
+        job.lacks("pytest -m gpu", ended or one_line(said[-200:]))
+        return
+    for word in ("passed", "failed", "skipped"):
+        job.figure(f"tests {word}", counts.get(word, 0), "", most=0 if word == "failed" else None)
+    for word, name in _NAMED.findall(said):
+        job.lacks(f"test {word.lower()}", name)
+
+
+def _ran(command: list[str], output: object, seconds: float) -> str:
+    """How it ended, where it was not by itself."""
+    try:
+        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=seconds, check=False, cwd=TESTS.parent)  # type: ignore[call-overload]
+    except subprocess.TimeoutExpired:
+        return f"not through after {seconds:.0f} s"
+    return ""
+
+
+def counted(text: str) -> dict[str, int]:
+    """What pytest's last line counts; errors are failures. Empty where there is no such line."""
+    lines = [line for line in text.splitlines() if _COUNT.search(line) and " in " in line]
+    found: dict[str, int] = {}
+    for number, word in _COUNT.findall(lines[-1]) if lines else []:
+        name = "failed" if word.startswith("error") else word
+        found[name] = found.get(name, 0) + int(number)
+    return found
