@@ -69,10 +69,8 @@ class TestASlowBatch:
     def test_is_not_waited_for(self, place: Path) -> None:
         batches = iter(many_slices(place))
         next(batches)
-        begun = time.monotonic()
         batches.close()  # type: ignore[attr-defined]
-        assert workers() == 0
-        assert time.monotonic() - begun < 0.35
+        assert eventually(lambda: workers() == 0), "a thread waits for a batch that nobody makes any more"
 
     def test_not_by_one_of_its_own_threads_either(self, place: Path) -> None:
         """A cycle may be collected anywhere: there in the thread that should make what is waited for."""
@@ -87,11 +85,9 @@ class TestASlowBatch:
         loader = many_slices(place)
         loader._plan.mapper._function = collecting  # type: ignore[union-attr]
         delivery_ = loader._delivery(Contexts(loader._plan.decode, Stages()), 0, 0, 2)
-        begun = time.monotonic()
         held.append(delivery_)
         begin.set()
-        assert eventually(lambda: workers() == 0)
-        assert time.monotonic() - begun < 0.35
+        assert eventually(lambda: workers() == 0), "two threads wait for each other"
 
     def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loader = many_slices(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -127,22 +128,28 @@ def own(tmp_path: Path) -> Path:
     return write_lmdb(tmp_path / "own.lmdb", IMAGES)
 
 
+def in_memory() -> list[str]:
+    """What is open and lies in shared memory."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile by a thread
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if "/dev/shm" in target or "memfd" in target:
+                found.append(target)
+    return sorted(found)
+
+
 def mapped() -> set[str]:
     return {line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm" in line}
 
 
 def test_nothing_lies_in_shared_memory(place: Path) -> None:
     dataset = FastDataset(place)
+    opened = in_memory()  # what other tests of this process have left
     before = mapped()  # a folder is scanned behind a bar of tqdm, whose lock is a semaphore of 32 bytes
     for number, _ in enumerate(FastLoader(dataset, 4, transform=AUGMENT, num_workers=3)):
-        opened = []
-        for name in os.listdir("/proc/self/fd"):
-            try:
-                opened.append(os.readlink(f"/proc/self/fd/{name}"))
-            except FileNotFoundError:  # closed meanwhile by a thread
-                continue
         assert mapped() <= before
-        assert [target for target in opened if "/dev/shm" in target or "memfd" in target] == []
+        assert in_memory() == opened
         assert number < 10
 
 

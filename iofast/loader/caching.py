@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from time import monotonic_ns
@@ -232,8 +233,10 @@ def _put(plan: Plan, data: torch.Tensor, end: int, pixels: torch.Tensor) -> None
 def _bar(count: int) -> tqdm[NoReturn]:
     from tqdm import tqdm
 
-    # no thread of its own, as parts report often enough; but the user's bars keep theirs
-    bar: type[tqdm[NoReturn]] = type("Bar", (tqdm,), {"monitor_interval": 0})
+    # No thread of its own, as parts report often enough; but the user's bars keep theirs. A lock of its own, too: a
+    # Ctrl-C that comes while tqdm takes the one that all bars share leaves it taken, and later bars wait for ever.
+    own = {"monitor_interval": 0, "_lock": threading.RLock()}
+    bar: type[tqdm[NoReturn]] = type("Bar", (tqdm,), own)
     return bar(
         total=count,
         desc="decoding into device memory",
