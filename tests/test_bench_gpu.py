@@ -287,6 +287,7 @@ class TestProgram:
         assert outcome.lacks == (Lack("what it said last", "bad luck"),)
         assert "used up" in bench_gpu.run(part, tmp_path, 0, []).ended
 
+    @pytest.mark.slow
     def test_the_command(self, made: Job, tmp_path: Path) -> None:
         """As a user gives it, on the data of an earlier run."""
         output = tmp_path / "page.md"

@@ -117,6 +117,7 @@ def _read_or_refuse(path: Path, right: list[Record]) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_flipped_bits_never_give_wrong_data(tmp_path: Path) -> None:
     """In every structure of the file: meta, branch, leaf and overflow pages, payloads, index, manifest."""
     path = tmp_path / "out"

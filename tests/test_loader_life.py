@@ -180,6 +180,7 @@ def test_the_consumer_alone_holds_its_batch(dataset: FastDataset) -> None:
     assert eventually(lambda: gone() is None), "the thread that made it may not have come to its next line yet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [break_out, pytest.param(close_the_iterator, marks=pytest.mark.slow)])
 def test_abandoning_leaves_nothing(dataset: FastDataset, ending: Callable[[FastLoader], None]) -> None:
     def abandon(times: int) -> None:

@@ -92,6 +92,7 @@ def test_any_tree_stands_in_the_order_of_image_folder(names: set[str]) -> None:
     assert list(zip(paths(source), source.labels.tolist(), strict=True)) == samples
 
 
+@pytest.mark.slow
 def test_memory_beyond_the_paths_is_small(tmp_path: Path) -> None:
     count = 20_000
     for label in range(4):

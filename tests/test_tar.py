@@ -122,6 +122,7 @@ def test_the_fingerprint_is_that_of_any_container(container: Path, tmp_path: Pat
     assert lmdb_containers.build(tmp_path / "x", samples()).fingerprint == TarReader(container).manifest.fingerprint
 
 
+@pytest.mark.slow
 def test_opening_costs_no_more_for_more_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, not timed: bytes and reads of opening the set and finding 100 records."""
     counted = []

@@ -19,6 +19,7 @@ from tools.torture.__main__ import PARTS, main
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.mark.slow
 def test_sample_photographs_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
     def digests(folder: str, seed: int) -> list[str]:
         paths = sample_photographs.make(tmp_path / folder, per_class=2, val=1, seed=seed, quiet=True)
