@@ -230,7 +230,7 @@ class FastDataset(Dataset[Any]):
         """Each image is transformed before the next is decoded: those of a batch may be large."""
         images: list[Any] = []
         with self.reader.payloads(located, 0, len(located.indices)) as payloads:
-            source = payloads if check else payloads._replace(crcs=None)
+            source = payloads.checked(check)
             for row in range(len(located.indices)):
                 pixels, status = self._decode(located, source, row)
                 if status:

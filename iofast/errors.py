@@ -19,6 +19,12 @@ def one_line(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[len(text) - LONGEST // 4 :]}"
 
 
+def reason_of(error: BaseException) -> str:
+    """The first line of another library's error, or its class's name where it says nothing."""
+    text = str(error)
+    return text.splitlines()[0] if text else type(error).__name__
+
+
 def shown(value: object, most: int = 80) -> str:
     """`value` for a message, in one line of at most `most` characters: arrays are told in as many lines as rows."""
     try:

@@ -13,8 +13,10 @@ from hypothesis import settings
 
 import iofast
 
-# No deadline: a shared machine stalls for seconds. No database: a checkout stays as it was.
-settings.register_profile("iofast", deadline=None, database=None, print_blob=True)
+# No deadline: a shared machine stalls for seconds. No database: a checkout stays as it was. `make test` tries the same
+# examples every time, so that what it says is about the change; `make torture PART=examples` tries others each time.
+settings.register_profile("iofast", deadline=None, database=None, print_blob=True, derandomize=True)
+settings.register_profile("others", settings.get_profile("iofast"), derandomize=False)
 settings.load_profile("iofast")
 
 # Triton decides at import whether it compiles or interprets. With a GPU its passes are compiled, and tested so.

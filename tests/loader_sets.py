@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
 
+import pytest
 import torch
 from kernel_images import exif, jpeg, photo
 from PIL import Image, ImageOps
 
-from iofast import open_writer
+from iofast import FastLoader, open_writer
 from iofast.record import ImageInfo
 
 CLASSES = ("ant", "bee", "cat")
@@ -114,3 +115,18 @@ def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
             gc.collect()
         time.sleep(0.002)
     return True
+
+
+def break_out(loader: FastLoader) -> None:
+    for images, _ in loader:
+        assert len(images) == 4
+        break
+
+
+def fail_in_the_loop(loader: FastLoader) -> None:
+    def train() -> None:
+        for _, labels in loader:
+            _ = len(labels) / 0
+
+    with pytest.raises(ZeroDivisionError):
+        train()

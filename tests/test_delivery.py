@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from device_model import Device, lend
-from loader_sets import digest, eventually, photographs, with_broken, workers, write_lmdb
+from loader_sets import break_out, digest, eventually, fail_in_the_loop, photographs, with_broken, workers, write_lmdb
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -196,21 +196,6 @@ def test_a_state_knows_nothing_of_what_is_ahead(place: Path) -> None:
         assert digest(each) == rest
 
 
-def leave(loader: FastLoader) -> None:
-    for images, _ in loader:
-        assert len(images) == 4
-        break
-
-
-def fail(loader: FastLoader) -> None:
-    def train() -> None:
-        for images, _ in loader:
-            _ = len(images) / 0
-
-    with pytest.raises(ZeroDivisionError):
-        train()
-
-
 def interrupted(loader: FastLoader) -> None:
     def interrupt(batch: Any) -> Any:
         raise KeyboardInterrupt
@@ -246,7 +231,7 @@ def alarm() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alarm")
-@pytest.mark.parametrize("ending", [leave, fail, interrupted, interrupted_anywhere, never_advance])
+@pytest.mark.parametrize("ending", [break_out, fail_in_the_loop, interrupted, interrupted_anywhere, never_advance])
 def test_threads_end_and_the_loader_starts_again(place: Path, ending: Callable[[FastLoader], None]) -> None:
     loader = there(place, **CROP)
     expected = digest(loader)

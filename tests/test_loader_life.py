@@ -19,9 +19,11 @@ import pytest
 import torch
 from kernel_images import jpeg, photo
 from loader_sets import (
+    break_out,
     descriptors,
     digest,
     eventually,
+    fail_in_the_loop,
     photographs,
     resident,
     threads,
@@ -64,21 +66,6 @@ def no_hang() -> Iterator[None]:
     yield
     faulthandler.cancel_dump_traceback_later()
     assert eventually(lambda: workers() == 0)
-
-
-def break_out(loader: FastLoader) -> None:
-    for images, _ in loader:
-        assert len(images) == 4
-        break
-
-
-def fail_in_the_loop(loader: FastLoader) -> None:
-    def train() -> None:
-        for _, labels in loader:
-            _ = len(labels) / 0
-
-    with pytest.raises(ZeroDivisionError):
-        train()
 
 
 def close_the_iterator(loader: FastLoader) -> None:

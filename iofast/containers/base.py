@@ -113,6 +113,10 @@ class Payloads(NamedTuple):
     raw: NDArray[np.int32] | None
     strips: NDArray[np.uint32] | None
 
+    def checked(self, check: bool) -> Payloads:
+        """Themselves, or without `check` the same without checksums."""
+        return self if check else self._replace(crcs=None)
+
 
 class Reader(ABC):
     """Random access to the records of one container or plain folder.

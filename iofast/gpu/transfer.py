@@ -48,8 +48,6 @@ class Issued(NamedTuple, Generic[T]):
 class Transfer:
     """The way to a device that has streams; for any number of passes, consumers and threads at the same time."""
 
-    ahead = True  # batches may be issued before they are asked for
-
     def __init__(self, device: torch.device, streams: Streams, counter: StageCounter) -> None:
         self.device = device
         self._streams, self._counter = streams, counter
@@ -126,8 +124,6 @@ class Transfer:
 
 class Direct:
     """The way to a device without streams of ours: copied when the consumer asks, in its thread."""
-
-    ahead = False
 
     def __init__(self, device: torch.device, counter: StageCounter) -> None:
         self.device = device

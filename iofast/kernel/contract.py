@@ -48,6 +48,10 @@ def by_check(source: Source, start: int, stop: int) -> Iterator[tuple[Source, in
             yield (*source[:3], plain if checked[first] else None, *source[4:]), first, last
 
 
+TURNED, MIRRORED_X, MIRRORED_Y = (5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8)  # EXIF orientations; the axes are upright
+
+PART_ROOM = 64  # bytes that a part may be longer than its payload
+
 # a row of `Parts.table`; width and height are the part's own, x0 to y1 (what is wanted of it) stored pixels of it, and
 # (left, top) is where that piece, made upright, lies in the upright image
 PART_COLUMNS = ("length", "width", "height", "x0", "y0", "x1", "y1", "left", "top")
@@ -56,7 +60,7 @@ PART_COLUMNS = ("length", "width", "height", "x0", "y0", "x1", "y1", "left", "to
 class Parts(NamedTuple):
     """Where `part_batch` puts the parts of N JPEGs: row i to out[places[i] : places[i + 1]], how it is to the table.
 
-    64 bytes more than its payload are always room enough for a part.
+    `PART_ROOM` bytes more than its payload are always room enough for a part.
     """
 
     out: NDArray[np.uint8]  # (bytes,)

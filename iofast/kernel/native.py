@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ map_file = _native.map_file
 
 _SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 _INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them
-_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32, np.uint32)
+SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32, np.uint32)
 _KINDS = {
     "jpeg": (Kind.ENCODED, "jpg"),
     "keep": (Kind.ENCODED, "jpg"),
@@ -167,6 +167,13 @@ def decode_each(
         context.left += int(status[row] == Status.OK)
 
 
+def check_dtypes(call: str, columns: Sequence[NDArray[Any] | None], dtypes: Sequence[type[np.generic]]) -> None:
+    """Raise `OptionError` unless every array of a call is of its type: the C code sees bytes."""
+    for column, dtype in zip(columns, dtypes, strict=True):
+        if column is not None and column.dtype != dtype:
+            raise OptionError(f"{call} wants an array of {np.dtype(dtype)}, found {column.dtype}")
+
+
 def _check(
     source: Source,
     boxes: NDArray[np.int32],
@@ -175,10 +182,8 @@ def _check(
     *outs: NDArray[np.uint8],
 ) -> None:
     """What the C code does not check itself: it sees bytes."""
-    columns, dtypes = (*source, boxes, flips, status, *outs), (*_DTYPES, np.int32, np.uint8, np.int32)
-    for column, dtype in zip_longest(columns, dtypes, fillvalue=np.uint8):
-        if column is not None and column.dtype != dtype:
-            raise OptionError(f"decode_batch wants an array of {np.dtype(dtype)}, found {column.dtype}")
+    columns, dtypes = (*source, boxes, flips, status, *outs), (*SOURCE_DTYPES, np.int32, np.uint8, np.int32)
+    check_dtypes("decode_batch", columns, (*dtypes, *[np.uint8] * len(outs)))
     if boxes.ndim != 2 or boxes.shape[1] != 8:
         raise OptionError(f"boxes must have the shape ({len(status)}, 8), found {boxes.shape}")
     if source[5] is not None and source[5].shape[1:] != (3,):

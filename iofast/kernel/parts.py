@@ -15,15 +15,23 @@ from numpy.typing import NDArray
 
 from iofast.errors import OptionError
 from iofast.kernel import pillow, twin
-from iofast.kernel.contract import PART_COLUMNS, Kind, Parts, Source, Status
+from iofast.kernel.contract import (
+    MIRRORED_X,
+    MIRRORED_Y,
+    PART_COLUMNS,
+    PART_ROOM,
+    TURNED,
+    Kind,
+    Parts,
+    Source,
+    Status,
+)
 from iofast.kernel.frame import FRAMES, Frame, frame_of
 
 _MARGIN = 2  # pixels around what is needed that a decoder's upsampling may look at
-_ROOM = 64  # bytes that a part may be longer than its payload
 _EOI, _COM = 0xD9, 0xFE
 _JFIF = b"\xff\xd8\xff\xe0\0\x10JFIF\0" + bytes((1, 1, 0, 0, 1, 0, 1, 0, 0))  # its three components are YCbCr
 _MARKER = re.compile(rb"\xff([\x01-\xfe])")
-_TURNED, _MIRROR_X, _MIRROR_Y = (5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8)  # EXIF orientations; the axes are upright
 Rect = tuple[int, int, int, int]
 
 
@@ -81,12 +89,13 @@ def _write(
     frame = frame_of(data)
     if frame is None:
         raise pillow.StatusError(Status.UNSUPPORTED)
-    turned = exif in _TURNED
+    turned = exif in TURNED
     upright = (frame.height, frame.width) if turned else (frame.width, frame.height)
     if upright[0] * upright[1] > context.options.max_pixels or not _fits(box, upright, size):
         raise pillow.StatusError(Status.UNSUPPORTED)
     axes = [
-        _needed(box, axis, size[1 - axis], upright[axis], exif in (_MIRROR_Y if axis else _MIRROR_X)) for axis in (0, 1)
+        _needed(box, axis, size[1 - axis], upright[axis], exif in (MIRRORED_Y if axis else MIRRORED_X))
+        for axis in (0, 1)
     ]
     if turned:
         axes.reverse()
@@ -100,8 +109,8 @@ def _write(
     ends = [(wanted[0], wanted[2]), (wanted[1], wanted[3])]
     if turned:
         ends.reverse()
-    left = upright[0] - ends[0][1] if exif in _MIRROR_X else ends[0][0]
-    top = upright[1] - ends[1][1] if exif in _MIRROR_Y else ends[1][0]
+    left = upright[0] - ends[0][1] if exif in MIRRORED_X else ends[0][0]
+    top = upright[1] - ends[1][1] if exif in MIRRORED_Y else ends[1][0]
     return len(made), piece[2] - x, piece[3] - y, *own, left, top
 
 
@@ -136,7 +145,7 @@ def splice(data: bytes, frame: Frame, rect: Rect, room: int) -> tuple[bytes, Rec
         piece = (x0 * 8 * frame.h, y0 * 8 * frame.v, right, bottom)
     else:
         runs, piece = [range(len(origin) - 1)], (0, 0, frame.width, frame.height)
-    if frame.scan + _ROOM + sum(origin[run.stop] - origin[run.start] for run in runs) > room:
+    if frame.scan + PART_ROOM + sum(origin[run.stop] - origin[run.start] for run in runs) > room:
         raise pillow.StatusError(Status.MEMORY)
     made = _header(data, frame, piece[2] - piece[0], piece[3] - piece[1])
     for number, segment in enumerate(segment for run in runs for segment in run):

@@ -127,7 +127,7 @@ class _PartJob(Job[_Part, range]):
         begun, read = monotonic_ns(), -context.read_ns
         with self._plan.dataset.reader.payloads(located, part.start, part.stop) as payloads:
             read += monotonic_ns() - begun  # opening files
-            source = payloads if self._plan.options.check else payloads._replace(crcs=None)
+            source = payloads.checked(self._plan.options.check is not None)
             kernel.decode_each(context, source, boxes, np.zeros(len(boxes), np.uint8), outs, status)
         for row in np.flatnonzero(status).tolist():
             self._failed[self._start + part.start + row] = kernel.status_message(int(status[row]))

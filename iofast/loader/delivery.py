@@ -100,9 +100,8 @@ class _Consumer:
 
     def __init__(self) -> None:
         self.left: list[None] = []  # not empty: it is gone. A list, as a finalizer can take no lock
-        self.marks: deque[Event] = (
-            deque()
-        )  # one for each batch that it has asked for, behind its work with those before
+        # one for each batch that it has asked for, behind its work with those before
+        self.marks: deque[Event] = deque()
 
 
 class _Issue(Job[Issued[Made], None]):

@@ -18,10 +18,10 @@ from iofast.containers.base import Payloads
 from iofast.gpu import Bus
 from iofast.gpu.decoding import DeviceDecoder, Jpeg
 from iofast.kernel import Parts, Status
+from iofast.kernel.contract import PART_ROOM
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.canvas import Canvas, Uniform, empty, rounded_up
 
-_ROOM = 64  # bytes that a part may be longer than its payload
 MOST = 1 << 30  # bytes of decoded pixels at once: 256 photographs of a telephone would take 9 GiB of the device
 
 Pixels = NDArray[np.uint8]
@@ -46,7 +46,7 @@ class Divided:
         self._images = empty(memory, (int(on_cpu.sum()), 3, *size), torch.uint8, torch.channels_last)
         self._out: Pixels = self._images.permute(0, 2, 3, 1).numpy()
         self._extra: dict[int, Pixels] = {}  # rows that were not meant to be decoded here
-        room = np.where(on_cpu, 0, lengths.astype(np.int64) + _ROOM)
+        room = np.where(on_cpu, 0, lengths.astype(np.int64) + PART_ROOM)
         places = np.concatenate((np.zeros(1, np.int64), np.cumsum(room)))
         self._bytes = memory.take((rounded_up(int(places[-1])),))
         self._parts = Parts(self._bytes.numpy(), places, np.zeros((len(on_cpu), len(kernel.PART_COLUMNS)), np.int32))

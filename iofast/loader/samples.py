@@ -53,6 +53,8 @@ class Samples:
         draw = Draw(plan.options.seed, epoch, self._drawn_at, attempt)
         self.boxes, self._flips = plan.pipeline.plan(draw, self.located.width, self.located.height)
         self.draft = self._draft(instead) if plan.resident else None
+        if cached is not None and self.draft is not None:  # known at once, for all rows
+            self.reasons = cached.reasons(self.draft, self.located) | self.reasons
         self.canvas = self._canvas(instead) if plan.with_images and self.draft is None else None
 
     def __len__(self) -> int:
@@ -60,9 +62,6 @@ class Samples:
 
     def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> None:
         """Rows [start, stop): several threads may do parts of it at the same time."""
-        if self._plan.resident is not None and self.draft is not None:
-            for row, reason in self._plan.resident.reasons(self.draft, self.located).items():
-                self.reasons.setdefault(row, reason)
         if self.canvas is not None:
             self._decode(self.canvas, context, stages, slice(start, stop))
         for name in self.values:
@@ -152,7 +151,7 @@ class Samples:
         for some in (np.array(rows[at : at + step], np.intp) for at in range(0, len(rows), step)):
             located = self.located.rows(some)
             with self._plan.dataset.reader.payloads(located, 0, len(some)) as payloads:
-                source = payloads if self._plan.options.check else payloads._replace(crcs=None)
+                source = payloads.checked(self._plan.options.check is not None)
                 boxes, flips = self.boxes[some], self._flips[some]
                 status = canvas.decode_here(context, source, boxes, flips, some.tolist())
             for row, code in zip(some.tolist(), status.tolist(), strict=True):
@@ -164,7 +163,7 @@ class Samples:
         begun, read = monotonic_ns(), -context.read_ns
         with self._plan.dataset.reader.payloads(self.located, start, stop) as payloads:
             read += monotonic_ns() - begun  # opening files
-            source = payloads if self._plan.options.check else payloads._replace(crcs=None)
+            source = payloads.checked(self._plan.options.check is not None)
             status = canvas.decode(context, source, self.boxes[rows], self._flips[rows], start)
         failed = np.flatnonzero(status).tolist() if status.any() else []
         for row in failed:

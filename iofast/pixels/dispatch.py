@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iofast.errors import reason_of
 from iofast.ops import Op, drawn
 from iofast.pixels import geometry, torch_pixels
 from iofast.pixels.geometry import Ragged
@@ -79,7 +80,8 @@ def triton_works() -> bool:
         probe = torch.zeros((1, 3, 2, 2), dtype=torch.uint8, device="cuda")
         triton_pixels.apply(probe, (), still(1))
     except Exception as error:  # no compiler, a driver that is too old, a GPU that Triton does not know, …
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        warnings.warn(f"pixel operations run in plain torch, not in Triton: {reason}", RuntimeWarning, stacklevel=3)
+        warnings.warn(
+            f"pixel operations run in plain torch, not in Triton: {reason_of(error)}", RuntimeWarning, stacklevel=3
+        )
         return False
     return True

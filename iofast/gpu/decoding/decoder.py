@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from iofast.errors import reason_of
 from iofast.gpu.decoding.base import Backend, Jpeg
-
-_TURNED, _MIRROR_X, _MIRROR_Y = (5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8)  # EXIF orientations; the axes are upright
+from iofast.kernel.contract import MIRRORED_X, MIRRORED_Y, TURNED
 
 
 class DeviceDecoder:
@@ -47,7 +47,7 @@ class DeviceDecoder:
         try:
             images = self.backend.decode(jpegs)
         except Exception as error:  # of a driver, an allocator, a version that does not fit; not of one image
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = reason_of(error)
         else:
             if len(images) == len(jpegs):
                 return images
@@ -72,7 +72,7 @@ class DeviceDecoder:
 
 def upright(image: torch.Tensor, turn: int) -> torch.Tensor:
     """An image (height, width, 3) turned by its EXIF orientation."""
-    if turn in _TURNED:
+    if turn in TURNED:
         image = image.transpose(0, 1)
-    mirrored = [axis for axis, turns in ((0, _MIRROR_Y), (1, _MIRROR_X)) if turn in turns]
+    mirrored = [axis for axis, turns in ((0, MIRRORED_Y), (1, MIRRORED_X)) if turn in turns]
     return image.flip(mirrored) if mirrored else image

@@ -9,7 +9,7 @@ from io import BytesIO
 import torch
 from PIL import Image
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, reason_of
 from iofast.gpu.decoding.base import Backend, Jpeg
 from iofast.gpu.decoding.decoder import DeviceDecoder
 from iofast.gpu.decoding.nvimagecodec import NvImageCodec
@@ -52,8 +52,7 @@ def open_decoder(device: torch.device, threads: int, *, adaptive: bool = False) 
             backend = make()
             check(backend)
         except Exception as error:  # a missing library of CUDA, a driver that is too old, an operator that is not there
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            troubles.append(f"{name}: {first}")
+            troubles.append(f"{name}: {reason_of(error)}")
         else:
             return DeviceDecoder(backend, lambda: torch.cuda.current_stream().synchronize())
     raise OptionError(f"JPEGs cannot be decoded on the device: {'; '.join(troubles):.500}")
