@@ -182,6 +182,13 @@ class TestBeton:
             assert [dict(record.fields) for record in reader] == expected
         assert verify(tmp_path / "out.lmdb").whole
 
+    @pytest.mark.parametrize("order", [["raw", "image"], ["image", "raw"]])
+    def test_empty_value_beside_an_image(self, tmp_path: Path, order: list[str]) -> None:
+        """It is allocated nothing at the image's own place, by the same sample or by the one before it."""
+        samples = [{**own, "raw": b""} for own in BETON]
+        with open_reader(write_beton(tmp_path / "x.beton", {name: FIELDS[name] for name in order}, samples)) as reader:
+            assert [dict(record.fields) for record in reader] == [{"jpg": own["x"], "raw.bin": b""} for own in SAMPLES]
+
     def test_raw_mode(self, tmp_path: Path) -> None:
         with pytest.raises(ContainerError, match=r"10 of 10 images .* write_mode='jpg'"):
             open_reader(write_beton(tmp_path / "x.beton", FIELDS, BETON, mode=1))

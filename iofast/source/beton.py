@@ -81,7 +81,7 @@ def _scan(path: str) -> Table:
         words = f"samples end at offset {end}, allocations begin at {table}, the file ends at {len(data)}"
         raise ContainerError(f"{path} is cut off, or damaged: {words}")
     samples = np.frombuffer(data[start:end], rows)
-    allocations = np.sort(np.frombuffer(data[table:], _ALLOCATION), order="place")
+    allocations = np.sort(np.frombuffer(data[table:], _ALLOCATION), order=("place", "size"))
     columns, left_out = [], []
     for place, (kind, name, _) in enumerate(fields):
         if kind in (_ARRAY, _TENSOR):
@@ -125,7 +125,8 @@ def _column(
             what = f"{len(raw):,} of {count:,} images of field {name!r} are raw pixels"
             raise ContainerError(f"{path}: {what}: only beton files written with write_mode='jpg' can be read")
         place = values["place"].astype(np.uint64)
-        found = np.minimum(np.searchsorted(allocations["place"], place), max(len(allocations) - 1, 0))
+        # The largest of those at one place: FFCV gives an empty value the place of what comes next.
+        found = np.searchsorted(allocations["place"], place, side="right") - 1
         known = allocations["place"][found] == place if len(allocations) else np.zeros(count, np.bool_)
         if not known.all():
             sample = int(np.argmin(known))
