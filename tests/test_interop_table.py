@@ -30,8 +30,9 @@ def test_every_program_is_a_peer() -> None:
 def test_the_data_that_peers_get(tmp_path: Path) -> None:
     expected = data.build(tmp_path / "x")
     for name in ("train.tar", "train.tfrecord", "train.lmdb"):
-        assert data.read(tmp_path / "x" / name) == expected[name]
-        assert len(expected[name]) == data.COUNT
+        found = data.read(tmp_path / "x" / name)
+        assert compare(expected[name], found) == (f"all {data.COUNT} records alike", False)
+        assert {name for seen in found for name in seen.others or ()} == {"json"}
     assert len(list((tmp_path / "x").glob("train-*.idx"))) > 6
     assert NAMES == ("dali", "wids", "timm")
 
@@ -44,3 +45,18 @@ def test_what_differs_is_noticed() -> None:
     assert compare([one], [one._replace(label=2)])[1]
     assert compare([one], [one._replace(key="1")])[1]
     assert compare([one], [])[1]
+    assert compare([one], [one._replace(others={"txt": "c"})])[1] is False
+    assert compare([one._replace(others={"txt": "c"})], [one._replace(others={"txt": "d"})])[1]
+    assert compare([one._replace(others={"txt": "c"})], [one._replace(others={})])[1]
+
+
+def test_headers_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(environments.Missing, match=r"pkg-config is not there; as root: apt-get install .*opencv-dev"):
+        environments.python("ffcv")
+    (tmp_path / "pkg-config").write_text('#!/bin/sh\n[ "$2" = libturbojpeg ]\n')
+    (tmp_path / "pkg-config").chmod(0o755)
+    with pytest.raises(environments.Missing, match=r"^opencv4, a C\+\+ compiler are not there; as root"):
+        environments.python("ffcv")
+    assert list(tmp_path.iterdir()) == [tmp_path / "pkg-config"]

@@ -12,6 +12,7 @@ from PIL import Image
 
 from iofast import open_reader, open_writer
 from iofast.containers.sidecars import write
+from iofast.record import LABEL_FIELD, image_field
 from tools.interop.environments import identity
 
 COUNT = 60
@@ -20,11 +21,12 @@ SHARD = 60_000  # bytes: four shards or so
 
 
 class Seen(NamedTuple):
-    """One record as a peer sees it; a peer that cannot tell the key says None."""
+    """One record as a peer sees it; what a peer cannot tell is None."""
 
     key: str | None
     sha256: str
     label: int
+    others: dict[str, str] | None = None  # the fields beside image and label, as iofast calls them, by their SHA-256
 
 
 def build(folder: Path) -> dict[str, list[Seen]]:
@@ -58,8 +60,13 @@ def read(path: Path) -> list[Seen]:
     with open_reader(path) as reader:
         located = reader.columns(np.arange(len(reader)))
         payloads = reader.values(np.arange(len(reader)))
-        rows = zip(reader.keys(located), payloads, located.label.tolist(), strict=True)
-        return [Seen(key, identity(payload or b""), label) for key, payload, label in rows]
+        image = image_field(reader.manifest.fields)
+        others = [
+            {name: identity(value) for name, value in record.fields.items() if name not in (image, LABEL_FIELD)}
+            for record in reader
+        ]
+        rows = zip(reader.keys(located), payloads, located.label.tolist(), others, strict=True)
+        return [Seen(key, identity(payload or b""), label, fields) for key, payload, label, fields in rows]
 
 
 def label_of(number: int) -> int:

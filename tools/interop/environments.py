@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "interop"
 TORCH = "torch==2.13.0"
 ENERGON = ("deprecation", "click", "tqdm", "pyyaml", "pillow")
+# What writing imports, of what the package asks for: Streaming's clouds and FFCV's benchmarks stay away.
+MOSAICML = ("torchvision", "transformers<5", "numpy<2.2", "catalogue<3", "filelock", "tqdm", "xxhash<4")
+MOSAICML_ZIP = ("brotli", "zstd<2", "python-snappy<1")  # imported whatever is written
+FFCV = ("numba==0.68.0", "opencv-python-headless", "tqdm", "pillow", "setuptools")  # the last is for its distutils
 # What goes together where nothing speaks against it, so that torch is installed once.
 REQUIREMENTS = {
     "torch": (TORCH, "webdataset==1.0.2", "timm==1.0.30", "datasets==5.2.0", "tfrecord==1.14.6", "lmdb==3.0.0"),
@@ -22,15 +27,23 @@ REQUIREMENTS = {
     "dali": ("nvidia-dali-cuda120==2.4.0", "numpy"),
     "energon": (TORCH, "webdataset==1.0.2", "multi-storage-client", "rapidyaml", "mfusepy", "filetype", *ENERGON),
     "caffe": ("lmdb==3.0.0", "protobuf==6.33.1"),
+    "mosaicml": (TORCH, *MOSAICML, *MOSAICML_ZIP),
+    "ffcv": (TORCH, *FFCV),
 }
-# Installed alone. Energon asks for s3fs, for which pip tries versions of botocore for longer than five minutes, and
-# which it does without where nothing is in the cloud.
-ALONE = {"energon": ("megatron-energon==7.4.1",)}
+# Installed alone, because of what they ask for. Energon: s3fs, for which pip tries versions of botocore for longer than
+# five minutes, and which it does without where nothing is in the cloud. FFCV: another OpenCV beside the one it gets.
+ALONE = {
+    "energon": ("megatron-energon==7.4.1",),
+    "mosaicml": ("mosaicml-streaming==0.13.0",),
+    "ffcv": ("ffcv==1.0.2",),
+}
+# What an environment is compiled against, as pkg-config calls it, and the Debian packages that bring it.
+SYSTEM = {"ffcv": (("opencv4", "libturbojpeg"), "g++ pkg-config libopencv-dev libturbojpeg0-dev")}
 TIMEOUT = 900  # seconds for one environment: torch alone takes two minutes on a slow line
 
 
 class Missing(Exception):  # noqa: N818 (it is a fact about this machine, and the table says it)
-    """The environment cannot be made here. The message says why, in pip's words."""
+    """The environment cannot be made here. The message says why, and what would bring it."""
 
 
 def python(name: str) -> Path:
@@ -39,6 +52,7 @@ def python(name: str) -> Path:
     wanted = " ".join((*REQUIREMENTS[name], *ALONE.get(name, ())))
     stamp = folder / ".installed"
     if not stamp.exists() or stamp.read_text() != wanted:
+        _check_system(name)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=120)
         _install(folder, *REQUIREMENTS[name])
         if name in ALONE:
@@ -53,6 +67,20 @@ def versions(name: str) -> dict[str, str]:
     listed = subprocess.run([python(name), "-c", program], capture_output=True, text=True, check=True, timeout=60)
     found: dict[str, str] = json.loads(listed.stdout)
     return {package.lower().replace("_", "-"): version for package, version in found.items()}
+
+
+def _check_system(name: str) -> None:
+    modules, packages = SYSTEM.get(name, ((), ""))
+    if not modules:
+        return
+    if shutil.which("pkg-config") is None:
+        absent = ["pkg-config"]
+    else:
+        absent = [module for module in modules if subprocess.run(["pkg-config", "--exists", module]).returncode]
+        absent += [] if shutil.which(os.environ.get("CXX", "c++")) else ["a C++ compiler"]
+    if absent:
+        verb = "is" if len(absent) == 1 else "are"
+        raise Missing(f"{', '.join(absent)} {verb} not there; as root: apt-get install {packages}")
 
 
 def _install(folder: Path, *requirements: str) -> None:
