@@ -31,7 +31,7 @@ class Decoding:
         self._wanted: Wanted = options.decode
         self._device = device
         self._decoder: DeviceDecoder | None = None
-        self._opening = threading.Lock()
+        self._opening, self._settling = threading.Lock(), threading.Lock()
         self.share: int | None = WHOLE
         self._said = "on the CPU"
         if options.decode == "cpu":
@@ -86,19 +86,20 @@ class Decoding:
             return self._decoder
 
     def settle(self, measure: Callable[[], Rates]) -> None:
-        """Before the first batch: measure, where there is something to choose."""
-        if self.share is not None:
-            return
-        try:
-            rates = measure()
-        except OptionError as error:  # no library works
-            if self.splits:
-                raise
-            self.share, self._said = WHOLE, f"on the CPU: {error}"
-        else:
-            self.share = balanced(rates) if self.splits else chosen(rates)
-            self._said = told(rates, self.share)
-        _log.info("decode=%r: %s", self._wanted, self.said)
+        """Before the first batch: measure, where there is something to choose. A second consumer waits for the first."""
+        with self._settling:
+            if self.share is not None:
+                return
+            try:
+                rates = measure()
+            except OptionError as error:  # no library works
+                if self.splits:
+                    raise
+                self._said, self.share = f"on the CPU: {error}", WHOLE
+            else:
+                share = balanced(rates) if self.splits else chosen(rates)
+                self._said, self.share = told(rates, share), share
+            _log.info("decode=%r: %s", self._wanted, self.said)
 
     def state(self) -> dict[str, Any]:
         """What a state of the loader has of it: the share, without which a resume would not give the same pixels."""

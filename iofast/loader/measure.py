@@ -17,7 +17,8 @@ from iofast.loader.split import WHOLE, Rates
 from iofast.loader.tally import Contexts
 from iofast.telemetry import Stages
 
-BATCHES = 4  # looked at; the first one fills caches and makes contexts, and is not timed where there are others
+BATCHES = 3  # looked at, at least; one before them fills caches and makes contexts, and is not timed
+ROUNDS = 2  # slices for each thread, at least: with fewer some would stand idle, and the others run faster for it
 
 
 def measure(plan: Plan, epoch: int, batch: int) -> Rates:
@@ -28,10 +29,11 @@ def measure(plan: Plan, epoch: int, batch: int) -> Rates:
     way = plan.way
     if way is None:
         raise RuntimeError("measured for a device that is none")
-    contexts = Contexts(plan.decode, Stages())
-    stop = min(batch + BATCHES, plan.schedule.count)
-    cpu, _ = _made(plan, contexts, WHOLE, epoch, range(batch, stop))
-    parts, samples = _made(plan, contexts, 0, epoch, range(batch, stop))
+    contexts, limits = Contexts(plan.decode, Stages()), plan.limits
+    wanted = 1 + max(BATCHES, -(-ROUNDS * limits.max_workers // limits.slices))
+    batches = range(batch, min(batch + wanted, plan.schedule.count))
+    cpu, _ = _made(plan, contexts, WHOLE, epoch, batches)
+    parts, samples = _made(plan, contexts, 0, epoch, batches)
     way.begin()
     device = way.issue(partial(_decoded, plan, [made.canvas for made in samples])).value
     return Rates(cpu, parts, device)
@@ -45,25 +47,31 @@ class _Job(BatchJob):
 
 
 def _made(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[float, list[Samples]]:
-    """Images per second, and what was made."""
-    workers = min(plan.limits.max_workers, len(batches) * plan.limits.slices)
+    """Images per second where every thread has work all the time, and what was made.
+
+    By the time for which threads were at work, not by the clock between two results: sixteen threads have the slices of
+    two batches at once, so that both come together, and three batches would seem to take as long as two.
+    """
+    first, _ = _run(plan, contexts, share, epoch, batches[:1])
+    samples, rate = _run(plan, contexts, share, epoch, batches[1:] or batches)
+    return rate, [*first, *samples]
+
+
+def _run(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[list[Samples], float]:
+    """What was made, and images per second."""
     made: Prefetch[Samples, Slice] = Prefetch(
         lambda batch: _Job(plan, contexts, epoch, batch, share),  # type: ignore[arg-type, return-value]
         batches.stop,
-        num_workers=workers,
+        num_workers=min(plan.limits.max_workers, len(batches) * plan.limits.slices),
         depth=len(batches),
         start=batches.start,
     )
     try:
-        begun, samples = perf_counter(), [next(made)]
-        if len(batches) > 1:
-            begun = perf_counter()
-        samples += list(made)
-        seconds = perf_counter() - begun
+        samples = list(made)
+        images, work_s = sum(map(len, samples)), made.times().work_s
     finally:
         made.close()
-    timed = samples[1:] or samples
-    return sum(map(len, timed)) / max(seconds, 1e-9), samples
+    return samples, images * made.num_workers / max(work_s, 1e-9)
 
 
 def _decoded(plan: Plan, canvases: list[object], bus: Bus) -> float:

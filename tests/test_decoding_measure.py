@@ -1,0 +1,100 @@
+"""How fast CPU and device decode, as "split" and "auto" measure it: what threads do in turns counts as what it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from device_decoding import Bench
+from loader_sets import eventually, photographs, workers, write_lmdb
+
+from iofast import transforms as T
+from iofast.loader import measure as measuring
+from iofast.loader.measure import ROUNDS, measure
+from iofast.loader.samples import Samples
+from iofast.loader.split import WHOLE, Rates, balanced
+
+SLICE_S, SLICE = 0.02, 4  # a slice of so many images takes a thread so long
+CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24)], "shuffle": True}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_lmdb(tmp_path_factory.mktemp("measured") / "set.lmdb", photographs(12) * 12)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    yield Bench(monkeypatch)
+    assert eventually(lambda: workers() == 0)
+
+
+@pytest.mark.parametrize(("num_workers", "batch_size"), [(1, 8), (4, 8), (6, 8), (4, 16), (3, 4)])
+def test_threads_that_take_several_batches_at_once(
+    bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int, batch_size: int
+) -> None:
+    """Results come in bursts then, and the time between two of them is nobody's."""
+
+    def slow(samples: Samples, context: Any, stages: Any, start: int, stop: int) -> None:
+        time.sleep(SLICE_S * (stop - start) / SLICE)
+
+    loader = bench.there(place, batch_size, decode="split", num_workers=num_workers, **CROP)
+    loader._plan.slice = SLICE
+    loader._plan.limits = replace(loader._plan.limits, slices=-(-batch_size // SLICE))
+    monkeypatch.setattr(Samples, "make", slow)
+    monkeypatch.setattr(measuring, "_decoded", lambda plan, canvases, bus: 1000.0)
+    rates = measure(loader._plan, 0, 0)
+    true = num_workers * SLICE / SLICE_S
+    for rate in (rates.cpu, rates.parts):
+        assert 0.5 * true < rate < 1.02 * true  # to sleep takes as long as it was told, or longer
+
+
+@pytest.mark.parametrize("num_workers", [1, 16])
+def test_every_thread_has_something_to_do(bench: Bench, place: Path, num_workers: int) -> None:
+    """More batches are looked at where they are small, as far as the epoch has them."""
+    seen: list[range] = []
+    loader = bench.there(place, 4, decode="split", num_workers=num_workers, **CROP)
+
+    def made(plan: Any, contexts: Any, share: int, epoch: int, batches: range) -> Any:
+        seen.append(batches)
+        return measuring._run(plan, contexts, share, epoch, batches[:2])[::-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "_made", made)
+        measure(loader._plan, 0, 2)
+        measure(loader._plan, 0, len(loader) - 1)
+    wanted = max(3, ROUNDS * num_workers)
+    assert seen[:2] == [range(2, 3 + wanted)] * 2
+    assert seen[2:] == [range(len(loader) - 1, len(loader))] * 2
+
+
+def test_it_is_measured_of_a_loader(bench: Bench, place: Path) -> None:
+    loader = bench.there(place, 8, decode="split", **CROP)
+    rates = measure(loader._plan, 0, 0)
+    assert min(rates) > 0
+    assert 0 <= balanced(rates) <= WHOLE
+    assert bench.idle >= 2
+
+
+def test_two_consumers_measure_once(bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the second one's share would take the place of the first one's in the middle of its epoch."""
+    rates = iter([Rates(1000, 9000, 3000), Rates(9000, 9000, 10)])
+
+    def measured(*about: Any) -> Rates:
+        time.sleep(0.05)
+        return next(rates)
+
+    monkeypatch.setattr("iofast.loader.fast.measure", measured)
+    loader = bench.there(place, 8, decode="split", **CROP)
+    threads = [threading.Thread(target=loader.peek) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert next(rates) == Rates(9000, 9000, 10), "it was measured twice"
+    assert loader.state_dict()["split"] == balanced(Rates(1000, 9000, 3000))
