@@ -31,7 +31,7 @@ def on_device(plan: Plan, made: Made, bus: Bus) -> Batch:
     if isinstance(images, list):
         columns["image"] = images = [*images]  # the user's function may have kept its own
         movable |= {("image", row): each for row, each in enumerate(images) if isinstance(each, torch.Tensor)}
-    for (name, row), there in zip(movable, bus.copy([*movable.values()]), strict=True):
+    for (name, row), there in zip(movable, _copied(bus, [*movable.values()]), strict=True):
         if name == "image" and isinstance(images, list):
             images[row] = there
         else:
@@ -39,6 +39,37 @@ def on_device(plan: Plan, made: Made, bus: Bus) -> Batch:
     if "image" in columns and "image" not in plan.collates:
         columns["image"] = _finished(plan, columns["image"], made.work)
     return columns if isinstance(batch, dict) else (columns["image"], columns["label"])
+
+
+def _copied(bus: Bus, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies on the device. Images that lie in one block of memory go by one copy of it, and are views of that: each
+    copy costs the host as long as a photograph takes on the bus."""
+    numbers: dict[int, list[int]] = {}  # of tensors, by the address of their memory
+    for number, tensor in enumerate(tensors):
+        if tensor.dtype == torch.uint8 and tensor.layout == torch.strided and tensor.device.type == "cpu":
+            numbers.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
+    several = [own for own in numbers.values() if _worth_it([tensors[number] for number in own])]
+    shared = {number for own in several for number in own}
+    alone = [number for number in range(len(tensors)) if number not in shared]
+    blocks = [_block(tensors[own[0]]) for own in several]
+    moved = bus.copy([*blocks, *(tensors[number] for number in alone)])
+    made = dict(zip(alone, moved[len(blocks) :], strict=True))
+    for own, there in zip(several, moved, strict=False):
+        for number in own:
+            one, at = tensors[number], there.storage_offset() + tensors[number].storage_offset()
+            made[number] = there.as_strided(one.shape, one.stride(), at)
+    return [made[number] for number in range(len(tensors))]
+
+
+def _worth_it(images: list[torch.Tensor]) -> bool:
+    """Whether images of one block of memory are several, and at least half of it."""
+    return len(images) > 1 and 0 < images[0].untyped_storage().nbytes() <= 2 * sum(image.nbytes for image in images)
+
+
+def _block(image: torch.Tensor) -> torch.Tensor:
+    """The block of memory in which a uint8 image lies, as bytes."""
+    memory = image.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),))
 
 
 def _finished(plan: Plan, images: Any, work: Work | None) -> Any:
