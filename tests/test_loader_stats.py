@@ -7,13 +7,17 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from device_model import lend
 from kernel_images import jpeg, native, photo
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
+from iofast.loader import delivery, on_device
 
 CROP = [T.RandomResizedCrop(24)]
 
@@ -75,6 +79,30 @@ def test_asking_while_it_decodes(dataset: FastDataset) -> None:
     asking.join()
     assert loader.stats.images == 240
     assert max(seen) <= 240
+
+
+def test_what_the_thread_of_a_device_computes_counts_too(
+    dataset: FastDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*given: Any) -> Any:
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+        return on_device.on_device(*given)
+
+    loader = FastLoader(dataset, 4, transform=CROP, num_workers=1)
+    lend(loader)
+    monkeypatch.setattr(delivery, "on_device", busy)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    going_on = loader._plan.tally.sum()[1]
+    assert next(batches, None) is None
+    times = loader._plan.tally.sum()[1]
+    for each in (going_on, times):
+        assert 0.15 <= each.cpu_s < 5
+        assert (each.batches, each.made) == (3, 3)
+    assert 0 < loader.stats.cpu_share <= 1
 
 
 def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from typing import Any
 
 from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
 from iofast.loader.auto import Auto, State
@@ -44,6 +45,11 @@ class Delivery:
             except BaseException:
                 self.close()
                 raise
+
+    @property
+    def threads(self) -> list[Prefetch[Any, Any]]:
+        """Those that make batches, then the one that has them finished on the device, where there is one."""
+        return [self.made] if self._ahead is None else [self.made, self._ahead]
 
     @property
     def ready(self) -> int:

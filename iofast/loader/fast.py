@@ -226,7 +226,7 @@ class FastLoader(Iterable[Any]):
                 ahead.ask(progress.batch)
             delivery = self._delivery(contexts, progress.epoch, progress.batch, progress.count)
             ends.callback(delivery.close)
-            epoch.made_by(delivery.made)
+            epoch.made_by(*delivery.threads)
             timing.began()
             while True:
                 timing.waiting()

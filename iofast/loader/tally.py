@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from iofast import kernel
@@ -66,15 +67,15 @@ class Epoch:
 
     def __init__(self, contexts: Contexts) -> None:
         self._contexts = contexts
-        self._prefetch: weakref.ref[Prefetch[Any, Any]] | None = None
+        self._made_by: tuple[weakref.ref[Prefetch[Any, Any]], ...] = ()
 
-    def made_by(self, prefetch: Prefetch[Any, Any]) -> None:
-        """Its threads' times count from now on."""
-        self._prefetch = weakref.ref(prefetch)
+    def made_by(self, *made_by: Prefetch[Any, Any]) -> None:
+        """The threads' times of the first count from now on; of others, which finish what it made, what they compute."""
+        self._made_by = tuple(map(weakref.ref, made_by))
 
     def sum(self) -> Sum:
-        prefetch = None if self._prefetch is None else self._prefetch()
-        return Sum(self._contexts.ways(), Times() if prefetch is None else prefetch.times())
+        times = [Times() if (made := each()) is None else made.times() for each in self._made_by] or [Times()]
+        return Sum(self._contexts.ways(), replace(times[0], cpu_s=sum(each.cpu_s for each in times)))
 
 
 class Tally:
