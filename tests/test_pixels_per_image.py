@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pixel_work import EVERYTHING, IMAGENET, JITTER, drawn_work, expected, noise
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from iofast import transforms as T
 from iofast.errors import OptionError
@@ -195,3 +198,23 @@ def test_what_does_not_go_together() -> None:
     with pytest.raises(OptionError, match="steps must be int8"):
         Work(*(getattr(still(2), name) if name != "steps" else np.zeros((2, 0)) for name in Work.__slots__))  # type: ignore[arg-type]
     assert Step.NOTHING == 0
+
+
+class NoDoubles(TorchDispatchMode):
+    """A device without float64, as MPS is."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.device.type == "meta":
+            assert made.dtype != torch.float64, f"{func} makes float64 on the device"
+        return made
+
+
+def test_a_device_need_not_have_float64() -> None:
+    """But for the mean of contrast, which the CPU computes there."""
+    ops = [T.ColorJitter(0.4, 0, 0.4, 0.1), IMAGENET, T.RandomErasing(1, value="random"), T.MixUp(num_classes=3)]
+    work, images = drawn_work(ops, 4, (8, 8), paired=True), noise(4, 8, 8).to("meta")
+    with NoDoubles():
+        for layout in (torch.contiguous_format, torch.channels_last):
+            assert apply(images, ops, work=work, memory_format=layout).device.type == "meta"
+            assert apply(images, [IMAGENET], dtype=torch.float16, memory_format=layout).shape == images.shape

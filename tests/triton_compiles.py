@@ -36,7 +36,9 @@ def compiled(kernel: Any, out: str, capability: int, **known: Any) -> dict[str, 
         signature["out"] = f"*{out}"
     source = ASTSource(fn=kernel, signature=signature, constexprs=known)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"enable_fp_fusion": False})
-    return {"kernel": kernel.__name__, "bytes": len(made.asm["cubin"]), "fused": made.asm["ptx"].count("fma.rn.f32")}
+    varying = [each.name for each in kernel.params if each.do_not_specialize]  # not compiled anew for 1 or 16 of them
+    fused = made.asm["ptx"].count("fma.rn.f32")
+    return {"kernel": kernel.__name__, "bytes": len(made.asm["cubin"]), "fused": fused, "varying": varying}
 
 
 def main(capability: int) -> None:

@@ -23,7 +23,7 @@ def take_steps(images: torch.Tensor, steps: NDArray[np.int8], factors: NDArray[n
     for codes, numbers in zip(steps.T, factors.T, strict=True):
         for code in set(codes.tolist()) - {int(Step.NOTHING)}:
             rows = np.flatnonzero(codes == code)
-            factor = torch.from_numpy(numbers[rows]).to(images.device, images.dtype).view(-1, 1, 1)
+            factor = torch.from_numpy(numbers[rows]).to(images.dtype).to(images.device).view(-1, 1, 1)
             if len(rows) == len(images):
                 STEPS[code](images.unbind(1), factor)
                 continue
@@ -44,7 +44,9 @@ def gray_mean(planes: Planes) -> torch.Tensor:
     values = gray(planes)
     units = values.mul_(GRAY_UNITS).add_(0.5).to(torch.int32).sum(dim=(1, 2), dtype=torch.int64)
     height, width = values.shape[1:]
-    return (units.double() / (GRAY_UNITS * height * width)).to(values.dtype).view(-1, 1, 1)
+    if values.device.type not in ("cpu", "cuda"):  # others may have no float64, as MPS
+        units = units.cpu()
+    return (units.double() / (GRAY_UNITS * height * width)).to(values.dtype).to(values.device).view(-1, 1, 1)
 
 
 def _brightness(planes: Planes, factor: torch.Tensor) -> None:

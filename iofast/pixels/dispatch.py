@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +18,7 @@ from iofast.pixels.geometry import Ragged
 from iofast.work import Work, still
 
 _FUSED = (torch.float32, torch.float16, torch.bfloat16)
+_MOST = 65_535 << 10  # pixels of an image: a GPU takes no more programs along the axis that the pass has them on
 
 
 def apply(
@@ -32,14 +34,14 @@ def apply(
 
     See `torch_pixels.apply`. The Triton passes agree with it within 1e-5 before the cast.
     """
-    if not images.is_cuda or out is not None or dtype not in _FUSED or not triton_works():
+    if out is not None or dtype not in _FUSED or not _fused(images) or images.shape[-2:].numel() > _MOST:
         return torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=memory_format, out=out)
     from iofast.pixels import triton_pixels
 
     torch_pixels.check(images, ops, work, dtype)
     last = torch_pixels.channels_last(images, memory_format)
     layout = torch.channels_last if last else torch.contiguous_format
-    with torch.cuda.device(images.device):  # Triton launches on the current one
+    with _current(images.device):
         return triton_pixels.apply(images, ops, work or still(len(images)), dtype=dtype, memory_format=layout)
 
 
@@ -58,17 +60,27 @@ def augment(
 
     Where `ops` are the same for every image, a GPU does all of it in one pass.
     """
-    if not batch.data.is_cuda or not triton_works():
+    if not _fused(batch.data):
         images = geometry.resample(batch, boxes, flips, size)
         return torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
     from iofast.pixels import triton_geometry
 
     torch_pixels.check_dtype(ops, dtype)
-    with torch.cuda.device(batch.data.device):
+    with _current(batch.data.device):
         if drawn(ops) or dtype not in (*_FUSED, torch.uint8):
             images = triton_geometry.resample(batch, boxes, flips, size)
             return apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
         return triton_geometry.resample(batch, boxes, flips, size, ops, dtype=dtype, memory_format=memory_format)
+
+
+def _fused(data: torch.Tensor) -> bool:
+    """Whether Triton does it."""
+    return data.is_cuda and triton_works()
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Within it `device` is the one that Triton launches on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @lru_cache(maxsize=1)

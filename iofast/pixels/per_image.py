@@ -21,7 +21,7 @@ def carry_out(images: torch.Tensor, ops: Sequence[Op], work: Work, out: torch.Te
     """What `ops` and `work` make of uint8 `images` (N, 3, H, W), into `out` of that shape, of a float type."""
     exact = torch.float64 if out.dtype == torch.float64 else torch.float32
     scale, bias = affine(ops)
-    values = torch.from_numpy(erase_values(ops)).to(images.device, exact)
+    values = torch.from_numpy(erase_values(ops)).to(exact).to(images.device)  # a device may have no float64
     for rows in _chunks(images, work):
         pixels = images[rows].to(exact, memory_format=torch.contiguous_format).mul_(1 / 255)
         take_steps(pixels, work.steps[rows], work.factors[rows])

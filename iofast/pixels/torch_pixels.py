@@ -99,7 +99,7 @@ def _format(last: bool) -> torch.memory_format:
 def _scale(source: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
     """`source` * `scale` + `bias`, computed in float32 (float64 for float64), stored in `out`."""
     exact = torch.float64 if out.dtype == torch.float64 else torch.float32
-    scale, bias = scale.to(source.device, exact), bias.to(source.device, exact)
+    scale, bias = (each.to(exact).to(source.device) for each in (scale, bias))  # a device may have no float64
     step = max(1, _CHUNK // max(1, source[:1].numel())) if source.device.type == "cpu" else max(1, len(source))
     for start in range(0, len(source), step):
         pixels, target = source[start : start + step], out[start : start + step]

@@ -27,13 +27,16 @@ _SECOND, _SECOND_HALF = tl.constexpr(PRECISION + FRACTION), tl.constexpr(1 << PR
 
 # A row of the table: the box, the taps in x and y, height and width of the image, whether it is mirrored.
 _TAPS, _SIZE, _FLIP, _COLUMNS = tl.constexpr(8), tl.constexpr(10), tl.constexpr(12), tl.constexpr(13)
+# What differs from batch to batch. Triton would compile anew where one of these is 1 or a multiple of 16: a second and
+# more in the middle of an epoch, for the first batch whose largest image is reduced so far.
+_VARYING = ("n_images", "most")
 _BLOCK, _WARPS = 512, 8  # two pixels a lane: 40 registers, so that an SM has enough warps to wait for memory
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_VARYING)
 def _windows(table, starts, weights, n_images, height, width, side, most, ANTIALIAS: tl.constexpr, BLOCK: tl.constexpr):
     """Starts (2, N, side) and weights (2, N, side, most) of the axes x and y; the arithmetic of geometry.axis."""
-    n, at = tl.program_id(0), tl.program_id(2)
+    n, at = tl.program_id(0).to(tl.int64), tl.program_id(2)
     outputs = tl.where(at == 0, width, height)
     index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     own = table + n * _COLUMNS
@@ -116,7 +119,7 @@ def _stored(out, place, mask, sums, constants, channel, SCALED: tl.constexpr):
     tl.store(out + place, value.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_VARYING)
 def _resample(
     data,
     offsets,
