@@ -70,17 +70,19 @@ class CudaStreams:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._side: torch.cuda.Stream | None = None
+        self._making = threading.Lock()  # of two consumers that begin at once, one makes it
 
     def begin(self) -> None:
         self.side()
 
     def side(self) -> torch.cuda.Stream:
-        if self._side is None:
-            # "cuda" is the current device of the consumer's thread: in a thread of ours that would be the first one
-            index = torch.cuda.current_device() if self._device.index is None else self._device.index
-            self._device = torch.device("cuda", index)
-            self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        return self._side
+        with self._making:
+            if self._side is None:
+                # "cuda" is the current device of the consumer's thread: in a thread of ours that would be the first one
+                index = torch.cuda.current_device() if self._device.index is None else self._device.index
+                self._device = torch.device("cuda", index)
+                self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            return self._side
 
     def current(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._device)
