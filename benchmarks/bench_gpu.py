@@ -5,7 +5,7 @@
     data       photographs are made (or taken from FOLDER) and packed, as JPEGs and as pixels
     suite      the tests that need a GPU
     transfer   a step of 5 ms with batches of 256: the exposed stall
-    decode     images a second by the CPU's kernel, the GPU, both, torchvision
+    decode     images a second by the CPU's kernel, the GPU, both, each of its libraries alone
     passes     bytes a second of the fused passes, beside a copy, torchvision v2 and kornia
     training   images a second into nothing, ResNet-18 and ResNet-50, beside ImageFolder and DataLoader
     resident   images of CIFAR's size, augmented in the device's memory
@@ -36,7 +36,7 @@ import torch
 from benchmarks import measure
 from benchmarks.gpu import record
 from benchmarks.gpu.page import device_name, page, slug
-from benchmarks.gpu.parts import NAMES, PARTS, Part
+from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
 from benchmarks.gpu.record import Lack, Outcome
 from iofast import kernel
 
@@ -80,7 +80,7 @@ def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome
     if seconds <= 1:
         return Outcome(ended="Not begun: the time of all parts was used up.")
     log = folder / f"{part.name}.jsonl"
-    if part.name == "data" and (folder / "small.lmdb").exists():
+    if part.name == "data" and (folder / DONE).exists():
         return Outcome(*record.read(log))
     log.unlink(missing_ok=True)
     print(f"{part.name}: {part.title}, up to {seconds:.0f} s", file=sys.stderr, flush=True)

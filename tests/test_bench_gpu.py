@@ -11,14 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from device_decoding import Double
 from kernel_images import jpeg, photo
 
 from benchmarks import bench_gpu
 from benchmarks.gpu import clock, data, decode, passes, record, resident, stress, suite, training, transfer
 from benchmarks.gpu.job import ONE_LINE, Job, one_line
 from benchmarks.gpu.page import lacking, page, slug
-from benchmarks.gpu.parts import NAMES, PARTS, Part
+from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
 from benchmarks.gpu.record import Figure, Lack, Outcome, written
+from iofast.gpu.decoding import DeviceDecoder
+from iofast.pixels import dispatch
 from iofast.stall import MeterStats, Stall
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -209,6 +212,35 @@ class TestParts:
         assert "packed photographs: bytes each" in self.figures(made)
         assert len(list((made.data / "files").rglob("*.jpg"))) == data.FEW
 
+    def test_what_cannot_be_made_takes_nothing_else_with_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not even the second time: what was made stays, and the rest is tried again."""
+        job, photos = Job(tmp_path, tmp_path / "data.jsonl", CPU, 60, quick=True), tmp_path / "photos"
+        photos.mkdir()
+        data.run(job, photos)
+        assert self.lacks(job).keys() >= {"packed.lmdb", "rgb.lmdb", "files"}
+        assert not (tmp_path / DONE).exists()
+        resident.run(job)
+        (photos / "class").mkdir()
+        (photos / "class" / "one.jpg").write_bytes(jpeg(photo(300, 260)))
+        job.log.unlink()
+        monkeypatch.setattr(data, "open_writer", None)  # small.lmdb is not made again
+        data.run(job, photos)
+        assert self.lacks(job) == {}
+        assert (tmp_path / DONE).exists()
+
+    def test_as_many_photographs_as_there_is_time_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = []
+        monkeypatch.setattr(data, "one", lambda folder, number: made.append(number))
+        now = data.time.monotonic()
+        assert [data.in_time(tmp_path, now + later, number) for number, later in enumerate((99, 0, 99))] == [
+            True,
+            False,
+            True,
+        ]
+        assert made == [0, 2]
+
     def test_transfer(self, job: Job) -> None:
         transfer.run(job)
         self.check(job, "transfer")
@@ -218,10 +250,41 @@ class TestParts:
         decode.run(job)
         self.check(job, "decode", "split")
         assert "NVIDIA GPU" in self.lacks(job)["packed, batches of 8, decode='split'"]
+        for name in ("nvImageCodec", "TorchCodec", "torchvision"):
+            assert "CUDA" in self.lacks(job)[name]
+
+    def test_a_library_by_itself(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pillow plays it; a picture that it does not take is left out."""
+        backend = Double(lambda number, image: None if number == 3 else image)
+        monkeypatch.setattr(Job, "cuda", True)
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        monkeypatch.setattr(decode, "libraries", lambda device, threads: {"the double": None})
+        monkeypatch.setattr(decode, "checked", lambda make: DeviceDecoder(backend, lambda: None))
+        monkeypatch.setattr(decode, "on_wall", lambda job, call, seconds: [call(), 0.5][1])
+        monkeypatch.setattr(decode, "OTHERS", (4,))
+        decode.library(job, "the double")
+        found = {figure.name: figure.value for figure in record.read(job.log)[0]}
+        assert found == {
+            "packed, batches of 8: the double alone, whole pictures": 14,
+            "originals, batches of 8: the double alone, whole pictures": 16,
+            "packed, batches of 4: the double alone, whole pictures": 8,
+        }
+        backend.fault = lambda number, image: None
+        with pytest.raises(RuntimeError, match="all of 8 packed pictures came to nothing"):
+            decode.library(job, "the double")
 
     def test_passes(self, job: Job) -> None:
         passes.run(job)
         self.check(job, "passes", "torchvision", "kornia")
+
+    def test_passes_that_do_not_work_are_said_to_be_torchs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        dispatch.triton_works.cache_clear()
+        monkeypatch.setattr(torch, "zeros", lambda *_, **__: 1 // 0)
+        assert "plain torch, not in Triton: " in passes.of_triton()
+        monkeypatch.setattr(dispatch, "triton_works", lambda: True)
+        assert passes.of_triton() == ""
+        monkeypatch.undo()
+        dispatch.triton_works.cache_clear()
 
     def test_training(self, job: Job) -> None:
         training.run(job)

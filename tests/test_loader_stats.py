@@ -81,9 +81,7 @@ def test_asking_while_it_decodes(dataset: FastDataset) -> None:
     assert max(seen) <= 240
 
 
-def test_what_the_thread_of_a_device_computes_counts_too(
-    dataset: FastDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_thread_of_a_device_computes_counts_too(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*given: Any) -> Any:
         end = time.thread_time() + 0.05
         while time.thread_time() < end:

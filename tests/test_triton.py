@@ -120,9 +120,7 @@ class TestGeometry:
         batch = ragged(pictures(sizes, seed)) if kind == "rgb" else i420(pictures(sizes, seed))
         boxes, flips = plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed)
         wanted = augment(batch, boxes, flips, size, [IMAGENET], dtype=dtype, memory_format=layout)
-        made = triton_geometry.resample(
-            there(batch), boxes, flips, size, [IMAGENET], dtype=dtype, memory_format=layout
-        )
+        made = triton_geometry.resample(there(batch), boxes, flips, size, [IMAGENET], dtype=dtype, memory_format=layout)
         assert made.is_contiguous(memory_format=layout)
         close(made, wanted)
 

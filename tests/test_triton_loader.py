@@ -25,7 +25,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from iofast.pixels import triton_geometry, triton_pixels
 
 SIZE = 12
-CROP: list[Any] = [T.RandomResizedCrop(SIZE, scale=(0.01, 0.1)), T.RandomHorizontalFlip()]  # few taps: the interpreter is slow
+# few taps: the interpreter is slow
+CROP: list[Any] = [T.RandomResizedCrop(SIZE, scale=(0.01, 0.1)), T.RandomHorizontalFlip()]
 RECIPE: list[Any] = [
     *CROP,
     T.ColorJitter(0.4, 0.4, 0.4, 0.1),
@@ -131,7 +132,8 @@ def test_of_what_the_device_decoded(place: Path, monkeypatch: pytest.MonkeyPatch
         made.append(list(own))
         assert own.stats.ways["device"] > 0
     assert fused is not None
-    assert fused.called == ["geometry", "pixels"] * 2
+    assert fused.called.count("pixels") == 2
+    assert fused.called[:2] == ["geometry", "pixels"]  # the second batch may have nothing that the device takes
     for (images, labels), (expected, theirs) in zip(*made, strict=True):
         assert torch.equal(labels, theirs)
         torch.testing.assert_close(images, expected, rtol=0, atol=1e-5)

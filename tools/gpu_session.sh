@@ -19,7 +19,11 @@ for wheel in "$wheels"/*.whl; do
   esac
 done
 if [ ${#others[@]} -gt 0 ]; then
-  "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$site" "${others[@]}"
+  if "$python" -m pip --version > /dev/null 2>&1; then
+    "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$site" "${others[@]}"
+  else
+    for wheel in "${others[@]}"; do "$python" -m zipfile -e "$wheel" "$site"; done  # which is nearly the same
+  fi
   export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
 fi
 

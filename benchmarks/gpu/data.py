@@ -5,22 +5,26 @@ packed.lmdb    JPEGs with the short side 256, quality 90
 rgb.lmdb       pixels with the short side 256
 files/         the JPEGs of packed.lmdb in class folders, for ImageFolder
 small.lmdb     pixels, 32 x 32
+
+Each is made by itself, so that parts which need no photographs run where those could not be made.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from benchmarks.gpu import record
 from benchmarks.gpu.job import Job
+from benchmarks.gpu.parts import DONE
 from iofast import FastDataset, open_reader, open_writer
 from tools.scenes import SCENES, Camera, Surfaces, photograph
 
@@ -33,32 +37,52 @@ QUALITIES = range(60, 99)
 
 def run(job: Job, photos: Path | None = None) -> None:
     """Make all of it in `job.data`."""
-    count = FEW if job.quick else PHOTOGRAPHS
-    originals = job.data / "originals"
-    if photos is None:
-        photographs(originals, count)
-    else:
-        link(photos, originals, count)
-    pack(originals, job.data / "packed.lmdb")
-    pack(originals, job.data / "rgb.lmdb", "--format", "rgb")
-    as_files(job.data / "packed.lmdb", job.data / "files")
-    small(job.data / "small.lmdb", 256 if job.quick else SMALL)
+    originals, packed = job.data / "originals", job.data / "packed.lmdb"
+    job.attempt("small.lmdb", partial(small, job.data / "small.lmdb", 256 if job.quick else SMALL))
+    job.attempt("originals", partial(taken, job, originals, photos))
+    job.attempt("packed.lmdb", partial(pack, originals, packed))
+    job.attempt("rgb.lmdb", partial(pack, originals, job.data / "rgb.lmdb", "--format", "rgb"))
+    job.attempt("files", partial(as_files, packed, job.data / "files"))
     for name, what in (("originals", "original photographs"), ("packed.lmdb", "packed photographs")):
-        dataset = FastDataset(job.data / name)
-        located = dataset.locate(np.arange(len(dataset)))
-        job.figure(f"{what}: bytes each", float(located.length.mean()), "bytes")
-        job.figure(f"{what}: pixels each", float((located.width * located.height).mean()), "pixels")
+        job.attempt(f"what {name} holds", partial(described, job, name, what))
+    if not record.read(job.log)[1]:
+        (job.data / DONE).touch()
+
+
+def taken(job: Job, folder: Path, photos: Path | None) -> None:
+    """The photographs: those given, or as many as there is time to make."""
+    count = FEW if job.quick else PHOTOGRAPHS
+    if photos is None:
+        count = photographs(job, folder, count)
+    else:
+        count = link(photos, folder, count)
     job.figure("different photographs", count, "")
 
 
-def photographs(folder: Path, count: int) -> None:
-    """Photograph-like JPEGs, as many bytes a pixel as ImageNet's: generated scenes, on all cores."""
+def described(job: Job, name: str, what: str) -> None:
+    """Mean bytes and pixels."""
+    dataset = FastDataset(job.data / name)
+    located = dataset.locate(np.arange(len(dataset)))
+    job.figure(f"{what}: bytes each", float(located.length.mean()), "bytes")
+    job.figure(f"{what}: pixels each", float((located.width * located.height).mean()), "pixels")
+
+
+def photographs(job: Job, folder: Path, count: int) -> int:
+    """Photograph-like JPEGs, as many bytes a pixel as ImageNet's: generated scenes, on all cores. How many there were
+    time for: half of what is left, for they are to be packed too."""
     if count <= FEW:  # a process costs more
-        for number in range(count):
-            one(folder, number)
-        return
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(one, [folder] * count, range(count), chunksize=16))
+        return sum(in_time(folder, np.inf, number) for number in range(count))
+    end = time.monotonic() + job.left() / 2  # the same clock in every process
+    with ProcessPoolExecutor(job.cores) as pool:
+        return sum(pool.map(partial(in_time, folder, end), range(count), chunksize=8))
+
+
+def in_time(folder: Path, end: float, number: int) -> bool:
+    """Make photograph `number`, unless it is too late; whether it was made."""
+    if time.monotonic() >= end:
+        return False
+    one(folder, number)
+    return True
 
 
 def one(folder: Path, number: int) -> None:
@@ -84,17 +108,22 @@ def jpeg(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], wanted: float)
     return _encoded(image, QUALITIES[low])
 
 
-def link(photos: Path, folder: Path, count: int) -> None:
-    """Links to `count` of the photographs in class folders, evenly chosen; all where there are fewer."""
+def link(photos: Path, folder: Path, count: int) -> int:
+    """Links to `count` of the photographs in class folders, evenly chosen; all where there are fewer. How many."""
     files = [path for path in sorted(photos.rglob("*")) if path.is_file()]
-    for number in sorted({round(at) for at in np.linspace(0, len(files) - 1, count)}):
+    chosen = sorted({round(at) for at in np.linspace(0, len(files) - 1, count)})
+    for number in chosen:
         place = folder / files[number].parent.name / f"{number:07d}{files[number].suffix}"
         place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
         place.symlink_to(files[number].resolve())
+    return len(chosen)
 
 
 def pack(source: Path, out: Path, *options: str) -> None:
-    """Pack with the short side 256."""
+    """Pack with the short side 256. A container that is there is whole: of an earlier run that was stopped."""
+    if out.exists():
+        return
     command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", "256", "--quality", "90"]
     subprocess.run([*command, *options, "--quiet"], check=True)
 
@@ -110,6 +139,8 @@ def as_files(container: Path, folder: Path) -> None:
 
 def small(container: Path, count: int) -> None:
     """Pixels of 32 x 32, of ten classes."""
+    if container.exists():
+        return
     rng, side = np.random.default_rng(3), {"width": 32, "height": 32}
     with open_writer(container) as writer:
         for number, pixels in enumerate(rng.integers(0, 256, (count, 32 * 32 * 3), np.uint8)):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.gpu.clock import on_wall, rate
 from benchmarks.gpu.job import Job
 from iofast import FastLoader, open_reader
 from iofast import transforms as T
+from iofast.gpu.decoding import Jpeg
+from iofast.gpu.decoding.find import checked, libraries
 from iofast.loader import Split
 
 IMAGES = 400_000  # of an epoch: more than a round takes
@@ -20,6 +22,7 @@ SOURCES = {"packed": "packed.lmdb", "originals": "originals"}
 WAYS: dict[str, Any] = {"cpu": "cpu", "gpu": "gpu", "split": Split(cores=1.0)}  # each may have all cores
 OTHERS = (64, 1024)  # further batch sizes
 ROUNDS, SECONDS = 3, 1.2
+ALONE = 0.6  # seconds for each of a library's batch sizes
 
 OF_THE_SUM, OF_THE_CPU, FROM_ORIGINALS = 0.85, 1.5, 21_500
 
@@ -30,8 +33,8 @@ def run(job: Job) -> None:
     """See above."""
     for source in SOURCES:
         _asked(job, source, _measured(job, source, job.batch, ROUNDS))
-    for source in SOURCES:
-        job.attempt(f"torchvision, {source}", partial(torchvision, job, source))
+    for name in libraries(job.device, 1):
+        job.attempt(name, partial(library, job, name))
     for batch in () if job.quick else OTHERS:
         _measured(job, "packed", batch, 1)
 
@@ -94,16 +97,33 @@ def of_the_sum(rates: Rates) -> float | None:
     return rates["split"] / (rates["cpu"] + rates["gpu"])
 
 
-def torchvision(job: Job, source: str) -> None:
-    """torchvision's own decoder on the device: whole pictures, a batch of bytes that lie in memory after the other."""
+def library(job: Job, name: str) -> None:
+    """A library by itself, called as a loader calls it: whole pictures, a batch of bytes that lie in memory after the
+    other. Its rates by batch size, and of what is not packed."""
     if not job.cuda:
         raise RuntimeError("it needs a CUDA device")
-    io: Any = importlib.import_module("torchvision.io")
-    decode = partial(io.decode_jpeg, mode=io.ImageReadMode.RGB, device=job.device)
-    dataset = job.dataset(SOURCES[source], job.batch)
+    decoder = checked(libraries(job.device, max(1, job.cores // 4))[name])
+    for source, batch in (("packed", job.batch), ("originals", job.batch), *(("packed", batch) for batch in OTHERS)):
+        jpegs = _jpegs(job, source, batch)
+        made = decoder.decode(jpegs, [1] * batch)
+        good = [jpeg for jpeg, image in zip(jpegs, made, strict=True) if image is not None]
+        if not good:
+            raise RuntimeError(f"all of {batch} {source} pictures came to nothing")
+        seconds = on_wall(job, partial(decoder.decode, good, [1] * len(good)), ALONE)
+        job.figure(f"{source}, batches of {batch}: {name} alone, whole pictures", len(good) / seconds, "images/s")
+
+
+def _jpegs(job: Job, source: str, batch: int) -> list[Jpeg]:
+    """The first pictures of a set."""
+    dataset = job.dataset(SOURCES[source], batch)
     with open_reader(job.data / SOURCES[source]) as reader:
-        there = dataset.resolve(torch.arange(job.batch).numpy())
-        jpegs = [torch.frombuffer(bytearray(reader.view(index)), dtype=torch.uint8) for index in there.tolist()]
-    seconds = on_wall(job, partial(decode, jpegs), 2.0)
-    name = f"{source}, batches of {job.batch}: torchvision.io.decode_jpeg, whole pictures"
-    job.figure(name, len(jpegs) / seconds, "images/s")
+        data = [
+            torch.frombuffer(bytearray(reader.view(index)), dtype=torch.uint8)
+            for index in dataset.resolve(np.arange(batch)).tolist()
+        ]
+    located = dataset.locate(np.arange(batch))
+    sizes = zip(located.width.tolist(), located.height.tolist(), strict=True)
+    return [
+        Jpeg(jpeg.pin_memory() if job.cuda else jpeg, width, height, 0, 0, width, height)
+        for jpeg, (width, height) in zip(data, sizes, strict=True)
+    ]

@@ -23,6 +23,7 @@ class Part:
         return self.quick if quick else self.seconds
 
 
+DONE = "everything.made"  # a file that is beside what the parts work on when all of it is there
 _STALLS = ("exposed stall, by iofast's clock", "exposed stall, beside a batch that stays")
 _OTHERS = ("torchvision v2", "kornia")
 PARTS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from benchmarks.gpu.job import Job
 from iofast import pixels
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.pixels import Ragged
+from iofast.pixels import Ragged, dispatch
 
 WIDTH, HEIGHT = 341, 256  # of a packed photograph
 COPIED = 1 << 29  # bytes: ten times a GPU's cache
@@ -50,11 +51,21 @@ class Work:
 
 def run(job: Job) -> None:
     """See above."""
+    if job.cuda and (trouble := of_triton()):
+        job.lacks("the Triton passes: torch's are measured in their place", trouble)
     work = made(job)
     walls: dict[str, float] = {}
     job.attempt(f"{GEOMETRY} and colours", partial(own, job, work, walls))
     for name, other in OTHERS.items():
         job.attempt(name, partial(beside, job, work, name, other, walls))
+
+
+def of_triton() -> str:
+    """Why its passes do not work here; empty where they do."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        works = dispatch.triton_works()
+    return "" if works else " / ".join(str(each.message) for each in said)
 
 
 def own(job: Job, work: Work, walls: dict[str, float]) -> None:

@@ -86,7 +86,7 @@ class Decoding:
             return self._decoder
 
     def settle(self, measure: Callable[[], Rates]) -> None:
-        """Before the first batch: measure, where there is something to choose. A second consumer waits for the first."""
+        """Before the first batch: measure, where there is something to choose; another consumer waits for it."""
         with self._settling:
             if self.share is not None:
                 return

@@ -69,7 +69,7 @@ def _worth_it(images: list[torch.Tensor]) -> bool:
 def _block(image: torch.Tensor) -> torch.Tensor:
     """The block of memory in which a uint8 image lies, as bytes."""
     memory = image.untyped_storage()
-    return torch.empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),))
+    return torch.empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),), (1,))
 
 
 def _finished(plan: Plan, images: Any, work: Work | None) -> Any:

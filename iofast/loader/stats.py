@@ -23,8 +23,8 @@ class LoaderStats:
     meter        the training loop's side: steps, and how long it waited; what `watch` measures
     num_workers  threads at work now, and how many batches they may be ahead
     depth
-    cpu_share    share of this rank's cores that the threads computed on, 0 to 1; the one that works for a device too, but
-                 not those that a library which decodes there has of its own
+    cpu_share    share of this rank's cores that the threads computed on, 0 to 1; that of the device too, but not what
+                 a library that decodes there has of its own
     """
 
     images: int

@@ -70,7 +70,7 @@ class Epoch:
         self._made_by: tuple[weakref.ref[Prefetch[Any, Any]], ...] = ()
 
     def made_by(self, *made_by: Prefetch[Any, Any]) -> None:
-        """The threads' times of the first count from now on; of others, which finish what it made, what they compute."""
+        """From now on the times of the first one's threads count, and what those of others compute, who finish it."""
         self._made_by = tuple(map(weakref.ref, made_by))
 
     def sum(self) -> Sum:

@@ -41,21 +41,29 @@ def open_decoder(device: torch.device, threads: int, *, adaptive: bool = False) 
     """
     if (reason := lacking(device)) is not None:
         raise OptionError(f"JPEGs cannot be decoded on the device: {reason}")
-    makers: dict[str, Callable[[], Backend]] = {
+    troubles = []
+    for name, make in libraries(device, threads, adaptive=adaptive).items():
+        try:
+            return checked(make)
+        except Exception as error:  # a missing library of CUDA, a driver that is too old, an operator that is not there
+            troubles.append(f"{name}: {reason_of(error)}")
+    raise OptionError(f"JPEGs cannot be decoded on the device: {'; '.join(troubles):.500}")
+
+
+def libraries(device: torch.device, threads: int, *, adaptive: bool = False) -> dict[str, Callable[[], Backend]]:
+    """What makes each library's back-end for `device`, which is the current one, the best first."""
+    return {
         "nvImageCodec": lambda: NvImageCodec(threads, adaptive=adaptive),
         "TorchCodec": lambda: torchcodec(device),
         "torchvision": lambda: torchvision(device),
     }
-    troubles = []
-    for name, make in makers.items():
-        try:
-            backend = make()
-            check(backend)
-        except Exception as error:  # a missing library of CUDA, a driver that is too old, an operator that is not there
-            troubles.append(f"{name}: {reason_of(error)}")
-        else:
-            return DeviceDecoder(backend, lambda: torch.cuda.current_stream().synchronize())
-    raise OptionError(f"JPEGs cannot be decoded on the device: {'; '.join(troubles):.500}")
+
+
+def checked(make: Callable[[], Backend]) -> DeviceDecoder:
+    """A decoder of the back-end that `make` makes, which has decoded a small picture; raises its trouble where not."""
+    backend = make()
+    check(backend)
+    return DeviceDecoder(backend, lambda: torch.cuda.current_stream().synchronize())
 
 
 def check(backend: Backend) -> None:

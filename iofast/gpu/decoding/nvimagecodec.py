@@ -54,7 +54,8 @@ class NvImageCodec:
     def decode(self, jpegs: Sequence[Jpeg]) -> list[torch.Tensor | None]:
         """See `Backend`."""
         stream = torch.cuda.current_stream()
-        wholes = [self._codec.CodeStream(jpeg.data.numpy()) for jpeg in jpegs]  # until the end: regions are views of them
+        # kept until the end: a region is a view of its stream
+        wholes = [self._codec.CodeStream(jpeg.data.numpy()) for jpeg in jpegs]
         sources = [self._source(whole, jpeg) for whole, jpeg in zip(wholes, jpegs, strict=True)]
         images = self._decoder.decode(sources, params=self._params, cuda_stream=stream.cuda_stream)
         return [None if image is None else torch.utils.dlpack.from_dlpack(image) for image in images]
@@ -66,7 +67,7 @@ class NvImageCodec:
 
 
 def keep_memory(device: int) -> None:
-    """Have the driver's pool of `device`, which the library's images come from, keep up to `KEPT` bytes of what is free.
+    """Have the driver's pool of `device`, where the library's images lie, keep up to `KEPT` bytes of what is free.
 
     It keeps none by default: each wait for a stream gives all of it back to the system, and a batch waits twice, so
     that every image would be new memory. A driver without pools is left alone, and a pool that keeps more.
