@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,12 @@ from loader_sets import eventually, photographs, workers, write_lmdb
 
 from iofast import transforms as T
 from iofast.loader import measure as measuring
-from iofast.loader.measure import ROUNDS, measure
+from iofast.loader.canvas import Uniform
+from iofast.loader.measure import measure
 from iofast.loader.samples import Samples
 from iofast.loader.split import WHOLE, Rates, balanced
+from iofast.loader.tally import Contexts
+from iofast.telemetry import Stages
 
 SLICE_S, SLICE = 0.02, 4  # a slice of so many images takes a thread so long
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24)], "shuffle": True}
@@ -54,11 +58,13 @@ def test_threads_that_take_several_batches_at_once(
         assert 0.5 * true < rate < 1.02 * true  # to sleep takes as long as it was told, or longer
 
 
-@pytest.mark.parametrize("num_workers", [1, 16])
-def test_every_thread_has_something_to_do(bench: Bench, place: Path, num_workers: int) -> None:
+@pytest.mark.parametrize(("num_workers", "prefetch", "wanted"), [(1, 3, 3), (16, 16, 32), (16, 4, 8), (2, 16, 4)])
+def test_every_thread_has_something_to_do(
+    bench: Bench, place: Path, num_workers: int, prefetch: int, wanted: int
+) -> None:
     """More batches are looked at where they are small, as far as the epoch has them."""
     seen: list[range] = []
-    loader = bench.there(place, 4, decode="split", num_workers=num_workers, **CROP)
+    loader = bench.there(place, 4, decode="split", num_workers=num_workers, prefetch=prefetch, **CROP)
 
     def made(plan: Any, contexts: Any, share: int, epoch: int, batches: range) -> Any:
         seen.append(batches)
@@ -68,9 +74,29 @@ def test_every_thread_has_something_to_do(bench: Bench, place: Path, num_workers
         patch.setattr(measuring, "_made", made)
         measure(loader._plan, 0, 2)
         measure(loader._plan, 0, len(loader) - 1)
-    wanted = max(3, ROUNDS * num_workers)
     assert seen[:2] == [range(2, 3 + wanted)] * 2
     assert seen[2:] == [range(len(loader) - 1, len(loader))] * 2
+
+
+def test_no_more_batches_at_a_time_than_in_training(
+    bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pixels of the CPU's are page-locked memory: those of all would be gigabytes where there are many threads."""
+    alive, most = weakref.WeakSet[Uniform](), list[int]()
+    begin = Uniform.__init__
+
+    def counted(canvas: Uniform, *given: Any) -> None:
+        begin(canvas, *given)
+        alive.add(canvas)
+        most.append(len(alive))
+
+    monkeypatch.setattr(Uniform, "__init__", counted)
+    loader = bench.there(place, 4, decode="split", num_workers=16, prefetch=5, **CROP)
+    rate, kept = measuring._made(loader._plan, Contexts(loader._plan.decode, Stages()), WHOLE, 0, range(30))
+    assert rate > 0
+    assert kept == []
+    assert len(most) == 30
+    assert max(most) <= 12  # 5 in the making, 2 on the way, and a thread may be late to forget one
 
 
 def test_it_is_measured_of_a_loader(bench: Bench, place: Path) -> None:

@@ -21,6 +21,7 @@ from iofast.kernel import Parts, Status
 from iofast.kernel.contract import PART_ROOM
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.canvas import Canvas, Uniform, empty, rounded_up
+from iofast.pixels.upload import upload
 
 MOST = 1 << 30  # bytes of decoded pixels at once: 256 photographs of a telephone would take 9 GiB of the device
 
@@ -131,7 +132,7 @@ class Divided:
         whole = torch.empty(shape, dtype=torch.uint8, device=bus.device, memory_format=torch.channels_last)
         for where, images in ((self._there_rows, [] if self._there is None else [self._there]), (here, copied)):
             if images:
-                whole[torch.from_numpy(where).to(bus.device)] = torch.cat(images)
+                whole[upload(where, bus.device)] = torch.cat(images)
         self._whole = whole
 
     def images(self) -> torch.Tensor:

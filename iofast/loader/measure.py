@@ -18,7 +18,7 @@ from iofast.loader.tally import Contexts
 from iofast.telemetry import Stages
 
 BATCHES = 3  # looked at, at least; one before them fills caches and makes contexts, and is not timed
-ROUNDS = 2  # slices for each thread, at least: with fewer some would stand idle, and the others run faster for it
+ROUNDS = 2  # slices for each thread, at least: where many stand idle, the others run faster
 
 
 def measure(plan: Plan, epoch: int, batch: int) -> Rates:
@@ -29,8 +29,8 @@ def measure(plan: Plan, epoch: int, batch: int) -> Rates:
     way = plan.way
     if way is None:
         raise RuntimeError("measured for a device that is none")
-    contexts, limits = Contexts(plan.decode, Stages()), plan.limits
-    wanted = 1 + max(BATCHES, -(-ROUNDS * limits.max_workers // limits.slices))
+    contexts, slices = Contexts(plan.decode, Stages()), plan.limits.slices
+    wanted = 1 + max(BATCHES, -(-ROUNDS * _workers(plan) // slices))
     batches = range(batch, min(batch + wanted, plan.schedule.count))
     cpu, _ = _made(plan, contexts, WHOLE, epoch, batches)
     parts, samples = _made(plan, contexts, 0, epoch, batches)
@@ -39,15 +39,22 @@ def measure(plan: Plan, epoch: int, batch: int) -> Rates:
     return Rates(cpu, parts, device)
 
 
+def _workers(plan: Plan) -> int:
+    """Threads that find something to do in the batches that are in the making at a time."""
+    return min(plan.limits.max_workers, plan.limits.max_depth * plan.limits.slices)
+
+
 class _Job(BatchJob):
     """A batch up to where its images are pixels, or parts."""
 
     def finish(self) -> Samples:  # type: ignore[override]
-        return self._samples
+        samples = self._samples
+        del self._samples
+        return samples
 
 
 def _made(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[float, list[Samples]]:
-    """Images per second where every thread has work all the time, and what was made.
+    """Images per second where every thread has work all the time, and what was made for the device.
 
     By the time for which threads were at work, not by the clock between two results: sixteen threads have the slices of
     two batches at once, so that both come together, and three batches would seem to take as long as two.
@@ -58,20 +65,24 @@ def _made(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range
 
 
 def _run(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[list[Samples], float]:
-    """What was made, and images per second."""
+    """What was made for the device, and images per second. No more batches are there at a time than in training."""
     made: Prefetch[Samples, Slice] = Prefetch(
         lambda batch: _Job(plan, contexts, epoch, batch, share),  # type: ignore[arg-type, return-value]
         batches.stop,
-        num_workers=min(plan.limits.max_workers, len(batches) * plan.limits.slices),
-        depth=len(batches),
+        num_workers=min(_workers(plan), len(batches) * plan.limits.slices),
+        depth=min(plan.limits.max_depth, len(batches)),
         start=batches.start,
     )
+    kept, images = list[Samples](), 0
     try:
-        samples = list(made)
-        images, work_s = sum(map(len, samples)), made.times().work_s
+        for samples in made:
+            images += len(samples)
+            if share != WHOLE:
+                kept.append(samples)
+        work_s = made.times().work_s
     finally:
         made.close()
-    return samples, images * made.num_workers / max(work_s, 1e-9)
+    return kept, images * made.num_workers / max(work_s, 1e-9)
 
 
 def _decoded(plan: Plan, canvases: list[object], bus: Bus) -> float:
