@@ -26,18 +26,13 @@ pytest.importorskip("triton")
 
 from iofast.pixels import triton_geometry, triton_pixels
 
-FEW = settings(
-    max_examples=8 if os.environ.get("TRITON_INTERPRET") == "1" else 200
-)  # a second for each, or less than a ms
+# A second for each in the interpreter. On a GPU most of them are compiled anew, for a layout, a type and a size that is
+# a multiple of 16 or is none: a second for the pass of geometry, several for that of pixels.
+FEW = settings(max_examples=8)
 JUMPS = (T.RandomSolarize, T.Solarize)
 GPU = os.environ.get("TRITON_INTERPRET") != "1"
 DEVICE = "cuda" if GPU else "cpu"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def somewhere_to_run() -> None:
-    if GPU and not torch.cuda.is_available():
-        pytest.skip("neither a CUDA device nor TRITON_INTERPRET=1")
+pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` has what is compiled agree too
 
 
 def there(batch: Ragged) -> Ragged:
