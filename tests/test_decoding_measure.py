@@ -78,9 +78,7 @@ def test_every_thread_has_something_to_do(
     assert seen[2:] == [range(len(loader) - 1, len(loader))] * 2
 
 
-def test_no_more_batches_at_a_time_than_in_training(
-    bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_batches_at_a_time_than_in_training(bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pixels of the CPU's are page-locked memory: those of all would be gigabytes where there are many threads."""
     alive, most = weakref.WeakSet[Uniform](), list[int]()
     begin = Uniform.__init__
