@@ -97,7 +97,7 @@ class TestGeometry:
     @FEW
     @given(
         sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=2),
-        size=st.tuples(st.integers(1, 24), st.integers(1, 24)),
+        size=st.tuples(st.integers(4, 24), st.integers(4, 24)),
         seed=st.integers(0, 99),
         kind=st.sampled_from(["rgb", "yuv"]),
         layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
