@@ -106,7 +106,7 @@ class TestLayout:
         assert "nobody; waiting" in "\n".join(line.plain for line in drawn([], 0, (80, 24), "nobody; waiting"))
 
     def test_advice_may_be_long(self) -> None:
-        long = Advice("a", "word " * 100, "x" * 500, "t", 1.1)
+        long = Advice("a", "word " * 100, "x" * 500, "t", 0.5, 1.1)
         assert text_of([moment(last=starved(advice=(long,) * 9))], 80, 24).count("\n") < 24
 
 
@@ -165,3 +165,19 @@ screen.close(jobs)
         assert b"\x1b[2J" not in seen.partition(b"COMPUTE-BOUND")[0].partition(b"INPUT-BOUND")[2]  # nothing is wiped
         os.close(leader)
         os.close(follower)
+
+
+def test_a_window_that_is_closed_leaves_the_report(tmp_path: Path) -> None:
+    """SIGHUP, and a terminal that takes nothing any more: the status says so, and nothing gets lost."""
+    report = tmp_path / "out.html"
+    pid, leader = pty.fork()
+    if pid == 0:
+        command = [sys.executable, "-m", "iofast", "monitor", "--no-stacks", "--report", str(report)]
+        os.execve(sys.executable, command, {**os.environ, "TERM": "xterm-256color"})
+    seen, end = b"", time.monotonic() + 30
+    while b"waiting" not in seen and b"watching for" not in seen and time.monotonic() < end:
+        if select.select([leader], [], [], 0.1)[0]:
+            seen += os.read(leader, 65536)
+    os.close(leader)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 129
+    assert report.read_text().startswith("<!doctype html>")
