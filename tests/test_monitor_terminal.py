@@ -25,7 +25,7 @@ from test_monitor_views import shows, texts
 from iofast.monitor.findings import Advice
 from iofast.monitor.render.layout import drawn, sparkline
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.snapshot import Job
+from iofast.monitor.snapshot import Job, Window
 
 SIZES = ((60, 20), (80, 24), (120, 40), (200, 60))
 TESTS = str(Path(__file__).parent)
@@ -104,6 +104,22 @@ class TestLayout:
 
     def test_nobody(self) -> None:
         assert "nobody; waiting" in "\n".join(line.plain for line in drawn([], 0, (80, 24), "nobody; waiting"))
+
+    def test_a_change_is_there_to_its_end(self) -> None:
+        change = 'FastLoader(FastDataset("train.lmdb"), batch_size=..., transform=[...], device="cuda")'
+        advice = Advice("fastloader", "Half of the time is lost.", change, "stall", 0.5, 2.0)
+        text = text_of([moment(last=starved(advice=(advice,)))], 80, 24)
+        assert "".join(change.split()) in "".join(text.split())
+
+    def test_bounds_that_say_nothing_are_not_drawn(self) -> None:
+        """Of "anything from 0 to 100 %" the middle would be a guess: the row has the bounds and no blocks."""
+        nothing = moment(devices=(), windows=(Window(1.0, 0.0, 1.0, None),))
+        rows = [
+            [line for line in text_of([one], 80, 24).splitlines() if line.startswith("stall     ")]
+            for one in (nothing, moment())
+        ]
+        assert rows[0][0].split() == ["stall", "0–100%"]
+        assert "▁" in rows[1][0]
 
     def test_advice_may_be_long(self) -> None:
         long = Advice("a", "word " * 100, "x" * 500, "t", 0.5, 1.1)
