@@ -95,6 +95,7 @@ def starved(text: str = "", **changes: object) -> Verdict:
             text or "both workers are busy 93% of the time and 5.6 of 8 cores are free",
             text or "DataLoader(..., num_workers=4, persistent_workers=True)",
             "worker_cpu",
+            0.93,
             1.52,
             risk=text or "each worker takes 0.8 GB",
         ),
@@ -103,10 +104,11 @@ def starved(text: str = "", **changes: object) -> Verdict:
             "decoding takes 71% of the workers' time, of images 4 times as large as the crop",
             "iofast pack imagenet/train train.lmdb --resize 256",
             "decode",
+            0.71,
             1.6,
             changes_accuracy=True,
         ),
-        Advice("fastloader", "the loader's work is decoding, which FastLoader does in threads", "", "decode", None),
+        Advice("fastloader", "the loader's work is decoding, which FastLoader does in threads", "", "decode", 0.71),
     )
     verdict = Verdict(
         bound=Bound.INPUT,

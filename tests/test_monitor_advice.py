@@ -24,8 +24,11 @@ def verdict(bound: Bound, cause: Cause | None = None, low: float = 0.4, high: fl
     return replace(made, **changes)
 
 
-def given_(judged: Verdict, **changes: Any) -> dict[str, Advice]:
-    return {advice.name: advice for advice in advise(training(4, **{"doing": LATE, "idle": 0.6, **changes}), judged)}
+def given_(judged: Verdict, /, later: Changes | None = None, **changes: Any) -> dict[str, Advice]:
+    """By name, after four seconds of which the last two have the changes of `later`, too."""
+    shots = training(4, **{"doing": LATE, "idle": 0.6, **changes})
+    shots[2:] = [replace(shot, **(later or {})) for shot in shots[2:]]
+    return {advice.name: advice for advice in advise(shots, judged)}
 
 
 def workers(cpu: float, count: int = 2, **changes: Any) -> tuple[Any, ...]:
@@ -46,12 +49,15 @@ def system(**changes: Any) -> Changes:
 
 WORKERS, CPU = verdict(Bound.INPUT, Cause.WORKERS), verdict(Bound.INPUT, Cause.CPU)
 SINGLE, STORAGE = verdict(Bound.INPUT, Cause.SINGLE), verdict(Bound.INPUT, Cause.STORAGE)
-CACHE, STARTS = verdict(Bound.INPUT, Cause.PAGE_CACHE), verdict(Bound.INPUT, Cause.EPOCH_START)
-COLLATE, PIN = verdict(Bound.INPUT, Cause.COLLATE), verdict(Bound.INPUT, Cause.PIN)
-SKEW, COMPUTE = verdict(Bound.INPUT, Cause.RANK_SKEW), verdict(Bound.COMPUTE, low=0.0, high=0.02)
+CACHE = verdict(Bound.INPUT, Cause.PAGE_CACHE, evidence=(Evidence("major_faults", 40.0, ""),))
+COLLATE, STARTS = verdict(Bound.INPUT, Cause.COLLATE), verdict(Bound.INPUT, Cause.EPOCH_START)
+PIN = verdict(Bound.INPUT, Cause.PIN, evidence=(Evidence("pin_cpu", 0.9, ""),))
+SKEW = verdict(Bound.INPUT, Cause.RANK_SKEW, evidence=(Evidence("rank_gap", 0.4, ""),))
+COMPUTE = verdict(Bound.COMPUTE, low=0.0, high=0.02)
 MEMORY, LAUNCH = verdict(Bound.MEMORY, low=0.0, high=0.02), verdict(Bound.LAUNCH, low=0.0, high=0.1)
 SYNC, TRANSFER = verdict(Bound.SYNC, low=0.0, high=0.1), verdict(Bound.TRANSFER, low=0.0, high=0.1)
-THROTTLED, TALK = verdict(Bound.THROTTLED, low=0.0, high=0.02), verdict(Bound.COMMUNICATION, low=0.0, high=0.02)
+THROTTLED = verdict(Bound.THROTTLED, low=0.0, high=0.02)
+TALK = verdict(Bound.COMMUNICATION, low=0.0, high=0.02, evidence=(Evidence("communication", 0.3, ""),))
 
 BUSY = {"processes": workers(0.95)}
 ASLEEP = {"processes": workers(0.1)}
@@ -62,8 +68,10 @@ CONVOLVES = seen({Frame.SYNC: 1.0}, convolutions=True)
 RESTING = device(tensor_active=0.0, sm_active=0.8, capability=(8, 0))
 COPIES = seen({Frame.TRANSFER: 0.4, Frame.FORWARD: 0.6})
 SITE = SyncSite("train.py", 12, ".item()", 0.5)
+ANEW = {**BUSY, "later": {"processes": (MAIN, worker(8, 0.95), worker(9, 0.95))}}
 PINNED = {"threads": (thread("pt_data_pin", 0.1),)}
 FAST = {"loaders": (replace(LOADER, kind="FastLoader"),)}
+THREADS = {**FAST, **ALONE}
 NODES = {**system(numa_nodes=2), **device(numa_node=1), "processes": workers(0.5, numa_node=0)}
 PAUSES = {Phase.TRAINING: 80.0, Phase.VALIDATION: 20.0, Phase.CHECKPOINT: 15.0, Phase.BETWEEN: 5.0}
 
@@ -73,6 +81,11 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         (WORKERS, BUSY),
         "num_workers=4",
         [(CPU, BUSY), (WORKERS, {**BUSY, **system(idle_cores=0.1)}), (STORAGE, BUSY), (COMPUTE, BUSY)],
+    ),
+    "num_threads": (
+        (WORKERS, THREADS),
+        "FastLoader(..., num_workers=4)",
+        [(CPU, THREADS), (WORKERS, {**THREADS, **system(idle_cores=0.1)}), (WORKERS, BUSY), (COMPUTE, THREADS)],
     ),
     "first_workers": (
         (SINGLE, ALONE),
@@ -86,6 +99,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
             (CPU, {**BUSY, **DECODES, "file_bytes": 25_000}),
             (CPU, {**BUSY, **seen(work={Work.AUGMENT: 0.9, Work.DECODE: 0.1}), "file_bytes": 400_000}),
             (CPU, BUSY),
+            (CPU, {**BUSY, **DECODES, **FAST}),
             (COMPUTE, {**BUSY, **DECODES, "file_bytes": 400_000}),
         ],
     ),
@@ -110,11 +124,15 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         ],
     ),
     "persistent_workers": (
-        (STARTS, BUSY),
+        (STARTS, ANEW),
         "persistent_workers=True",
-        [(COMPUTE, BUSY), (STARTS, {**BUSY, **FAST}), (STARTS, ALONE)],
+        [(COMPUTE, ANEW), (STARTS, {**ANEW, **FAST}), (STARTS, ALONE), (STARTS, BUSY)],
     ),
-    "page_cache": ((CACHE, ASLEEP), "cat train.lmdb > /dev/null", [(STORAGE, ASLEEP), (COMPUTE, ASLEEP)]),
+    "page_cache": (
+        (CACHE, ASLEEP),
+        "find train.lmdb -type f -exec cat {} + > /dev/null",
+        [(STORAGE, ASLEEP), (COMPUTE, ASLEEP)],
+    ),
     "collate": ((COLLATE, BUSY), "uint8", [(CPU, BUSY), (COMPUTE, BUSY)]),
     "pin_thread": ((PIN, BUSY), "uint8", [(CPU, BUSY), (COMPUTE, {**BUSY, **PINNED})]),
     "worker_threads": (
@@ -136,7 +154,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
     "uint8": ((TRANSFER, COPIES), "send uint8", [(TRANSFER, seen({Frame.TRANSFER: 0.05})), (COMPUTE, COPIES)]),
     "gpu_decode": (
         (CPU, BUSY),
-        'device="cuda"',
+        'FastLoader(..., device="cuda", decode="auto")',
         [(CPU, {**BUSY, "idle": 0.02}), (WORKERS, BUSY), (CPU, {**BUSY, "idle": None}), (COMPUTE, BUSY)],
     ),
     "sync": (
@@ -192,11 +210,12 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
     ),
     "batch_size": (
         (COMPUTE, {**device(sm_active=0.3), "loaders": (LOADER,)}),
-        "batch_size=64",
+        "batch_size=128",
         [
             (COMPUTE, device(sm_active=0.9)),
             (COMPUTE, device(sm_active=0.3, memory_used=70 << 30)),
             (COMPUTE, device(sm_active=0.3, memory_used=None)),
+            (COMPUTE, {**device(sm_active=0.3, memory_used=55 << 30), "loaders": (replace(LOADER, batch_size=1),)}),
             (COMPUTE, {}),
             (WORKERS, device(sm_active=0.3)),
         ],
@@ -251,7 +270,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
     "checkpoints": ((replace(COMPUTE, phases=PAUSES), {}), "async_save", [(COMPUTE, {})]),
     "communication": ((TALK, {}), "no_sync()", [(COMPUTE, {})]),
     "other_rank": (
-        (replace(TALK, evidence=(Evidence("rank_gap", 0.5, "rank 1 waits"),)), {}),
+        (replace(TALK, evidence=(Evidence("rank_gap", 0.5, "rank 1 waits 50%"),)), {}),
         "iofast monitor --pid",
         [(TALK, {}), (COMPUTE, {})],
     ),
@@ -266,6 +285,8 @@ def test_when_it_speaks(name: str) -> None:
     assert change in advice.change
     assert advice.text.endswith(".")
     assert advice.trigger
+    assert (advice.value is None) == (name == "anomaly_detection"), "the figure that triggered it"
+    assert any(letter.isdigit() for letter in advice.text) or advice.value is None
     assert advice.gain is None or 1.0 <= advice.gain <= MOST_GAIN
     if judged.bound is Bound.INPUT and advice.gain is not None:
         assert advice.gain <= gain(0.4) + 1e-9, "more than the proved stall"

@@ -103,6 +103,12 @@ class TestOnce:
         assert run("--once", "--seconds", "0.3") == 0
         assert "7 steps in 12 s were seen" in capsys.readouterr().out
 
+    def test_interrupted_before_a_verdict(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        given(unknown())
+        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        assert run("--once") == 130
+        assert capsys.readouterr().err == "iofast monitor: interrupted\n"
+
     def test_nobody_is_an_error(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
         given(jobs=0)
         assert run("--once") == 1
@@ -244,6 +250,33 @@ class TestProgram:
         text, error = capfd.readouterr()
         assert text == "mine\n"
         assert error == "iofast monitor: error: cannot be watched; the program goes on\n"
+
+    @pytest.mark.parametrize("broken", [RuntimeError("of a\npackage"), KeyError("key")])
+    def test_whatever_goes_wrong_its_status_is_ours(
+        self, broken: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """W&B without a key to log in with, TensorBoard on a full disk, a fault of ours: it ends as it does."""
+
+        def machine(_request: Request, _program: int | None = None) -> Sources:
+            raise broken
+
+        monkeypatch.setattr(sources, "machine", machine)
+        assert run("--", *PYTHON, "raise SystemExit(9)") == 9
+        error = capfd.readouterr().err
+        assert error.startswith(f"iofast monitor: error: {type(broken).__name__}: ")
+        assert error.count("\n") == 1
+
+    @pytest.mark.parametrize("closed", [False, True])
+    def test_nobody_reads_what_the_monitor_says(self, closed: bool) -> None:
+        """`2>&1 | head -1` that has seen enough, or `2>&-` of a batch system."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-m", "iofast", "monitor", "--no-stacks", "--", *PYTHON, "raise SystemExit(9)"]
+        if closed:
+            command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
+        ended = subprocess.run(command, stderr=writer, stdout=subprocess.PIPE, timeout=60)
+        os.close(writer)
+        assert (ended.returncode, ended.stdout) == (9, b"")
 
 
 @pytest.mark.parametrize(

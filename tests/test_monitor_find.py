@@ -101,6 +101,8 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
     [
         b"python\0/bin/jupyter-lab\0",
         b"python\0-m\0ipykernel_launcher\0-f\0kernel.json\0",
+        b"python\0-m\0notebook\0",
+        b"python\0-m\0tensorboard.main\0--logdir\0runs\0",
         b"python\0-m\0iofast\0monitor\0",
         b"python\0/bin/iofast\0monitor\0--once\0",
         b"python\0/bin/tensorboard\0--logdir\0runs\0",
@@ -116,7 +118,14 @@ def test_never(proc: ProcFolder, line: bytes) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"python\0train.py\0--tensorboard\0jupyter\0", b"python\0-u\0train.py\0monitor\0", b"python\0-m\0iofast\0bench\0"],
+    [
+        b"python\0train.py\0--tensorboard\0jupyter\0",
+        b"python\0train_notebook.py\0",
+        b"python\0tensorboard_training.py\0",
+        b"python\0notebook.py\0",
+        b"python\0-u\0train.py\0monitor\0",
+        b"python\0-m\0iofast\0bench\0",
+    ],
 )
 def test_words_of_options_do_not_matter(proc: ProcFolder, line: bytes) -> None:
     proc.process(10, line=line)

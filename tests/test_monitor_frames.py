@@ -103,7 +103,10 @@ def at(line: str = "") -> frames.Text:
         (Frame.VALIDATION, f"main (/u/train.py:50);evaluate (/u/train.py:30);{MULTI};{POLL}", ""),
         (Frame.VALIDATION, f"Trainer.evaluate (~transformers/trainer.py:1);Trainer.evaluation_loop (~transformers/trainer.py:2);{CONV}", ""),
         (Frame.VALIDATION, f"fit (~lightning/a.py:1);_EvaluationLoop.run (~lightning/pytorch/loops/evaluation_loop.py:145);{CONV}", ""),
+        (Frame.VALIDATION, f"fit (~pytorch_lightning/a.py:1);EvaluationEpochLoop.advance (~pytorch_lightning/loops/epoch/evaluation_epoch_loop.py:9);{CONV}", ""),
+        (Frame.VALIDATION, f"_do_train (~ultralytics/engine/trainer.py:1);BaseValidator.__call__ (~ultralytics/engine/validator.py:9);{CONV}", ""),
         (Frame.FORWARD, f"validate (~pydantic/main.py:1);{LOOP};{CONV}", ""),  # a library's, of something else
+        (Frame.LOADER_WAIT, f"{LOOP};Pipeline.run (~nvidia/dali/pipeline.py:1200)", ""),
         (Frame.CHECKPOINT, f"{LOOP};save (~torch/serialization.py:1003);_save (~torch/serialization.py:1312)", ""),
         (Frame.CHECKPOINT, "main (/u/train.py:50);validate (/u/train.py:30);save_checkpoint (/u/train.py:9)", ""),
         (Frame.COMPILE, f"{LOOP};_TorchDynamoContext.__call__ (~torch/_dynamo/eval_frame.py:1);transform (~torch/_dynamo/convert_frame.py:2)", ""),
@@ -185,9 +188,13 @@ def test_what_else_is_seen() -> None:
 
     assert flags(f"{LOOP};{STEP};_single_tensor_adam (~torch/optim/adam.py:456)") == (True, False, False, False)
     assert flags(f"{LOOP};{CONV}") == (False, True, False, False)
-    assert flags(f"{LOOP};_fn (~torch/_dynamo/eval_frame.py:1)") == (False, False, True, False)
+    assert flags(f"{LOOP};compile_wrapper (~torch/_dynamo/eval_frame.py:1)") == (False, False, True, False)
+    assert flags(f"{LOOP};inner (~torch/_compile.py:54);_fn (~torch/_dynamo/eval_frame.py:1)") == (False,) * 4, (
+        "disabled"
+    )
     assert flags(f"{LOOP};{CONV};format_stack (~torch/fx/traceback.py:9)") == (False, True, False, True)
-    assert flags(f"{LOOP};_fn (~torch/_dynamo/eval_frame.py:1);format_stack (~torch/fx/traceback.py:9)")[3] is False
+    compiling = f"{LOOP};transform (~torch/_dynamo/convert_frame.py:2)"
+    assert flags(f"{compiling};format_stack (~torch/fx/traceback.py:9)") == (False, False, True, False)
 
 
 def test_threads_that_work_for_a_loader() -> None:

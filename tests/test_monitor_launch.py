@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from iofast.monitor import launch
 from iofast.monitor.launch import Program
 
 # Stands beside a program as the command does, and ends as it does.
@@ -27,13 +29,37 @@ PYTHON = (sys.executable, "-S", "-c")
 COUNTS = """
 import os, signal, sys, time
 seen = []
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
     signal.signal(number, lambda n, _: seen.append(n))
 print("ready", os.getpid(), flush=True)
 end = time.monotonic() + 10
 while not seen and time.monotonic() < end: time.sleep(0.01)
 time.sleep(0.3)
 print("seen", *map(int, seen), flush=True)
+"""
+
+
+# Takes prctl's place, as a kernel with Yama has it: writes down who allowed whom.
+PRCTL = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int prctl(int option, unsigned long tracer) {
+  FILE *file = fopen(getenv("PRCTL_CALLS"), "a");
+  if (file != NULL) { fprintf(file, "%x %ld allows %ld\\n", option, (long)getpid(), (long)tracer); fclose(file); }
+  return 0;
+}
+"""
+# As BESIDE, on a kernel whose ptrace_scope is what the file argv[1] says.
+UNDER_YAMA = """
+import os, sys
+from pathlib import Path
+from iofast.monitor import launch
+launch._PTRACE_SCOPE = Path(sys.argv[1])
+with launch.Program(sys.argv[2:]) as program:
+    print(os.getpid(), program.pid, flush=True)
+    status = program.wait()
+sys.exit(status)
 """
 
 
@@ -102,7 +128,7 @@ def test_the_masks_of_this_process_come_back() -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
 def test_a_signal_for_us_is_passed_on_once(name: str) -> None:
     number = getattr(signal, name)
     process = beside(*PYTHON, COUNTS, stdout=subprocess.PIPE)
@@ -160,3 +186,42 @@ def test_a_program_that_ignores_a_signal_is_waited_for() -> None:
     process.terminate()
     assert process.wait(10) == 5
     process.stdout.close()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the stand-in is compiled, and there is no cc")
+@pytest.mark.parametrize(("scope", "allowed"), [("1\n", True), ("0\n", False), ("2\n", False)])
+def test_under_yama_the_program_allows_us_to_look(scope: str, allowed: bool, tmp_path: Path) -> None:
+    """It names us before it becomes the program: a right that an exec keeps, and that what it forks does not have."""
+    (tmp_path / "scope").write_text(scope)
+    (tmp_path / "calls").touch()
+    (tmp_path / "prctl.c").write_text(PRCTL)
+    library = str(tmp_path / "prctl.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(tmp_path / "prctl.c")], check=True)
+    code = "import os; print('mine', os.getpid()); raise SystemExit(7)"
+    command = [sys.executable, "-c", UNDER_YAMA, str(tmp_path / "scope"), *PYTHON, code]
+    environment = os.environ | {"LD_PRELOAD": library, "PRCTL_CALLS": str(tmp_path / "calls")}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20, env=environment)
+    monitor, program = ended.stdout.split()[:2]
+    assert (ended.returncode, ended.stdout.split()[2:]) == (7, ["mine", program]), ended.stderr
+    calls = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("59616d61 ")]
+    assert calls == ([f"59616d61 {program} allows {monitor}"] if allowed else [])
+
+
+def test_under_yama_all_else_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its masks, its signals, its group, and what cannot be started."""
+    (tmp_path / "scope").write_text("1\n")
+    code = (
+        "import os; print(os.getpgrp(), *[l for l in open('/proc/self/status') if l.startswith(('SigBlk', 'SigIgn'))])"
+    )
+    bare = subprocess.run([*PYTHON, code], capture_output=True, text=True, timeout=20, check=True).stdout
+    command = [sys.executable, "-c", UNDER_YAMA, str(tmp_path / "scope"), *PYTHON, code]
+    ours = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    assert ours.partition("\n")[2] == bare
+    monkeypatch.setattr(launch, "_PTRACE_SCOPE", tmp_path / "scope")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(FileNotFoundError):
+        Program(["/does/not/exist"])
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    command = [sys.executable, "-c", UNDER_YAMA, str(tmp_path / "scope"), *PYTHON, killed]
+    assert subprocess.run(command, capture_output=True, timeout=20).returncode == 137

@@ -125,6 +125,25 @@ def test_a_right_that_is_missing(
     assert (tmp_path / "calls").read_text().count("call") == 1
 
 
+def test_workers_that_may_not_be_looked_at(
+    standin: Standin, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that was started under Yama allows itself to be looked at, its workers do not: one line, asked once."""
+    (tmp_path / "ptrace_scope").write_text("1\n")
+    monkeypatch.setattr(stacks, "_PTRACE_SCOPE", tmp_path / "ptrace_scope")
+    standin(f"""
+    [ $pid = {job.pid} ] && echo 'thread ({job.pid}): MainThread;main (/u/train.py:7) 5' > $output && exit 0
+    echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1""")
+    probe = StackProbe(job)
+    for _ in range(3):
+        figures = probe.burst([4194303], 5)
+        assert figures is not None
+        assert (figures.looks, figures.worker_looks) == (5, 0)
+    assert probe.note == f"no Python stacks of its workers: {missing_right(of_worker=True)}"
+    assert "for itself alone" in probe.note
+    assert (tmp_path / "calls").read_text().count("call") == 4
+
+
 def test_looks_are_counted(standin: Standin, job: Job) -> None:
     """Of the main thread by what it does, of workers, and of the threads beside them."""
     library, standard = "/v/lib/python3.11/site-packages", "/usr/lib/python3.11"

@@ -62,6 +62,23 @@ def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
     assert Training([]).step_phases() == ({}, False)
 
 
+def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
+    """On the CPU, where the host's time is all there is; beside a device its stacks show who launches and who waits."""
+    seen = stacks({Frame.BACKWARD: 0.6, Frame.FORWARD: 0.3, Frame.LOADER_WAIT: 0.08, Frame.OPTIMIZER: 0.02})
+    verdict = classify(training(doing=HOST, idle=None, stacks=seen))
+    assert verdict.bound is Bound.COMPUTE
+    (evidence,) = [one for one in verdict.evidence if one.name == "stack_phases"]
+    assert evidence.value == pytest.approx(0.6)
+    assert evidence.text == "the training thread is in backward in 60%, forward in 30% of 400 looks"
+    judged = moment(5, last=verdict, loaders=())
+    assert wording.summary(judged).endswith(" · " + evidence.text)
+    for silent in (training(doing=BUSY, idle=0.02, stacks=seen), training(doing=HOST, idle=None)):
+        assert not [one for one in classify(silent).evidence if one.name == "stack_phases"]
+    named = classify(training(doing=HOST, idle=None, stacks=seen, loaders=(TRAIN,)))
+    assert len(told(named)) == 1
+    assert not [one for one in named.evidence if one.name == "stack_phases"]
+
+
 def test_shares_are_of_all_intervals_and_of_the_loader_that_trains() -> None:
     slow = replace(TRAIN, step_s=0.2, batches=5, steps=5, phases={"forward": 0.2})
     other = replace(LOADER, name="validation", batches=2, steps=2, phases={"metric": 0.2})

@@ -25,7 +25,7 @@ from test_monitor_views import shows, texts
 from iofast.monitor.findings import Advice
 from iofast.monitor.render.layout import drawn, sparkline
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.snapshot import Job
+from iofast.monitor.snapshot import Job, Window
 
 SIZES = ((60, 20), (80, 24), (120, 40), (200, 60))
 TESTS = str(Path(__file__).parent)
@@ -105,8 +105,24 @@ class TestLayout:
     def test_nobody(self) -> None:
         assert "nobody; waiting" in "\n".join(line.plain for line in drawn([], 0, (80, 24), "nobody; waiting"))
 
+    def test_a_change_is_there_to_its_end(self) -> None:
+        change = 'FastLoader(FastDataset("train.lmdb"), batch_size=..., transform=[...], device="cuda")'
+        advice = Advice("fastloader", "Half of the time is lost.", change, "stall", 0.5, 2.0)
+        text = text_of([moment(last=starved(advice=(advice,)))], 80, 24)
+        assert "".join(change.split()) in "".join(text.split())
+
+    def test_bounds_that_say_nothing_are_not_drawn(self) -> None:
+        """Of "anything from 0 to 100 %" the middle would be a guess: the row has the bounds and no blocks."""
+        nothing = moment(devices=(), windows=(Window(1.0, 0.0, 1.0, None),))
+        rows = [
+            [line for line in text_of([one], 80, 24).splitlines() if line.startswith("stall     ")]
+            for one in (nothing, moment())
+        ]
+        assert rows[0][0].split() == ["stall", "0–100%"]
+        assert "▁" in rows[1][0]
+
     def test_advice_may_be_long(self) -> None:
-        long = Advice("a", "word " * 100, "x" * 500, "t", 1.1)
+        long = Advice("a", "word " * 100, "x" * 500, "t", 0.5, 1.1)
         assert text_of([moment(last=starved(advice=(long,) * 9))], 80, 24).count("\n") < 24
 
 
@@ -165,3 +181,19 @@ screen.close(jobs)
         assert b"\x1b[2J" not in seen.partition(b"COMPUTE-BOUND")[0].partition(b"INPUT-BOUND")[2]  # nothing is wiped
         os.close(leader)
         os.close(follower)
+
+
+def test_a_window_that_is_closed_leaves_the_report(tmp_path: Path) -> None:
+    """SIGHUP, and a terminal that takes nothing any more: the status says so, and nothing gets lost."""
+    report = tmp_path / "out.html"
+    pid, leader = pty.fork()
+    if pid == 0:
+        command = [sys.executable, "-m", "iofast", "monitor", "--no-stacks", "--report", str(report)]
+        os.execve(sys.executable, command, {**os.environ, "TERM": "xterm-256color"})
+    seen, end = b"", time.monotonic() + 30
+    while b"waiting" not in seen and b"watching for" not in seen and time.monotonic() < end:
+        if select.select([leader], [], [], 0.1)[0]:
+            seen += os.read(leader, 65536)
+    os.close(leader)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 129
+    assert report.read_text().startswith("<!doctype html>")

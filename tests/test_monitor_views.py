@@ -6,11 +6,10 @@ import csv
 import io
 import json
 import re
-import sys
 import unicodedata
 import urllib.error
 import urllib.request
-from types import ModuleType
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from monitor_moments import HOSTILE, busy, device, moment, snapshot, starved, unknown
 
 from iofast.errors import OptionError
-from iofast.monitor.findings import Bound, Cause, Stall
+from iofast.monitor.findings import Bound, Cause, Stall, Verdict
 from iofast.monitor.render import escape, wording
 from iofast.monitor.render.csv_view import COLUMNS, Rows
 from iofast.monitor.render.figures import NAMES, figures
@@ -27,8 +26,7 @@ from iofast.monitor.render.history import SPANS, History, Point, Timeline
 from iofast.monitor.render.json_view import JsonLines, to_json
 from iofast.monitor.render.lines import Lines, paragraphs
 from iofast.monitor.render.prometheus import HELP, Endpoint, address, exposition
-from iofast.monitor.render.scalars import TensorBoard, WeightsAndBiases, scalars
-from iofast.monitor.snapshot import Doing, Looks, Tier, Window
+from iofast.monitor.snapshot import Doing, Job, Looks, Tier, Window
 
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 texts = st.one_of(st.text(st.characters(exclude_categories=()), max_size=80), st.sampled_from(HOSTILE))
@@ -285,6 +283,19 @@ class TestLines:
         assert len(said) == 3
         assert all("input-bound: decode-cpu-workers · stall 31–38%" in line for line in said)
 
+    def test_the_end_of_a_job_is_said_when_it_comes(self) -> None:
+        """And once: the last lines are of those that are still there. Nothing is kept of it."""
+        out = io.StringIO()
+        lines = Lines(out)
+        ended, other = replace(moment(3), ended=True), moment(3, job=Job(77, 1, "python b.py"))
+        for each in (moment(3), other, ended):
+            lines.update(each)
+        assert out.getvalue().splitlines()[-1].startswith("iofast monitor: ended: pid 4242")
+        assert len(lines._said) == 1
+        lines.close([ended, other])
+        assert out.getvalue().count(": ended: ") == 1
+        assert out.getvalue().splitlines()[-1].startswith("iofast monitor: last: pid 77")
+
     @pytest.mark.parametrize("text", HOSTILE)
     def test_hostile_text(self, text: str) -> None:
         out = io.StringIO()
@@ -294,6 +305,10 @@ class TestLines:
         lines.close([moment(1, text, starved(text))])
         assert all(shows(line) for line in out.getvalue().split("\n"))
         assert all(shows(line) for line in paragraphs(moment(1, text, starved(text))))
+
+    @pytest.mark.parametrize("verdict", [starved(), busy(), unknown()])
+    def test_each_line_names_its_tier(self, verdict: Verdict) -> None:
+        assert f" · tier {verdict.tier.value}" in wording.summary(moment(last=verdict))
 
     def test_a_verdict_in_full(self) -> None:
         text = "\n".join(paragraphs(moment()))
@@ -305,70 +320,3 @@ class TestLines:
         ):
             assert words in text
         assert "UNKNOWN" in paragraphs(moment(3, last=unknown()))[1]
-
-
-class _Log:
-    def __init__(self, folder: str = "") -> None:
-        self.folder, self.scalars, self.texts, self.closed = folder, {}, [], False
-
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        self.scalars[tag, step] = value
-
-    def add_text(self, _tag: str, text: str, step: int) -> None:
-        self.texts.append((text, step))
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class TestScalars:
-    def test_tags_hold_no_text_of_others(self) -> None:
-        for text in HOSTILE:
-            assert all(re.fullmatch(r"iofast/[a-z0-9_/]+", tag) for tag in scalars(moment(1, text, starved(text))))
-
-    def test_tensorboard(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        module = ModuleType("torch.utils.tensorboard")
-        made: list[_Log] = []
-        module.SummaryWriter = lambda folder: made.append(_Log(folder)) or made[-1]  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-        board = TensorBoard("runs")
-        for seconds in (5, 20, 30):
-            board.update(moment(seconds))
-        board.close([])
-        assert [log.folder for log in made] == ["runs"]
-        assert made[0].scalars["iofast/rank0/verdict_stall_high", 30] == 0.38
-        assert made[0].texts == [("input-bound", 5)]
-        assert made[0].closed
-
-    @pytest.mark.parametrize(
-        ("view", "package"), [(lambda: TensorBoard("runs"), "tensorboard"), (WeightsAndBiases, "wandb")]
-    )
-    def test_a_missing_package_is_one_line(self, view: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("torch.utils.tensorboard", "tensorboardX", "wandb"):
-            monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(OptionError, match=rf"--{package} needs the package {package}.*pip install"):
-            view()
-
-    @pytest.mark.parametrize("active", [True, False])
-    def test_wandb(self, active: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Run:
-            logged: list[dict[str, Any]] = []  # noqa: RUF012
-            finished = False
-
-            def log(self, values: dict[str, Any]) -> None:
-                self.logged.append(values)
-
-            def finish(self) -> None:
-                self.finished = True
-
-        run = Run()
-        run.logged = []
-        wandb = ModuleType("wandb")
-        wandb.run = run if active else None  # type: ignore[attr-defined]
-        wandb.init = lambda **_: run  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "wandb", wandb)
-        view = WeightsAndBiases()
-        view.update(moment())
-        view.close([])
-        assert run.logged[0]["iofast/verdict"] == "input-bound"
-        assert run.finished is not active

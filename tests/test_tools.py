@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont
 
 from tools import sample_photographs
 from tools.contact_sheet import CAPTION, MARGIN, contact_sheet
 from tools.huffman_tables import code_lengths, table
 from tools.sample_photographs import jpeg
 from tools.scenes import SCENES, Camera, Surfaces, photograph
+from tools.screenshot import MARGIN as SCREEN_MARGIN
+from tools.screenshot import SIZE, THEME, screenshot
 from tools.torture.__main__ import PARTS, main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +55,24 @@ def test_contact_sheet_shows_every_image() -> None:
     for number, colour in enumerate(colours):
         y, x = MARGIN + number // 2 * (20 + CAPTION + MARGIN), MARGIN + number % 2 * (30 + MARGIN)
         assert (pixels[y : y + 20, x : x + 30] == colour).all()
+
+
+def test_a_screen_is_drawn_as_it_is() -> None:
+    """Colours, reversed and dim ones, blocks to the pixel, wide characters, text where there is text."""
+    font = ImageFont.load_default(SIZE)
+    lines = ["\x1b[31m█\x1b[0m▄\x1b[7m \x1b[0m日x", "plain \x1b[2mdim\x1b[0m"]
+    picture = screenshot(lines, 12, (font, font))
+    wide, high = round(font.getlength("M")), (picture.height - 2 * SCREEN_MARGIN) // 2
+    assert picture.width == 2 * SCREEN_MARGIN + 12 * wide
+    pixels = np.asarray(picture)[SCREEN_MARGIN:-SCREEN_MARGIN, SCREEN_MARGIN:-SCREEN_MARGIN]
+    back, front = THEME.background_color, THEME.foreground_color
+    assert (pixels[:high, :wide] == THEME.ansi_colors[1]).all()
+    assert (pixels[: high // 2 - 1, wide : 2 * wide] == back).all()
+    assert (pixels[high // 2 + 1 : high, wide : 2 * wide] == front).all()
+    assert (pixels[:high, 2 * wide : 3 * wide] == front).all()
+    assert (pixels[:high, 5 * wide : 6 * wide] != back).any(), "the letter after two columns of one"
+    assert (pixels[:high, 6 * wide :] == back).all()
+    assert pixels[high:, : 5 * wide].max() > pixels[high:, 6 * wide : 9 * wide].max()
 
 
 def test_rotated_samples_are_upright_after_their_exif(tmp_path: Path) -> None:

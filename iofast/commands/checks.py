@@ -199,6 +199,8 @@ def _ptrace(group: str) -> Check:
             group, "ptrace", f"{said}: any process may be looked into" if capable else f"{said}: own processes"
         )
     advice = "sudo sysctl kernel.yama.ptrace_scope=0, or in a container --cap-add SYS_PTRACE"
+    if scope == "1":
+        advice = f"start programs with `iofast monitor -- PROGRAM`, or {advice}"
     return Check(group, "ptrace", f"{said}: only children", "missing", advice)
 
 

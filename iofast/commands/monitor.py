@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from iofast.errors import IofastError, one_line
+
 if TYPE_CHECKING:
     from iofast.monitor.launch import Program
     from iofast.monitor.request import Request
@@ -102,7 +104,6 @@ def _watch(request: Request, program: Program | None) -> int:
 
 def _start(request: Request) -> int:
     """Start the program, watch it, and end as it does. What goes wrong with watching is a line, and no harm to it."""
-    from iofast.errors import IofastError
     from iofast.monitor.launch import Program
 
     try:
@@ -115,7 +116,21 @@ def _start(request: Request) -> int:
     with started as program:
         try:
             judged = _watch(request, program)
-        except (IofastError, OSError) as error:
-            print(f"iofast monitor: error: {' '.join(str(error).split())}; the program goes on", file=sys.stderr)
+        except Exception as error:  # be it a fault of ours, or of a package that a view uses
+            _complain(error)
         status = program.wait()
     return status or judged
+
+
+def _complain(error: Exception) -> None:
+    """A line on stderr, where that can still be written to: it may be a pipe that nobody reads any more."""
+    words = one_line(" ".join(str(error).split()))
+    told = words if isinstance(error, (IofastError, OSError)) else f"{type(error).__name__}: {words}"
+    if sys.stderr is None:  # closed before we began
+        return
+    try:
+        print(f"iofast monitor: error: {told}; the program goes on", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        from iofast.monitor.streams import give_up
+
+        give_up(sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ from iofast.monitor.probe.states import PROC, Gone, Stat, read_stat
 from iofast.monitor.snapshot import Job
 from iofast.telemetry import pages
 
-_NOT_TRAININGS: Final = (  # parts of what an interpreter runs
-    *("jupyter", "ipykernel", "notebook", "tensorboard"),
-    *("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker"),
+_NOT_TRAININGS: Final = re.compile(  # what an interpreter runs: a train_notebook.py is one
+    r"(?!.*\.py$)(jupyter|ipykernel|notebook|tensorboard)([-_.].*)?$"
+    r"|.*(multiprocessing\.(resource_tracker|forkserver)|compile_worker)",
+    re.DOTALL,
 )
 _LIBRARIES: Final = (b"libtorch",)
 _TRIAL_S: Final = 0.25
@@ -245,7 +247,7 @@ def _is_never(process: _Process) -> bool:
     program = _program(words)
     if program in ("iofast", "iofast.__main__"):
         return "monitor" in words
-    return any(part in program for part in _NOT_TRAININGS)
+    return _NOT_TRAININGS.match(program) is not None
 
 
 def _program(words: list[str]) -> str:

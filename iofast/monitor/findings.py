@@ -87,7 +87,8 @@ class Advice:
     name: str  # stable: pack, fastloader, num_workers, ...
     text: str  # one sentence: what and why, with the figure that triggered it
     change: str  # the exact code line or command
-    trigger: str  # the name of the evidence
+    trigger: str  # the name of the figure that triggered it, and
+    value: float | None  # that figure; None where there is none: something was seen, and that suffices
     gain: float | None = None
     changes_accuracy: bool = False
     risk: str = ""  # what to look out for, in a few words; "" where there is nothing

@@ -17,6 +17,7 @@ _FEW = 8  # looks at stacks
 _TWICE = 1.5  # looks: what was met once may be anything
 _BY_PHASE = frozenset({Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.SYNC})  # the program's own doing
 _PHASES = 4  # that evidence names
+_SEEN = 0.05  # of looks at stacks; less is not spoken of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,21 @@ def _step_phases(training: Training) -> Evidence | None:
     shares, on_device = training.step_phases()
     named = [(name, share) for name, share in shares.items() if share >= 0.005][:_PHASES]
     if not named:
-        return None
+        return _stack_phases(training)
     (first, most), *others = named
     rest = "".join(f", {name} {share:.0%}" for name, share in others)
     clock = " (by the device's clock)" if on_device else ""
     return Evidence("step_phases", most, f"{first} takes {most:.0%} of a step{rest}{clock}")
+
+
+def _stack_phases(training: Training) -> Evidence | None:
+    """The same by the stacks of a program that names nothing. Not beside a device, whose time they do not show."""
+    shares = {frame.value: training.frames(frame) or 0.0 for frame in (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER)}
+    named = sorted(((share, name) for name, share in shares.items() if share >= _SEEN), reverse=True)
+    if not named or training.frame_looks < _FEW or training.idle is not None or training.devices:
+        return None
+    text = ", ".join(f"{name} in {share:.0%}" for share, name in named)
+    return Evidence("stack_phases", named[0][0], f"the training thread is in {text} of {training.frame_looks} looks")
 
 
 def _bound(training: Training, stall: Stall | None, thresholds: Thresholds) -> Finding:

@@ -144,7 +144,7 @@ def _too_little(case: _Case) -> str | None:
     steps = training.steps
     if training.seconds < thresholds.min_seconds and (steps is None or steps < thresholds.min_steps):
         count = "" if steps is None else f" and {steps} of {thresholds.min_steps} steps"
-        return f"only {training.seconds:.0f} of {thresholds.min_seconds:.0f} s of training{count} seen so far"
+        return f"only {int(training.seconds)} of {thresholds.min_seconds:.0f} s of training{count} seen so far"
     if stall is None:
         return "nothing could be seen of the training thread"
     # Wide bounds say nothing about the stall; a device that never idles says enough all the same.

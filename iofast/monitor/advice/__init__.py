@@ -1,8 +1,9 @@
 """What to change, best first: one small rule for each piece of advice, each with its figure and its silence.
 
     situation.py   what rules look at
-    loader.py      loaders that are late           transfer.py   bringing batches to the device
-    compute.py     what the device does            system.py     the machine, other ranks, validation, checkpoints
+    loader.py      how a late loader works         data.py       what it is given to read and decode
+    transfer.py    batches on their way            compute.py    what the device does
+    system.py      the machine, other ranks, validation, checkpoints
 
 Predicted gains are upper bounds: a wait that is removed gives at most 1 / (1 - E), with the lower bound of E. There is
 none where training and an exhausted loader share the processors: then what frees them comes first.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iofast.monitor.advice import compute, loader, system, transfer
+from iofast.monitor.advice import compute, data, loader, system, transfer
 from iofast.monitor.advice.situation import Rule, Situation
 from iofast.monitor.findings import Advice, Bound, Phase, Verdict
 from iofast.monitor.phases import phases
@@ -22,7 +23,7 @@ from iofast.monitor.training import Training
 
 __all__ = ["RULES", "advise"]
 
-RULES: tuple[Rule, ...] = loader.RULES + transfer.RULES + compute.RULES + system.RULES
+RULES: tuple[Rule, ...] = loader.COUNTS + data.RULES + loader.RULES + transfer.RULES + compute.RULES + system.RULES
 
 
 def advise(snapshots: Sequence[Snapshot], verdict: Verdict, thresholds: Thresholds = THRESHOLDS) -> tuple[Advice, ...]:
@@ -36,7 +37,7 @@ def advise(snapshots: Sequence[Snapshot], verdict: Verdict, thresholds: Threshol
     counted = [one for one, phase in zip(snapshots, found, strict=True) if phase in (Phase.TRAINING, Phase.BETWEEN)]
     now = Situation(Training(snapshots), Training(counted), verdict, thresholds)
     given = [advice for rule in RULES if (advice := rule(now)) is not None]
-    first = loader.FREES_CORES if now.shares_cores else frozenset()
+    first = data.FREES_CORES if now.shares_cores else frozenset()
     return tuple(
         sorted(given, key=lambda advice: (advice.name not in first, -(advice.gain or 0.0), advice.changes_accuracy))
     )

@@ -8,6 +8,8 @@ from iofast.monitor.snapshot import Frame
 
 _BUSY = (Bound.COMPUTE, Bound.MEMORY)
 _ONE_CORE = (0.85, 1.15)  # cores that a process uses whose operations run in one thread
+_FULL = 0.9  # of a device's memory: the rest is for what comes and goes within a step
+_MOST_LARGER = 4.0  # times as large a batch is advised at once
 
 
 def _host(now: Situation) -> float:
@@ -18,6 +20,10 @@ def _host(now: Situation) -> float:
 
 def _on_device(now: Situation) -> bool:
     return bool(now.training.device_windows)
+
+
+def _busy(now: Situation) -> float:
+    return 1.0 - (now.training.idle or 0.0)
 
 
 def synchronisations(now: Situation) -> Advice | None:
@@ -31,6 +37,7 @@ def synchronisations(now: Situation) -> Advice | None:
         text=f"{worst.file}:{worst.line} waits for the device ({worst.call}) in {worst.share:.0%} of looks.",
         change=f"{worst.file}:{worst.line}: keep the tensor (total += loss.detach()) and read it every 100 steps",
         trigger="sync",
+        value=worst.share,
         gain=gain(_host(now)),
     )
 
@@ -43,7 +50,8 @@ def graphs(now: Situation) -> Advice | None:
         name="compile",
         text=f"The device idles {_host(now):.0%} of the time while the host launches: its kernels are short.",
         change='model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs',
-        trigger="launch",
+        trigger="device_idle",
+        value=_host(now),
         gain=gain(_host(now)),
         risk="shapes must not change from step to step; the first steps take minutes",
     )
@@ -59,7 +67,8 @@ def fused_optimizer(now: Situation) -> Advice | None:
         name="fused_optimizer",
         text=f"The optimiser launches for each parameter on its own: {share:.0%} of looks.",
         change="torch.optim.AdamW(..., fused=True)  # or foreach=True",
-        trigger="launch",
+        trigger="optimizer",
+        value=share,
         gain=gain(min(share, _host(now))),
     )
 
@@ -72,7 +81,8 @@ def anomaly_detection(now: Situation) -> Advice | None:
         name="anomaly_detection",
         text="Autograd's anomaly detection is on; it is for finding NaNs and records a stack for each operation.",
         change="torch.autograd.set_detect_anomaly(False)",
-        trigger="launch",
+        trigger="anomaly_detection",
+        value=None,
     )
 
 
@@ -82,9 +92,10 @@ def cudnn_benchmark(now: Situation) -> Advice | None:
         return None
     return Advice(
         name="cudnn_benchmark",
-        text="The device is at work all the time, with convolutions: let cuDNN try which algorithm is the fastest.",
+        text=f"The device is at work {_busy(now):.0%} of the time, with convolutions: let cuDNN try what is fastest.",
         change="torch.backends.cudnn.benchmark = True",
         trigger="device_busy",
+        value=_busy(now),
         risk="only where the shapes of batches stay the same; runs are less reproducible",
     )
 
@@ -97,9 +108,10 @@ def channels_last(now: Situation) -> Advice | None:
         return None
     return Advice(
         name="channels_last",
-        text="The device is at work all the time, with convolutions: tensor cores read them channels last.",
+        text=f"The device is at work {_busy(now):.0%} of the time, with convolutions: tensor cores want channels last.",
         change="model = model.to(memory_format=torch.channels_last), and the images as well",
         trigger="device_busy",
+        value=_busy(now),
         risk="pays with mixed precision; layers without it convert back and forth",
     )
 
@@ -124,7 +136,8 @@ def mixed_precision(now: Situation) -> Advice | None:
         name="mixed_precision",
         text=f"{active:.0%} of the SMs are at work and the tensor cores rest.",
         change=f'with torch.autocast("cuda", torch.{kind}): ...' + ("  # with torch.amp.GradScaler" if half else ""),
-        trigger="tensor_active",
+        trigger="sm_active",
+        value=active,
         changes_accuracy=True,
         risk="losses and norms stay in float32; watch the first epochs",
     )
@@ -132,13 +145,15 @@ def mixed_precision(now: Situation) -> Advice | None:
 
 def tf32(now: Situation) -> Advice | None:
     """Silent where tensor cores are at work, and before Ampere."""
-    if _no_tensor_cores(now) is None or now.capability is None or now.capability < (8, 0):
+    active = _no_tensor_cores(now)
+    if active is None or now.capability is None or now.capability < (8, 0):
         return None
     return Advice(
         name="tf32",
-        text="Matrix products run in plain float32 beside idle tensor cores.",
+        text=f"{active:.0%} of the SMs are at work in plain float32, beside idle tensor cores.",
         change='torch.set_float32_matmul_precision("high"); torch.backends.cudnn.allow_tf32 = True',
-        trigger="tensor_active",
+        trigger="sm_active",
+        value=active,
         changes_accuracy=True,
         risk="products are rounded to 10 bits of mantissa",
     )
@@ -154,14 +169,20 @@ def larger_batch(now: Situation) -> Advice | None:
         now.verdict.bound in _BUSY and active is not None and active < 0.5
     ):
         return None
+    factor = min(_MOST_LARGER, _FULL / max(memory, 1e-9))  # weights and states do not grow with the batch: it is safe
     sizes = [one.batch_size for one in now.training.loaders if one.batch_size]
-    change = f"batch_size={2 * max(sizes)}" if sizes else "twice the batch_size"
+    wanted = int(factor * max(sizes, default=0))
+    wanted -= wanted % 8 if wanted > 16 else 0
+    if sizes and wanted <= max(sizes):
+        return None
+    change = f"batch_size={wanted}" if sizes else f"a batch_size up to {int(10 * factor) / 10:g} times as large"
     shown = f", {active:.0%} of the SMs are at work" if active is not None else ""
     return Advice(
         name="batch_size",
         text=f"{1 - memory:.0%} of the device's memory is free{shown}: larger batches keep it at work for longer.",
         change=f"{change}, and a learning rate to match",
-        trigger="sm_active" if active is not None else "launch",
+        trigger="memory",
+        value=memory,
         changes_accuracy=True,
         risk="convergence may need another learning rate",
     )
@@ -180,7 +201,8 @@ def recomputation(now: Situation) -> Advice | None:
         name="activation_checkpointing",
         text=f"{memory:.0%} of the device's memory is in use and batches are small: computing anew makes room.",
         change="torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
-        trigger="sm_active" if active is not None else "device_busy",
+        trigger="memory",
+        value=memory,
         risk="costs about a third more computing for each image",
     )
 
@@ -197,6 +219,7 @@ def one_core(now: Situation) -> Advice | None:
         text=f"Training keeps one of {cores:g} cores at work: its operations are too small to be shared out, or many.",
         change="fewer and larger operations: whole batches, torch.compile(model); or torch.set_num_threads()",
         trigger="main_cpu",
+        value=used,
         risk="no news where it is meant to use one thread",
     )
 
@@ -211,6 +234,7 @@ def stem(now: Situation) -> Advice | None:
         text=f"The device's memory is at work {dram:.0%} of the time, tensor cores are not: large maps, few channels.",
         change="nn.Conv2d(3, 64, 7, stride=2, padding=3) as the first layer: down-sample early",
         trigger="dram_active",
+        value=dram,
         changes_accuracy=True,
         risk="another network; train it anew",
     )

@@ -68,8 +68,32 @@ class Situation:
         return self.fast_loader or self.every.thread_cpu("pt_data_pin") is not None
 
     @cached_property
+    def ranks(self) -> int:
+        """Ranks of this job on this machine: each is told the same, and all of them share its cores."""
+        return 1 + (len(self.last.peers) if self.last is not None else 0)
+
+    @cached_property
     def free_cores(self) -> float | None:
-        return self.training.system(lambda one: one.system.idle_cores)
+        """Idle cores that this rank may take."""
+        idle = self.training.system(lambda one: one.system.idle_cores)
+        return None if idle is None else idle / self.ranks
+
+    def figure(self, *names: str) -> tuple[str, float | None]:
+        """The first of these figures that the verdict rests on, by name; the first name where it has none of them."""
+        known = {one.name: one.value for one in self.verdict.evidence}
+        name = next((name for name in names if name in known), names[0])
+        return name, known.get(name)
+
+    @property
+    def renewed_workers(self) -> bool:
+        """Whether workers were seen to go and others to come."""
+        sets = [
+            alive
+            for one in self.every.snapshots
+            if (alive := {(each.pid, each.start_time) for each in one.processes if each.role == "worker"})
+        ]
+        every = set().union(*sets)
+        return bool(sets) and bool(every - sets[0]) and bool(every - sets[-1])
 
     @property
     def starved(self) -> float | None:
@@ -84,10 +108,16 @@ class Situation:
         return known[len(known) // 2] if known else None
 
     @property
-    def data(self) -> str:
-        """The data set's path, ready for a shell; a word to be replaced where it is not known."""
-        paths = [path for one in self.every.snapshots for path in one.dataset_paths]
-        return shlex.quote(paths[-1]) if paths else "IMAGES"
+    def folder(self) -> str | None:
+        """Where most of the data files lie that were seen open; the newest interval knows most of them."""
+        known = [one.dataset_paths for one in self.every.snapshots if one.dataset_paths]
+        return known[-1][0] if known else None
+
+    @property
+    def images(self) -> str:
+        """The folder of images, ready for a shell; a word to be replaced where images were not seen open."""
+        folder = self.folder if self.file_bytes is not None else None
+        return "IMAGES" if folder is None else shlex.quote(folder)
 
     @property
     def convolutions(self) -> bool:

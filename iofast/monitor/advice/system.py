@@ -26,6 +26,7 @@ def quota(now: Situation) -> Advice | None:
         text=f"The cgroup's quota of {cores:g} cores kept threads waiting {min(1.0, waited):.0%} of the time.",
         change="raise the container's limit (docker update --cpus N ID; resources.limits.cpu), or use fewer workers",
         trigger="throttled",
+        value=min(1.0, waited),
         gain=gain(now.low) if now.is_input(Cause.CPU) else None,
     )
 
@@ -46,6 +47,7 @@ def numa(now: Situation) -> Advice | None:
         text=f"{len(away)} of {len(where)} processes run on another NUMA node than their device's, which is {node}.",
         change=f"numactl --cpunodebind={node} --membind={node} python ...",
         trigger="numa",
+        value=len(away) / len(where),
         risk="fewer cores for the workers",
     )
 
@@ -56,11 +58,14 @@ def clocks(now: Situation) -> Advice | None:
     if now.verdict.bound is not Bound.THROTTLED or not reasons:
         return None
     reason = next((one for one in ("hardware", "thermal", "power") if one in reasons), min(reasons))
+    slowed = [bool(device.throttle_reasons) for device in now.training.devices]
+    share = sum(slowed) / len(slowed)
     return Advice(
         name="clocks",
-        text=f"The device runs below its clock most of the time: {', '.join(sorted(reasons))}.",
+        text=f"The device runs below its clock {share:.0%} of the time: {', '.join(sorted(reasons))}.",
         change=_CLOCKS.get(reason, "nvidia-smi -q -d PERFORMANCE"),
         trigger="clocks",
+        value=share,
     )
 
 
@@ -73,7 +78,8 @@ def rarer_validation(now: Situation) -> Advice | None:
         name="validation",
         text=f"Validation takes {share:.0%} of the time.",
         change="validate every second epoch, or on a fixed tenth of the set, under torch.inference_mode()",
-        trigger="phases",
+        trigger="validation",
+        value=share,
         gain=gain(0.5 * share),
     )
 
@@ -87,7 +93,8 @@ def rarer_checkpoints(now: Situation) -> Advice | None:
         name="checkpoints",
         text=f"Writing checkpoints takes {share:.0%} of the time.",
         change="torch.distributed.checkpoint.async_save(...), or save half as often",
-        trigger="phases",
+        trigger="checkpoint",
+        value=share,
         gain=gain(0.5 * share),
     )
 
@@ -103,12 +110,16 @@ def communication(now: Situation) -> Advice | None:
             text=f"{late[0].text[0].upper()}{late[0].text[1:]}.",
             change="iofast monitor --pid PID  # of that rank",
             trigger="rank_gap",
+            value=late[0].value,
         )
+    _, talking = now.figure("communication")
+    share = "" if talking is None else f" {talking:.0%} of the time"
     return Advice(
         name="communication",
-        text="The training thread waits for other ranks.",
+        text=f"The training thread waits{share} for other ranks.",
         change="with model.no_sync(): ... while gradients accumulate; DistributedDataParallel rather than DataParallel",
         trigger="communication",
+        value=talking,
     )
 
 

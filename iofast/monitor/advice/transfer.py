@@ -26,6 +26,7 @@ def pin_memory(now: Situation) -> Advice | None:
         text=f"Copies to the device cost {copied:.0%} of the time, from memory that is not page-locked.",
         change="DataLoader(..., pin_memory=True), and images = images.to(device, non_blocking=True)",
         trigger="transfer",
+        value=copied,
         gain=gain(copied),
         risk="page-locked memory for the batches that are ready",
     )
@@ -43,6 +44,7 @@ def non_blocking(now: Situation) -> Advice | None:
         text=f"Batches are page-locked, and the training thread still waits for copies in {copying:.0%} of looks.",
         change="images = images.to(device, non_blocking=True)",
         trigger="transfer",
+        value=copying,
         gain=gain(_copied(now)),
     )
 
@@ -57,6 +59,7 @@ def send_bytes(now: Situation) -> Advice | None:
         text=f"Copies cost {copied:.0%} of the time; as uint8 a batch has a quarter of the bytes of float32.",
         change="send uint8, then images = images.to(device).float().div_(255) and normalise there",
         trigger="transfer",
+        value=copied,
         gain=gain(0.75 * copied),
         risk="nothing to win where batches are uint8 already",
     )
@@ -70,11 +73,12 @@ def gpu_decode(now: Situation) -> Advice | None:
     return Advice(
         name="gpu_decode",
         text=f"All processors are busy with images while the device runs nothing {idle:.0%} of the time.",
-        change='torchvision.io.decode_jpeg(data, device="cuda")  # or transforms on the device',
+        change='FastLoader(..., device="cuda", decode="auto")',
         trigger="device_idle",
+        value=idle,
         gain=gain(now.low),
         changes_accuracy=True,
-        risk="another decoder rounds differently",
+        risk="for JPEGs, with a decoder that `iofast doctor` finds; it rounds differently",
     )
 
 

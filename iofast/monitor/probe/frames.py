@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from iofast.monitor.probe.calls import Call
 from iofast.monitor.snapshot import Frame
@@ -21,7 +22,7 @@ _TORCH_LOADERS = re.compile(r"torch/utils/data/dataloader\.py$|torchdata/statefu
 _STARTING = frozenset({"__iter__", "_get_iterator", "_reset", "__init__", "_shutdown_workers", "__del__"})
 _FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py$|torchdata/stateful_dataloader/")
 _OTHER_LOADERS = re.compile(
-    r"(iofast/(loader|stall/meter\.py)|webdataset|nvidia/dali/plugin|ffcv/loader|datasets|litdata|streaming|grain|spdl"
+    r"(iofast/(loader|stall/meter\.py)|webdataset|nvidia/dali|ffcv/loader|datasets|litdata|streaming|grain|spdl"
     r"|tensorflow/python/data|torchdata/nodes)(/|$)"
 )
 _IN_C = re.compile(r"nvidia/dali/|ffcv/|tensorflow/")  # loaders whose work no Python frame shows
@@ -32,13 +33,16 @@ _VALIDATION = re.compile(
     r"(_?(run|do)_)?(validate|validation|valid|evaluate|evaluation|eval|val|test)"
     r"(_(epoch|one_epoch|loop|step|model|phase|net|network|set|pass|run|accuracy|loss|all))?$"
 )
-_VALIDATION_LOOPS = re.compile(r"(lightning/pytorch|pytorch_lightning|lightning)/loops/evaluation_loop\.py$")
+_VALIDATION_LOOPS = re.compile(  # Lightning's, since 2.0 and before, and Ultralytics'
+    r"(lightning/pytorch|pytorch_lightning)/loops/(dataloader/|epoch/)?evaluation(_epoch)?_loop\.py$"
+    r"|ultralytics/engine/validator\.py$"
+)
 _TRAINER = re.compile(r"transformers/trainer\w*\.py$")
 _SAVING = re.compile(
     r"(torch/serialization\.py:_?save|torch/distributed/checkpoint/.*:_?(async_)?save\w*|safetensors/.*:save\w*"
     r"|.*:_?save_(checkpoint|model|state|pretrained)|.*:_save_checkpoint)$"
 )
-_IMPORTING = "std/<frozen importlib._bootstrap"  # and _bootstrap_external
+_IMPORTING = "std/<frozen importlib._bootstrap>"  # in _find_and_load: many libraries ask find_spec in each step
 
 _MARKS: tuple[tuple[Frame, re.Pattern[str]], ...] = (  # of file:function
     (
@@ -76,7 +80,7 @@ _MARKS: tuple[tuple[Frame, re.Pattern[str]], ...] = (  # of file:function
     (
         Frame.OPTIMIZER,
         re.compile(
-            r"torch/optim/|torch/(cuda/)?amp/grad_scaler\.py:(?!scale$)|torch/nn/utils/clip_grad\.py:|apex/optimizers/"
+            r"torch/optim/|accelerate/optimizer\.py:|torch/(cuda/)?amp/grad_scaler\.py:(?!scale$)|torch/nn/utils/clip_grad\.py:|apex/optimizers/"
             r"|bitsandbytes/optim/|timm/optim/|deepspeed/ops/adam/|torch_optimizer/"
         ),
     ),
@@ -91,12 +95,17 @@ _MARKS: tuple[tuple[Frame, re.Pattern[str]], ...] = (  # of file:function
         re.compile(
             r"torch/nn/(?!utils/)|torch/_functorch/|torch/fx/|torch/utils/checkpoint\.py:|std/<eval_with_key>|.*/torchinductor_"
             r"|torchvision/(models|ops)/|timm/(models|layers|loss)/|transformers/(models|modeling\w*|loss)|segmentation_models"
-            r"|xformers/|flash_attn/|.*:forward$|torch/_dynamo/eval_frame\.py:"
+            r"|xformers/|flash_attn/|.*:(forward|training_step)$|torch/_dynamo/eval_frame\.py:"
         ),
     ),
 )
 _STARTUP = re.compile(
     r"torch/nn/modules/module\.py:(to|cuda|half|float|_apply|convert|train|eval|state_dict|load_state_dict)$"
+)
+
+_COMPILED = re.compile(
+    r".*/torchinductor_|torch/_inductor/|torch/_functorch/_aot_autograd/"
+    r"|torch/_dynamo/(eval_frame\.py:compile_wrapper$|(convert_frame|symbolic_convert|output_graph)\.py:)"
 )
 
 _SYNC_LINE = re.compile(
@@ -158,10 +167,12 @@ def convolutions(calls: Sequence[Call]) -> bool:
 
 
 def compiled(calls: Sequence[Call]) -> bool:
-    """Whether torch.compile is seen, at work or in what it made."""
-    return any(
-        c.where.startswith(("torch/_dynamo/", "torch/_inductor/")) or "/torchinductor_" in c.where for c in calls
-    )
+    """Whether torch.compile is seen, at work or in what it made.
+
+    Not by torch/_dynamo alone: what is kept from being compiled goes through eval_frame.py as well, each zero_grad() of
+    an optimiser and each log() of Lightning.
+    """
+    return any(_COMPILED.match(f"{c.where}:{c.name}") for c in calls)
 
 
 def _entry(calls: Sequence[Call]) -> int | None:
@@ -189,15 +200,17 @@ def _in_loader(inner: Sequence[Call], entry: Call) -> Frame:
     if ours:
         started = any(c.name in ("__init__", "close", "_employ", "_add_thread", "__iter__") for c in ours)
         return Frame.LOADER_START if started else Frame.LOADER_WAIT
+    if any(c.where.startswith("torchdata/nodes/") and c.name in ("reset", "_shutdown") for c in (*inner, entry)):
+        return Frame.LOADER_START
     if _waits(inner) or (_IN_C.search(entry.where) and not any(c.user for c in inner)):
         return Frame.LOADER_WAIT
     return Frame.LOADER_START if entry.name == "__iter__" and not inner else Frame.LOADER_INLINE
 
 
 def _in_step(calls: Sequence[Call], text: Text) -> Seen:
-    known = [mark for c in calls if (mark := _mark(c)) is not None]
+    known = [mark for c in takewhile(_within_closure, calls) if (mark := _mark(c)) is not None]
     line = "" if not calls or calls[0].where.startswith(("std/", "torch/optim/")) else text(calls[0])
-    importing = any(c.where.startswith(_IMPORTING) for c in calls)
+    importing = any(c.where == _IMPORTING and c.name == "_find_and_load" for c in calls)
     if (
         importing
         and not {Frame.BACKWARD, Frame.OPTIMIZER} & set(known)
@@ -219,6 +232,11 @@ def _in_step(calls: Sequence[Call], text: Text) -> Seen:
     if known[0] is Frame.FORWARD and Frame.BACKWARD in known:
         return Seen(Frame.BACKWARD)
     return Seen(known[0])
+
+
+def _within_closure(call: Call) -> bool:
+    """Lightning trains within closures of its optimisers: what calls these says nothing of what is within."""
+    return not call.where.startswith(("lightning/pytorch/loops/optimization/", "pytorch_lightning/loops/optimization/"))
 
 
 def _mark(call: Call) -> Frame | None:

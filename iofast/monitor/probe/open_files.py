@@ -33,11 +33,12 @@ _SIZES: Final = 256
 
 
 class OpenFiles:
-    """Folders of data files seen so far, those seen most often first; sizes of images among them."""
+    """Folders of data files seen so far, those of images first, then by how often; sizes of images among them."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._seen: Counter[str] = Counter()
+        self._of_images: set[str] = set()
         self._sizes: deque[int] = deque(maxlen=_SIZES)
         self._turn = 0
 
@@ -48,10 +49,15 @@ class OpenFiles:
         for folder in self._seen:
             by_parent.setdefault(os.path.dirname(folder), set()).add(folder)
         counts: Counter[str] = Counter()
+        pictures = set()
         for folder, count in self._seen.items():
             parent = os.path.dirname(folder)
-            counts[parent if len(by_parent[parent]) > 1 and len(parent) > 1 else folder] += count
-        return tuple(folder for folder, _ in counts.most_common(_FOLDERS))
+            name = parent if len(by_parent[parent]) > 1 and len(parent) > 1 else folder
+            counts[name] += count
+            if folder in self._of_images:
+                pictures.add(name)
+        order = sorted(counts, key=lambda name: (name not in pictures, -counts[name]))
+        return tuple(order[:_FOLDERS])
 
     @property
     def image_bytes(self) -> int | None:
@@ -72,6 +78,7 @@ class OpenFiles:
                     self._look(f"{folder}/{name}")
         if len(self._seen) > 8 * _FOLDERS:
             self._seen = Counter(dict(self._seen.most_common(4 * _FOLDERS)))
+            self._of_images &= self._seen.keys()
 
     def _look(self, link: str) -> None:
         path = os.readlink(link)
@@ -86,4 +93,5 @@ class OpenFiles:
         if stat.S_ISREG(found.st_mode):
             self._seen[os.path.dirname(path)] += 1
             if suffix in IMAGES:
+                self._of_images.add(os.path.dirname(path))
                 self._sizes.append(found.st_size)

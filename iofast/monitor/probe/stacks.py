@@ -39,7 +39,7 @@ class StackProbe:
         self._program = _find()
         self._text = SourceText(job.pid)
         self._failures = 0
-        self._refused = False
+        self._refused = self._workers_refused = False
         if self._program is None:
             self.note = "no Python stacks: py-spy is not installed (pip install 'iofast[monitor]')"
 
@@ -51,7 +51,8 @@ class StackProbe:
         """
         if self._program is None or self._refused:
             return None
-        pids = [self._job.pid, *(pid for pid in worker_pids if pid != self._job.pid)]
+        others = () if self._workers_refused else worker_pids
+        pids = [self._job.pid, *(pid for pid in others if pid != self._job.pid)]
         running = [_Recording(self._program, pid, max(1, min(_FASTEST, looks))) for pid in pids]
         results = [recording.result() for recording in running]
         stacks = list(parse(results[0][0]))
@@ -61,9 +62,11 @@ class StackProbe:
         if not tally.looks:
             self._failed(results[0][1])
             return None
-        self._failures, self.note = 0, ""
-        for pid, (text, _) in zip(pids[1:], results[1:], strict=True):
+        self._failures = 0
+        for pid, (text, error) in zip(pids[1:], results[1:], strict=True):
             tally.add_worker(pid, list(parse(text)))
+            self._workers_refused |= not text and _forbidden(error)
+        self.note = f"no Python stacks of its workers: {missing_right(of_worker=True)}" if self._workers_refused else ""
         return tally.figures()
 
     def _failed(self, error: str) -> None:
@@ -72,7 +75,7 @@ class StackProbe:
         lowered = error.lower()
         if not os.path.exists(f"/proc/{pid}") or "check that the process is running" in lowered:  # or is a zombie
             self.note = f"no Python stacks: process {pid} has ended"
-        elif "permission denied" in lowered or "operation not permitted" in lowered or "eperm" in lowered:
+        elif _forbidden(error):
             self._refused = True
             self.note = f"no Python stacks: {missing_right()}"
         else:
@@ -191,7 +194,7 @@ class _Recording:
             os.close(self._file)
 
 
-def missing_right() -> str:
+def missing_right(*, of_worker: bool = False) -> str:
     """Why this process may not read another's memory, and what would allow it."""
     try:
         scope = _PTRACE_SCOPE.read_text().strip()
@@ -201,12 +204,22 @@ def missing_right() -> str:
         return "kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot"
     if scope == "2":
         return "kernel.yama.ptrace_scope is 2: only root may look (sudo)"
+    if scope == "1" and of_worker:
+        return (
+            "kernel.yama.ptrace_scope is 1, where what a program allows is for itself alone: set it to 0 (sudo sysctl)"
+        )
     if scope == "1":
         return (
-            "kernel.yama.ptrace_scope is 1: start the program with `iofast monitor -- python train.py` or"
-            " `setpriv --ptracer any python train.py`, or run this as root"
+            "kernel.yama.ptrace_scope is 1: start the program with `iofast monitor -- python train.py`, or allow it"
+            " (sudo sysctl kernel.yama.ptrace_scope=0)"
         )
     return "the right to read its memory is missing: run this as the same user; a container needs --cap-add SYS_PTRACE"
+
+
+def _forbidden(error: str) -> bool:
+    """Whether py-spy was refused."""
+    lowered = error.lower()
+    return any(words in lowered for words in ("permission denied", "operation not permitted", "eperm"))
 
 
 def _find() -> str | None:

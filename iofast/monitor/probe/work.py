@@ -15,9 +15,10 @@ from iofast.monitor.snapshot import Work
 
 Table = tuple[tuple[Work, re.Pattern[str]], ...]
 
-# A forked worker has the training's own calls below these.
+# A forked worker has the training's own calls below these. torchdata's nodes run theirs in threads, too.
 _LOOPS = re.compile(
-    r"torch/utils/data/_utils/worker\.py:_worker_loop$|torchdata/.*:_worker_loop$|iofast/loader/.*:_work$"
+    r"torch/utils/data/_utils/worker\.py:_worker_loop$|iofast/loader/.*:_work$"
+    r"|torchdata/.*:(_worker_loop|_apply_udf|_populate_queue|_pin_memory_loop)$"
 )
 _CHILD = re.compile(
     r"std/multiprocessing/process\.py:(run|_bootstrap)$|std/concurrent/futures/\w+\.py:(_process_worker|_worker)$"
@@ -160,12 +161,14 @@ def _within_the_loop(calls: Sequence[Call]) -> Sequence[Call]:
 
 
 def _starved(inner: Sequence[Call]) -> bool:
-    """In the queue of what is to be done, called by the loop itself."""
+    """In the queue of what is to be done, or waiting for room for what was, called by the loop itself."""
     if inner and inner[-1].where == "iofast/loader/prefetch.py" and inner[-1].name == "task":
         return True
-    return any(c.name == "get" and _QUEUES.match(c.where) for c in inner) and all(
-        c.where.startswith("std/") for c in inner
+    waits = any(
+        (c.name == "get" and _QUEUES.match(c.where)) or (c.name == "acquire" and c.where == "std/threading.py")
+        for c in inner
     )
+    return waits and all(c.where.startswith(("std/", "torchdata/nodes/")) for c in inner)
 
 
 def _by_library(c: Call) -> Work | None:

@@ -20,6 +20,7 @@ from iofast.monitor.render.moment import Moment
 Lines = list[Text]
 _TALL = 32  # rows for one job, from which timelines take two each
 _MOST_ADVICE = 5
+_WIDEST = 0.4  # bounds that are shown in a timeline; a verdict abstains on wider ones
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TITLE = 10  # columns of a part's title
 _GAP = Text("")
@@ -76,8 +77,8 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
     tall = _timelines(moment, width, 2) if height >= _TALL else timelines
     pieces = [_advice(moment, number, width) for number in range(len(moment.verdict.advice[:_MOST_ADVICE]))]
     advice = [[line for piece in pieces[:most] for line in piece] for most in (1, 2, _MOST_ADVICE)]
-    evidence, notes = _evidence(moment, width), _notes(moment, width)
-    job, phases = _part("", [wording.name(moment.job, 200)], width, "dim"), _phases(moment, width)
+    evidence, notes = _evidence(moment), _notes(moment, width)
+    job, phases = _part("", [wording.name(moment.job, 200)], "dim"), _phases(moment)
     shown: dict[str, Lines] = {name: [] for name in _ORDER}
     wishes = [
         ("verdict", verdict[:2]),
@@ -86,7 +87,7 @@ def _fitted(moment: Moment, width: int, height: int) -> Lines:
         ("job", job[:1]),
         ("evidence", evidence[:2]),
         ("verdict", verdict),
-        ("step", _part("step", [step] if (step := wording.step(moment.snapshot)) else [], width, "")),
+        ("step", _part("step", [step] if (step := wording.step(moment.snapshot)) else [], "")),
         ("phases", phases),
         ("notes", notes[:1]),
         *((name, None) for name in ("verdict", "timelines", "advice", "evidence")),  # a blank line before it
@@ -131,9 +132,9 @@ def _timelines(moment: Moment, width: int, tall: int) -> Lines:
     lines: Lines = []
     for row in wording.rows(moment):
         values = [_middle(getattr(now, row.low), getattr(now, row.high)) for now in recent[-room:]]
-        known = [value for value in values if value is not None]
-        if not known:
+        if all(getattr(now, row.low) is None for now in recent[-room:]):
             continue  # a note says why
+        known = [value for value in values if value is not None] or [1.0]
         style = "yellow" if row.low == "stall_low" else "cyan"
         rows = sparkline(values, room, row.scale or max(known), tall)
         for number, line in enumerate(rows):
@@ -144,7 +145,8 @@ def _timelines(moment: Moment, width: int, tall: int) -> Lines:
 
 
 def _middle(low: float | None, high: float | None) -> float | None:
-    return None if low is None or high is None else (low + high) / 2
+    """Of bounds that say something: half a row of blocks for "anything from 0 to 100 %" would be a guess."""
+    return None if low is None or high is None or high - low > _WIDEST else (low + high) / 2
 
 
 def sparkline(values: Sequence[float | None], width: int, scale: float, rows: int = 1) -> list[str]:
@@ -167,13 +169,13 @@ def _devices(moment: Moment) -> Lines:
     lines = []
     for device in own_devices(moment.snapshot):
         parts = [f"busy {wording.percent(device.busy)}", f"SM {wording.percent(device.sm_active)}"]
+        parts += [f"slowed by {', '.join(map(plain, device.throttle_reasons))}"] if device.throttle_reasons else []
+        parts += ["not seen whose"] if device.own is None else []  # what is news first: 80 columns cut the rest
         if device.memory_used is not None and device.memory_total:
             parts.append(f"memory {device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB")
         if device.power_w is not None:
             limit = "" if device.power_limit_w is None else f" of {device.power_limit_w:.0f}"
             parts.append(f"{device.power_w:.0f}{limit} W")
-        parts += [f"slowed by {', '.join(map(plain, device.throttle_reasons))}"] if device.throttle_reasons else []
-        parts += ["not seen whose"] if device.own is None else []
         title = f"GPU {device.index}" + (" MIG" if device.mig else "")
         lines.append(Text.assemble((f"{title:<{_TITLE}} ", "bold"), f"{plain(device.name, 24)}  {'  '.join(parts)}"))
     return lines
@@ -183,32 +185,33 @@ def _advice(moment: Moment, number: int, width: int) -> Lines:
     advice = moment.verdict.advice[number]
     promise = wording.gain(advice)
     text = wording.sentence(plain(advice.text)) + (f" ({promise})" if promise else "")
-    lines = _part("" if number else "advice", _wrapped(text, width - _TITLE - 1)[:3], width, "")
-    return lines + (_part("", [plain(advice.change)], width, "green") if advice.change else [])
+    lines = _part("" if number else "advice", _wrapped(text, width - _TITLE - 1)[:3], "")
+    change = textwrap.wrap(plain(advice.change), max(1, width - _TITLE - 1), break_on_hyphens=False)[:2]
+    return lines + _part("", change, "green")
 
 
-def _evidence(moment: Moment, width: int) -> Lines:
-    return _part("evidence", [plain(evidence.text) for evidence in moment.verdict.evidence], width, "")
+def _evidence(moment: Moment) -> Lines:
+    return _part("evidence", [plain(evidence.text) for evidence in moment.verdict.evidence], "")
 
 
-def _phases(moment: Moment, width: int) -> Lines:
+def _phases(moment: Moment) -> Lines:
     text = wording.phases(moment.verdict)
-    return _part("phases", [text] if text else [], width, "")
+    return _part("phases", [text] if text else [], "")
 
 
 def _notes(moment: Moment, width: int) -> Lines:
     wrapped = [line for note in moment.snapshot.notes for line in _wrapped(plain(note), width - _TITLE - 1)[:2]]
-    return _part("note", wrapped, width, "dim")
+    return _part("note", wrapped, "dim")
 
 
 def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(1, width))
 
 
-def _part(title: str, texts: Sequence[str], width: int, style: str) -> Lines:
+def _part(title: str, texts: Sequence[str], style: str) -> Lines:
     """Lines with a title beside the first; the job's line, without a title, begins at the left."""
     if not title and style == "dim":
-        return [Text(text[:width], style) for text in texts]
+        return [Text(text, style) for text in texts]  # who draws it cuts it
     titles = [title, *[""] * (len(texts) - 1)]
     pairs = zip(titles, texts, strict=False)
     return [Text.assemble((f"{name:<{_TITLE}} ", "bold"), (text, style)) for name, text in pairs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -11,21 +12,27 @@ from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, Silent
 
 EVERY_S = 30.0  # a line about a job, unless its verdict changes before
+_ENDED = 64  # jobs whose end was said and need not be again
 _ADVICE = 3
 
 
 class Lines(Silent):
-    """A line when a verdict changes and each `every` seconds; one for each job at the end."""
+    """A line when a verdict changes and each `every` seconds; one for each job at its end, or at ours."""
 
     def __init__(self, out: TextIO, every: float = EVERY_S) -> None:
         self._out, self._every = out, every
         self._said: dict[tuple[int, int], tuple[float, Bound, Cause | None]] = {}
+        self._ended: deque[tuple[int, int]] = deque(maxlen=_ENDED)
         self._message = ""
 
     def update(self, moment: Moment) -> None:
         """Say how it stands, where that is news."""
         key, now = (moment.job.pid, moment.job.start_time), moment.snapshot.time_s
         judged = (moment.verdict.bound, moment.verdict.cause)
+        if moment.ended:
+            self._said.pop(key, None)
+            self._end(moment)
+            return
         said = self._said.get(key)
         if said is not None and said[1:] == judged and now - said[0] < self._every:
             return
@@ -44,7 +51,16 @@ class Lines(Silent):
     def close(self, moments: Sequence[Moment]) -> None:
         """The last word about each job."""
         for moment in moments:
-            self._print(f"{'ended' if moment.ended else 'last'}: {wording.summary(moment)}")
+            if moment.ended:
+                self._end(moment)
+            else:
+                self._print(f"last: {wording.summary(moment)}")
+
+    def _end(self, moment: Moment) -> None:
+        key = (moment.job.pid, moment.job.start_time)
+        if key not in self._ended:
+            self._ended.append(key)
+            self._print(f"ended: {wording.summary(moment)}")
 
     def _print(self, line: str) -> None:
         print(f"iofast monitor: {line}", file=self._out, flush=True)

@@ -6,23 +6,26 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, reason_of
 from iofast.monitor.render.figures import NAMES, figures
 from iofast.monitor.render.moment import Moment, Silent
 
 _WRITERS = ("torch.utils.tensorboard", "tensorboardX")
 
 
-def scalars(moment: Moment) -> dict[str, float]:
+def scalars(moment: Moment, prefix: str | None = None) -> dict[str, float]:
     """What is known, by tag. The tags have no text of the watched process in them, at most its rank or pid."""
-    job = moment.job
-    prefix = "iofast" if job.rank is None else f"iofast/rank{job.rank}"
+    prefix = prefix or _prefix(moment)
     now = figures(moment.snapshot)
     values = {f"{prefix}/{name}": getattr(now, name) for name in NAMES}
     stall = moment.verdict.stall
     if stall is not None:
         values |= {f"{prefix}/verdict_stall_low": stall.low, f"{prefix}/verdict_stall_high": stall.high}
     return {tag: value for tag, value in values.items() if value is not None}
+
+
+def _prefix(moment: Moment) -> str:
+    return "iofast" if moment.job.rank is None else f"iofast/rank{moment.job.rank}"
 
 
 class TensorBoard(Silent):
@@ -49,6 +52,7 @@ class TensorBoard(Silent):
             writer.add_text("iofast/verdict", verdict, step)
         if moment.ended:
             self._writers.pop(pid).close()
+            del self._verdicts[pid]
 
     def close(self, _moments: Sequence[Moment]) -> None:
         """Write what is buffered."""
@@ -73,12 +77,22 @@ class WeightsAndBiases(Silent):
             self._wandb: Any = import_module("wandb")
         except ImportError as error:
             raise OptionError("--wandb needs the package wandb: pip install wandb") from error
+        self._prefixes: dict[tuple[int, int], str] = {}  # of jobs
         self._own = self._wandb.run is None
-        self._run: Any = self._wandb.init(job_type="iofast-monitor") if self._own else self._wandb.run
+        try:
+            self._run: Any = self._wandb.init(job_type="iofast-monitor") if self._own else self._wandb.run
+        except Exception as error:  # of its own kinds: nobody has logged in, or the service does not answer
+            raise OptionError(f"--wandb cannot begin a run: {reason_of(error)}") from error
 
     def update(self, moment: Moment) -> None:
-        """The interval's scalars, and the verdict."""
-        self._run.log({**scalars(moment), "iofast/verdict": moment.verdict.bound.value})
+        """The interval's scalars, the verdict and its tier; of several jobs that are no ranks each under its pid."""
+        key, prefix = (moment.job.pid, moment.job.start_time), _prefix(moment)
+        others = [used for other, used in self._prefixes.items() if other != key]
+        if key not in self._prefixes:
+            self._prefixes[key] = f"{prefix}/pid{moment.job.pid}" if prefix in others else prefix
+        prefix, verdict = self._prefixes[key], moment.verdict
+        judged = {f"{prefix}/verdict": verdict.bound.value, f"{prefix}/tier": verdict.tier.value}
+        self._run.log({**scalars(moment, prefix), **judged})
 
     def close(self, _moments: Sequence[Moment]) -> None:
         """Finish the run, where it is ours."""

@@ -18,6 +18,7 @@ from iofast.monitor.findings import Severity
 from iofast.monitor.render import wording
 from iofast.monitor.render.layout import drawn
 from iofast.monitor.render.moment import Moment
+from iofast.monitor.streams import give_up
 
 _ENDED = 3  # jobs that ended and are still listed
 _LEAST_S = 0.2  # from one drawing to the next
@@ -28,6 +29,7 @@ class Screen:
     """Draws on `out`. With `keys` it reads the terminal's keys too, which a program that we started may want itself."""
 
     def __init__(self, out: TextIO, *, keys: bool = True) -> None:
+        self._out = out
         self._console = Console(file=out, highlight=False, markup=False, emoji=False)
         self._moments: dict[tuple[int, int], Moment] = {}
         self._chosen: tuple[int, int] | None = None
@@ -105,9 +107,12 @@ class Screen:
 
     def close(self, moments: Sequence[Moment]) -> None:
         """Leave the screen; what remains is a line for each job."""
-        self.pause()
-        for moment in moments:
-            self._console.print(Text(f"iofast monitor: {wording.summary(moment)}"), soft_wrap=True)
+        try:
+            self.pause()
+            for moment in moments:
+                self._console.print(Text(f"iofast monitor: {wording.summary(moment)}"), soft_wrap=True)
+        except OSError:  # the window was closed
+            give_up(self._out)
 
 
 class _Keys:

@@ -166,16 +166,17 @@ def cores(value: float | None, system: SystemFigures) -> str:
 
 
 def summary(moment: Moment) -> str:
-    """One line: the job, its verdict, the stall, the best advice."""
+    """One line: the job, its verdict, the stall, what they rest on, the best advice."""
     verdict = moment.verdict
     parts = [name(moment.job, 40), headline(verdict)]
     if verdict.stall is not None:
         parts.append(stall_text(verdict.stall))
     elif verdict.reason:
         parts.append(plain(verdict.reason))
+    parts.append(f"tier {verdict.tier.value}")
     if verdict.advice:
         parts.append(plain(verdict.advice[0].change or verdict.advice[0].text))
-    elif told := [evidence.text for evidence in verdict.evidence if evidence.name == "step_phases"]:
+    elif told := [evidence.text for evidence in verdict.evidence if evidence.name in ("step_phases", "stack_phases")]:
         parts.append(plain(told[0]))
     return " · ".join(parts)
 

@@ -1,0 +1,59 @@
+"""Stacks of frameworks and loaders that are not PyTorch's own, as py-spy 0.4.3 recorded them (framework_stacks.txt)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from iofast.monitor.probe import work
+from iofast.monitor.probe.calls import Stack, parse
+from iofast.monitor.probe.frames import compiled, frame_of
+from iofast.monitor.snapshot import Frame, Work
+
+
+class Recorded(NamedTuple):
+    """Of which library, of which thread (training, worker: a process, thread: a loader's), what it is at."""
+
+    library: str
+    thread: str
+    kind: str
+    stack: Stack
+
+
+def recorded() -> list[Recorded]:
+    """Of lines: library and version | thread | what it is at | calls; ~ is site-packages and ^ the standard library."""
+    found = []
+    for line in (Path(__file__).parent / "framework_stacks.txt").read_text().splitlines():
+        library, thread, kind, calls = line.split(" | ", 3)
+        calls = calls.replace("(~", "(/v/lib/python3.11/site-packages/").replace("(^", "(/usr/lib/python3.11/")
+        (stack,) = parse(f"thread (7): MainThread;{calls} 1\n")
+        found.append(Recorded(library, thread, kind, stack))
+    return found
+
+
+RECORDED = recorded()
+
+
+@pytest.mark.parametrize("one", RECORDED, ids=lambda one: f"{one.library.split()[0]}-{one.thread}-{one.kind}")
+def test_what_it_is_at(one: Recorded) -> None:
+    if one.thread == "training":
+        assert frame_of(one.stack.calls, lambda _: "").frame is Frame(one.kind)
+        return
+    assert one.thread == "worker" or work.works(one.stack.calls)
+    assert work.work_of(one.stack.calls, lambda _: "") is Work(one.kind)
+
+
+def test_none_of_them_is_compiled() -> None:
+    """zero_grad() and Lightning's log() go through torch/_dynamo, where they are kept from being compiled."""
+    dynamo = [one for one in RECORDED if any("torch/_dynamo/" in call.where for call in one.stack.calls)]
+    assert {one.library.split()[0] for one in dynamo} >= {"lightning", "torchdata"}
+    assert not any(compiled(one.stack.calls) for one in RECORDED)
+
+
+def test_every_library_is_there() -> None:
+    libraries = {one.library.split()[0] for one in RECORDED}
+    assert libraries == {"lightning", "accelerate", "transformers", "torchdata", "webdataset"}
+    kinds = {one.kind for one in RECORDED if one.thread == "training"}
+    assert kinds >= {"loader-wait", "loader-inline", "loader-start", "forward", "backward", "optimizer", "validation"}
