@@ -62,8 +62,8 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
     if addition is not None:
         addition.check(options, place.path.name)
     found = _scan(source, options)
-    options.sample_recipe().check_fields(found.fields)
-    for warning in found.warnings:
+    unmoved = options.sample_recipe().check_fields(found.columns)
+    for warning in (*found.warnings, *unmoved):
         progress.warn(warning)  # from here: it is the caller of `pack` that the warning names
     if addition is not None:
         found = addition.joined(found, place.path.name)
