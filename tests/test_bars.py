@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,9 +50,9 @@ def taken() -> Iterator[None]:
     thread.join()
 
 
-def ends(work: object, seconds: float = 20) -> bool:
+def ends(work: Callable[[], object], seconds: float = 20) -> bool:
     """Whether `work()` returns."""
-    thread = threading.Thread(target=work, daemon=True)  # type: ignore[arg-type]
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()

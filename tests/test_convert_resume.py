@@ -71,7 +71,7 @@ class TestShards:
         ended = subprocess.run(command, cwd=Path(__file__).parent.parent, timeout=60)
         assert ended.returncode == -signal.SIGKILL
         told: list[tuple[int, int]] = []
-        result = convert(source, target, SMALL, begin=lambda *numbers: told.append(numbers))
+        result = convert(source, target, SMALL, begin=lambda every, done: told.append((every, done)))
         assert (result.records, result.resumed, told) == (COUNT, STOP, [(COUNT, STOP)])
         assert contents(target) == whole
         assert verify(target).whole
@@ -113,6 +113,16 @@ class TestShards:
             (tmp_path / f"out{suffix}.partial" / "copy.json").write_text("{")
         assert convert(source, target, SMALL).resumed == 0
         assert contents(target) == whole
+
+    def test_a_pack_does_not_sweep_it_away(self, source: Path, suffix: str, tmp_path: Path) -> None:
+        target = tmp_path / f"out{suffix}"
+        (tmp_path / "images").mkdir()
+        (tmp_path / "images" / "a.jpg").write_bytes(picture(1))
+        with pytest.raises(KeyboardInterrupt):
+            convert(source, target, SMALL, progress=after(STOP, KeyboardInterrupt()))
+        with pytest.raises(TargetError, match="holds the work of a convert that was interrupted"):
+            pack(tmp_path / "images", target, workers=1)
+        assert convert(source, target, SMALL).resumed == STOP
 
     def test_split_and_merge(self, source: Path, suffix: str, tmp_path: Path) -> None:
         plain = build(tmp_path / "source" / "plain.lmdb", COUNT, splits=False)

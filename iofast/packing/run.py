@@ -13,6 +13,7 @@ from typing import Unpack
 from iofast import kernel
 from iofast.containers.base import Reader
 from iofast.containers.publish import Target
+from iofast.containers.shards import ShardTarget
 from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError
 from iofast.machine import cores
@@ -24,7 +25,7 @@ from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures
 from iofast.packing.options import PackKeywords, PackOptions, names_of
-from iofast.packing.plan import load_plan, make_plan, settings
+from iofast.packing.plan import COPIED, load_plan, make_plan, settings
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.report import Report
@@ -112,7 +113,7 @@ def _check_possible(options: PackOptions, place: Target) -> None:
 def _failures(work: Work, place: Target) -> Failures:
     images, options = len(work.source), work.options
     file = place.path.with_name(place.path.name + ".errors.jsonl")
-    return Failures(images, options.allowed_errors(images), options.max_errors, file)
+    return Failures(images, options.allowed_errors(images), options.max_errors, file, work.first)
 
 
 def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
@@ -132,7 +133,7 @@ def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
         raise ErrorBudgetError(f"{error}; with a larger max_errors {_going_on(place)}") from None
     except OSError as error:
         words = str(error) if isinstance(error, TargetError) else f"{place.path} cannot be written: {_reason(error)}"
-        if isinstance(error, TargetError) and not place.partial.exists():  # published, but for what other programs want beside it
+        if isinstance(error, TargetError) and not place.partial.exists():  # published, all but its sidecars
             raise
         raise TargetError(f"{words}; {_going_on(place)}" if work.begun else words) from error
 
@@ -153,6 +154,8 @@ def _take_up(work: Work, place: Target) -> None:
         if place.interrupted:  # something else than `pack` had finished it
             place.complete()
             place.acquire()
+        if isinstance(place, ShardTarget) and (place.partial / COPIED).exists():  # which can be gone on with
+            raise TargetError(f"{place.partial} holds the work of a convert that was interrupted: finish or delete it")
         place.clear()
         if work.addition is not None:
             work.addition.save(place)
@@ -169,7 +172,7 @@ def _report_of(work: Work, place: Target, failures: Failures) -> Report:
     else:
         place.discard()
     failures.load()
-    duplicates = Duplicates(place.path.with_name(place.path.name + DUPLICATES))
+    duplicates = Duplicates(place.path.with_name(place.path.name + DUPLICATES), work.first)
     duplicates.load()
     work.finished = dict.fromkeys(range(work.plan.chunks))
     with open_reader(place.path) as reader:
