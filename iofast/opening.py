@@ -159,15 +159,25 @@ def open_writer(
     return RecordWriter(target, Description(classes=names, recipe=recipe), split, shard_size)
 
 
-def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False) -> Target:
-    """The place of a container that is made or added to, by its suffix. Raises `OptionError` for an unknown one."""
+def target_of(
+    path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False, sidecars: Sequence[str] = ()
+) -> Target:
+    """The place of a container that is made or added to, by its suffix. Raises `OptionError` for an unknown one.
+
+    `sidecars` are made as a part of its publication; see `containers.sidecars`.
+    """
     place = Path(os.fspath(path))
     if place.suffix not in WRITTEN:
         known = ", ".join(WRITTEN)
         raise OptionError(f"the suffix chooses the container, and this version writes {known}, found {place.name!r}")
-    if place.suffix == ".lmdb":
-        return Target(path, overwrite=overwrite, append=append)
-    return ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
+    target = Target(path, overwrite=overwrite, append=append)
+    if place.suffix != ".lmdb":
+        target = ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
+    if sidecars:
+        from iofast.containers.sidecars import check_names  # costs start-up time, for those who want some
+
+        target.sidecars = check_names(sidecars, place.suffix)
+    return target
 
 
 def writer_of(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ MAX_CELLS = 10_000
 MAX_SIDE = 2048  # of a cell
 MAX_BOXES = 1000  # drawn on one image
 BOX_FORMATS = ("xyxy", "xywh")
+_COCO = ("bbox", "bboxes")
+_NAMES = (*_COCO, "box", "boxes")  # of members that are boxes, as packing takes them
 
 # far apart in hue and lightness, so that neighbours differ; 0 is background and is not drawn
 _COLOURS = np.array(
@@ -42,20 +45,23 @@ class SheetOptions:
     """How a sheet looks. `size`: pixels of a cell's side. `columns`: None = about as wide as 16:10.
 
     `mask`: the field to lay over the image, None = the first that looks like one (`seg.png`, `mask.png`), "" = none.
-    `boxes`: the field with boxes, None = `boxes.json` or the member `boxes` of `json`, "" = none; `box_format`: what
-    four numbers mean, corners (xyxy) or corner and size (xywh).
+    `boxes`: the field with boxes, None = the one that the container was packed with, else `boxes.json`, else `json`;
+    "" = none. `box_format`: what four numbers mean, corners (xyxy) or corner and size (xywh); None = what packing was
+    told, else xyxy, and xywh for members called `bbox` or `bboxes`, as COCO has them.
     """
 
     size: int = 160
     columns: int | None = None
     mask: str | None = None
     boxes: str | None = None
-    box_format: str = "xyxy"
+    box_format: str | None = None
 
     def __post_init__(self) -> None:
-        if not 16 <= self.size <= MAX_SIDE or (self.columns is not None and not 1 <= self.columns <= MAX_CELLS):
-            raise OptionError(f"a cell has 16 to {MAX_SIDE} pixels, and a row 1 cell or more: found {self}")
-        if self.box_format not in BOX_FORMATS:
+        if not 16 <= self.size <= MAX_SIDE:
+            raise OptionError(f"size must be 16 to {MAX_SIDE} pixels of a cell, found {self.size}")
+        if self.columns is not None and not 1 <= self.columns <= MAX_CELLS:
+            raise OptionError(f"columns must be 1 to {MAX_CELLS}, found {self.columns}")
+        if self.box_format not in (None, *BOX_FORMATS):
             raise OptionError(f"box_format must be one of {', '.join(BOX_FORMATS)}, found {self.box_format!r}")
 
 
@@ -95,7 +101,7 @@ def _picture(reader: Reader, index: int, options: SheetOptions) -> Image.Image:
     if mask and mask in fields:
         image = _overlaid(image, fields[mask])
     draw = ImageDraw.Draw(image)
-    for number, box in enumerate(_boxes(fields, options)[:MAX_BOXES]):
+    for number, box in enumerate(_boxes(fields, *_where(reader, fields, options))):
         corners = [edge * part for edge, part in zip(box, (size[0] / width, size[1] / height) * 2, strict=True)]
         colour = tuple(_COLOURS[1 + number % (len(_COLOURS) - 1)].tolist())
         draw.rectangle(_ordered(corners, size), outline=colour, width=2)
@@ -159,30 +165,52 @@ def _overlaid(image: Image.Image, payload: bytes) -> Image.Image:
     return Image.fromarray(np.rint(mixed).astype(np.uint8))
 
 
-def _boxes(fields: Mapping[str, bytes], options: SheetOptions) -> list[tuple[float, float, float, float]]:
-    """The boxes of a record as corners, in pixels of the upright image."""
+def _where(reader: Reader, fields: Mapping[str, bytes], options: SheetOptions) -> tuple[str, str | None]:
+    """The field that has the boxes of a record, and what four numbers mean in it, None where nobody has said."""
+    packed = str(reader.manifest.recipe.get("boxes"))
     name = options.boxes
     if name is None:
-        name = "boxes.json" if "boxes.json" in fields else JSON_FIELD
+        name = next((own for own in (packed, "boxes.json") if own in fields), JSON_FIELD)
+    told = str(reader.manifest.recipe.get("box_format", "xyxy")) if name == packed else None
+    return name, options.box_format or told
+
+
+def _boxes(fields: Mapping[str, bytes], name: str, box_format: str | None) -> list[tuple[float, float, float, float]]:
+    """The boxes of a record as corners, in pixels of the upright image; `MAX_BOXES` at most."""
     try:
         said = json.loads(fields[name]) if name in fields else None
+        if name == JSON_FIELD:  # which is full of other things
+            said = said.get("boxes", said.get("annotations")) if isinstance(said, dict) else None
+        return list(itertools.islice(_found(said, box_format, coco=False), MAX_BOXES))
     except (ValueError, RecursionError):
         return []
-    if isinstance(said, dict):
-        said = said.get("boxes", said.get("annotations"))
-    found = [_box(each, options.box_format) for each in said] if isinstance(said, list) else []
-    return [box for box in found if box is not None]
 
 
-def _box(said: Any, box_format: str) -> tuple[float, float, float, float] | None:
-    """One box as users write it: four numbers, or an object with `bbox` (COCO's: corner and size) or `box`."""
+def _found(said: Any, box_format: str | None, *, coco: bool) -> Iterator[tuple[float, float, float, float]]:
+    """Boxes as users write them: four numbers, in lists, and in objects under one of `_NAMES`, at any depth.
+
+    `coco`: the name that they stand under is COCO's, who means corner and size.
+    """
     if isinstance(said, dict):
-        coco = "bbox" in said
-        return _box(said.get("bbox", said.get("box")), "xywh" if coco else box_format)
-    if not isinstance(said, list) or len(said) != 4 or not all(isinstance(n, int | float) for n in said):
-        return None
-    x, y, right, lower = (float(max(-1e6, min(1e6, number))) for number in said)
-    return (x, y, x + right, y + lower) if box_format == "xywh" else (x, y, right, lower)
+        for name, own in said.items():
+            # other lists are looked into where there are objects in them: polygons are lists of numbers too
+            if name in _NAMES or isinstance(own, dict) or (isinstance(own, list) and _has_objects(own)):
+                yield from _found(own, box_format, coco=name in _COCO)
+    elif _is_numbers(said) and len(said) == 4:
+        x, y, right, lower = (float(max(-1e6, min(1e6, number))) for number in said)
+        sizes = box_format == "xywh" or (box_format is None and coco)
+        yield (x, y, x + right, y + lower) if sizes else (x, y, right, lower)
+    elif isinstance(said, list) and not _is_numbers(said):
+        for own in said:
+            yield from _found(own, box_format, coco=coco)
+
+
+def _has_objects(said: list[Any]) -> bool:
+    return any(isinstance(each, dict) for each in said)
+
+
+def _is_numbers(said: Any) -> bool:
+    return isinstance(said, list) and bool(said) and all(type(each) in (int, float) for each in said)
 
 
 def _ordered(corners: Sequence[float], size: tuple[int, int]) -> tuple[float, float, float, float]:
@@ -192,7 +220,11 @@ def _ordered(corners: Sequence[float], size: tuple[int, int]) -> tuple[float, fl
     return x[0], y[0], x[1], y[1]
 
 
-def require_images(reader: Reader, where: str) -> None:
-    """Raise `OptionError` where no record has an image."""
-    if image_field(reader.manifest.fields) is None:
-        raise OptionError(f"{where} has no images, only {', '.join(reader.manifest.fields)}")
+def require_fields(reader: Reader, options: SheetOptions, where: str) -> None:
+    """Raise `OptionError` where no record has an image, or one of the fields that the options name."""
+    fields = reader.manifest.fields
+    if image_field(fields) is None:
+        raise OptionError(f"{where} has no images, only {', '.join(fields)}")
+    for what, name in (("mask", options.mask), ("boxes", options.boxes)):
+        if name and name not in fields:
+            raise OptionError(f"{where} has no field {name!r} for {what}, only {', '.join(fields)}")

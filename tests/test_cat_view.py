@@ -121,6 +121,11 @@ class TestView:
         assert main(["view", str(container), str(target), "--overwrite", "--indices", "0-3,7"]) == 0
         assert "5 records" in capsys.readouterr().out
         assert main(["view", str(container), str(tmp_path / "x.jpg")]) == 2
+        capsys.readouterr()
+        assert main(["view", str(container), str(tmp_path / "no" / "x.png")]) == 1
+        assert f"{tmp_path / 'no'} is not a folder, so x.png cannot be made" in capsys.readouterr().err
+        assert main(["view", str(container), str(tmp_path / "x.png"), "--size", "5"]) == 2
+        assert "size must be 16 to 2048 pixels of a cell, found 5" in capsys.readouterr().err
 
     def test_upright_pixels(self, tmp_path: Path) -> None:
         """Red above, blue below once upright; stored lying on its side."""
@@ -169,6 +174,38 @@ class TestView:
             writer.write({"jpg": picture(1), "boxes.json": boxes})
         with open_reader(tmp_path / "set.lmdb") as reader:
             contact_sheet(reader, [0])
+
+    @pytest.mark.parametrize(
+        ("recipe", "boxes", "corners"),
+        [
+            ({}, {"objects": [{"bbox": [8, 10, 12, 20], "segmentation": [[1, 2, 3, 4]]}]}, (8, 10, 20, 30)),
+            ({}, {"bboxes": [[8, 10, 12, 20]]}, (8, 10, 20, 30)),
+            ({}, {"a": {"box": [8, 10, 20, 30], "area": [1, 2, 3, 4]}}, (8, 10, 20, 30)),
+            ({"boxes": "things.json"}, {"boxes": [[8, 10, 20, 30]]}, (8, 10, 20, 30)),
+            ({"boxes": "things.json"}, [{"bbox": [8, 10, 20, 30]}], (8, 10, 20, 30)),  # pack was told no xywh
+            ({"boxes": "things.json", "box_format": "xywh"}, [[8, 10, 12, 20]], (8, 10, 20, 30)),
+            ({"boxes": ["no name"], "box_format": 7}, [[8, 10, 20, 30]], (8, 10, 20, 30)),
+        ],
+    )
+    def test_boxes_mean_what_they_meant_to_pack(
+        self, tmp_path: Path, recipe: dict[str, object], boxes: object, corners: tuple[int, ...]
+    ) -> None:
+        field = "things.json" if recipe.get("boxes") == "things.json" else "boxes.json"
+        with open_writer(tmp_path / "set.lmdb", recipe=recipe) as writer:
+            writer.write({"png": picture(1, "png", (64, 64)), field: json.dumps(boxes)})
+        with open_reader(tmp_path / "set.lmdb") as reader:
+            drawn = cell(contact_sheet(reader, [0], SheetOptions(size=64)), 0, 1, 64)
+            plain = cell(contact_sheet(reader, [0], SheetOptions(size=64, boxes="")), 0, 1, 64)
+        changed = np.argwhere((drawn != plain).any(axis=2))
+        assert (*changed.min(0)[::-1].tolist(), *changed.max(0)[::-1].tolist()) == corners
+
+    @pytest.mark.parametrize("option", ["--mask", "--boxes"])
+    def test_fields_that_are_not_there(
+        self, container: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["view", str(container), str(tmp_path / "sheet.png"), option, "seg.pgn"]) == 2
+        assert f"has no field 'seg.pgn' for {option[2:]}, only cls, " in capsys.readouterr().err
+        assert not (tmp_path / "sheet.png").exists()
 
     def test_image_that_is_broken_is_a_cell(self, tmp_path: Path) -> None:
         with open_writer(tmp_path / "set.lmdb", classes=["[\x1b]"]) as writer:

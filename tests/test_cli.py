@@ -160,7 +160,7 @@ class TestPack:
         assert run("pack", images, tmp_path / "out.lmdb", "--overwrite", "--quiet") == 0
 
     def test_target_without_a_folder(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("pack", images, tmp_path / "nowhere" / "out.lmdb") == 1
+        assert run("pack", images, tmp_path / "nowhere" / "deeper" / "out.lmdb") == 1
         assert_one_line(capsys, "nowhere")
 
     def test_target_that_is_a_folder(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

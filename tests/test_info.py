@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from iofast.cli import main
 from iofast.commands.histograms import bars, histogram
+from iofast.opening import open_writer
 
 
 @given(st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=200))
@@ -43,6 +44,7 @@ def test_command(
     assert main(["info", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert sum(count for *_, count in facts["images"]["histograms"]["bytes"]) == COUNT
+    assert (facts["images"]["field"], facts["images"]["fields"]) == ("jpg", ["jpg", "png"])
     assert facts["images"]["histograms"]["shorter_side"] == [[40.0, 40.0, COUNT]]
     shards = sorted(each.name for each in tmp_path.iterdir() if each.suffix == suffix and each != path)
     assert sorted(shard["name"] for shard in facts["shards"]) == shards
@@ -53,5 +55,15 @@ def test_command(
     assert main(["info", str(path)]) == 0
     out = capsys.readouterr().out
     assert "bytes of an image" in out
+    assert "images       jpg png, " in out
     assert all(name in out for name in shards)
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_classes_of_records_without_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_writer(tmp_path / "set.lmdb", classes=["cat", "dog"]) as writer:
+        for label in (1, 1, 0, None):
+            writer.write({"txt": "a caption"} | ({} if label is None else {"cls": label}))
+    assert main(["info", str(tmp_path / "set.lmdb"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["images"], facts["classes"], facts["unlabelled"]) == (None, {"cat": 1, "dog": 2}, 1)

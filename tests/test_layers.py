@@ -15,7 +15,7 @@ import pytest
 # A folder counts as one unit; inside it, imports are its own business.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "record", "ops", "work", "strips"}),
-    frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine"}),
+    frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine", "bars"}),
     frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
     frozenset(
         {

@@ -165,7 +165,7 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
     write_one(tmp_path / "out.lmdb", {"txt": "x"})
     with pytest.raises(TargetError, match="exists already"):
         open_writer(tmp_path / "out.lmdb")
-    with open_writer(tmp_path / "new.lmdb"), pytest.raises(TargetError, match="another iofast pack"):
+    with open_writer(tmp_path / "new.lmdb"), pytest.raises(TargetError, match="another run of iofast"):
         open_writer(tmp_path / "new.lmdb")
     with pytest.raises(OptionError, match="suffix chooses"):
         open_writer(tmp_path / "x.zip")
@@ -186,7 +186,7 @@ def test_killed_while_publishing(tmp_path: Path) -> None:
     killed._writer.finish(killed._description)
     killed._target._write_marker({"names": ["out.lmdb"], "replaced": []})
     killed._target.release()
-    with pytest.raises(UnfinishedError, match="run the same pack command again"):
+    with pytest.raises(UnfinishedError, match="run the same command again"):
         open_reader(tmp_path / "out.lmdb")
     with pytest.raises(TargetError, match="exists already"):  # its work was done, so it is finished, not thrown away
         open_writer(tmp_path / "out.lmdb")
@@ -251,13 +251,13 @@ def pipe(path: Path) -> None:
         (pipe, "x.lmdb", SourceError, "is neither a file nor a folder"),
         (pipe, "x.tar", SourceError, "is neither a file nor a folder"),
         (nothing, "x.lmdb", SourceError, "does not exist"),
-        (partial, "x.lmdb", UnfinishedError, "was not finished: run the same pack command again"),
+        (partial, "x.lmdb", UnfinishedError, "was not finished: run the same command again"),
         (empty, "x.lmdb", ContainerError, "is not a container"),
         (text, "x.lmdb", ContainerError, "is not a container"),
         (nothing, "x.tar", SourceError, "does not exist"),
-        (partial, "x.tar", UnfinishedError, "was not finished: run the same pack command again"),
+        (partial, "x.tar", UnfinishedError, "was not finished: run the same command again"),
         (text, "x.tar", ContainerError, "is no tar file"),
-        (partial, "x.tfrecord", UnfinishedError, "was not finished: run the same pack command again"),
+        (partial, "x.tfrecord", UnfinishedError, "was not finished: run the same command again"),
         (text, "x.tfrecord", ContainerError, "is damaged at offset 0|ends within a record at offset 0"),
         (lmdb_folder, "x", ContainerError, "data.mdb is not a container"),
     ],

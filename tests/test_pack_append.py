@@ -280,3 +280,32 @@ def test_new_fields_and_other_library_versions(tmp_path: Path, monkeypatch: pyte
             assert str(reader.manifest.recipe["pillow"]).endswith(", 99.1")
             assert [record.fields.get("caption.txt") for record in reader] == [None] * 3 + [b"words"] * 3
             json.dumps(dict(reader.manifest.recipe))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_lists_speak_of_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool) -> None:
+    """What failed, and what was equal, stands in one file for all images of the container."""
+    keys = []
+    for name, seed in (("one", 1), ("two", 2), ("three", 3)):
+        make(tmp_path / name, ("b",), 4, seed)
+    for name in ("one", "two"):
+        (tmp_path / name / "b" / "0000.png").write_bytes(b"broken")
+        shutil.copy(tmp_path / name / "b" / "002.png", tmp_path / name / "b" / "0021.png")
+    for name in ("one", "two", "three"):
+        given: dict[str, Any] = {"resize": 24, "max_errors": 1, "append": name != "one", "workers": 1}
+        if killed and name == "two":
+            with monkeypatch.context() as patch:
+                patch.setattr(Target, "discard", _interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    pack(tmp_path / name, tmp_path / "out.tar", **given)
+        report = pack(tmp_path / name, tmp_path / "out.tar", **given)
+        assert (report.failed, report.duplicates) == ((0, 0) if name == "three" else (1, 1))
+        lines = [(tmp_path / f"out.tar.{kind}.jsonl").read_text().splitlines() for kind in ("errors", "duplicates")]
+        keys.append([[json.loads(line)["key"] for line in own] for own in lines])
+    one, two = [["00000001"], ["00000004"]], [["00000007"], ["00000010"]]
+    assert keys[0] == one
+    assert keys[1] == keys[2] == [first + second for first, second in zip(one, two, strict=True)]
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tfrecord_messages import Example
 
 from iofast import open_reader, pack
+from iofast.containers.file_bytes import FileBytes
 from iofast.containers.publish import Target
 from iofast.containers.shards import ShardTarget, parse_size
+from iofast.containers.tfrecord_framing import frames
 from iofast.errors import OptionError, TargetError
 from iofast.packing import PackOptions, pool
 from iofast.packing.pool import Pool
@@ -235,7 +238,7 @@ class TestResume:
     def test_two_runs_exclude_each_other(self, images: Path, tmp_path: Path, name: str) -> None:
         suffix = Path(name).suffix
         target = Target(tmp_path / name) if suffix == ".lmdb" else ShardTarget(tmp_path / name, suffix)
-        with target, pytest.raises(TargetError, match="another iofast pack"):
+        with target, pytest.raises(TargetError, match="another run of iofast"):
             pack(images, tmp_path / name, resize=32)
         assert pack(images, tmp_path / name, resize=32).packed == 130
 
@@ -246,3 +249,25 @@ class TestResume:
         assert dry.estimate is not None
         assert 0.6 < dry.estimate.bytes_out / real.bytes_out < 1.7
         assert dry.estimate.bytes_peak > dry.estimate.bytes_out
+
+
+def test_labels_that_count_from_one(images: Path, tmp_path: Path) -> None:
+    """0 is the background for who reads the Examples; `cls` and the index count from 0 as everywhere."""
+    target = tmp_path / "out.tfrecord"
+    wanted: dict[str, Any] = {"resize": 16, "workers": 1}
+    pack(images, target, label_base=1, **wanted)
+    shard = FileBytes(str(tmp_path / "out-train-00000-of-00001.tfrecord"))
+    frame = next(iter(frames(shard)))
+    example = Example.FromString(shard[frame.offset : frame.offset + frame.length])
+    said = example.features.feature
+    assert said["image/class/label"].int64_list.value[:] == [1]
+    assert said["iofast/cls"].bytes_list.value[:] == [b"0"]
+    with open_reader(target) as reader:
+        assert reader.locate(np.arange(130)).label.max() == 1
+        assert reader.manifest.recipe["label_base"] == 1
+    with pytest.raises(OptionError, match="was packed with label_base 1, not None"):
+        pack(images, target, append=True, **wanted)
+    assert pack(images, target, append=True, label_base=1, **wanted).packed == 130
+    for name, base, words in (("a.tar", 1, "label_base 1 is for TFRecords, found a.tar"), ("a.tfrecord", 2, "0 or 1")):
+        with pytest.raises(OptionError, match=words):
+            pack(images, tmp_path / name, label_base=base, **wanted)

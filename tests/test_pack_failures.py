@@ -329,14 +329,14 @@ class TestResume:
 class TestTargets:
     def test_two_runs_exclude_each_other(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=2)
-        with Target(tmp_path / "out.lmdb"), pytest.raises(TargetError, match="another iofast pack"):
+        with Target(tmp_path / "out.lmdb"), pytest.raises(TargetError, match="another run of iofast"):
             pack(source, tmp_path / "out.lmdb")
         assert pack(source, tmp_path / "out.lmdb").packed == 2
 
     def test_a_folder_that_is_missing_or_read_only(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=2)
         with pytest.raises(TargetError, match="not a folder"):
-            pack(source, tmp_path / "nowhere" / "out.lmdb")
+            pack(source, tmp_path / "nowhere" / "deeper" / "out.lmdb")
         if os.geteuid() != 0:  # root may write anywhere
             (tmp_path / "locked").mkdir(mode=0o500)
             with pytest.raises(TargetError, match="not writable"):

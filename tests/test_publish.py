@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from iofast import open_reader, pack
 from iofast.containers import publish
 from iofast.containers.publish import Target, require_free
 from iofast.errors import ContainerError, TargetError
@@ -72,7 +74,7 @@ def test_clearing_keeps_the_lock(target: Target) -> None:
         target.stage().write_bytes(b"half")
         target.clear()
         assert os.listdir(target.partial) == ["lock"]
-        with pytest.raises(TargetError, match="another iofast pack"):
+        with pytest.raises(TargetError, match="another run of iofast"):
             Target(target.path).acquire()
 
 
@@ -98,9 +100,24 @@ def test_a_folder_in_the_place(tmp_path: Path, overwrite: bool) -> None:
 
 def test_a_parent_that_is_missing_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for name in ("nowhere", "file"):
+    for name in ("nowhere/deeper", "file", "file/deeper"):
         with pytest.raises(TargetError, match=f"{name} is not a folder"):
             Target(tmp_path / name / "out.lmdb").acquire()
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("name", ["out.lmdb", "out.tar"])
+def test_folder_of_the_target_is_made(tmp_path: Path, name: str) -> None:
+    """`pack ./images shards/train.tar` needs no mkdir; a longer path is more likely a mistake."""
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "images" / "a.png")
+    assert pack(tmp_path / "images", tmp_path / "new" / name, workers=1, dry_run=True).images == 1
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(TargetError, match="does not exist, so nothing can be added"):
+        pack(tmp_path / "images", tmp_path / "new" / name, workers=1, append=True)
+    assert pack(tmp_path / "images", tmp_path / "new" / name, workers=1).packed == 1
+    with open_reader(tmp_path / "new" / name) as reader:
+        assert len(reader) == 1
 
 
 def test_a_parent_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +171,7 @@ def test_another_process_is_named_and_its_death_frees_the_target(target: Target)
     assert other.stdout is not None
     with other, other.stdin, other.stdout:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(TargetError, match=rf"another iofast pack is writing .*out.lmdb \(process {other.pid}\)"):
+        with pytest.raises(TargetError, match=rf"another run of iofast is writing .*out.lmdb \(process {other.pid}\)"):
             target.acquire()
         other.kill()
         other.wait(30)

@@ -352,3 +352,37 @@ def test_resuming_with_other_samples_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TargetError, match=next(iter(other))):
             pack(source, tmp_path / "out.lmdb", max_errors=1, **{**SIDES, **other})
     assert pack(source, tmp_path / "out.lmdb", max_errors=1, **SIDES).packed == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"box_format": "xywh"}, "box_format 'xywh' is for boxes: say which field"),
+        ({"mask_fill": 255, "resize": 20}, "mask_fill 255 is for mode 'pad', found 'short'"),
+        ({"upright_annotations": True}, "upright_annotations is for masks, boxes and keypoints: there is no field"),
+        ({"label_column": "x"}, "columns are a manifest's, found the folder .* and the column 'x'"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        pack(make_sample(tmp_path / "in"), tmp_path / "out.lmdb", workers=1, **options)
+
+
+def test_boxes_that_stay_behind_are_told(tmp_path: Path) -> None:
+    source = make_sample(tmp_path / "in")
+    (source / "a.boxes.json").write_text("[[1, 2, 3, 4]]")
+    given: dict[str, Any] = {"fields": "seg.png,boxes.json", "workers": 1}
+    with pytest.warns(UserWarning, match=r"field boxes\.json is stored as it is, .*resized: with --boxes"):
+        pack(source, tmp_path / "out.lmdb", resize=20, **given)
+    pack(source, tmp_path / "moved.lmdb", resize=20, boxes="boxes.json", **given)  # warnings are errors
+    pack(source, tmp_path / "kept.lmdb", **given)
+
+
+@pytest.mark.parametrize("resize", [None, 20])
+def test_masks_in_a_column_that_nobody_called_one(tmp_path: Path, resize: int | None) -> None:
+    """Their paths would be stored as if they were the masks."""
+    make_sample(tmp_path)
+    (tmp_path / "list.csv").write_text("path,seg.png\na.png,a.seg.png\n")
+    with pytest.raises(OptionError, match=r"the column of seg\.png holds values, .* as mask_column"):
+        pack(tmp_path / "list.csv", tmp_path / "out.lmdb", resize=resize, workers=1)
+    assert pack(tmp_path / "list.csv", tmp_path / "out.lmdb", resize=resize, mask_column="seg.png", workers=1).packed

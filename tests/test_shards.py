@@ -152,7 +152,7 @@ def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
     first = next(iter(writer.files))
     os.rename(target.stage(first), tmp_path / final[0])
     target.release()
-    with pytest.raises(UnfinishedError, match="run the same pack command again"):
+    with pytest.raises(UnfinishedError, match="run the same command again"):
         TarReader(tmp_path / "x.tar")
     with ShardTarget(tmp_path / "x.tar", ".tar") as again:
         assert again.interrupted

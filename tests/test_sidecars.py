@@ -14,7 +14,7 @@ from iofast import open_reader, open_writer, pack
 from iofast.cli import main
 from iofast.containers import sidecars
 from iofast.containers.sidecars import NAMES, write
-from iofast.errors import OptionError, TargetError
+from iofast.errors import OptionError, TargetError, UnfinishedError
 
 COUNT = 40
 
@@ -135,6 +135,44 @@ def test_adding_to_a_set_makes_those_that_it_had_again(
     left = [file for file in found if file.endswith((".idx", ".shardindex.json", "_info.json"))]
     assert left == []
     assert len(found) > len(before) - len(kinds)
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("a.tar", "dali,wids,timm"), ("a.tfrecord", ["dali"])])
+def test_they_are_a_part_of_publishing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kinds: str | list[str]
+) -> None:
+    """A run that is killed while it makes them is not done: the same command makes them, and packs nothing again."""
+    (tmp_path / "images").mkdir()
+    for number in range(3):
+        (tmp_path / "images" / f"{number}.jpg").write_bytes(jpeg(photo(60, 50, number), "RGB"))
+    path = tmp_path / name
+    with monkeypatch.context() as patch:
+        patch.setattr(sidecars, "_store", _interrupt)
+        with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+            pack(tmp_path / "images", path, sidecars=kinds, workers=1)
+    with pytest.raises(UnfinishedError):
+        open_reader(path)
+    report = pack(tmp_path / "images", path, sidecars=kinds, workers=1)
+    assert (report.packed, report.resumed) == (3, 3)
+    found = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+    made = write(path, kinds.split(",") if isinstance(kinds, str) else kinds)
+    assert all(file.read_bytes() == found.pop(file.name) for file in made)
+    assert not [file for file in found if file.endswith((".idx", ".json", ".tmp"))]
+    assert not path.with_name(f"{name}.partial").exists()
+
+
+def test_set_is_whole_without_one_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "0.jpg").write_bytes(jpeg(photo(60, 50, 0), "RGB"))
+    (tmp_path / "_info.json").write_text("[]")
+    with pytest.raises(TargetError, match=r"a\.tar is whole, but not its sidecars: .*_info\.json exists[^;]*$"):
+        pack(tmp_path / "images", tmp_path / "a.tar", sidecars="dali,timm", workers=1)
+    with open_reader(tmp_path / "a.tar") as reader:
+        assert len(reader) == 1
+    assert (tmp_path / "a-000000.idx").exists()
+    assert not (tmp_path / "a.tar.partial").exists()
+    with pytest.raises(OptionError, match="there is no sidecar 'dally'"):
+        pack(tmp_path / "images", tmp_path / "b.tar", sidecars="dally", workers=1)
 
 
 def _interrupt(*_: object) -> None:

@@ -258,6 +258,9 @@ def test_missing_root_and_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"")
     with pytest.raises(SourceError, match=r"neither a folder nor a manifest \(\.csv, \.tsv, \.jsonl, \.parquet\)"):
         scan(tmp_path / "x.zip")
+    for name in ("train.tar", "x-{000..003}.tar", "x.lmdb", "x.tfrecord"):
+        with pytest.raises(SourceError, match=rf"{re.escape(name)} is a container, expected a .*`iofast convert`"):
+            scan(tmp_path / name)
 
 
 def test_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,9 @@ class TestSplit:
             split(build(tmp_path / "set.lmdb", splits=False), tmp_path / "out.lmdb", Division(parts))
         assert not (tmp_path / "out.lmdb").exists()
 
-    @pytest.mark.parametrize("part", ["val", "val=", "=0.1", "val=0.x", "val=1-", "val=a", "val=0-99999999999"])
+    @pytest.mark.parametrize(
+        "part", ["val", "val=", "=0.1", "val=0.x", "val=1-", "val=a", "val=0-99999999999", "val=@nowhere", "val=@"]
+    )
     def test_words_that_are_no_part(self, tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["split", "a.lmdb", "b.lmdb", "--split", part]) == 2
         assert capsys.readouterr().err.count("\n") == 1

@@ -143,6 +143,29 @@ class TestDamage:
         if whole:
             assert records(container) == expected, f"{file} at {place}"
 
+    @pytest.mark.parametrize("where", ["padding", "header", "end", "second block of the end"])
+    def test_bytes_of_a_tar_shard_that_no_payload_has(self, tmp_path: Path, where: str) -> None:
+        """Readers do not look at them, so only this would tell of a disk that begins to fail."""
+        path = build(tmp_path / "set.tar")
+        file, offset, length = place_of(path, 2)
+        data = bytearray(file.read_bytes())
+        if where == "header":  # another time of change, and the checksum that goes with it
+            head = data[offset - 512 : offset]
+            head[146] ^= 1
+            head[148:156] = b" " * 8
+            head[148:156] = b"%06o\0 " % sum(head)
+            data[offset - 512 : offset] = head
+        else:
+            assert length % 512
+            end = -(-len(bytes(data).rstrip(b"\0")) // 512) * 512
+            data[{"padding": offset + length, "end": len(data) - 1, "second block of the end": end + 600}[where]] = 1
+        file.write_bytes(data)
+        result = verify(path)
+        assert [problem.index for problem in result.problems] == [None]
+        assert "not as they were written in 1 place, the first at offset" in result.problems[0].reason
+        assert str(file) in result.problems[0].reason
+        assert records(path) == records(build(tmp_path / "again.tar"))
+
     def test_index_that_does_not_fit_the_container(self, tmp_path: Path) -> None:
         """Two sets of equal sizes, the index of one beside the shards of the other."""
         for suffix in SUFFIXES[1:]:

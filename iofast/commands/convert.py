@@ -65,7 +65,7 @@ def copy(args: argparse.Namespace, work: Callable[..., Copied]) -> int:
     options = CopyOptions(overwrite=args.overwrite, **given)
     bar = Bar(f"iofast {args.command}", visible=not args.quiet)
     try:
-        result = work(options=options, begin=lambda records: bar.begin(records, 0), progress=bar.step)
+        result = work(options=options, begin=bar.begin, progress=bar.step)
     finally:
         bar.end()
     _show(args, result)
@@ -83,5 +83,7 @@ def _show(args: argparse.Namespace, result: Copied) -> None:
         print(f"iofast {args.command}: warning: {warning}", file=sys.stderr)
     if not args.quiet:
         print(f"{count(result.records, 'record')} in {result.target}, {duration(result.seconds)}")
+        if result.resumed:
+            print(f"  resumed      {count(result.resumed, 'record')} were there already")
         if result.fingerprint is not None:
             print(f"  fingerprint  {result.fingerprint}")

@@ -104,26 +104,34 @@ def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
     """What the index says of all images together, and how many records each label has."""
     import numpy as np
 
-    from iofast.record import image_field
+    from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
 
-    field = image_field(tuple(reader.manifest.fields))
-    if field is None or not len(reader):
+    if not len(reader):
         return None, {}
     slices = [
-        reader.locate(np.arange(start, min(start + _ROWS, len(reader)), dtype=np.int64))
+        reader.columns(np.arange(start, min(start + _ROWS, len(reader)), dtype=np.int64))
         for start in range(0, len(reader), _ROWS)
     ]
-    labels = np.concatenate([part.label for part in slices])
+    values, counts = np.unique(np.concatenate([part.label for part in slices]), return_counts=True)
+    labels = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    field = image_field(tuple(reader.manifest.fields))
+    if field is None:
+        return None, labels
     length = np.concatenate([part.length for part in slices]).astype(np.int64)
-    images: dict[str, Any] = {"field": field, "bytes": int(length.sum()), "bytes_mean": float(length.mean())}
+    fields = [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in reader.manifest.fields]
+    images: dict[str, Any] = {
+        "field": field,
+        "fields": fields,
+        "bytes": int(length.sum()),
+        "bytes_mean": float(length.mean()),
+    }
     for name in ("width", "height"):
         column = np.concatenate([getattr(part, name) for part in slices])
         known = column[column > 0]
         if known.size:
             images[name] = {"min": int(known.min()), "median": float(np.median(known)), "max": int(known.max())}
     images["histograms"] = _histograms(slices, length)
-    values, counts = np.unique(labels, return_counts=True)
-    return images, dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return images, labels
 
 
 def _histograms(slices: list[Located], length: NDArray[np.int64]) -> dict[str, list[Bin]]:
@@ -245,7 +253,12 @@ def _restart_line(restart: dict[str, Any], records: int) -> str:
 def _image_lines(images: dict[str, Any]) -> list[tuple[str, str]]:
     from iofast.commands.text import size
 
-    lines = [("images", f"{images['field']}, {size(images['bytes'])}, {size(images['bytes_mean'])} each on average")]
+    lines = [
+        (
+            "images",
+            f"{' '.join(images['fields'])}, {size(images['bytes'])}, {size(images['bytes_mean'])} each on average",
+        )
+    ]
     for name in ("width", "height"):
         if name in images:
             sizes = images[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -143,10 +142,12 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         "--max-errors", metavar="N", help="stop when more images than this fail: a number or a share (default 1%%)"
     )
     group.add_argument("--shard-size", metavar="SIZE", help="of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)")
+    group.add_argument(
+        "--label-base", type=int, metavar="N", help="of TFRecord: 1 counts classes from 1, as ImageNet's (default 0)"
+    )
     group.add_argument("--drop-duplicates", action="store_true", help="of images that are equal, keep the first")
     group.add_argument(
         "--sidecars",
-        default="",
         metavar="NAME,…",
         help="dali, wids, timm: index files for other programs, beside shards",
     )
@@ -157,7 +158,7 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
 
 
-_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet", "sidecars")
+_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -165,28 +166,14 @@ def run(args: argparse.Namespace) -> int:
     from iofast.machine import cores
     from iofast.packing.pool import Pool
 
-    names = _sidecars(args)
     given = vars(args).get("workers")
     with Pool(cores() if given is None else given) as pool:
         report = _pack(args, pool)
-    if names and report.estimate is None:
-        from iofast.containers.sidecars import write
-
-        write(args.target, names)
     if args.json:
         print(report.to_json())
     elif not args.quiet:
         print("\n".join(summary(report)))
     return report.status
-
-
-def _sidecars(args: argparse.Namespace) -> tuple[str, ...]:
-    """Those asked for. Nothing is imported for none: the workers are not started yet."""
-    if not args.sidecars:
-        return ()
-    from iofast.containers.sidecars import check_names
-
-    return check_names(filter(None, args.sidecars.split(",")), os.path.splitext(args.target)[1])
 
 
 def _pack(args: argparse.Namespace, pool: Pool) -> Report:

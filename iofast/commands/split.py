@@ -69,7 +69,11 @@ def _part(text: str) -> tuple[str, float | Sequence[int]]:
     if not (name and equals and part):
         raise OptionError(f"--split must be NAME=PART, such as val=0.1, found {text!r:.80}")
     if part.startswith("@"):
-        part = ",".join(Path(part[1:]).read_text("utf-8").split())
+        try:
+            part = ",".join(Path(part[1:]).read_text("utf-8").split())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not text"
+            raise OptionError(f"--split {name}: {part[1:]} cannot be read: {reason}") from None
     if "." in part:
         try:
             return name, float(part)

@@ -19,7 +19,7 @@ examples:
   iofast view out.lmdb sheet.png --class tabby --count 64  of one class
   iofast view out.lmdb sheet.png --split val --seed 7      of one split, others than with seed 0
   iofast view out.lmdb sheet.png --indices 0-9,100         these
-  iofast view coco.tar sheet.png --boxes boxes.json --box-format xywh
+  iofast view theirs.tar sheet.png --boxes boxes.json --box-format xywh
 """
 
 
@@ -44,8 +44,12 @@ def add_parser(subparsers: Any) -> None:
     drawn.add_argument("--size", type=int, default=160, metavar="N", help="pixels of a cell's side (default 160)")
     drawn.add_argument("--columns", type=int, metavar="N", help="images in a row")
     drawn.add_argument("--mask", metavar="FIELD", help="the mask (default: the first .png field); none for none")
-    drawn.add_argument("--boxes", metavar="FIELD", help="default: boxes.json, or boxes in json; none for none")
-    drawn.add_argument("--box-format", default="xyxy", metavar="F", help="xyxy: corners; xywh: corner and size")
+    drawn.add_argument(
+        "--boxes", metavar="FIELD", help="default: what pack was told, else boxes.json, or boxes in json; none for none"
+    )
+    drawn.add_argument(
+        "--box-format", metavar="F", help="xyxy: corners; xywh: corner and size (default: what pack was told)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the picture where it exists")
     parser.add_argument("--json", action="store_true", help="print which records are on it as JSON")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
@@ -56,16 +60,19 @@ def run(args: argparse.Namespace) -> int:
     """Choose, draw, write."""
     from iofast.errors import OptionError, TargetError
     from iofast.opening import open_reader
-    from iofast.sheet import SheetOptions, contact_sheet, require_images
+    from iofast.sheet import SheetOptions, contact_sheet, require_fields
 
     if not args.target.lower().endswith(".png"):
         raise OptionError(f"the picture is a PNG, so its name must end with .png, found {args.target!r}")
     if os.path.lexists(args.target) and not args.overwrite:
         raise TargetError(f"{args.target} exists already: choose another name, or --overwrite it")
+    folder, name = os.path.split(os.path.abspath(args.target))
+    if not os.path.isdir(folder):
+        raise TargetError(f"{folder} is not a folder, so {name} cannot be made in it")
     mask, boxes = ("" if text == "none" else text for text in (args.mask, args.boxes))
     options = SheetOptions(args.size, args.columns, mask, boxes, args.box_format)
     with open_reader(args.path) as reader:
-        require_images(reader, args.path)
+        require_fields(reader, options, args.path)
         indices = choose(reader, args)
         sheet = contact_sheet(reader, indices, options)
     draft = f"{args.target}.partial"

@@ -274,8 +274,12 @@ class Writer(ABC):
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position` (greater than any before; holes are allowed).
 
-        Splits are contiguous: a split that was left may not be entered again.
+        Splits are contiguous: a split that was left may not be entered again, but for one that `reenter` names.
         """
+
+    @abstractmethod
+    def reenter(self, split: str) -> None:
+        """Let the next record be one of `split`, even where that was left, as containers have it that were added to."""
 
     @abstractmethod
     def finish(self, description: Description) -> Manifest:

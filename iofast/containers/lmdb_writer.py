@@ -123,6 +123,10 @@ class LmdbWriter(Writer):
             raise self._cannot_write(error) from None
         self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
 
+    def reenter(self, split: str) -> None:
+        """Let the next record be one of `split`; see `Writer.reenter`."""
+        self._spool.reenter(split)
+
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""
         self._require_open()

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from iofast.errors import ContainerError, TargetError
+from iofast.errors import ContainerError, IofastError, TargetError
 
 LOCK = "lock"
 MARKER = "publishing"
@@ -23,6 +23,7 @@ APPENDED = (
 )
 
 _RESERVED = (".", "..", LOCK, MARKER, APPENDING)
+_MARKED = ("names", "staged", "replaced", "removed", "sidecars")
 
 
 class Target:
@@ -38,6 +39,7 @@ class Target:
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.appended = self.path.with_name(self.path.name + APPENDED)
         self.overwrite, self.append = overwrite, append
+        self.sidecars: tuple[str, ...] = ()  # index files for other programs that are made as a part of publishing
         self._lock: int | None = None
 
     def acquire(self) -> None:
@@ -45,10 +47,13 @@ class Target:
 
         A target that exists is refused, unless `overwrite`, or a publication was interrupted (see `interrupted`).
         """
-        self._check_parent()
+        self.check_folder()
         if not self.interrupted:
             self.check_free()  # before a folder is made for a run that will be refused
         try:
+            if not self.path.parent.exists():
+                self.path.parent.mkdir(exist_ok=True)
+                sync(self.path.parent.parent)
             self._lock = self._acquire()
         except OSError as error:
             if isinstance(error, TargetError):
@@ -64,6 +69,17 @@ class Target:
             if isinstance(error, TargetError):
                 raise
             raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+
+    def check_folder(self) -> None:
+        """Raise `TargetError` unless the target's folder is there, or its own folder is, for then it is made."""
+        parent = self.path.parent
+        there = parent.parent if not os.path.lexists(parent) and parent.parent.is_dir() else parent
+        if not there.is_dir():
+            raise TargetError(f"{there} is not a folder, so {self.path.name} cannot be made in it")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise TargetError(f"{there} is not writable, so {self.path.name} cannot be made in it")
+        if os.path.lexists(self.partial) and (self.partial.is_symlink() or not self.partial.is_dir()):
+            raise TargetError(f"{self.partial} stands where the work in progress belongs and is no folder: remove it")
 
     def check_free(self) -> None:
         """Raise `TargetError` if something stands in the target's place that may not be replaced."""
@@ -102,11 +118,12 @@ class Target:
 
         Default: the target alone. A mapping gives staged names other names. `replaced` names files beside the target
         that go first: an old manifest, then the shards it names; `removed` those that go last. What makes the set
-        visible (the manifest) stands last.
+        visible (the manifest) stands last. Where one of `sidecars` cannot be made, that is raised when all is done.
         """
         staged = list(names or [self.path.name])
         final = list(names.values()) if isinstance(names, Mapping) else staged
         marker = {"names": final, "staged": staged, "replaced": list(replaced), "removed": list(removed)}
+        marker["sidecars"] = list(self.sidecars)
         for name in itertools.chain.from_iterable(marker.values()):
             _plain(name)
         try:
@@ -114,24 +131,33 @@ class Target:
                 sync(self.stage(name))
             self._write_marker(marker)
             self._rename(marker)
-            self._renamed(marker["removed"])
+            failed = self._renamed(marker)
         except OSError as error:
             raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
         self.discard()
+        if failed is not None:
+            raise failed
 
     def complete(self) -> None:
         """Finish a publication that was interrupted at any point."""
         try:
             marker = json.loads((self.partial / MARKER).read_bytes())
-            marker = {"staged": marker["names"], "removed": [], **marker}  # which the first versions did not know
-            plain = {key: [_plain(name) for name in marker[key]] for key in ("names", "staged", "replaced", "removed")}
+            marker = {
+                "staged": marker["names"],
+                "removed": [],
+                "sidecars": [],
+                **marker,
+            }  # as the first versions had it
+            plain = {key: [_plain(name) for name in marker[key]] for key in _MARKED}
             self._rename(plain)
-            self._renamed(plain["removed"])
+            failed = self._renamed(plain)
         except OSError as error:
             raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise ContainerError(f"{self.partial / MARKER} is damaged: {error}") from None
         self.discard()
+        if failed is not None:
+            raise failed
 
     def clear(self) -> None:
         """Remove everything that an earlier run left in `<path>.partial/`; the lock stays, and what says `append`."""
@@ -173,8 +199,9 @@ class Target:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _renamed(self, removed: Sequence[str]) -> None:
-        """What is left to do, as often as it takes, once everything has its name and the files `removed` are gone."""
+    def _renamed(self, marker: Mapping[str, Sequence[str]]) -> IofastError | None:  # noqa: ARG002
+        """What is left to do, as often as it takes, once everything has its name; what of it cannot be done."""
+        return None
 
     def _move_appending(self) -> None:
         file = self.partial / APPENDING
@@ -183,15 +210,6 @@ class Target:
                 os.replace(file, self.appended)
             else:  # nothing was begun; `<path>.appended` may be there, of a run that was killed
                 file.unlink()
-
-    def _check_parent(self) -> None:
-        parent = self.path.parent
-        if not parent.is_dir():
-            raise TargetError(f"{parent} is not a folder, so {self.path.name} cannot be made in it")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise TargetError(f"{parent} is not writable, so {self.path.name} cannot be made in it")
-        if os.path.lexists(self.partial) and (self.partial.is_symlink() or not self.partial.is_dir()):
-            raise TargetError(f"{self.partial} stands where the work in progress belongs and is no folder: remove it")
 
     def _acquire(self) -> int:
         while True:
@@ -218,7 +236,7 @@ class Target:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise TargetError(f"another iofast pack is writing {self.path} (process {pid})") from None
+            raise TargetError(f"another run of iofast is writing {self.path} (process {pid})") from None
         try:
             return os.path.samestat(os.fstat(lock), os.stat(self.partial / LOCK))
         except FileNotFoundError:
@@ -251,14 +269,17 @@ class Target:
 
 def require_free(path: str | os.PathLike[str], needed: int) -> None:
     """Raise `TargetError` unless the disk of `path` (or of its nearest existing folder) has `needed` bytes free."""
-    folder = Path(os.path.abspath(os.fspath(path)))
-    while not folder.is_dir() and folder != folder.parent:
-        folder = folder.parent
+    folder = existing_folder(Path(os.path.abspath(os.fspath(path))))
     free = shutil.disk_usage(folder).free
     if free < needed:
         unit, size = ("GB", 1e9) if needed >= 1e9 else ("MB", 1e6)
         have = f"{needed / size:.2f} {unit} are needed at the peak, {free / size:.2f} {unit} are free in {folder}"
         raise TargetError(f"too little disk space for {os.fspath(path)}: {have}")
+
+
+def existing_folder(path: Path) -> Path:
+    """The nearest folder that is there, of a path and those above it."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def _plain(name: str) -> str:

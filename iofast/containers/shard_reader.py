@@ -31,9 +31,10 @@ class ShardReader(FilesReader):
     shard is missing or has another size than the manifest says, and where bytes contradict docs/format.md.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, published: bool = True) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        check_finished(Path(self.path))
+        if published:  # else it is who publishes it that asks, and looks at what has its name
+            check_finished(Path(self.path))
         self._opened: _Opened | None = _Opened(self.path, self._groups)
         self.manifest = self._opened.manifest
         for number, shard in enumerate(self._opened.files.paths):

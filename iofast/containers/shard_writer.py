@@ -146,6 +146,10 @@ class ShardWriter(Writer):
             self._mark, self._end_of_journal = self._end_of_journal, self._end_of_journal + len(entry)
             self._fill(shard, placed)
 
+    def reenter(self, split: str) -> None:
+        """Let the next record be one of `split`; see `Writer.reenter`."""
+        self._spool.reenter(split)
+
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. The staged files are a whole set after this."""
         self._begin()
@@ -264,6 +268,7 @@ class ShardWriter(Writer):
                 return False
             if placed.shard > len(self._done) and not self._is_full():
                 return False
+            self._spool.reenter(placed.split)  # it was written so
             self._spool.add(placed.position, fields, placed.info, placed.split)
         except ContainerError:  # it was never written so
             return False

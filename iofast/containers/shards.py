@@ -23,7 +23,7 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import IndexView, chunk_count, chunk_size
 from iofast.containers.manifest import CHUNK_LIMIT, WHOLE, Manifest
 from iofast.containers.publish import APPENDING, LOCK, MARKER, Target
-from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
+from iofast.errors import ContainerError, IofastError, OptionError, SourceError, TargetError, UnfinishedError
 
 MANIFEST_SUFFIX = ".manifest"
 INDEX_SUFFIX = ".index"
@@ -120,7 +120,7 @@ def check_finished(path: Path) -> None:
         return
     if (APPENDING in there or there <= {LOCK}) and path.with_name(path.name + MANIFEST_SUFFIX).exists():
         return
-    raise UnfinishedError(f"{path} was not finished: run the same pack command again to go on with it")
+    raise UnfinishedError(f"{path} was not finished: run the same command again to go on with it")
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -187,7 +187,7 @@ class ShardTarget(Target):
     def check_free(self) -> None:
         """Raise `TargetError` if a set, a file, or shards of the same names stand in the set's place."""
         super().check_free()
-        if self.overwrite or self.append:
+        if self.overwrite or self.append or not self.path.parent.exists():
             return
         found = next(self._taken(sorted(os.listdir(self.path.parent))), None)
         if found is not None:
@@ -221,11 +221,16 @@ class ShardTarget(Target):
             )
         super().publish(names, () if self.append else old, removed)
 
-    def _renamed(self, removed: Sequence[str]) -> None:
-        if self.append:
-            from iofast.containers.sidecars import renew  # which opens sets, and needs this module
+    def _renamed(self, marker: Mapping[str, Sequence[str]]) -> IofastError | None:
+        from iofast.containers import sidecars  # which opens sets, and needs this module
 
-            renew(self.path, removed)
+        if self.append:
+            sidecars.renew(self.path, marker["removed"])
+        try:
+            sidecars.write(self.path, marker["sidecars"], published=False)
+        except (TargetError, OptionError) as error:
+            return type(error)(f"{self.path} is whole, but not its sidecars: {error}")
+        return None
 
     def _taken(self, names: Sequence[str]) -> Iterator[str]:
         """The files that are, or may be, of a set of this name; `train-val-000000.tar` may be of `train-val.tar`."""

@@ -28,17 +28,20 @@ _WIDS = ".shardindex.json"
 _STEP = 65_536  # records at a time
 
 
-def write(path: str | os.PathLike[str], names: Iterable[str]) -> list[Path]:
+def write(path: str | os.PathLike[str], names: Iterable[str], *, published: bool = True) -> list[Path]:
     """Write the sidecars `names` (of `NAMES`) of the set `path` that iofast wrote; the files made, in that order.
 
     `dali`: `<shard>.idx` for each shard, as wds2idx (v1.2) and tfrecord2idx make them. `wids`: `<stem>.shardindex.json`
     for each split of a tar set. `timm`: `_info.json`, which keeps what it says of other sets in the folder. Each file
-    gets its name when it is whole. Raises `OptionError` for a name that is none or not for TFRecords, `TargetError`
-    where a file cannot be written or is another's, and as opening the set does.
+    gets its name when it is whole. Not `published`: the set has its names, but its `.partial` folder is still there.
+    Raises `OptionError` for a name that is none or not for TFRecords, `TargetError` where a file cannot be written or
+    is another's, and as opening the set does.
     """
     place = Path(os.path.abspath(path))
     wanted = check_names(names, place.suffix)
-    reader = _open(place)
+    if not wanted:
+        return []
+    reader = _open(place, published=published)
     made: list[Path] = []
     for name in wanted:
         for file, text in _WRITERS[name](reader, place):
@@ -91,10 +94,11 @@ def belonging(path: Path, shards: Sequence[str]) -> list[str]:
     return [name for name in files if path.with_name(name).is_file()]
 
 
-def _open(place: Path) -> ShardReader:
+def _open(place: Path, *, published: bool = True) -> ShardReader:
     if not place.with_name(place.name + MANIFEST_SUFFIX).exists():
         raise OptionError(f"{place} is no set of shards that iofast wrote: it has no {place.name}{MANIFEST_SUFFIX}")
-    return tar.TarReader(place) if place.suffix == tar.SUFFIX else tfrecord.TfrecordReader(place)
+    kind = tar.TarReader if place.suffix == tar.SUFFIX else tfrecord.TfrecordReader
+    return kind(place, published=published)
 
 
 def _dali(reader: ShardReader, place: Path) -> Iterator[tuple[str, Iterable[str]]]:

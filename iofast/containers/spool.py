@@ -84,6 +84,11 @@ class Spool:
         self._entered.clear()
         self._split = ""
 
+    def reenter(self, split: str) -> None:
+        """Let the next record be one of `split`, of which it begins a new range where that was left."""
+        if split != self._split and split in self._entered:
+            self.section()
+
     def _note(self, key: str, stored: Stored, split: str) -> None:
         if split != self._split:
             self._runs.append((split, self.count))

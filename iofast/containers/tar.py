@@ -9,7 +9,8 @@ from iofast.containers.base import Entry
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import Encoded, ShardWriter
 from iofast.containers.shards import stem_with
-from iofast.containers.tar_members import TarFile, open_tar
+from iofast.containers.tar_members import Member, TarFile, open_tar
+from iofast.errors import ContainerError
 from iofast.record import ImageInfo
 
 SUFFIX = ".tar"
@@ -28,12 +29,27 @@ class TarReader(ShardReader):
     """Random access to a set of tar shards that iofast wrote; see `ShardReader`."""
 
     def walk(self, shard: int) -> Iterator[Entry]:
-        """The members of a shard; see `Reader.walk`."""
+        """The members of a shard; see `Reader.walk`.
+
+        What lies between payloads is compared with what is written there, and told when the members have been.
+        """
         path = self._files().paths[shard]
         fd, status = open_tar(path)
         try:
-            for member in TarFile(path, fd, status.st_size).members():
+            tar, end, strange = TarFile(path, fd, status.st_size), 0, list[int]()
+            for member in tar.members():
+                if member.offset != end + BLOCK or not _is_header(tar.read(end, BLOCK), member):
+                    strange.append(end)
                 yield Entry(member.name, member.offset, member.size)
+                stop = member.offset + member.size
+                end = stop + -stop % BLOCK
+                # with the header behind it, so that nothing is read twice
+                strange += [stop] if any(tar.read(stop, end - stop + BLOCK)[: end - stop]) else []
+            last = closing(end)
+            strange += [] if status.st_size == end + len(last) and tar.read(end, len(last)) == last else [end]
+            if strange:
+                places = f"{len(strange)} place{'' if len(strange) == 1 else 's'}, the first at offset {strange[0]}"
+                raise ContainerError(f"{path}: headers, padding or end are not as they were written in {places}")
         finally:
             os.close(fd)
 
@@ -55,7 +71,7 @@ class TarWriter(ShardWriter):
         return Encoded(pieces, at, offsets)
 
     def _end(self, size: int) -> bytes:
-        return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)
+        return closing(size)
 
     def _name(self, stem: str, split: str, number: int, total: int) -> str:  # noqa: ARG002
         return f"{stem_with(stem, split)}-{number:06d}{SUFFIX}"
@@ -66,3 +82,12 @@ def header(name: str, size: int) -> bytes:
     text, octal = name.encode("ascii"), b"%011o\0" % size
     checksum = b"%06o\0 " % (_FIXED + sum(text) + sum(octal))
     return b"".join((text.ljust(100, b"\0"), _MODE_IDS, octal, _MTIME, checksum, _REST))
+
+
+def _is_header(block: bytes, member: Member) -> bool:
+    return member.name.isascii() and block == header(member.name, member.size)
+
+
+def closing(size: int) -> bytes:
+    """What ends an archive whose members have `size` bytes."""
+    return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)

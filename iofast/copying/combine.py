@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,18 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Description, Reader
 from iofast.containers.manifest import WHOLE, check_split_name
-from iofast.copying.convert import Copied, Copying, CopyOptions, FilePath, copied, place_of, require_elsewhere
+from iofast.copying.convert import (
+    Begin,
+    Copied,
+    Copying,
+    CopyOptions,
+    FilePath,
+    Progress,
+    copied,
+    place_of,
+    require_elsewhere,
+    told,
+)
 from iofast.copying.folder import Shape
 from iofast.copying.records import STEP, Copy, RecordSource
 from iofast.errors import ContainerError, OptionError
@@ -22,8 +33,6 @@ from iofast.order.permutation import permuted
 from iofast.record import KEY_WIDTH, LABEL_FIELD
 from iofast.source.listing import few, split_rank
 
-Begin = Callable[[int], None]
-Progress = Callable[[int, int, int], None]
 Part = float | Sequence[int]  # a share of the records, or these
 
 
@@ -74,12 +83,13 @@ def split(
         pieces = [_Piece(name, records, chosen[name]) for name in sorted(chosen, key=split_rank) if len(chosen[name])]
         description = Description(manifest.classes, manifest.class_order, manifest.recipe)  # its seed is no longer true
         plan: dict[str, object] = {
-            "sources": [os.path.abspath(source), manifest.fingerprint],
+            "sources": [told(reader, source)],
+            "rest": division.rest,
             "parts": {name: indices.tolist() for name, indices in chosen.items() if name != division.rest},
         }
         with Copying(place, plan, options, records.size()) as copying:
             _write(copying, description, pieces, begin, progress)
-        return copied((source,), place, started, len(reader), records.warnings())
+        return copied((source,), place, started, len(reader), copying.kept, records.warnings())
 
 
 def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
@@ -177,14 +187,12 @@ def merge(
         first = readers[0].manifest
         order = first.class_order if classes == first.classes else "file"
         description = Description(classes, order, _recipe(readers))
-        prints = [
-            [os.path.abspath(source), own.manifest.fingerprint] for source, own in zip(shown, readers, strict=True)
-        ]
+        prints = [told(reader, source) for source, reader in zip(shown, readers, strict=True)]
         plan: dict[str, object] = {"sources": prints, "names": list(names or ())}
         with Copying(place, plan, options, sum(own.size() for own in records)) as copying:
             _write(copying, description, pieces, begin, progress)
-        said = [warning for own in records for warning in own.warnings()]
-        return copied(sources, place, started, sum(map(len, readers)), [*_renumbered(readers, shown, numbers), *said])
+        said = [*_renumbered(readers, shown, numbers), *(warning for own in records for warning in own.warnings())]
+        return copied(sources, place, started, sum(map(len, readers)), copying.kept, said)
 
 
 def unite(
@@ -229,7 +237,7 @@ def _pieces(
     if names is None and any(divided) and not all(divided):
         one, other = shown[divided.index(True)], shown[divided.index(False)]
         raise OptionError(
-            f"{one} has splits and {other} has none: divide it first (iofast split), or convert one split"
+            f"{one} has splits and {other} has none: divide that first (iofast split), or pack it with --split"
         )
     pieces = []
     for place, own in enumerate(records):
@@ -269,14 +277,15 @@ def _write(
     """Write all pieces, unless an earlier run had."""
     if copying.done:
         return
-    if begin is not None:
-        begin(sum(len(piece.indices) for piece in pieces))
     splits = tuple(dict.fromkeys(piece.split for piece in pieces)) or (WHOLE,)
     fields = sorted({name for piece in pieces for name in piece.source.reader.manifest.fields})
-    copying.begin(description, Shape(description.classes, splits, tuple(fields), KEY_WIDTH))
-    position = 0
+    shape = Shape(description.classes, splits, tuple(fields), KEY_WIDTH)
+    copying.begin(description, shape, sum(len(piece.indices) for piece in pieces), begin)
+    position = left = copying.kept
     for piece in pieces:
-        for copy in piece.source.records(piece.indices):
+        done = min(left, len(piece.indices))
+        left -= done
+        for copy in piece.source.records(piece.indices, done):
             relabelled = copy if piece.labels is None else _relabelled(copy, piece.labels)
             copying.write(position, relabelled, piece.split)
             position += 1

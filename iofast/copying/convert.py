@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import itertools
 import json
 import os
 import time
@@ -12,10 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from iofast import __version__
 from iofast.containers.base import Description, Reader, Writer
+from iofast.containers.lmdb import LmdbReader
 from iofast.containers.publish import Target, require_free, sync
+from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import SHARD_SIZE
-from iofast.containers.shards import parse_size
+from iofast.containers.shards import ShardTarget, parse_size
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
 from iofast.copying.records import Copy, RecordSource, split_ranges
 from iofast.errors import OptionError, TargetError
@@ -23,6 +28,8 @@ from iofast.opening import WRITTEN, open_reader, target_of, writer_of
 from iofast.record import KEY_WIDTH
 
 FilePath = str | os.PathLike[str]
+Begin = Callable[[int, int], None]  # all records, and how many of them an earlier run has written
+Progress = Callable[[int, int, int], None]
 PLAN = "copy.json"  # in the `.partial` folder: what is being copied there
 PACK_PLAN = "plan.json"  # and what stands there where `pack` was at work
 
@@ -42,7 +49,7 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy came to. `fingerprint` is None for a plain folder, which has none."""
+    """What a copy came to. `fingerprint` is None for a plain folder. `resumed` records an earlier run had written."""
 
     sources: tuple[str, ...]
     target: str
@@ -50,6 +57,7 @@ class Copied:
     fingerprint: str | None
     seconds: float
     warnings: tuple[str, ...] = field(default=())
+    resumed: int = 0
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -61,15 +69,16 @@ def convert(
     target: FilePath,
     options: CopyOptions | None = None,
     *,
-    begin: Callable[[int], None] | None = None,
-    progress: Callable[[int, int, int], None] | None = None,
+    begin: Begin | None = None,
+    progress: Progress | None = None,
 ) -> Copied:
     """Copy all records of `source` into the new container `target`, or, without a suffix, into a new plain folder.
 
     No payload byte changes. Order, splits, classes, recipe and keys stay; a key that is no position goes into `json`.
-    Nothing has the final name before it is whole; a run that was cut short begins anew. `begin(records)` and
-    `progress(records, bytes, 0)` tell how it goes. Raises `SourceError`, `ContainerError` (a damaged payload, a field
-    that cannot be stored), `TargetError`, `OptionError`.
+    Nothing has the final name before it is whole. A run that was cut short goes on where it was when called again, into
+    shards; other targets are begun anew. `begin(records, done)` and `progress(records, bytes, 0)` tell how it goes.
+    Raises `SourceError`, `ContainerError` (a damaged payload, a field that cannot be stored), `TargetError`,
+    `OptionError`.
     """
     options, started = options or CopyOptions(), time.monotonic()
     place = place_of(target, options)
@@ -78,21 +87,29 @@ def convert(
         records = RecordSource(reader)
         manifest = reader.manifest
         description = Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
-        plan: dict[str, object] = {"source": os.path.abspath(source), "fingerprint": manifest.fingerprint}
-        if begin is not None:
-            begin(len(reader))
-        with Copying(place, plan, options, records.size()) as copying:
+        with Copying(place, {"sources": [told(reader, source)]}, options, records.size()) as copying:
             if not copying.done:
                 width = records.key_width or KEY_WIDTH
-                copying.begin(description, Shape(manifest.classes, tuple(manifest.splits), manifest.fields, width))
-                splits = _splits(reader)
-                for copy in records.records():
+                shape = Shape(manifest.classes, tuple(manifest.splits), manifest.fields, width)
+                copying.begin(description, shape, len(reader), begin)
+                splits = itertools.islice(_splits(reader), copying.kept, None)
+                for copy in records.records(done=copying.kept):
                     position = copy.position if records.key_width else copy.place
                     copying.write(position, copy, next(splits))
                     if progress is not None:
                         progress(1, sum(map(len, copy.fields.values())), 0)
                 copying.finish()
-        return copied((source,), place, started, len(reader), records.warnings())
+        return copied((source,), place, started, records=len(reader), resumed=copying.kept, said=records.warnings())
+
+
+def told(reader: Reader, source: FilePath) -> list[object]:
+    """What tells a source from any other, and from itself before a change: for the plan of a copy."""
+    changed: list[list[int]] = []
+    if not isinstance(reader, LmdbReader | ShardReader):  # whose fingerprint is one of places, not of bytes
+        files = getattr(reader, "paths", None) or [getattr(reader, "path", source)]
+        states = [os.stat(file) for file in files if os.path.exists(file)]
+        changed = [[state.st_size, state.st_mtime_ns] for state in states]
+    return [os.path.abspath(source), hashlib.sha256(reader.manifest.to_json()).hexdigest(), changed]
 
 
 def place_of(target: FilePath, options: CopyOptions) -> Target:
@@ -119,7 +136,9 @@ def require_elsewhere(reader: Reader, source: FilePath, place: Target) -> None:
         raise OptionError(f"{place.path} is one of the files of {os.fspath(source)}: choose another name")
 
 
-def copied(sources: Sequence[FilePath], place: Target, started: float, records: int, warnings: Sequence[str]) -> Copied:
+def copied(
+    sources: Sequence[FilePath], place: Target, started: float, records: int, resumed: int, said: Sequence[str]
+) -> Copied:
     """What stands in the target now."""
     fingerprint = None
     if not isinstance(place, FolderTarget):
@@ -131,7 +150,8 @@ def copied(sources: Sequence[FilePath], place: Target, started: float, records: 
         records=records,
         fingerprint=fingerprint,
         seconds=time.monotonic() - started,
-        warnings=tuple(warnings),
+        warnings=tuple(said),
+        resumed=resumed,
     )
 
 
@@ -142,17 +162,19 @@ def _splits(reader: Reader) -> Iterator[str]:
 
 
 class Copying:
-    """A target while a copy is being made in it; left by an exception, nothing stays of it.
+    """A target while a copy is being made in it.
 
-    `done`: an earlier run with the same plan had finished everything and was stopped while giving it its name.
+    Left by an exception, nothing stays of it, but for a set of shards that is interrupted, or whose disk is full: the
+    next run with the same plan goes on behind the `kept` records that it finds. `done`: an earlier one had finished
+    everything and was stopped while giving it its name.
     """
 
     def __init__(self, place: Target, plan: dict[str, object], options: CopyOptions, size: int) -> None:
         self._place, self._options, self._size = place, options, size
-        self._plan = {**plan, "shard_size": parse_size(options.shard_size)}
+        self._plan = {**plan, "shard_size": parse_size(options.shard_size), "iofast": __version__}
         self._description = Description()
         self._writer: Writer | FolderWriter | None = None
-        self.done = False
+        self.done, self.kept = False, 0
 
     def __enter__(self) -> Copying:
         place = self._place
@@ -167,11 +189,13 @@ class Copying:
                 place.acquire()
             if (place.partial / PACK_PLAN).exists():
                 raise TargetError(f"{place.partial} holds the work of a pack that was interrupted: finish or delete it")
-            place.clear()
-            cleared = True
-            require_free(place.partial, self._size)
-            (place.partial / PLAN).write_text(json.dumps(self._plan, sort_keys=True))
-            sync(place.partial / PLAN)
+            if not isinstance(place, ShardTarget) or not self._is_ours():
+                place.clear()
+                cleared = True
+            require_free(place.partial, self._size - _staged(place.partial))
+            if cleared:
+                (place.partial / PLAN).write_text(json.dumps(self._plan, sort_keys=True))
+                sync(place.partial / PLAN)
         except BaseException as error:
             if cleared:  # an empty folder beside a set would make it look unfinished
                 place.discard()
@@ -183,24 +207,38 @@ class Copying:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if isinstance(self._writer, Writer):
             self._writer.abort()
-        if not self.done:
-            with contextlib.suppress(OSError):
-                self._place.discard()
-        if error is not None and (better := _named(self._place, error)) is not error:
+        if self.done:
+            return
+        better = None if error is None else _named(self._place, error)
+        # beside a set that is to be replaced, what is unfinished would keep readers from it
+        if isinstance(better, KeyboardInterrupt | TargetError) and _goes_on(self._place):
+            self._place.release()
+            words = str(better) or "interrupted"
+            going_on = f"the same command goes on from there; delete {self._place.partial} to start anew"
+            raise type(better)(f"{words}; {going_on}") from None
+        with contextlib.suppress(OSError):
+            self._place.discard()
+        if better is not None and better is not error:
             raise better from None
 
-    def begin(self, description: Description, shape: Shape) -> None:
-        """Make the writer."""
+    def begin(self, description: Description, shape: Shape, records: int, tell: Begin | None) -> None:
+        """Make the writer, and `tell` how many of the records it has already."""
         self._description = description
         if isinstance(self._place, FolderTarget):
             self._writer = FolderWriter(self._place.stage(), shape)
         else:
-            self._writer = writer_of(self._place, description, parse_size(self._options.shard_size), shape.key_width)
+            writer = writer_of(self._place, description, parse_size(self._options.shard_size), shape.key_width)
+            self._writer = writer
+            self.kept = writer.resume().records
+        if tell is not None:
+            tell(records, self.kept)
 
     def write(self, position: int, copy: Copy, split: str) -> None:
         """Append a record."""
         if self._writer is None:
             raise OptionError("write was called before begin")
+        if isinstance(self._writer, Writer):
+            self._writer.reenter(split)
         self._writer.write(position, copy.fields, copy.info, split)
 
     def finish(self) -> None:
@@ -218,6 +256,15 @@ class Copying:
             return bool(json.loads((self._place.partial / PLAN).read_bytes()) == self._plan)
         except (OSError, ValueError):
             return False
+
+
+def _goes_on(place: Target) -> bool:
+    return isinstance(place, ShardTarget) and not place.exists and (place.partial / PLAN).exists()
+
+
+def _staged(folder: Path) -> int:
+    """Bytes of a set that an earlier run has written."""
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.startswith(("shard-", "records")))
 
 
 def _named(place: Target, error: BaseException) -> BaseException:

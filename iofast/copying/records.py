@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Located, Reader
+from iofast.containers.index import ABSENT
 from iofast.containers.lmdb import LmdbReader
 from iofast.containers.shard_reader import ShardReader
 from iofast.errors import ContainerError, DecodeError
@@ -53,10 +54,15 @@ class RecordSource:
     def __len__(self) -> int:
         return len(self.reader)
 
-    def records(self, indices: NDArray[np.int64] | None = None) -> Iterator[Copy]:
-        """These records (default: all), in this order. Raises `ContainerError` for a payload that is damaged."""
+    def records(self, indices: NDArray[np.int64] | None = None, done: int = 0) -> Iterator[Copy]:
+        """These records (default: all), in this order, but for the first `done`, which were copied before.
+
+        Raises `ContainerError` for a payload that is damaged.
+        """
         every = np.arange(len(self.reader), dtype=np.int64) if indices is None else indices
-        for start in range(0, len(every), STEP):
+        for start in range(0, done, STEP):
+            self._pass_over(every[start : min(start + STEP, done)])
+        for start in range(done, len(every), STEP):
             part = every[start : start + STEP]
             columns = self.reader.columns(part)
             keys = self.reader.keys(columns)
@@ -66,6 +72,16 @@ class RecordSource:
                     fields = payloads if self.own else self._legal(payloads, info, keys[row])
                     position = int(keys[row]) if self.key_width else -1
                     yield Copy(int(part[row]), position, fields, info)
+
+    def _pass_over(self, indices: NDArray[np.int64]) -> None:
+        """Count what was left out when these were copied."""
+        for name in self.reader.manifest.fields if not self.own else ():
+            if _is_stored(name):
+                continue
+            try:
+                self.dropped[name] += int((self.reader.locate(indices, name).file != ABSENT).sum())
+            except KeyError:  # it lies in no file
+                self.dropped[name] += sum(value is not None for value in self.reader.values(indices, name))
 
     def size(self) -> int:
         """About the bytes of all payloads."""
@@ -98,10 +114,10 @@ class RecordSource:
         """Another program's fields as ours: the label as `cls`, an image under its format's name, the key in `json`."""
         fields = {}
         for name, payload in payloads.items():
-            if name.rpartition(".")[2] in PICKLED or not _is_legal(name):
-                self.dropped[name] += 1
-            else:
+            if _is_stored(name):
                 fields[name] = payload
+            else:
+                self.dropped[name] += 1
         _name_image(fields)
         said = fields.pop(LABEL_FIELD, None)
         if info.label >= 0:
@@ -141,12 +157,12 @@ def _key_width(reader: Reader) -> int:
     return (width or KEY_WIDTH) if last < 1 << 63 else 0
 
 
-def _is_legal(name: str) -> bool:
+def _is_stored(name: str) -> bool:
+    """Whether another program's field can be one of ours."""
     try:
-        check_field(name)
+        return check_field(name).rpartition(".")[2] not in PICKLED
     except ContainerError:
         return False
-    return True
 
 
 def _name_image(fields: dict[str, bytes]) -> None:

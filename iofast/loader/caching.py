@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from time import monotonic_ns
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.bars import open_bar
 from iofast.containers.base import Located
 from iofast.errors import OptionError
 from iofast.gpu import AHEAD
@@ -23,8 +23,6 @@ from iofast.loader.tally import Contexts, Epoch
 from iofast.machine import free_memory, local_ranks
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from iofast.loader.plan import Plan
 
 PART = 32 << 20  # bytes of pixels that go to the device at once: page-locked memory is taken in powers of two
@@ -158,7 +156,7 @@ def _decoded(plan: Plan) -> Resident:
     data = _allocated(plan, int(layout.ends[-1]), _working_bytes(plan, layout))
     failed: dict[int, str] = {}
     with ExitStack() as ends:
-        bar = _bar(count)
+        bar = open_bar(count, " images", "decoding into device memory", delay=DELAY_S)
         ends.callback(bar.close)
         for part in _parts(plan, layout, ends):
             _put(plan, data, int(layout.ends[part.stop - 1]), part.pixels)
@@ -228,21 +226,3 @@ def _put(plan: Plan, data: torch.Tensor, end: int, pixels: torch.Tensor) -> None
         there.copy_(pixels)
     else:
         plan.way.issue(lambda bus: there.copy_(bus.copy([pixels])[0]))
-
-
-def _bar(count: int) -> tqdm[NoReturn]:
-    from tqdm import tqdm
-
-    # No thread of its own, as parts report often enough; but the user's bars keep theirs. A lock of its own, too: a
-    # Ctrl-C that comes while tqdm takes the one that all bars share leaves it taken, and later bars wait for ever.
-    own = {"monitor_interval": 0, "_lock": threading.RLock()}
-    bar: type[tqdm[NoReturn]] = type("Bar", (tqdm,), own)
-    return bar(
-        total=count,
-        desc="decoding into device memory",
-        unit=" images",
-        delay=DELAY_S,
-        leave=False,
-        disable=None,  # where stderr is no terminal
-        dynamic_ncols=True,
-    )

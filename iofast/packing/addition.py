@@ -97,7 +97,13 @@ class Addition:
         return whole
 
 
-_OPTIONAL = ("restart", "split", "split_seed", "drop_duplicates")  # of a recipe: absent where they were not asked for
+_OPTIONAL = (
+    "restart",
+    "split",
+    "split_seed",
+    "drop_duplicates",
+    "label_base",
+)  # of a recipe: absent where they were not asked for
 
 
 def find_addition(place: Target) -> Addition:

@@ -33,7 +33,7 @@ class Builder:
         self._last = work.first - 1
         self.next = 0  # the first chunk that is not wholly written
         self.packed = 0
-        self.duplicates = Duplicates(file)
+        self.duplicates = Duplicates(file, work.first)
         self.holes: list[int] = []  # positions before the last record that have none
 
     def resume(self, stop: int | None = None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from iofast.containers.publish import existing_folder
 from iofast.packing import estimate
 from iofast.packing.child import Job
 from iofast.packing.failures import Failures
@@ -40,7 +41,7 @@ def forecast(work: Work, target: Path, pool: Pool) -> Report:
         bytes_out=room.copied + room.container(admitted, payload),
         seconds=_START_UP + images / pace.rate(len(sample)),
         bytes_peak=room.peak(admitted, payload),
-        bytes_free=shutil.disk_usage(target.parent).free,
+        bytes_free=shutil.disk_usage(existing_folder(target.parent)).free,
     )
     report = work.report(target, failures, 0, 0)
     return replace(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from iofast.containers.base import Writer
 from iofast.errors import TargetError
 from iofast.kernel import crc32c
+from iofast.packing.failures import lines_before
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
 
 _RECENT = 1 << 15  # images that wait to be sorted in
@@ -72,10 +73,13 @@ class _Marks:
 
 
 class Duplicates:
-    """The duplicates among the records of `writer`. `file` is where they are listed."""
+    """The duplicates among the records of `writer`. `file` is where they are listed.
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    `first` is the position of the run's first image: what `file` says of images before it stays.
+    """
+
+    def __init__(self, file: Path, first: int = 0) -> None:
+        self.file, self._first = file, first
         self.found: dict[int, Duplicate] = {}
         self._marks = _Marks()
 
@@ -114,12 +118,14 @@ class Duplicates:
 
     def save(self, path: Callable[[int], str | None]) -> None:
         """Write one JSON object for each, or remove what an earlier run left; `path` tells the image of a position."""
-        if not self.found:
+        before = lines_before(self.file, self._first)
+        if not self.found and not before:
             self.file.unlink(missing_ok=True)
             return
         temporary = self.file.with_name(self.file.name + ".tmp")
         try:
             with open(temporary, "w", encoding="ascii") as file:
+                file.writelines(before)
                 for position in sorted(self.found):
                     each = self.found[position]
                     file.write(_line(each, path(position), path(each.first)))
@@ -134,7 +140,8 @@ class Duplicates:
             for line in self.file.read_text().splitlines():
                 value = json.loads(line)
                 each = Duplicate(int(value["key"]), int(value["first"]), value["same_label"])
-                self.found[each.position] = each
+                if each.position >= self._first:
+                    self.found[each.position] = each
 
 
 def _same(record: Record, fields: Mapping[str, bytes], image: str) -> bool:

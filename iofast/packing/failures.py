@@ -28,10 +28,14 @@ class Failure(NamedTuple):
 
 
 class Failures:
-    """The failures of one run, at most `allowed`; `limit` is how the user wrote that."""
+    """The failures of one run, at most `allowed`; `limit` is how the user wrote that.
 
-    def __init__(self, images: int, allowed: int, limit: int | str, file: Path) -> None:
+    `first` is the position of the run's first image: what `file` says of images before it stays.
+    """
+
+    def __init__(self, images: int, allowed: int, limit: int | str, file: Path, first: int = 0) -> None:
         self._images, self._allowed, self._limit, self.file = images, allowed, limit, file
+        self._first = first
         self._found: dict[int, Failure] = {}
 
     def __len__(self) -> int:
@@ -53,7 +57,8 @@ class Failures:
         with contextlib.suppress(FileNotFoundError):
             for line in self.file.read_text().splitlines():
                 value = json.loads(line)
-                self._found[int(value["key"])] = Failure(int(value["key"]), value["path"], value["reason"])
+                if int(value["key"]) >= self._first:
+                    self._found[int(value["key"])] = Failure(int(value["key"]), value["path"], value["reason"])
 
     def causes(self) -> Mapping[str, int]:
         """How many images failed for each cause, most first."""
@@ -61,12 +66,14 @@ class Failures:
 
     def save(self) -> Path | None:
         """Write one JSON object per failed image, in packing order, or remove what an earlier run left; the file."""
-        if not self._found:
+        before = lines_before(self.file, self._first)
+        if not self._found and not before:
             self.file.unlink(missing_ok=True)
             return None
         temporary = self.file.with_name(self.file.name + ".tmp")
         try:
             with open(temporary, "w", encoding="ascii") as file:
+                file.writelines(before)
                 for position in sorted(self._found):
                     file.write(_line(self._found[position]))
                 file.flush()
@@ -76,6 +83,17 @@ class Failures:
             temporary.unlink(missing_ok=True)
             raise TargetError(f"the file of errors {self.file} cannot be written: {error.strerror}") from error
         return self.file
+
+
+def lines_before(file: Path, first: int) -> list[str]:
+    """What a file of one JSON object a line says of images before position `first`, which an earlier run packed."""
+    if not first:
+        return []
+    try:
+        lines = file.read_text("ascii").splitlines()
+        return [f"{line}\n" for line in lines if int(json.loads(line)["key"]) < first]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _line(failure: Failure) -> str:

@@ -31,13 +31,15 @@ class PackOptions:
     they are. `shuffle`: the seed of the packing order inside each split; None keeps the source's. The columns are a
     manifest's; None looks for the usual names. `split`: shares of the images for splits ("val=0.1,test=0.05" or a
     mapping), the rest is train; drawn with `split_seed` by the images' paths. `shard_size`: of tar and TFRecord, bytes
-    or a text ("500MB", "1GiB"). `append`: add to the container that is there. `drop_duplicates`: of images that are
+    or a text ("500MB", "1GiB"). `label_base`: the number of the first class in TFRecords' labels, 1 where 0 means
+    background. `append`: add to the container that is there. `drop_duplicates`: of images that are
     equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
     `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`: transcode a
     sample, write nothing, estimate size and time. `fields`: suffixes of files beside the images, as one text with
     commas or a list; `mask_column` and `file_column` the same for a manifest's columns. `notes`: what the manifest's
-    recipe shall say beside pack's own, such as the names of a mask's classes; anything that JSON can hold. What shapes
-    samples beyond their images is explained at `SampleRecipe`.
+    recipe shall say beside pack's own, such as the names of a mask's classes; anything that JSON can hold. `sidecars`:
+    index files for other programs beside shards, any of dali, wids, timm. What shapes samples beyond their images is
+    explained at `SampleRecipe`.
     """
 
     resize: int | None = None
@@ -72,8 +74,10 @@ class PackOptions:
     split: str | Mapping[str, float] | None = None
     split_seed: int = 0
     shard_size: int | str = SHARD_SIZE
+    label_base: int = 0
     drop_duplicates: bool = False
     notes: Mapping[str, object] | None = None
+    sidecars: str | Sequence[str] = ()
     workers: int | None = None
     max_errors: int | str = "1%"
     append: bool = False
@@ -93,6 +97,8 @@ class PackOptions:
             raise OptionError("append adds to a container and overwrite replaces it: give one of them")
         if not isinstance(self.split_seed, int) or not 0 <= self.split_seed <= MAX_SEED:
             raise OptionError(f"split_seed must be 0 to {MAX_SEED}, found {self.split_seed!r}")
+        if self.label_base not in (0, 1):
+            raise OptionError(f"label_base must be 0 or 1, found {self.label_base!r}")
         self.shares()
         parse_size(self.shard_size)
         self.source_options()
@@ -140,9 +146,9 @@ class PackOptions:
             self.path_column,
             self.label_column,
             self.split_column,
-            _names(self.fields),
-            _names(self.mask_column),
-            _names(self.file_column),
+            names_of(self.fields),
+            names_of(self.mask_column),
+            names_of(self.file_column),
         )
         parse_sides(options.fields)
         return options
@@ -173,15 +179,16 @@ class PackOptions:
         image = {name: value for name, value in asdict(self.recipe()).items() if value is not None}
         names = ("min_size", "max_aspect", "boxes", "box_format", "keypoints", "upright_annotations", "mask_fill")
         rest = {name: getattr(self, name) for name in names if getattr(self, name) != _DEFAULTS[name]}
-        sides = {name: list(_names(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
+        sides = {name: list(names_of(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
         shares = self.shares()
         chosen = {} if shares is None else {"split": written(shares), "split_seed": self.split_seed}
-        dropped = {"drop_duplicates": True} if self.drop_duplicates else {}
-        own = {**image, **rest, **{name: value for name, value in sides.items() if value}, **chosen, **dropped}
+        chosen |= {"drop_duplicates": True} if self.drop_duplicates else {}
+        chosen |= {"label_base": self.label_base} if self.label_base else {}
+        own = {**image, **rest, **{name: value for name, value in sides.items() if value}, **chosen}
         return {**_checked_notes(self.notes), **own}
 
 
-def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+def names_of(value: str | Sequence[str]) -> tuple[str, ...]:
     """Names from a list, or from one text with commas."""
     parts = value.split(",") if isinstance(value, str) else value
     return tuple(part.strip() for part in parts if part.strip())
@@ -237,8 +244,10 @@ class PackKeywords(TypedDict, total=False):
     split: str | Mapping[str, float] | None
     split_seed: int
     shard_size: int | str
+    label_base: int
     drop_duplicates: bool
     notes: Mapping[str, object] | None
+    sidecars: str | Sequence[str]
     workers: int | None
     max_errors: int | str
     append: bool

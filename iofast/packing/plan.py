@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from iofast import __version__, kernel
+from iofast.containers.publish import sync
 from iofast.containers.shards import parse_size
 from iofast.errors import TargetError
 from iofast.packing.options import PackOptions
 from iofast.source import Source
 
 VERSION = 1
+COPIED = "copy.json"  # in the `.partial` folder: what `convert` was at work on there
 MAX_CHUNK = 32  # images
 CHUNK_BYTES = 8 << 20  # of images in hand, about; a worker holds the records of one chunk in memory
 SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # of a recipe: what did the work
@@ -53,7 +55,9 @@ class Plan:
         """Write to `path`, whole or not at all."""
         draft = path.with_name(path.name + ".draft")
         draft.write_text(json.dumps(asdict(self), sort_keys=True))
+        sync(draft)  # or a power cut leaves journals without the plan that tells what they are
         os.replace(draft, path)
+        sync(path.parent)
 
     def check_same(self, old: Plan, folder: Path) -> None:
         """Raise `TargetError`, naming what differs, unless work that was begun as `old` can go on as this."""

@@ -6,6 +6,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, NoReturn
 
+from iofast.bars import open_bar
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -41,17 +43,7 @@ class Bar(Progress):
     def begin(self, images: int, done: int) -> None:
         if not self._visible or not sys.stderr.isatty():
             return
-        from tqdm import tqdm
-
-        tqdm.monitor_interval = 0  # no thread of its own: we report often enough
-        self._bar = tqdm(
-            total=images,
-            initial=done,
-            unit=" images",
-            dynamic_ncols=True,
-            leave=False,
-            bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]",
-        )
+        self._bar = open_bar(images, " images", initial=done)
 
     def step(self, images: int, size: int, failed: int) -> None:
         if self._bar is None:

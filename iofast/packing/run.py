@@ -13,6 +13,8 @@ from typing import Unpack
 from iofast import kernel
 from iofast.containers.base import Reader
 from iofast.containers.publish import Target
+from iofast.containers.shards import ShardTarget
+from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError
 from iofast.machine import cores
 from iofast.opening import open_reader, target_of
@@ -22,8 +24,8 @@ from iofast.packing.build import Builder
 from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures
-from iofast.packing.options import PackKeywords, PackOptions
-from iofast.packing.plan import load_plan, make_plan, settings
+from iofast.packing.options import PackKeywords, PackOptions, names_of
+from iofast.packing.plan import COPIED, load_plan, make_plan, settings
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.report import Report
@@ -53,17 +55,18 @@ def pack(
 def run(source: FilePath, target: FilePath, options: PackOptions, progress: Progress, pool: Pool) -> Report:
     """`pack`, telling `progress` how it goes, with a pool whose workers were started and are still importing."""
     started = time.monotonic()
-    place = target_of(target, overwrite=options.overwrite, append=options.append)
+    sidecars = names_of(options.sidecars)
+    place = target_of(target, overwrite=options.overwrite, append=options.append, sidecars=sidecars)
     _check_paths(Path(os.path.abspath(source)), place)
-    _check_kernel(options)
+    _check_possible(options, place)
     if not place.interrupted:
         place.check_free()
     addition = find_addition(place) if options.append else None
     if addition is not None:
         addition.check(options, place.path.name)
     found = _scan(source, options)
-    options.sample_recipe().check_fields(found.fields)
-    for warning in found.warnings:
+    unmoved = options.sample_recipe().check_fields(found.columns)
+    for warning in (*found.warnings, *unmoved):
         progress.warn(warning)  # from here: it is the caller of `pack` that the warning names
     if addition is not None:
         found = addition.joined(found, place.path.name)
@@ -91,14 +94,15 @@ def _scan(source: FilePath, options: PackOptions) -> Source:
 
 
 def _check_paths(source: Path, place: Target) -> None:
-    if not place.path.parent.is_dir():
-        raise TargetError(f"{place.path.parent} is not a folder, so {place.path.name} cannot be made in it")
+    place.check_folder()
     if source.is_dir() and source.resolve() in place.path.resolve().parents:
         raise TargetError(f"{place.path} lies inside the source {source}: the next scan would meet it; put it outside")
 
 
-def _check_kernel(options: PackOptions) -> None:
+def _check_possible(options: PackOptions, place: Target) -> None:
     recipe = options.recipe()
+    if options.label_base and place.path.suffix not in TFRECORDS:
+        raise OptionError(f"label_base {options.label_base} is for TFRecords, found {place.path.name}")
     if recipe.format == "keep" and recipe.restart and kernel.backend != "native":
         raise OptionError(
             f"restart {recipe.restart} for JPEGs that are kept needs the native kernel, found the Python one: "
@@ -109,7 +113,7 @@ def _check_kernel(options: PackOptions) -> None:
 def _failures(work: Work, place: Target) -> Failures:
     images, options = len(work.source), work.options
     file = place.path.with_name(place.path.name + ".errors.jsonl")
-    return Failures(images, options.allowed_errors(images), options.max_errors, file)
+    return Failures(images, options.allowed_errors(images), options.max_errors, file, work.first)
 
 
 def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
@@ -129,6 +133,8 @@ def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
         raise ErrorBudgetError(f"{error}; with a larger max_errors {_going_on(place)}") from None
     except OSError as error:
         words = str(error) if isinstance(error, TargetError) else f"{place.path} cannot be written: {_reason(error)}"
+        if isinstance(error, TargetError) and not place.partial.exists():  # published, all but its sidecars
+            raise
         raise TargetError(f"{words}; {_going_on(place)}" if work.begun else words) from error
 
 
@@ -148,6 +154,8 @@ def _take_up(work: Work, place: Target) -> None:
         if place.interrupted:  # something else than `pack` had finished it
             place.complete()
             place.acquire()
+        if isinstance(place, ShardTarget) and (place.partial / COPIED).exists():  # which can be gone on with
+            raise TargetError(f"{place.partial} holds the work of a convert that was interrupted: finish or delete it")
         place.clear()
         if work.addition is not None:
             work.addition.save(place)
@@ -164,7 +172,7 @@ def _report_of(work: Work, place: Target, failures: Failures) -> Report:
     else:
         place.discard()
     failures.load()
-    duplicates = Duplicates(place.path.with_name(place.path.name + DUPLICATES))
+    duplicates = Duplicates(place.path.with_name(place.path.name + DUPLICATES), work.first)
     duplicates.load()
     work.finished = dict.fromkeys(range(work.plan.chunks))
     with open_reader(place.path) as reader:

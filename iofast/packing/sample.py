@@ -8,7 +8,7 @@ import stat
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from iofast import kernel
 from iofast.containers.journal import JournalRecord
@@ -19,9 +19,14 @@ from iofast.kernel.mask import transcode_mask
 from iofast.packing.annotations import BOX_FORMATS, Geometry, move
 from iofast.record import RAW_FIELDS, ImageInfo
 
+if TYPE_CHECKING:
+    from iofast.source.listing import Column
+
 MAX_UNZIPPED = 1 << 28  # bytes of a gzip'd image; a few hundred kilobytes can claim any number
 _JPEG = b"\xff\xd8\xff"
 _GZIP = b"\x1f\x8b"
+# fields that hardly hold anything else than places in the image
+_FOLLOWING = ("boxes.json", "bboxes.json", "bbox.json", "objects.json", "annotations.json", "keypoints.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +55,46 @@ class SampleRecipe:
             raise OptionError(f"max_aspect must be 1 (squares only) or more, found {self.max_aspect!r}")
         if self.box_format not in BOX_FORMATS:
             raise OptionError(f"box_format must be one of {', '.join(BOX_FORMATS)}, found {self.box_format!r}")
+        if self.box_format != BOX_FORMATS[0] and self.boxes is None:
+            raise OptionError(f"box_format {self.box_format!r} is for boxes: say which field has them (boxes)")
         if not 0 <= self.mask_fill <= 65_535:
             raise OptionError(f"mask_fill must be 0 to 65535, found {self.mask_fill}")
+        if self.mask_fill and self.image.mode != "pad":
+            raise OptionError(f"mask_fill {self.mask_fill} is for mode 'pad', found {self.image.mode!r}")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """The recipe that `asdict` gave `settings` of."""
         return cls(**{**settings, "image": kernel.TranscodeRecipe(**settings["image"])})
 
-    def check_fields(self, fields: Sequence[str]) -> None:
-        """Raise `OptionError` unless what has to follow the image is among a source's fields."""
+    def check_fields(self, columns: Sequence[Column]) -> list[str]:
+        """Raise `OptionError` unless what follows the image can; warnings of what looks as if it did and does not."""
+        fields = [column.field for column in columns]
         for name, field in (("boxes", self.boxes), ("keypoints", self.keypoints)):
             if field is not None and field not in fields:
                 raise OptionError(f"{name} {field!r} is no field: found {', '.join(fields) or 'none beside the image'}")
+        if self.upright and not fields:
+            raise OptionError(
+                "upright_annotations is for masks, boxes and keypoints: there is no field beside the image"
+            )
+        for column in columns:
+            if column.field.endswith(".png") and self._leaves_behind(column):
+                raise OptionError(
+                    f"the column of {column.field} holds values, and masks that follow their images are files: name a "
+                    "column of their paths as mask_column"
+                )
+        left = [field for field in fields if field in _FOLLOWING and field not in (self.boxes, self.keypoints)]
+        told = "is stored as it is, though images are resized: with --boxes or --keypoints it follows them"
+        return [f"field {field} {told}" for field in left if self.image.size is not None]
+
+    def _leaves_behind(self, column: Column) -> bool:
+        """Whether a column has no files, but values that are no PNGs or would keep the size that their image had."""
+        from iofast.source.listing import PLAIN  # in the parent alone: it would cost the workers their start
+
+        plain = (column.states == PLAIN).nonzero()[0]
+        return bool(len(plain)) and (
+            self.image.size is not None or not column.values[int(plain[0])].startswith(b"\x89PNG")
+        )
 
     def admits(self, width: int, height: int) -> bool:
         """Whether an image of this upright size is packed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.bars import open_bar
 from iofast.errors import ContainerError
 from iofast.source.cache import (
     Arrays,
@@ -95,13 +95,10 @@ def build_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderI
 
 
 def _run(read: Callable[[int], int], count: int) -> None:
-    from tqdm import tqdm  # costs 30 ms, and a cached folder needs none
-
-    quiet = not sys.stderr.isatty()
     pool = ThreadPoolExecutor(THREADS, "iofast-headers")
     try:
         tasks = [pool.submit(read, start) for start in range(0, count, CHUNK)]
-        with tqdm(total=count, desc="reading headers", unit=" images", delay=1, leave=False, disable=quiet) as bar:
+        with open_bar(count, " images", "reading headers", delay=1) as bar:
             for task in as_completed(tasks):
                 bar.update(task.result())
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import time
 from array import array
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.bars import open_bar
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
@@ -151,8 +151,6 @@ def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
 
 def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
     """The columns of `_TYPES` for every entry."""
-    from tqdm import tqdm  # costs 30 ms, and a cached file needs none
-
     count = len(places)
     rows: Arrays = {name: np.zeros(count, kind) for name, kind in _TYPES.items()}
 
@@ -168,8 +166,7 @@ def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
     pool = ThreadPoolExecutor(THREADS, "iofast-lmdb")
     try:
         tasks = [pool.submit(read, start) for start in range(0, count, CHUNK)]
-        quiet = not sys.stderr.isatty()
-        with tqdm(total=count, desc="indexing", unit=" entries", delay=1, leave=False, disable=quiet) as bar:
+        with open_bar(count, " entries", "indexing", delay=1) as bar:
             for task in as_completed(tasks):
                 bar.update(task.result())
     finally:

@@ -18,6 +18,8 @@ from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, f
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.walk import EXTENSIONS, Ancestors, Folder, Images, Walk
 
+_CONTAINERS = (".lmdb", ".tar", ".tfrecord", ".tfrecords", ".beton")  # of those, what users try to pack
+
 
 class Part(NamedTuple):
     """One split: its images by class folder, or under the class "" in a flat folder."""
@@ -53,7 +55,14 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
             raise OptionError(
                 f"mask and file columns are a manifest's, found the folder {path}: name suffixes as fields"
             )
+        if columns := options.path_column or options.label_column or options.split_column:
+            raise OptionError(f"columns are a manifest's, found the folder {path} and the column {columns!r}")
         return _scan_folder(path, options)
+    if path.suffix.lower() in _CONTAINERS:
+        raise SourceError(
+            f"source {path} is a container, expected a folder or a manifest ({', '.join(SUFFIXES)}): "
+            "`iofast convert` copies it as it is, or makes a folder of it"
+        )
     if not path.exists():
         raise SourceError(f"source not found: {path}")
     if path.suffix.lower() in SUFFIXES:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import stat
-import sys
 import time
 from array import array
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
+from iofast.bars import open_bar
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
 from iofast.containers.open_files import OpenFiles
 from iofast.containers.tar_members import Member, TarFile, open_tar
@@ -100,14 +100,11 @@ def reopen_tar_index(paths: Sequence[str], options: ForeignOptions, fingerprint:
 
 def build_tar_index(paths: Sequence[str], names: TarNames) -> TarIndex:
     """Read the headers of all shards, several at a time; with a progress bar if that takes over a second."""
-    from tqdm import tqdm  # costs 30 ms, and cached shards need none
-
     began = time.time_ns()
     pool = ThreadPoolExecutor(THREADS, "iofast-tar")
     try:
         tasks = [pool.submit(_scan, path, number, names) for number, path in enumerate(paths)]
-        quiet = not sys.stderr.isatty()
-        with tqdm(total=len(tasks), desc="indexing", unit=" shards", delay=1, leave=False, disable=quiet) as bar:
+        with open_bar(len(tasks), " shards", "indexing", delay=1) as bar:
             for task in as_completed(tasks):
                 task.result()  # the first error ends it all
                 bar.update()

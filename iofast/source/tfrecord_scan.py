@@ -8,11 +8,11 @@ from __future__ import annotations
 import array
 import os
 import struct
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from iofast.bars import open_bar
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Frame, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, SourceError
@@ -40,13 +40,10 @@ class Rows:
 
 def read_files(paths: Sequence[str], options: TfrecordOptions, size: int) -> list[Rows]:
     """Every record of all files; with a progress bar if that takes over a second."""
-    from tqdm import tqdm  # costs 30 ms, and files in the cache need none
-
-    quiet = not sys.stderr.isatty()
     pool = ThreadPoolExecutor(THREADS, "iofast-tfrecord")
     stop = threading.Event()
     try:
-        with tqdm(total=size, desc="indexing", unit="B", unit_scale=True, delay=1, leave=False, disable=quiet) as bar:
+        with open_bar(size, "B", "indexing", unit_scale=True, delay=1) as bar:
             tasks = [pool.submit(_read_file, path, options, bar.update, stop) for path in paths]
             return [task.result() for task in tasks]
     finally:
