@@ -34,6 +34,7 @@ def test_every_instruction_set_of_this_machine_equals_scalar() -> None:
     assert re.match(r"scalar is compared with:( [a-z0-9]+)*; 0\.5\d+ levels; copies \d+, ", lines[0])
 
 
+@pytest.mark.slow
 @needs_qemu
 def test_neon_equals_scalar() -> None:
     assert "compared with: neon;" in compare_loops("neon")

@@ -276,7 +276,9 @@ EXITS = {
 }
 
 
-@pytest.mark.parametrize("ending", EXITS)
+@pytest.mark.parametrize(
+    "ending", [each if each == "inside the loop" else pytest.param(each, marks=pytest.mark.slow) for each in EXITS]
+)
 def test_the_interpreter_exits(place: Path, ending: str) -> None:
     command = [sys.executable, "-c", SCRIPT + EXITS[ending], str(place / "set.lmdb")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -83,6 +83,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_256_descriptors_and_300_shards(tmp_path: Path) -> None:
     """Five loaders of shards and four of a folder at once, with processes for one of them, and no shared memory."""
     for number in range(300):

@@ -384,7 +384,10 @@ EXITS = {
 }
 
 
-@pytest.fixture(params=EXITS)
+ALWAYS = ("alive", "while its threads are starting")  # each takes four seconds
+
+
+@pytest.fixture(params=[each if each in ALWAYS else pytest.param(each, marks=pytest.mark.slow) for each in EXITS])
 def ending(request: pytest.FixtureRequest) -> str:
     return SCRIPT + EXITS[request.param] + "\nprint(time.monotonic())"
 
