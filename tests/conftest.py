@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,10 @@ import iofast
 settings.register_profile("iofast", deadline=None, database=None, print_blob=True, derandomize=True)
 settings.register_profile("others", settings.get_profile("iofast"), derandomize=False)
 settings.load_profile("iofast")
+
+# A shell without job control has what it starts in the background ignore Ctrl-C, and tests send that to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Triton decides at import whether it compiles or interprets. With a GPU its passes are compiled, and tested so.
 if not Path("/dev/nvidiactl").exists():

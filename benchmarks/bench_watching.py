@@ -1,0 +1,154 @@
+"""What does watching cost: `iofast monitor` from outside, with and without stacks, and `iofast.watch` inside?
+
+    python -m benchmarks.bench_watching [--rounds 3] [--seconds 60] [--output PAGE.md]
+
+Outside: a training with two workers and steps of 20 ms runs all the time, and monitors watch it, one after another,
+for 15 seconds and for `--seconds` more. Start-up is in both, so the difference is what watching takes; py-spy's
+processes count with it. Inside: a loop over batches with 5 ms of arithmetic a step, plainly, under `watch`, and with
+three phases a step beside it. What a step takes beyond its arithmetic is compared, so that the arithmetic's own noise
+is in neither.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from benchmarks import measure
+from iofast import watch
+
+SHORT_S = 15
+STEPS = 400  # of a run inside
+STEP_S = 0.005
+ROOT = Path(__file__).parent.parent
+OUTSIDE = {"/proc and NVML only": ("--no-stacks",), "with stacks": ()}
+INSIDE = ("plain", "watch", "watch, three phases a step")
+
+
+class Spent(NamedTuple):
+    """Processor time of a monitor and its children, and the most memory that one of them had."""
+
+    cpu_s: float
+    resident_kib: int
+
+
+def monitored(pid: int, options: Iterable[str], seconds: float) -> Spent:
+    """Watch for so long, as a program that reads JSON has it done."""
+    command = [sys.executable, "-m", "iofast", "monitor", "--json", "--seconds", str(seconds), *options]
+    process = subprocess.Popen([*command, "--pid", str(pid)], stdout=subprocess.DEVNULL, cwd=ROOT)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"iofast monitor ended with {process.returncode}")
+    return Spent(used.ru_utime + used.ru_stime, used.ru_maxrss)
+
+
+def outside(rounds: int, seconds: float) -> list[list[str]]:
+    """Rows: share of a core, time to start, memory after the short and after the long watch."""
+    shares: dict[str, list[float]] = {name: [] for name in OUTSIDE}
+    starts: dict[str, list[float]] = {name: [] for name in OUTSIDE}
+    memory: dict[str, list[tuple[int, int]]] = {name: [] for name in OUTSIDE}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tools.torture.attach", "device", str(Path(folder, "steps"))]
+        training = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        try:
+            time.sleep(8)  # it imports torch
+            for _ in range(rounds):
+                for name, options in OUTSIDE.items():
+                    short = monitored(training.pid, options, SHORT_S)
+                    long = monitored(training.pid, options, SHORT_S + seconds)
+                    share = (long.cpu_s - short.cpu_s) / seconds
+                    shares[name].append(100 * share)
+                    starts[name].append(short.cpu_s - share * SHORT_S)
+                    memory[name].append((short.resident_kib, long.resident_kib))
+            if training.poll() is not None:
+                raise SystemExit(f"the training ended with {training.returncode}")
+        finally:
+            training.kill()
+            training.wait()
+    return [
+        [
+            name,
+            measure.spread(shares[name], 2),
+            f"{statistics.median(starts[name]):.2f}",
+            *(f"{statistics.median(column) / 1024:.1f}" for column in zip(*memory[name], strict=True)),
+        ]
+        for name in OUTSIDE
+    ]
+
+
+def inside(kind: str) -> Callable[[], float]:
+    """Microseconds of a step beyond its arithmetic, in the mean of a run."""
+    weights = torch.randn(256, 256)
+    batches = [(torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.zeros(8, dtype=torch.int64))] * STEPS
+
+    def compute(seconds: float) -> float:
+        start = now = time.perf_counter()
+        while now - start < seconds:
+            torch.mm(weights, weights)
+            now = time.perf_counter()
+        return now - start
+
+    def run() -> float:
+        loader = batches if kind == "plain" else watch(batches, name="bench")
+        gc.collect()
+        worked, start = 0.0, time.perf_counter()
+        if kind == INSIDE[2]:
+            for _ in loader:
+                for phase in ("forward", "backward", "optimizer"):
+                    with loader.step(phase):  # type: ignore[union-attr] # a meter
+                        worked += compute(STEP_S / 3)
+        else:
+            for _ in loader:
+                worked += compute(STEP_S)
+        return 1e6 * (time.perf_counter() - start - worked) / STEPS
+
+    return run
+
+
+def main() -> None:
+    parser = measure.parser(__doc__, photos=False)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    figures = measure.in_turn({kind: inside(kind) for kind in INSIDE}, 3 * arguments.rounds)
+    plain = statistics.median(figures["plain"])
+    rows = []
+    for kind in INSIDE:
+        beyond = statistics.median(figures[kind]) - plain
+        shares = ("", "") if kind == "plain" else (f"{beyond / STEP_S / 1e4:.2f}%", f"{beyond / 0.02 / 1e4:.2f}%")
+        rows.append([kind, measure.spread(figures[kind], 1), *shares])
+    text = f"""# What watching costs
+
+## From outside
+
+{measure.table(("", "% of one core", "s to start", "MiB, short", "MiB, long"), outside(arguments.rounds, arguments.seconds))}
+
+Processor time of the monitor and of py-spy's processes: median (least – most) of {arguments.rounds} watches of
+{SHORT_S + arguments.seconds:.0f} s less {SHORT_S} s. MiB: the largest process at its largest, after either.
+
+## Inside
+
+{measure.table(("", "us a step beyond its work", "of 5 ms", "of 20 ms"), rows)}
+
+- On the CPU's clock; on a CUDA device, phases are events in its stream.
+
+{measure.machine(figures)}
+- Command: `python -m benchmarks.bench_watching`
+"""
+    measure.publish("watching", text, arguments.output)
+
+
+if __name__ == "__main__":
+    main()
