@@ -129,11 +129,12 @@ def main() -> None:
         beyond = statistics.median(figures[kind]) - plain
         shares = ("", "") if kind == "plain" else (f"{beyond / STEP_S / 1e4:.2f}%", f"{beyond / 0.02 / 1e4:.2f}%")
         rows.append([kind, measure.spread(figures[kind], 1), *shares])
+    watches = outside(arguments.rounds, arguments.seconds)
     text = f"""# What watching costs
 
 ## From outside
 
-{measure.table(("", "% of one core", "s to start", "MiB, short", "MiB, long"), outside(arguments.rounds, arguments.seconds))}
+{measure.table(("", "% of one core", "s to start", "MiB, short", "MiB, long"), watches)}
 
 Processor time of the monitor and of py-spy's processes: median (least – most) of {arguments.rounds} watches of
 {SHORT_S + arguments.seconds:.0f} s less {SHORT_S} s. MiB: the largest process at its largest, after either.
