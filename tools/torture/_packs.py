@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from tools.torture import Failed
 
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
 ENDS = 5.0  # seconds within which workers must be gone
+_DISK = 64 << 20  # bytes of the small disk, of which a pack needs one in twenty
 _OPTIONS = ("--resize", "128", "--shard-size", "150kB", "--max-errors", "0")
 
 
@@ -143,3 +146,43 @@ def run_with(library: Path, fault: str, command: list[str]) -> subprocess.Comple
     """Run with calls that fail; see faults.c."""
     environment = {**os.environ, "LD_PRELOAD": str(library), "IOFAST_FAULT": fault}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path | None]:
+    """A small file system in memory; None where none may be mounted."""
+    folder.mkdir()
+    try:
+        options = ["-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(folder)]
+        mounted = subprocess.run(["mount", *options], capture_output=True).returncode == 0
+    except OSError:  # there is no such program
+        mounted = False
+    try:
+        yield folder if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def run_filled(command: list[str], disk: Path, begun: int, left: int) -> subprocess.CompletedProcess[str]:
+    """Run, and once `begun` bytes are written have another program take what is free on the disk, but for `left`."""
+    filler = disk / "filler"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        before = _used(disk)
+        while process.poll() is None and _used(disk) - before < begun:
+            time.sleep(0.001)
+        with filler.open("wb") as file:
+            free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+            with contextlib.suppress(OSError):  # the pack took some of it meanwhile: then less is left
+                os.posix_fallocate(file.fileno(), 0, max(1, free - left))
+        said, error = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        filler.unlink(missing_ok=True)
+    return subprocess.CompletedProcess(command, process.returncode, said, error)
+
+
+def _used(disk: Path) -> int:
+    status = os.statvfs(disk)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize

@@ -2,8 +2,8 @@
 
 SIGKILL hits the parent or one worker at a random time, up to three times a round, of packs into LMDB, tar and TFRecord,
 new ones and additions; then the same command runs to its end. In further rounds writes fail as on a full disk from a
-random one on, or reads fail. IOFAST_TORTURE_KEEP=folder keeps rounds that held there, so that a run that was broken off
-goes on.
+random one on, or reads fail, and, where a tmpfs may be mounted, a small disk really fills. IOFAST_TORTURE_KEEP=folder
+keeps rounds that held there, so that a run that was broken off goes on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tools.torture._packs import NAMES, Case
 
 KILLS = 220  # that hit a running pack
 FULL = 60  # rounds with writes that fail
+SMALL = 60  # rounds on a small disk that another program fills
+_LEFT = 300_000  # bytes at most that are free on it then
 BROKEN = 45  # rounds with reads that fail
 
 
@@ -39,6 +41,7 @@ class Rounds:
         self.cases: list[Case] = []
         self.wanted: dict[Case, dict[str, str]] = {}
         self.counts: dict[Case, int] = {}
+        self.bytes: dict[Case, int] = {}
         start = time.monotonic()
         for name in NAMES:
             base = self._whole(Case(name, images / "one", None), "base")
@@ -53,6 +56,7 @@ class Rounds:
         case.finish(folder)
         self.cases.append(case)
         self.wanted[case], self.counts[case] = _packs.digests(folder), _packs.count(folder / case.name)
+        self.bytes[case] = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
         return folder
 
     def case(self, number: int) -> tuple[Case, random.Random]:
@@ -100,6 +104,25 @@ class Rounds:
         case.check(folder, self.wanted[case], when)
         self.held(**{f"{kind}s": 1, f"{kind}s that failed": ended.returncode})
 
+    def fill(self, number: int, disk: Path) -> None:
+        """One round on a disk that another program fills at a random moment; then there is room again, and the end."""
+        case, chance = self.case(number)
+        folder = disk / "full"
+        case.begin(folder)
+        begun, left = int(chance.uniform(0, 2 * self.bytes[case])), chance.randint(0, _LEFT)
+        ended = _packs.run_filled(case.command(folder, "--quiet"), disk, begun, left)
+        when = f"round {number} on a small disk, {case.name}"
+        if ended.returncode not in (0, 1) or ended.stderr.count("\n") != (ended.returncode == 1):
+            raise Failed(f"{when}: exit status {ended.returncode}: {ended.stderr.strip()}")
+        full = "disk is full" in ended.stderr
+        if ended.returncode and not full and "too little disk space" not in ended.stderr:
+            raise Failed(f"{when}: {ended.stderr.strip()}")
+        case.check_visible(folder, self.counts[case], when)
+        if not case.over(folder):
+            case.finish(folder)
+        case.check(folder, self.wanted[case], when)
+        self.held(fills=1, **{"fills that failed": ended.returncode, "while writing": int(full)})
+
     def unreadable(self, number: int, library: Path) -> None:
         """One round with source files that cannot be read: they are the failures, and nothing else is."""
         case, _ = self.case(number)
@@ -132,6 +155,10 @@ def run() -> list[str]:
             raise Failed("no C compiler: what happens when reads and writes fail was not looked at")
         for _ in tqdm(range(done["writes"] + done["reads"], 2 * FULL), desc="faults"):
             rounds.fail(done["writes"] + done["reads"], library)
+        with _packs.small_disk(Path(name) / "disk") as disk:
+            for _ in tqdm(range(done["fills"], SMALL), desc="small disk", disable=disk is None):
+                if disk is not None:
+                    rounds.fill(done["fills"], disk)
         for _ in tqdm(range(done["unreadable"], BROKEN), desc="unreadable files"):
             rounds.unreadable(done["unreadable"], library)
     return [
@@ -141,6 +168,11 @@ def run() -> list[str]:
         f"- {done['writes']} rounds with a disk that fills from a random write on, which ended "
         f"{done['writes that failed']} runs; {done['reads']} with own files that cannot be read from a random read on, "
         f"which ended {done['reads that failed']}: one line each, then the same command",
+        f"- {done['fills']} rounds on a tmpfs of 64 MiB that another program fills at a random moment, which ended "
+        f"{done['fills that failed']} runs, {done['while writing']} of them in a write; then there is room again, and "
+        "the same command"
+        if done["fills"]
+        else "- no tmpfs could be mounted (only root may): a disk that is really full was not tried",
         f"- {done['unreadable']} rounds with {done['files']} source files that cannot be read: each is a failed image",
         "- every final file had the bytes of an undisturbed run; readers found the old or the whole; nothing else was "
         f"left; all workers were gone within {_packs.ENDS:.0f} s",
