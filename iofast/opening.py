@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import os
@@ -35,7 +36,8 @@ from iofast.strips import raw_length
 if TYPE_CHECKING:
     from iofast.source.foreign import ForeignOptions
 
-WRITTEN = (".lmdb", tar.SUFFIX, *tfrecord.SUFFIXES)  # the suffix chooses the container
+_LMDB = ".lmdb"
+WRITTEN = (_LMDB, tar.SUFFIX, *tfrecord.SUFFIXES)  # the suffix chooses the container
 _SETS: dict[str, type[ShardReader]] = {tar.SUFFIX: tar.TarReader} | dict.fromkeys(
     tfrecord.SUFFIXES, tfrecord.TfrecordReader
 )  # containers of several files, by the suffix of the name given to `pack`
@@ -104,6 +106,18 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_shard(place):
         return open_shards([os.fspath(place)], os.fspath(place), foreign)
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
+
+
+def is_container(path: str | os.PathLike[str]) -> bool:
+    """Whether `open_reader` takes a path for a container, and not for a folder of images or a list of image files."""
+    place = Path(os.fspath(path))
+    if is_pattern(os.fspath(path)):
+        return True
+    if place.is_dir():
+        return (place / "data.mdb").is_file() or _find_mds(place) is not None
+    if place.suffix.lower() in _LISTS:
+        return False
+    return is_shard(place) or place.suffix.lower() in (_LMDB, _BETON) or (place.is_file() and _is_lmdb_file(place))
 
 
 def is_shard(path: str | os.PathLike[str]) -> bool:
@@ -275,15 +289,29 @@ def _open_lmdb(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) 
 
 
 def _open_folder(place: Path) -> Reader:
-    if place.is_dir() and ((place / "index.json").exists() or not any(place.glob("*.*"))):
-        from iofast.source.mds import find_index, open_mds
+    found = _find_mds(place)
+    if found is not None:
+        from iofast.source.mds import open_mds
 
-        found = find_index(place)
-        if found is not None:
-            return open_mds(place, found)
+        return open_mds(place, found)
     from iofast.source.folder import FolderReader  # Pillow and the scan cost start-up time, for folders only
 
     return FolderReader(place)
+
+
+def _find_mds(place: Path) -> dict[str, Path] | None:
+    """Split → `index.json` of MosaicML's format; None where a path is no such folder."""
+    if not place.is_dir() or not ((place / "index.json").exists() or not any(place.glob("*.*"))):
+        return None
+    from iofast.source.mds import find_index
+
+    return find_index(place)
+
+
+def _is_lmdb_file(place: Path) -> bool:
+    with contextlib.suppress(OSError), place.open("rb") as file:
+        return is_lmdb(file.read(64))
+    return False
 
 
 def _checked(name: str) -> str:

@@ -20,6 +20,8 @@ RAW_FIELDS = ("rgb", "yuv")  # raw pixels, their width and height in `json`; the
 LABEL_FIELD = "cls"
 PICKLED = ("pkl", "pyd", "pickle", "pth")  # suffixes of fields: loading one runs code from the file, so none is written
 JSON_FIELD = "json"
+# members of `json` that iofast itself writes when it packs or converts
+TOLD = frozenset(("path", "original_width", "original_height", "width", "height", "packed", "key"))
 
 _FIELD = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*", re.ASCII)
 
@@ -61,6 +63,14 @@ def check_field(name: str) -> str:
             f"field name {name!r} is not up to {MAX_FIELD_NAME} lower-case characters 0-9 a-z _ - . (as in 'seg.png')"
         )
     return name
+
+
+def is_stored(name: str) -> bool:
+    """Whether another program's field can be one of ours: a legal name, and no pickle."""
+    try:
+        return check_field(name).rpartition(".")[2] not in PICKLED
+    except ContainerError:
+        return False
 
 
 def image_field(fields: Mapping[str, object] | tuple[str, ...]) -> str | None:

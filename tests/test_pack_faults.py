@@ -19,7 +19,7 @@ from iofast.packing import PackOptions, estimate
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.run import run
-from iofast.packing.sample import read_file
+from iofast.packing.origin import read_file
 from tools.torture import _packs
 from tools.torture._packs import Case
 from tools.torture.kills import Rounds
@@ -97,20 +97,20 @@ def test_a_file_that_changes_while_it_is_read(
             change(path)
         return real(fd)
 
-    monkeypatch.setattr("iofast.packing.sample.os.fstat", fstat)
+    monkeypatch.setattr("iofast.packing.origin.os.fstat", fstat)
     with pytest.raises(DecodeError, match="changed while it was read"):
         read_file(os.fsencode(path))
 
 
 FAKE = """
 import os, sys
-from iofast.packing import worker
-real = worker.read_file
+from iofast.packing import origin, worker
+real = origin.read_file
 def read_file(path):
     if b"07" in path:
         os.unlink(path)
     return real(path)
-worker.read_file = read_file
+origin.read_file = read_file
 sys.exit(worker.main())
 """
 

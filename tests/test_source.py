@@ -259,7 +259,7 @@ def test_missing_root_and_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"neither a folder nor a manifest \(\.csv, \.tsv, \.jsonl, \.parquet\)"):
         scan(tmp_path / "x.zip")
     for name in ("train.tar", "x-{000..003}.tar", "x.lmdb", "x.tfrecord"):
-        with pytest.raises(SourceError, match=rf"{re.escape(name)} is a container, expected a .*`iofast convert`"):
+        with pytest.raises(SourceError, match=rf"{re.escape(name)} is a container, expected a .*open_reader"):
             scan(tmp_path / name)
 
 

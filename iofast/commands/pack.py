@@ -1,9 +1,11 @@
-"""`iofast pack`: a folder of images, or a manifest, into one container."""
+"""`iofast pack`: a folder of images, a manifest, or another container into one container."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
+
+from iofast.commands import foreign
 
 if TYPE_CHECKING:
     from iofast.packing.pool import Pool
@@ -23,6 +25,8 @@ examples:
       the images that a manifest (path, label, ...) names, in a fixed random order
   iofast pack ./images out.lmdb --resize 640 --mode pad --fields seg.png,json=boxes.json --boxes boxes.json
       640 x 640, with the masks and boxes that lie beside the images
+  iofast pack 'originals-{000000..000099}.tar' small.lmdb --resize 256
+      WebDataset's shards; as well TFRecords, LMDB, MDS, beton, and what iofast packed before
   iofast pack ./images out.lmdb --resize 256 --min-size 64 --max-aspect 4
       without small and extremely long images
   iofast pack ./images shards/train.tar --resize 256 --shard-size 500MB
@@ -48,12 +52,13 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "pack",
         help="pack a folder of images into one file, or shards",
-        description="Pack a folder of images, or the images that a manifest names, into LMDB, tar or TFRecord.",
+        description="Pack a folder of images, those that a manifest names, or those of another container, into LMDB, "
+        "tar or TFRecord.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,  # an option that is not given takes PackOptions' default
     )
-    parser.add_argument("source", metavar="SRC", help="folder of images, or manifest (.csv, .jsonl, .parquet)")
+    parser.add_argument("source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), or container")
     parser.add_argument("target", metavar="DST", help="what to make: out.lmdb, train.tar or train.tfrecord")
     _add_pixels(parser.add_argument_group("pixels"))
     _add_samples(parser.add_argument_group("samples"))
@@ -102,8 +107,9 @@ def _add_samples(group: argparse._ArgumentGroup) -> None:
         "--max-aspect", type=float, metavar="R", help="leave out images with long side over short above R"
     )
     group.add_argument(
-        "--fields", metavar="SUFFIXES", help="files beside a.jpg that belong to it: seg.png,txt for a.seg.png and a.txt"
+        "--fields", metavar="SUFFIXES", help="files beside a.jpg that belong to it: seg.png,txt for a.seg.png and a.txt; of a container, which fields"
     )
+    foreign.add_options(group)
     group.add_argument(
         "--mask-column", metavar="NAME", help="the manifest's column of mask files, which follow the image"
     )
@@ -158,7 +164,7 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
 
 
-_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet")
+_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet", "names", "labels")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -181,7 +187,8 @@ def _pack(args: argparse.Namespace, pool: Pool) -> Report:
     from iofast.packing.progress import Bar
     from iofast.packing.run import run as pack
 
-    options = PackOptions(**{name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS})
+    chosen = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
+    options = PackOptions(**chosen, foreign=foreign.given(args))
     return pack(args.source, args.target, options, Bar("iofast pack", visible=not args.quiet), pool)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Description, Reader
+from iofast.containers.identity import require_elsewhere, told
 from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.copying.convert import (
     Begin,
@@ -22,8 +23,6 @@ from iofast.copying.convert import (
     Progress,
     copied,
     place_of,
-    require_elsewhere,
-    told,
 )
 from iofast.copying.folder import Shape
 from iofast.copying.records import STEP, Copy, RecordSource

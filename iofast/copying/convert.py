@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import itertools
 import json
 import os
@@ -16,9 +15,8 @@ from typing import Any
 
 from iofast import __version__
 from iofast.containers.base import Description, Reader, Writer
-from iofast.containers.lmdb import LmdbReader
+from iofast.containers.identity import require_elsewhere, told
 from iofast.containers.publish import Target, require_free, sync
-from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_writer import SHARD_SIZE
 from iofast.containers.shards import ShardTarget, parse_size
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
@@ -102,16 +100,6 @@ def convert(
         return copied((source,), place, started, records=len(reader), resumed=copying.kept, said=records.warnings())
 
 
-def told(reader: Reader, source: FilePath) -> list[object]:
-    """What tells a source from any other, and from itself before a change: for the plan of a copy."""
-    changed: list[list[int]] = []
-    if not isinstance(reader, LmdbReader | ShardReader):  # whose fingerprint is one of places, not of bytes
-        files = getattr(reader, "paths", None) or [getattr(reader, "path", source)]
-        states = [os.stat(file) for file in files if os.path.exists(file)]
-        changed = [[state.st_size, state.st_mtime_ns] for state in states]
-    return [os.path.abspath(source), hashlib.sha256(reader.manifest.to_json()).hexdigest(), changed]
-
-
 def place_of(target: FilePath, options: CopyOptions) -> Target:
     """Where a copy goes, by its name: a container by its suffix, a folder by having none, or a slash at its end."""
     text = os.fspath(target)
@@ -124,16 +112,6 @@ def place_of(target: FilePath, options: CopyOptions) -> Target:
     if options.overwrite:
         raise OptionError(f"{text} would be a folder, and folders are never overwritten: remove it first")
     return FolderTarget(text)
-
-
-def require_elsewhere(reader: Reader, source: FilePath, place: Target) -> None:
-    """Raise `OptionError` where the target is the source, or lies in it."""
-    own, goal = Path(os.path.realpath(source)), Path(os.path.realpath(place.path))
-    if own == goal or (own.is_dir() and own in goal.parents):
-        raise OptionError(f"{place.path} is, or lies in, the source {os.fspath(source)}: choose another place")
-    names = {Path(os.path.realpath(path)) for path in getattr(reader, "paths", ())}
-    if goal in names:
-        raise OptionError(f"{place.path} is one of the files of {os.fspath(source)}: choose another name")
 
 
 def copied(

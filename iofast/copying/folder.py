@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 from iofast.containers.manifest import WHOLE
 from iofast.containers.publish import Target, sync
 from iofast.errors import ContainerError, TargetError
-from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, ImageInfo, format_key, image_field
+from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, ImageInfo, format_key, image_field
 
 CLASS_FILE = "classes.txt"
 MAX_NAME = 255  # bytes of one component: what file systems take
 MAX_PATH = 2048  # bytes of a path below the folder
 MAX_DEPTH = 32
 
-# what iofast itself says in `json` when it packs: a folder need not repeat it
-_TOLD = {"path", "original_width", "original_height", "width", "height", "packed", "key"}
 _CHANGED = ("encoded", "resized")  # of `packed`: the stored bytes are no longer the file's
 _SUFFIXES = {"jpg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",), "webp": (".webp",)}
 _FORMATS = ("bmp", "gif", "tif", "ppm", "avif")  # images that are no image of a container
@@ -78,7 +76,7 @@ class FolderWriter:
         name = _with_suffix(parts[-1], image, said)
         folder = self._root.joinpath(*parts[:-1])
         side = {each: payload for each, payload in fields.items() if each not in (image, LABEL_FIELD, JSON_FIELD)}
-        if not said or set(said) - _TOLD:
+        if not said or set(said) - TOLD:
             side |= {JSON_FIELD: fields[JSON_FIELD]} if JSON_FIELD in fields else {}
         if image is None and not side:
             side = dict(fields)

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Located, Reader
+from iofast.containers.identity import is_ours, left_out
 from iofast.containers.index import ABSENT
-from iofast.containers.lmdb import LmdbReader
-from iofast.containers.shard_reader import ShardReader
 from iofast.errors import ContainerError, DecodeError
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, LABEL_FIELD, PICKLED, ImageInfo, check_field, image_field
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, LABEL_FIELD, PICKLED, ImageInfo, image_field, is_stored
 
 SLICE_BYTES = 16 << 20  # of payloads that are read at once
 SLICE_RECORDS = 1024
@@ -45,7 +44,7 @@ class RecordSource:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.own = isinstance(reader, LmdbReader | ShardReader)
+        self.own = is_ours(reader)
         self.key_width = reader.manifest.key_width if self.own else _key_width(reader)
         self.dropped: Counter[str] = Counter()
         # these know the format of an image only when they have read it
@@ -76,7 +75,7 @@ class RecordSource:
     def _pass_over(self, indices: NDArray[np.int64]) -> None:
         """Count what was left out when these were copied."""
         for name in self.reader.manifest.fields if not self.own else ():
-            if _is_stored(name):
+            if is_stored(name):
                 continue
             try:
                 self.dropped[name] += int((self.reader.locate(indices, name).file != ABSENT).sum())
@@ -89,11 +88,7 @@ class RecordSource:
 
     def warnings(self) -> list[str]:
         """What could not be copied."""
-        left = getattr(self.reader, "left_out", ())
-        found = list(left) if isinstance(left, tuple) else []
-        if isinstance(left, int) and left:
-            found.append(f"{left:,} members whose names make no key and field: left out")
-        return found + [
+        return left_out(self.reader) + [
             f"field {name!r} of {number:,} records is pickled data, which is never stored or loaded: left out"
             if name.rpartition(".")[2] in PICKLED
             else f"field {name!r} of {number:,} records is no legal name: left out"
@@ -114,7 +109,7 @@ class RecordSource:
         """Another program's fields as ours: the label as `cls`, an image under its format's name, the key in `json`."""
         fields = {}
         for name, payload in payloads.items():
-            if _is_stored(name):
+            if is_stored(name):
                 fields[name] = payload
             else:
                 self.dropped[name] += 1
@@ -155,14 +150,6 @@ def _key_width(reader: Reader) -> int:
                 return 0
             last = int(key)
     return (width or KEY_WIDTH) if last < 1 << 63 else 0
-
-
-def _is_stored(name: str) -> bool:
-    """Whether another program's field can be one of ours."""
-    try:
-        return check_field(name).rpartition(".")[2] not in PICKLED
-    except ContainerError:
-        return False
 
 
 def _name_image(fields: dict[str, bytes]) -> None:

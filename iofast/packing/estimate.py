@@ -14,7 +14,8 @@ from iofast.errors import IofastError
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.packing.plan import CHUNK_BYTES
 from iofast.packing.pool import JOURNAL
-from iofast.packing.sample import Image, SampleRecipe, make_record, read_attached, read_file
+from iofast.packing.origin import Origin
+from iofast.packing.sample import Image, SampleRecipe, make_record
 from iofast.packing.work import Work
 from iofast.source import Source
 
@@ -40,7 +41,7 @@ def mean_source_size(source: Source) -> float:
     sizes = []
     for index in spread(len(source), _STAT_SAMPLE):
         with contextlib.suppress(OSError):
-            sizes.append(os.stat(source.file(index)).st_size)
+            sizes.append(source.size(index))
     return sum(sizes) / max(1, len(sizes))
 
 
@@ -89,10 +90,10 @@ def require_space(work: Work, place: Target) -> None:
         if entry.name.startswith(("journal-", "shard-", "records")) and status.st_nlink == 1:  # 2: of the old set
             there += status.st_size
     free = shutil.disk_usage(place.partial).free + there
-    bound = None if source.has_files else _most_per_image(recipe)
+    bound = None if source.has_payloads else _most_per_image(recipe)
     if bound is not None and room.peak(len(source), bound) <= free:
         return
-    require_free(place.partial, room.peak(len(source), _measured(source, recipe)) - there)
+    require_free(place.partial, room.peak(len(source), _measured(work)) - there)
 
 
 def _most_per_image(recipe: TranscodeRecipe) -> float | None:
@@ -104,22 +105,21 @@ def _most_per_image(recipe: TranscodeRecipe) -> float | None:
     return recipe.size**2 * aspect * (1.0 if compressed else _PER_PIXEL.get(recipe.format, 4.0)) + _PAGE
 
 
-def _measured(source: Source, recipe: TranscodeRecipe) -> float:
+def _measured(work: Work) -> float:
     """Mean payload bytes of a transcoded sample; where nothing can be transcoded, the sources' mean size."""
+    origin, recipe = work.origin(), SampleRecipe(work.options.recipe())
     sizes: Sequence[int] = [
         size
-        for index in spread(len(source), _TRANSCODE_SAMPLE)
-        if (size := _payload(source, index, recipe)) is not None
+        for index in spread(len(work.source), _TRANSCODE_SAMPLE)
+        if (size := _payload(origin, work.image(index), recipe)) is not None
     ]
-    return sum(sizes) / len(sizes) if sizes else mean_source_size(source)
+    return sum(sizes) / len(sizes) if sizes else mean_source_size(work.source)
 
 
-def _payload(source: Source, index: int, recipe: TranscodeRecipe) -> int | None:
-    files = [(field, os.fsdecode(path)) for field, path in source.files(index)]
-    image = Image(index, 0, source.label(index), os.fsdecode(source.path(index)), files)
+def _payload(origin: Origin, image: Image, recipe: SampleRecipe) -> int | None:
     try:
-        attached = read_attached(os.fsencode(source.root), image)
-        record = make_record(read_file(source.file(index)), image, SampleRecipe(recipe), attached)
+        found = origin.read(image)
+        record = make_record(found.data, found.image, recipe, found.beside)
     except (IofastError, OSError):
         return None
     return None if record is None else sum(map(len, record.fields.values()))

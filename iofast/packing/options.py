@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from iofast.containers.shard_writer import SHARD_SIZE
 from iofast.containers.shards import parse_size
@@ -15,7 +15,7 @@ from iofast.order import MAX_SEED
 from iofast.packing.pool import check_workers
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
-from iofast.source import SourceOptions
+from iofast.source import ForeignOptions, SourceOptions
 from iofast.source.attached import parse_sides
 
 
@@ -36,7 +36,9 @@ class PackOptions:
     equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
     `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`: transcode a
     sample, write nothing, estimate size and time. `fields`: suffixes of files beside the images, as one text with
-    commas or a list; `mask_column` and `file_column` the same for a manifest's columns. `notes`: what the manifest's
+    commas or a list, of a container the fields that are packed beside its images (default: all); `mask_column` and
+    `file_column` the same for a manifest's columns. `foreign`: what a container of another program means
+    (`ForeignOptions`, or a mapping of its members). `notes`: what the manifest's
     recipe shall say beside pack's own, such as the names of a mask's classes; anything that JSON can hold. `sidecars`:
     index files for other programs beside shards, any of dali, wids, timm. What shapes samples beyond their images is
     explained at `SampleRecipe`.
@@ -76,6 +78,7 @@ class PackOptions:
     shard_size: int | str = SHARD_SIZE
     label_base: int = 0
     drop_duplicates: bool = False
+    foreign: ForeignOptions | Mapping[str, Any] | None = None
     notes: Mapping[str, object] | None = None
     sidecars: str | Sequence[str] = ()
     workers: int | None = None
@@ -102,6 +105,7 @@ class PackOptions:
         self.shares()
         parse_size(self.shard_size)
         self.source_options()
+        ForeignOptions.of(self.foreign)
         _checked_notes(self.notes)
 
     def recipe(self) -> TranscodeRecipe:
@@ -246,6 +250,7 @@ class PackKeywords(TypedDict, total=False):
     shard_size: int | str
     label_base: int
     drop_duplicates: bool
+    foreign: ForeignOptions | Mapping[str, Any] | None
     notes: Mapping[str, object] | None
     sidecars: str | Sequence[str]
     workers: int | None

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from iofast.errors import OptionError, TargetError, WorkerError
+from iofast.errors import OptionError, SourceError, TargetError, WorkerError
 from iofast.packing.child import Child, Job, cause_of_death, default_command, spawn
 
 MAX_WORKERS = 1024
@@ -75,7 +75,8 @@ class Pool:
         """Have all `jobs` done, journals in `folder`; each chunk as it is finished, in any order.
 
         `setup` is what `worker.Worker` must know, without the journal, of which each has its own.
-        Raises `WorkerError` when workers cannot be started, `TargetError` when a journal cannot be written.
+        Raises `WorkerError` when workers cannot be started, `TargetError` when a journal cannot be written, `SourceError`
+        when a container can no longer be read.
         """
         self._setup, self._folder = setup, folder
         used = [int(path.name.rpartition("-")[2]) for path in folder.glob("journal-*")]
@@ -179,7 +180,7 @@ class Pool:
 
     def _understand(self, worker: Child, message: dict[str, Any]) -> Done | None:
         if "fatal" in message:
-            raise TargetError(message["fatal"])
+            raise (SourceError if message.get("of") == "source" else TargetError)(message["fatal"])
         if "ready" in message:
             worker.ready, self._stillborn = True, 0
         if "begin" in message:

@@ -24,16 +24,14 @@ from iofast.packing.build import Builder
 from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures
+from iofast.packing.listing import listed
 from iofast.packing.options import PackKeywords, PackOptions, names_of
 from iofast.packing.plan import COPIED, load_plan, make_plan, settings
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.report import Report
 from iofast.packing.resume import DUPLICATES, begin
-from iofast.packing.splits import divide
 from iofast.packing.work import Work
-from iofast.source import Source
-from iofast.source.scan import scan
 
 FilePath = str | os.PathLike[str]
 
@@ -41,8 +39,10 @@ FilePath = str | os.PathLike[str]
 def pack(
     source: FilePath, target: FilePath, options: PackOptions | None = None, **keywords: Unpack[PackKeywords]
 ) -> Report:
-    """Pack the images of `source` (a folder, or a manifest file) into the container `target`; its suffix says which.
+    """Pack the images of `source` into the container `target`, whose suffix says which.
 
+    `source` is a folder, a manifest file, or a container that `open_reader` opens, other programs' and patterns of
+    shards included.
     Options are a `PackOptions`, or its fields as keywords, or both (a keyword wins). Images that fail are listed in
     `<target>.errors.jsonl` and leave holes in the keys. A run that was cut short goes on when called again.
     Raises `SourceError`, `TargetError`, `OptionError`; `ErrorBudgetError` when more images fail than `max_errors`.
@@ -64,7 +64,7 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
     addition = find_addition(place) if options.append else None
     if addition is not None:
         addition.check(options, place.path.name)
-    found = _scan(source, options)
+    found = listed(source, options, place)
     unmoved = options.sample_recipe().check_fields(found.columns)
     for warning in (*found.warnings, *unmoved):
         progress.warn(warning)  # from here: it is the caller of `pack` that the warning names
@@ -82,15 +82,6 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
             return _report_of(work, place, _failures(work, place))
         place.discard()  # what another command left behind that had nothing to do but to clean up
     return run(source, target, options, progress, pool)
-
-
-def _scan(source: FilePath, options: PackOptions) -> Source:
-    """The images in packing order."""
-    found = scan(source, options.source_options())
-    shares = options.shares()
-    if shares is not None:
-        found = divide(found, shares, options.split_seed)
-    return found if options.shuffle is None else found.shuffled(options.shuffle)
 
 
 def _check_paths(source: Path, place: Target) -> None:

@@ -1,10 +1,9 @@
-"""One sample: from the files of the source to the record that is stored."""
+"""One sample: from the bytes of the source to the record that is stored."""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from iofast import kernel
 from iofast.containers.journal import JournalRecord
 from iofast.errors import DecodeError, OptionError
 from iofast.kernel import markers
-from iofast.kernel.contract import MAX_BYTES
 from iofast.kernel.mask import transcode_mask
 from iofast.packing.annotations import BOX_FORMATS, Geometry, move
 from iofast.record import RAW_FIELDS, ImageInfo
@@ -109,15 +107,16 @@ class Image(NamedTuple):
     position: int
     split: int
     label: int
-    path: str  # relative to the chunk's root, or absolute; so are those of `files`
+    path: str  # relative to the chunk's root, or absolute; so are those of `files`. Of a record: its key
     files: Sequence[tuple[str, str]] = ()  # field and path of each file that belongs to the sample beside the image
     texts: Mapping[str, str] = {}  # fields that lie in no file and have to follow the image
+    place: int = -1  # of a record: its dense index in the container
 
 
 def make_record(
     data: bytes, image: Image, recipe: SampleRecipe, attached: Mapping[str, bytes] | None = None
 ) -> JournalRecord | None:
-    """The record of one image file and of the files `attached` to it; None where the recipe leaves it out.
+    """The record of one image file and of the fields `attached` to it; None where the recipe leaves it out.
 
     Without the fields that the source's own columns become, but for those that follow the image. Raises `DecodeError`.
     """
@@ -158,18 +157,6 @@ def _following(field: str, payload: bytes, image: kernel.Header, recipe: SampleR
         raise DecodeError(f"{field}: {error}") from None
 
 
-def read_attached(root: bytes, image: Image) -> dict[str, bytes]:
-    """The files of a sample beside its image, by field. Raises `DecodeError`, which names field and file."""
-    found = {}
-    for field, path in image.files:
-        try:
-            found[field] = read_file(os.path.join(root, os.fsencode(path)), empty=True)
-        except (DecodeError, OSError) as error:
-            reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
-            raise DecodeError(f"{field}: its file cannot be read ({path!r}: {reason})") from None
-    return found
-
-
 def _packed(data: bytes, made: kernel.Transcoded, recipe: kernel.TranscodeRecipe) -> str:
     """What was done with the image, in one word."""
     if made.data == data:
@@ -200,24 +187,3 @@ def unzipped(data: bytes) -> bytes:
             raise DecodeError("the gzip file is truncated")
         data = unpacker.unused_data
     return b"".join(parts)
-
-
-def read_file(path: bytes, *, empty: bool = False) -> bytes:
-    """The bytes of a regular file of at most `MAX_BYTES`, empty only on request. Raises `DecodeError`, `OSError`."""
-    with open(path, "rb", buffering=0, opener=_open) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise DecodeError("not a regular file")
-        if not (status.st_size > 0 or empty) or status.st_size > MAX_BYTES:
-            raise DecodeError("the file is empty" if status.st_size == 0 else "the file is larger than 1 GiB")
-        data = file.readall()
-        after = os.fstat(file.fileno())
-        if (len(data), after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-            raise DecodeError(
-                f"the file changed while it was read ({status.st_size} bytes before, {after.st_size} after)"
-            )
-        return data
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # or a FIFO with an image's name would hold the worker for ever

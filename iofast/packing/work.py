@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from iofast.containers import journal
 from iofast.containers.base import Description
@@ -16,10 +17,12 @@ from iofast.packing.child import Job
 from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failure, Failures
 from iofast.packing.options import PackOptions
+from iofast.packing.origin import Origin, origin_of
 from iofast.packing.plan import Plan, recipe
 from iofast.packing.pool import Done
 from iofast.packing.report import Report
-from iofast.source import Source
+from iofast.packing.sample import Image
+from iofast.source import ForeignOptions, Source
 from iofast.source.listing import printable
 
 
@@ -77,7 +80,20 @@ class Work:
 
     def setup(self) -> dict[str, object]:
         """What every worker must know."""
-        return {"root": os.fspath(self.source.root), "recipe": asdict(self.options.sample_recipe())}
+        recipe = asdict(self.options.sample_recipe())
+        return {"root": os.fspath(self.source.root), "records": self._records(), "recipe": recipe}
+
+    def origin(self) -> Origin:
+        """What reads samples in this process."""
+        return origin_of(self.setup())
+
+    def _records(self) -> dict[str, object] | None:
+        """What `origin.Records` must know beside the source's place; None where images are files."""
+        held, foreign = self.source.held, self.options.foreign
+        if held is None:
+            return None
+        options = None if foreign is None else asdict(ForeignOptions.of(foreign))
+        return {"foreign": options, "fields": dict(held.fields), "state": held.state}
 
     def jobs(self) -> Iterator[Job]:
         """All chunks that are not finished, as workers get them."""
@@ -91,9 +107,20 @@ class Work:
             index = position - self.first
             while index >= self.source.splits[split][2]:
                 split += 1
-            row: tuple[object, ...] = (position, split, self.source.label(index), os.fsdecode(self.source.path(index)))
-            rows.append((*row, *self._beside(index)) if self.source.columns else row)
+            rows.append(self._row(index, split))
         return Job(chunk, rows)
+
+    def image(self, index: int) -> Image:
+        """The image at `index` of the source, as a worker has it."""
+        return Image(*self._row(index, 0))
+
+    def _row(self, index: int, split: int) -> tuple[Any, ...]:
+        """The members of `sample.Image`, those at the end left out that have nothing to say."""
+        source = self.source
+        row = (self.first + index, split, source.label(index), os.fsdecode(source.path(index)))
+        if source.held is not None:
+            return (*row, (), {}, source.row(index))
+        return (*row, *self._beside(index)) if source.columns else row
 
     def _beside(self, index: int) -> tuple[object, object]:
         """Files and texts of `sample.Image`."""
@@ -154,5 +181,5 @@ class Work:
         for chunk in self.finished:
             for position in self.span(chunk):
                 with contextlib.suppress(OSError):
-                    total += os.stat(self.source.file(position - self.first)).st_size
+                    total += self.source.size(position - self.first)
         return total

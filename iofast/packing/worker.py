@@ -16,9 +16,10 @@ from typing import Any
 
 from iofast import kernel
 from iofast.containers.journal import JournalFailure, JournalRecord, JournalWriter
-from iofast.errors import DecodeError, TargetError
+from iofast.errors import DecodeError, SourceError, TargetError
 from iofast.packing.frames import Frames, Message, encode
-from iofast.packing.sample import Image, SampleRecipe, make_record, read_attached, read_file
+from iofast.packing.origin import Files, Origin, origin_of
+from iofast.packing.sample import Image, SampleRecipe, make_record
 
 _BEAT = 0.25  # seconds between signs of life; a redraw of the bar, at most
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -45,7 +46,7 @@ class Worker:
     def __init__(self, outgoing: int) -> None:
         self._outgoing = outgoing
         self._recipe = SampleRecipe(kernel.TranscodeRecipe())
-        self._root = b""
+        self._origin: Origin = Files("")
         self._journal: JournalWriter | None = None
         self._last_sent = time.monotonic()
 
@@ -63,19 +64,20 @@ class Worker:
                 self._set_up(message["setup"])
             else:
                 self._chunk(message)
-        except TargetError as error:  # of the journal; images' own errors were caught
-            self.send({"fatal": str(error)})
+        except (TargetError, SourceError) as error:  # of the journal, of the container; images' own were caught
+            self.send({"fatal": str(error), "of": "source" if isinstance(error, SourceError) else "target"})
             return False
         return True
 
     def _set_up(self, setup: dict[str, Any]) -> None:
         self._recipe = SampleRecipe.of(setup["recipe"])
-        self._root = os.fsencode(setup["root"])
+        self._origin = origin_of(setup)
         self._journal = JournalWriter(setup["journal"])
 
     def _chunk(self, message: dict[str, Any]) -> None:
         if self._journal is None:
             raise TargetError("a chunk came before the set-up")
+        self._origin.open()
         records: list[JournalRecord] = []
         failures: list[JournalFailure] = []
         bytes_in = left_out = 0
@@ -84,16 +86,16 @@ class Worker:
             try:
                 if reason := message["skip"].get(str(image.position)):
                     raise DecodeError(reason)
-                data = read_file(os.path.join(self._root, os.fsencode(image.path)))
-                attached = read_attached(self._root, image)
-                record = make_record(data, image, self._recipe, attached)
+                found = self._origin.read(image)
+                record = make_record(found.data, found.image, self._recipe, found.beside)
                 if record is None:
                     left_out += 1
                     continue
                 records.append(record)
-                bytes_in += len(data) + sum(map(len, attached.values()))
+                bytes_in += len(found.data) + sum(map(len, found.beside.values()))
             except Exception as error:  # a damaged image raises whatever it likes, and one must never end the run
-                failures.append(JournalFailure(image.position, os.fsencode(image.path), _reason(error)))
+                reason = self._origin.blame(image, _reason(error))
+                failures.append(JournalFailure(image.position, os.fsencode(image.path), reason))
         place = self._journal.append(message["chunk"], records, failures)
         failed = [(failure.position, failure.reason) for failure in failures]
         bytes_out = sum(len(payload) for record in records for payload in record.fields.values())

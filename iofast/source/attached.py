@@ -34,12 +34,21 @@ def parse_sides(texts: Iterable[str]) -> tuple[Side, ...]:
         suffix, _, named = text.strip().partition("=")
         if not suffix or "/" in suffix:
             raise OptionError(f"fields must be suffixes of files such as seg.png or txt, found {text!r}")
-        plain = suffix.lstrip("._- ").lower()
-        field = field_name(named or _OWN.get(plain, plain), text)
+        field = field_name(named, text) if named else side_field(plain_suffix(suffix), text)
         if any(field == other.field for other in sides):
             raise OptionError(f"fields: {text!r} would be the field {field!r} again")
         sides.append(Side(("." if suffix[0].isalnum() else "") + suffix, field))
     return tuple(sides)
+
+
+def plain_suffix(suffix: str) -> str:
+    """A suffix as a field could be called."""
+    return suffix.lstrip("._- ").lower()
+
+
+def side_field(plain: str, text: str) -> str:
+    """The field that what is called `plain` beside an image becomes. Raises `OptionError` as `field_name` does."""
+    return field_name(_OWN.get(plain, plain), text)
 
 
 def field_name(wanted: str, text: str) -> str:

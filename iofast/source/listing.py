@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +22,9 @@ from iofast.errors import OptionError
 
 SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
 
-# Column.states: no value; the value as it is stored; text, to be quoted as JSON; the path of the file that holds it
-MISSING, PLAIN, QUOTED, FILE = 0, 1, 2, 3
+# Column.states: no value; the value as it is stored; text, to be quoted as JSON; the path of the file that holds it;
+# perhaps a value, in the record that the image lies in
+MISSING, PLAIN, QUOTED, FILE, RECORD = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,12 @@ class Column:
 
     field: str
     values: Strings
-    states: NDArray[np.uint8]  # MISSING, PLAIN, QUOTED or FILE per row
+    states: NDArray[np.uint8]  # MISSING, PLAIN, QUOTED, FILE or RECORD per row
 
     def value(self, row: int) -> bytes | None:
-        """The payload of this field for one listing row, None where the row has no value, or it lies in a file."""
+        """The payload of this field for one listing row, None where the row has none, or it lies elsewhere."""
         state = int(self.states[row])
-        if state in (MISSING, FILE):
+        if state in (MISSING, FILE, RECORD):
             return None
         value = self.values[row]
         return json.dumps(value.decode(), ensure_ascii=False).encode() if state == QUOTED else value
@@ -114,6 +115,19 @@ class Watched:
     stamps: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Of a source whose images are no files, but the records of one container, in its order.
+
+    `fields` maps each field beside an image to what it becomes. `state` tells the container from itself before a
+    change. `sizes`: bytes of each image.
+    """
+
+    fields: Mapping[str, str]
+    state: str
+    sizes: NDArray[np.uint64]
+
+
 @dataclass(frozen=True)
 class Source:
     """Every image to be packed or read, in packing order: split by split, inside a split in listing order.
@@ -123,15 +137,16 @@ class Source:
     """
 
     root: Path
-    kind: str  # classes | flat | manifest
+    kind: str  # classes | flat | manifest | records
     classes: tuple[str, ...] | None
     splits: tuple[tuple[str, int, int], ...]  # (name, start, stop) in packing order; one called "all" if there are none
-    paths: Strings
+    paths: Strings  # of records: their keys
     listed_labels: NDArray[np.int32]
     watched: Watched
     class_order: str = "lexicographic"
     columns: tuple[Column, ...] = ()
     order: NDArray[np.int64] | None = None
+    held: Held | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def __len__(self) -> int:
@@ -150,6 +165,12 @@ class Source:
     def file(self, index: int) -> bytes:
         """The path to open."""
         return os.path.join(os.fsencode(self.root), self.path(index))
+
+    def size(self, index: int) -> int:
+        """The bytes of the image. Raises `OSError` where it is a file that cannot be looked at."""
+        if self.held is not None:
+            return int(self.held.sizes[self.row(index)])
+        return os.stat(self.file(index)).st_size
 
     def label(self, index: int) -> int:
         """The class number, -1 where there is none."""
@@ -172,9 +193,9 @@ class Source:
         return {name: value for name, value in values if value is not None}
 
     @property
-    def has_files(self) -> bool:
-        """Whether `files` may give any."""
-        return any(bool((column.states == FILE).any()) for column in self.columns)
+    def has_payloads(self) -> bool:
+        """Whether samples may have more than an image: files beside it, or further fields of its record."""
+        return any(bool((column.states >= FILE).any()) for column in self.columns)
 
     def files(self, index: int) -> list[tuple[str, bytes]]:
         """(field, path) of each file that belongs to the sample beside its image; paths as `path` gives them."""
@@ -202,6 +223,7 @@ class Source:
     def fingerprint(self) -> str:
         """`sha256:<hex>` over everything this listing says, in this order; not over the root, nor files' contents."""
         said = {"classes": self.classes, "splits": self.splits, "fields": self.fields, "order": self.order is not None}
+        said |= {} if self.held is None else {"held": [self.held.state, dict(self.held.fields)]}
         digest = hashlib.sha256(json.dumps(said).encode())
         for array in (self.listed_labels, self.order):
             digest.update(b"" if array is None else np.ascontiguousarray(array).data)

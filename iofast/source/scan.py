@@ -61,7 +61,7 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
     if path.suffix.lower() in _CONTAINERS:
         raise SourceError(
             f"source {path} is a container, expected a folder or a manifest ({', '.join(SUFFIXES)}): "
-            "`iofast convert` copies it as it is, or makes a folder of it"
+            "open_reader opens it"
         )
     if not path.exists():
         raise SourceError(f"source not found: {path}")

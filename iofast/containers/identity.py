@@ -1,0 +1,59 @@
+"""What tells a source of records from any other, from itself before a change, and from what is to be made of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from iofast.containers.base import Reader
+from iofast.containers.lmdb import LmdbReader
+from iofast.containers.publish import Target
+from iofast.containers.shard_reader import ShardReader
+from iofast.errors import OptionError
+from iofast.record import JSON_FIELD
+
+
+def is_ours(reader: Reader) -> bool:
+    """Whether iofast wrote what this reads: its fingerprint is one of bytes, its fields are legal."""
+    return isinstance(reader, LmdbReader | ShardReader)
+
+
+def told(reader: Reader, source: str | os.PathLike[str]) -> list[object]:
+    """What a plan says of a source, in JSON's types: its place, a digest of its manifest, its files' times of change."""
+    changed: list[list[int]] = []
+    if not is_ours(reader):  # of the others the fingerprint is one of places, not of bytes
+        files = getattr(reader, "paths", None) or [getattr(reader, "path", source)]
+        states = [os.stat(file) for file in files if os.path.exists(file)]
+        changed = [[state.st_size, state.st_mtime_ns] for state in states]
+    return [os.path.abspath(source), hashlib.sha256(reader.manifest.to_json()).hexdigest(), changed]
+
+
+def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:
+    """The same without the place, as one word."""
+    return hashlib.sha256(json.dumps(told(reader, source)[1:]).encode()).hexdigest()
+
+
+def says_path(reader: Reader) -> bool:
+    """Whether `path` in a record's `json` is what iofast wrote, or read out of the files, and no other program's."""
+    return is_ours(reader) or JSON_FIELD in getattr(reader, "unplaced", ())
+
+
+def left_out(reader: Reader) -> list[str]:
+    """What is in the files, but in no record that `reader` gives: lines for the user."""
+    left = getattr(reader, "left_out", ())
+    if isinstance(left, int):
+        return [f"{left:,} members whose names make no key and field: left out"] if left else []
+    return list(left)
+
+
+def require_elsewhere(reader: Reader, source: str | os.PathLike[str], place: Target) -> None:
+    """Raise `OptionError` where the target is the source, or lies in it."""
+    own, goal = Path(os.path.realpath(source)), Path(os.path.realpath(place.path))
+    named = Path(os.path.realpath(getattr(reader, "path", source)))  # the set, where its shards were given
+    if goal in (own, named) or (own.is_dir() and own in goal.parents):
+        raise OptionError(f"{place.path} is, or lies in, the source {os.fspath(source)}: choose another place")
+    names = {Path(os.path.realpath(path)) for path in getattr(reader, "paths", ())}
+    if goal in names:
+        raise OptionError(f"{place.path} is one of the files of {os.fspath(source)}: choose another name")

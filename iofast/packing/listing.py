@@ -1,0 +1,131 @@
+"""What is to be packed, in packing order: the images of a folder or manifest, or the records of a container."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.base import Reader
+from iofast.containers.identity import is_ours, left_out, require_elsewhere, state_of
+from iofast.containers.manifest import MAX_FIELDS
+from iofast.containers.publish import Target
+from iofast.errors import OptionError, SourceError
+from iofast.opening import is_container, open_reader
+from iofast.packing.options import PackOptions
+from iofast.packing.origin import OTHER_IMAGES
+from iofast.packing.splits import divide
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
+from iofast.source import Source, SourceOptions
+from iofast.source.attached import parse_sides, plain_suffix, side_field
+from iofast.source.listing import RECORD, Column, Held, Strings, Watched, few, printable, ranges, split_rank
+from iofast.source.scan import scan
+
+_STEP = 65_536  # records whose columns are looked at in one go
+
+
+def listed(source: str | os.PathLike[str], options: PackOptions, place: Target) -> Source:
+    """The images in packing order. Raises `SourceError`, `ContainerError`, `OptionError`."""
+    if is_container(source):
+        found = _records(source, options, place)
+    elif options.foreign is not None:
+        raise OptionError(f"foreign is for containers of other programs, and {os.fspath(source)} is none")
+    else:
+        found = scan(source, options.source_options())
+    shares = options.shares()
+    if shares is not None:
+        found = divide(found, shares, options.split_seed)
+    return found if options.shuffle is None else found.shuffled(options.shuffle)
+
+
+def _records(source: str | os.PathLike[str], options: PackOptions, place: Target) -> Source:
+    """The records of a container: keys stand where a folder has paths."""
+    with open_reader(source, options.foreign) as reader:
+        require_elsewhere(reader, source, place)
+        _refuse(reader, os.fspath(source), options)
+        keys, labels, sizes = _columns(reader)
+        fields = _fields(reader, options.source_options(), unlabelled=bool((labels < 0).any()))
+        splits, order = _splits(reader)
+        return Source(
+            root=Path(os.path.abspath(source)),
+            kind="records",
+            classes=reader.manifest.classes,
+            splits=splits,
+            paths=keys,
+            listed_labels=labels,
+            watched=Watched(Strings.gather(()), np.zeros(0, np.int64)),
+            class_order=reader.manifest.class_order,
+            columns=tuple(_column(name, len(reader)) for name in dict.fromkeys(fields.values())),
+            order=order,
+            held=Held(fields, state_of(reader, source), sizes),
+            warnings=tuple(_warnings(reader)),
+        )
+
+
+def _refuse(reader: Reader, name: str, options: PackOptions) -> None:
+    """Raise where nothing can be packed, or not with these options."""
+    manifest, chosen = reader.manifest, options.source_options()
+    if not len(reader):
+        raise SourceError(f"{name} holds no record")
+    columns = (chosen.path_column, chosen.label_column, chosen.split_column, *chosen.mask_columns, *chosen.file_columns)
+    if given := [column for column in columns if column]:
+        raise OptionError(f"columns are a manifest's, found the container {name} and the column {given[0]!r}")
+    if chosen.class_order not in ("lexicographic", manifest.class_order):
+        raise OptionError(
+            f"class_order {chosen.class_order} is for folders and manifests: the classes of {name} have their numbers"
+        )
+    raw = [field for field in RAW_FIELDS if field in manifest.fields]
+    if raw and options.recipe().format == "keep":
+        raise OptionError(f"{name} holds raw pixels ({raw[0]}), which are not kept: say the format to pack them in")
+
+
+def _columns(reader: Reader) -> tuple[Strings, NDArray[np.int32], NDArray[np.uint64]]:
+    """Keys, labels and bytes of the images of all records."""
+    keys: list[str] = []
+    labels, sizes = np.empty(len(reader), np.int32), np.empty(len(reader), np.uint64)
+    for start in range(0, len(reader), _STEP):
+        part = reader.columns(np.arange(start, min(start + _STEP, len(reader)), dtype=np.int64))
+        keys += reader.keys(part)
+        labels[start : start + _STEP], sizes[start : start + _STEP] = part.label, part.length
+    return Strings.gather(os.fsencode(printable(key)) for key in keys), labels, sizes
+
+
+def _fields(reader: Reader, options: SourceOptions, *, unlabelled: bool) -> dict[str, str]:
+    """Field of the records → what it becomes beside the image; those that `--fields` names, or all."""
+    there = reader.manifest.fields
+    sides = parse_sides(options.fields)
+    if missing := [side.suffix for side in sides if plain_suffix(side.suffix) not in there]:
+        raise OptionError(f"fields: {missing[0]!r} is no field of the records, which have {few(there, 20)}")
+    if sides:
+        return {plain_suffix(side.suffix): side.field for side in sides}
+    images = [name for name in (*IMAGE_FIELDS, *RAW_FIELDS, *OTHER_IMAGES) if name in there]
+    # the first of these is the image wherever it is there, another one where that is not: beside it, it is a mask
+    beside = [name for name in there if is_stored(name) and name not in (*images[:1], *RAW_FIELDS, LABEL_FIELD)]
+    fields = {name: side_field(name, name) for name in beside}
+    if fields.get(JSON_FIELD) in there:
+        free = (f"meta{number}.json" for number in range(2, MAX_FIELDS + 3))
+        fields[JSON_FIELD] = next(name for name in free if name not in there)
+    if LABEL_FIELD in there and unlabelled and not is_ours(reader) and "cls.txt" not in there:
+        fields[LABEL_FIELD] = "cls.txt"  # of records whose label is a name, or several: no class index
+    return fields
+
+
+def _column(field: str, rows: int) -> Column:
+    return Column(field, Strings.gather(()), np.full(rows, RECORD, np.uint8))
+
+
+def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
+    """Split ranges in packing order, and the record at each position if records have to move for that."""
+    spans = {name: spans for name, spans in reader.manifest.splits.items() if any(stop > start for start, stop in spans)}
+    names = sorted(spans, key=split_rank)
+    order = np.concatenate([np.arange(*span, dtype=np.int64) for name in names for span in spans[name]])
+    found = ranges((name, sum(stop - start for start, stop in spans[name])) for name in names)
+    return found, order if (np.diff(order) < 0).any() else None
+
+
+def _warnings(reader: Reader) -> list[str]:
+    lost = [name for name in reader.manifest.fields if not is_stored(name)]
+    said = [f"fields that are pickled data, or that have no legal name, left out: {few(lost)}"] if lost else []
+    return [*left_out(reader), *said]

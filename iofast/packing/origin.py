@@ -1,0 +1,189 @@
+"""Where the bytes of a sample come from: files, or a record of a container. The one place that reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from iofast.errors import DecodeError, IofastError, SourceError
+from iofast.kernel.contract import MAX_BYTES
+from iofast.packing.sample import Image
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, image_field
+
+# images that no container of ours stores, but other programs' do; kernel.transcode reads them
+OTHER_IMAGES = ("tif", "tiff", "bmp", "gif", "ppm", "pgm", "avif", "heic", "heif")
+
+
+class Found(NamedTuple):
+    """What was read of a sample: the image file, the fields beside it, and its row, with the path that it came from."""
+
+    data: bytes
+    beside: dict[str, bytes]
+    image: Image
+
+
+class Origin(Protocol):
+    """Reads the samples of one source."""
+
+    def open(self) -> None:
+        """Before the first `read`. Raises `SourceError` where no sample of it can be read."""
+
+    def read(self, image: Image) -> Found:
+        """The bytes of one sample. Raises `DecodeError`, `OSError`."""
+
+    def blame(self, image: Image, reason: str) -> str:
+        """The reason of a failure, with the place of what failed where its path does not tell that."""
+
+
+class Files:
+    """Samples whose images are files below `root`, or at absolute paths."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.fsencode(root)
+
+    def open(self) -> None:
+        """Nothing: files are opened one by one."""
+
+    def read(self, image: Image) -> Found:
+        """See `Origin.read`."""
+        data = read_file(os.path.join(self._root, os.fsencode(image.path)))
+        return Found(data, read_attached(self._root, image), image)
+
+    def blame(self, image: Image, reason: str) -> str:  # noqa: ARG002 - the path says it
+        """See `Origin.blame`."""
+        return reason
+
+
+class Records:
+    """Samples that are the records of the container `source`.
+
+    `foreign`, `fields` and `state` are what the listing found: options of `open_reader`, the fields beside the image
+    and what they become, and what tells the container from itself before a change.
+    """
+
+    def __init__(self, source: str, foreign: Mapping[str, Any] | None, fields: Mapping[str, str], state: str) -> None:
+        self._source, self._foreign, self._fields, self._state = source, foreign, fields, state
+        self._reader: Any = None  # opened by each worker for itself, when it has work
+        self._ours = False  # what `json` says is ours: the path, and nothing that packing does not write anew
+
+    def open(self) -> None:
+        """Open the container, once. See `Origin.open`."""
+        if self._reader is not None:
+            return
+        from iofast.containers.identity import says_path, state_of
+        from iofast.opening import open_reader  # here: workers start without what reads containers
+
+        try:
+            reader = open_reader(self._source, self._foreign)
+        except (IofastError, OSError) as error:
+            raise SourceError(f"{self._source} cannot be read any more: {error}") from None
+        if state_of(reader, self._source) != self._state:
+            raise SourceError(f"{self._source} was changed while it was packed")
+        self._reader, self._ours = reader, says_path(reader)
+
+    def read(self, image: Image) -> Found:
+        """See `Origin.read`. A payload that contradicts its checksum is a `DecodeError`."""
+        self.open()
+        try:
+            fields = dict(self._reader.record(image.place).fields)
+        except (IofastError, KeyError, ValueError) as error:
+            raise DecodeError(f"the record is damaged ({error})") from None
+        name = image_field(fields) or next((each for each in OTHER_IMAGES if each in fields), None)
+        if name is None:
+            raise DecodeError(f"the record has no image (its fields: {', '.join(sorted(fields)) or 'none'})")
+        data = fields.pop(name)
+        if name in RAW_FIELDS:
+            data = self._opaque(name, data, image.place)
+        path = self._path(fields.get(JSON_FIELD))
+        return Found(data, self._beside(fields, image), image if path is None else image._replace(path=path))
+
+    def blame(self, image: Image, reason: str) -> str:
+        """See `Origin.blame`."""
+        name = self._reader.name(image.place) if self._reader is not None else self._source
+        return reason if name in reason else f"{reason} (in {name})"
+
+    def _opaque(self, name: str, data: bytes, place: int) -> bytes:
+        """Raw pixels as a file of pixels that every decoder reads."""
+        import numpy as np
+
+        from iofast.kernel import raw
+
+        row = self._reader.columns(np.array([place], np.int64))
+        width, height, kind = int(row.width[0]), int(row.height[0]), 1 + RAW_FIELDS.index(name)
+        if len(data) != raw.length(kind, width, height):
+            raise DecodeError(f"the record has {len(data)} bytes of raw pixels ({width}×{height} as {name})")
+        return b"P6\n%d %d\n255\n" % (width, height) + raw.unpack(data, kind, width, height).tobytes()
+
+    def _path(self, text: bytes | None) -> str | None:
+        """The path that packing, or a reader of ours, wrote into `json`; None where the key is all that is known."""
+        if not self._ours or text is None:
+            return None
+        path = _members(text).get("path")
+        try:
+            return path if isinstance(path, str) and path and path.encode() else None
+        except UnicodeEncodeError:  # half a surrogate pair
+            return None
+
+    def _beside(self, fields: Mapping[str, bytes], image: Image) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for name, payload in fields.items():
+            goal = self._fields.get(name)
+            if goal is None or (name == LABEL_FIELD and image.label >= 0):
+                continue
+            if name == JSON_FIELD and self._ours and (said := _members(payload)) and not set(said) - TOLD:
+                continue  # nothing that packing does not write anew
+            if goal in found:
+                raise DecodeError(f"two fields of the record would be {goal} ({', '.join(sorted(fields))})")
+            found[goal] = payload
+        return found
+
+
+def origin_of(setup: Mapping[str, Any]) -> Origin:
+    """What reads the samples of a run, from what every worker is told."""
+    records = setup["records"]
+    return Files(setup["root"]) if records is None else Records(setup["root"], **records)
+
+
+def read_attached(root: bytes, image: Image) -> dict[str, bytes]:
+    """The files of a sample beside its image, by field. Raises `DecodeError`, which names field and file."""
+    found = {}
+    for field, path in image.files:
+        try:
+            found[field] = read_file(os.path.join(root, os.fsencode(path)), empty=True)
+        except (DecodeError, OSError) as error:
+            reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+            raise DecodeError(f"{field}: its file cannot be read ({path!r}: {reason})") from None
+    return found
+
+
+def read_file(path: bytes, *, empty: bool = False) -> bytes:
+    """The bytes of a regular file of at most `MAX_BYTES`, empty only on request. Raises `DecodeError`, `OSError`."""
+    with open(path, "rb", buffering=0, opener=_open) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise DecodeError("not a regular file")
+        if not (status.st_size > 0 or empty) or status.st_size > MAX_BYTES:
+            raise DecodeError("the file is empty" if status.st_size == 0 else "the file is larger than 1 GiB")
+        data = file.readall()
+        after = os.fstat(file.fileno())
+        if (len(data), after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+            raise DecodeError(
+                f"the file changed while it was read ({status.st_size} bytes before, {after.st_size} after)"
+            )
+        return data
+
+
+def _members(text: bytes) -> dict[str, Any]:
+    """The members of a JSON object; none where it is anything else."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # or a FIFO with an image's name would hold the worker for ever
