@@ -16,10 +16,10 @@ from test_pack_containers import NAMES
 from iofast import open_reader, pack
 from iofast.errors import DecodeError
 from iofast.packing import PackOptions, estimate
+from iofast.packing.origin import read_file
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.run import run
-from iofast.packing.origin import read_file
 from tools.torture import _packs
 from tools.torture._packs import Case
 from tools.torture.kills import Rounds

@@ -58,7 +58,9 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,  # an option that is not given takes PackOptions' default
     )
-    parser.add_argument("source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), or container")
+    parser.add_argument(
+        "source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), or container"
+    )
     parser.add_argument("target", metavar="DST", help="what to make: out.lmdb, train.tar or train.tfrecord")
     _add_pixels(parser.add_argument_group("pixels"))
     _add_samples(parser.add_argument_group("samples"))
@@ -107,7 +109,9 @@ def _add_samples(group: argparse._ArgumentGroup) -> None:
         "--max-aspect", type=float, metavar="R", help="leave out images with long side over short above R"
     )
     group.add_argument(
-        "--fields", metavar="SUFFIXES", help="files beside a.jpg that belong to it: seg.png,txt for a.seg.png and a.txt; of a container, which fields"
+        "--fields",
+        metavar="SUFFIXES",
+        help="files beside a.jpg that belong to it: seg.png,txt for a.seg.png and a.txt; of a container, which fields",
     )
     foreign.add_options(group)
     group.add_argument(

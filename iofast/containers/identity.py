@@ -21,7 +21,7 @@ def is_ours(reader: Reader) -> bool:
 
 
 def told(reader: Reader, source: str | os.PathLike[str]) -> list[object]:
-    """What a plan says of a source, in JSON's types: its place, a digest of its manifest, its files' times of change."""
+    """What a plan says of a source, in JSON's types: its place, a digest of its manifest, when its files changed."""
     changed: list[list[int]] = []
     if not is_ours(reader):  # of the others the fingerprint is one of places, not of bytes
         files = getattr(reader, "paths", None) or [getattr(reader, "path", source)]

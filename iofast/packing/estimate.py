@@ -12,9 +12,9 @@ from typing import NamedTuple
 from iofast.containers.publish import Target, require_free
 from iofast.errors import IofastError
 from iofast.kernel.contract import TranscodeRecipe
+from iofast.packing.origin import Origin
 from iofast.packing.plan import CHUNK_BYTES
 from iofast.packing.pool import JOURNAL
-from iofast.packing.origin import Origin
 from iofast.packing.sample import Image, SampleRecipe, make_record
 from iofast.packing.work import Work
 from iofast.source import Source

@@ -118,7 +118,9 @@ def _column(field: str, rows: int) -> Column:
 
 def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
     """Split ranges in packing order, and the record at each position if records have to move for that."""
-    spans = {name: spans for name, spans in reader.manifest.splits.items() if any(stop > start for start, stop in spans)}
+    spans = {
+        name: spans for name, spans in reader.manifest.splits.items() if any(stop > start for start, stop in spans)
+    }
     names = sorted(spans, key=split_rank)
     order = np.concatenate([np.arange(*span, dtype=np.int64) for name in names for span in spans[name]])
     found = ranges((name, sum(stop - start for start, stop in spans[name])) for name in names)

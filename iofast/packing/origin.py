@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from iofast.errors import DecodeError, IofastError, SourceError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.packing.sample import Image
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, image_field
+from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, image_field
 
 # images that no container of ours stores, but other programs' do; kernel.transcode reads them
 OTHER_IMAGES = ("tif", "tiff", "bmp", "gif", "ppm", "pgm", "avif", "heic", "heif")

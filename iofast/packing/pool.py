@@ -75,8 +75,8 @@ class Pool:
         """Have all `jobs` done, journals in `folder`; each chunk as it is finished, in any order.
 
         `setup` is what `worker.Worker` must know, without the journal, of which each has its own.
-        Raises `WorkerError` when workers cannot be started, `TargetError` when a journal cannot be written, `SourceError`
-        when a container can no longer be read.
+        Raises `WorkerError` when workers cannot be started, `TargetError` when a journal cannot be written,
+        `SourceError` when a container can no longer be read.
         """
         self._setup, self._folder = setup, folder
         used = [int(path.name.rpartition("-")[2]) for path in folder.glob("journal-*")]

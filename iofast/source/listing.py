@@ -222,7 +222,12 @@ class Source:
 
     def fingerprint(self) -> str:
         """`sha256:<hex>` over everything this listing says, in this order; not over the root, nor files' contents."""
-        said = {"classes": self.classes, "splits": self.splits, "fields": self.fields, "order": self.order is not None}
+        said: dict[str, object] = {
+            "classes": self.classes,
+            "splits": self.splits,
+            "fields": self.fields,
+            "order": self.order is not None,
+        }
         said |= {} if self.held is None else {"held": [self.held.state, dict(self.held.fields)]}
         digest = hashlib.sha256(json.dumps(said).encode())
         for array in (self.listed_labels, self.order):
