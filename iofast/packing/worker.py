@@ -77,11 +77,12 @@ class Worker:
     def _chunk(self, message: dict[str, Any]) -> None:
         if self._journal is None:
             raise TargetError("a chunk came before the set-up")
-        self._origin.open()
         records: list[JournalRecord] = []
         failures: list[JournalFailure] = []
         bytes_in = left_out = 0
-        for number, image in enumerate(Image(*row) for row in message["images"]):
+        images = [Image(*row) for row in message["images"]]
+        self._origin.begin(images)
+        for number, image in enumerate(images):
             self._show_life(number, image, message["careful"])
             try:
                 if reason := message["skip"].get(str(image.position)):
