@@ -67,7 +67,9 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
         from iofast.source.foreign import ForeignReader  # with the index and its cache, which own containers need not
 
         if not isinstance(reader, ForeignReader):
-            raise OptionError(f"foreign is for containers of other programs, and {os.fspath(path)} is none")
+            raise OptionError(
+                f"foreign (names, labels) is for other programs' tar, TFRecord and LMDB, and {os.fspath(path)} is none"
+            )
     return reader
 
 
@@ -77,7 +79,8 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
         paths = expand(os.fspath(path))
         if not all(map(is_shard, paths)):
             raise OptionError(
-                f"a pattern names the shards of one set, but {path} names {paths[0]!r}: give a list of paths"
+                f"a pattern names the shards of one set, but {path} names {paths[0]!r}: "
+                "give a list of paths, or `iofast merge` them first"
             )
         return open_shards(paths, os.fspath(path), foreign)
     if place.is_dir() and not (place / "data.mdb").is_file():

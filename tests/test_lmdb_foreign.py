@@ -180,7 +180,7 @@ def test_own_and_unfinished_files_are_not_foreign(tmp_path: Path) -> None:
     with open_writer(tmp_path / "own.lmdb") as writer:
         writer.write({"jpg": picture(1)})
     assert isinstance(open_reader(tmp_path / "own.lmdb"), LmdbReader)
-    with pytest.raises(OptionError, match="foreign is for containers of other programs"):
+    with pytest.raises(OptionError, match="is for other programs' tar"):
         open_reader(tmp_path / "own.lmdb", {"label_base": 1})
     (tmp_path / "x.lmdb.partial").mkdir()
     with pytest.raises(UnfinishedError):

@@ -108,7 +108,7 @@ class TestOurs:
         pack(direct["kept"], tmp_path / "some.lmdb", fields="txt=caption.txt", **SMALL)
         with open_reader(tmp_path / "some.lmdb") as reader:
             assert reader.manifest.fields == ("caption.txt", "cls", "jpg", "json")
-        with pytest.raises(OptionError, match=r"fields: '\.depth\.png' is no field of the records, which have cls, j"):
+        with pytest.raises(OptionError, match=r"fields: 'depth\.png' is no field of the records, which have cls, j"):
             pack(direct["kept"], tmp_path / "none.lmdb", fields="depth.png", **SMALL)
 
     def test_json_that_says_more_is_kept_beside(self, tmp_path: Path) -> None:
@@ -279,6 +279,7 @@ class TestFailures:
         line = json.loads((tmp_path / "out.lmdb.errors.jsonl").read_text())
         assert (line["key"], line["path"]) == ("00000009", "00000009")
         assert f"{source}: 00000009" in line["reason"]
+        assert line["reason"].endswith(" (from cat/009.png)")
 
     def test_the_shard_of_a_failed_image_is_said(self, tmp_path: Path) -> None:
         source = tar(tmp_path)
@@ -308,8 +309,8 @@ class TestFailures:
             (source, "out.lmdb", {"mask_column": "x"}, "columns are a manifest's"),
             (source, "out.lmdb", {"class_order": "natural"}, "class_order natural is for folders and manifests"),
             (source, "set.lmdb", {"overwrite": True}, "is, or lies in, the source"),
-            (source, "out.lmdb", {"foreign": {"label_base": 1}}, "foreign is for containers of other programs"),
-            (images, "out.lmdb", {"foreign": {"label_base": 1}}, "foreign is for containers of other programs"),
+            (source, "out.lmdb", {"foreign": {"label_base": 1}}, "is for other programs' tar"),
+            (images, "out.lmdb", {"foreign": {"label_base": 1}}, "is for other programs' tar"),
             (images, "out.lmdb", {"foreign": {"nothing": 1}}, "foreign must be ForeignOptions"),
         ]
         for place, name, options, words in impossible:

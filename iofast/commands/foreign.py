@@ -26,7 +26,7 @@ def given(args: argparse.Namespace) -> Mapping[str, Any] | None:
     """The options as `open_reader` takes them; None where none was given. Raises `OptionError`."""
     found: dict[str, Any] = {}
     if args.names is not None:
-        pairs = [pair.strip().partition("=") for pair in args.names.split(",")]
+        pairs = [[word.strip() for word in pair.partition("=")] for pair in args.names.split(",")]
         if not all(ours and theirs for ours, _, theirs in pairs) or len({ours for ours, _, _ in pairs}) < len(pairs):
             raise OptionError(f"names must be pairs with commas, as in image=photo,label=class, found {args.names!r}")
         found["names"] = {ours: theirs for ours, _, theirs in pairs}

@@ -11,6 +11,7 @@ from iofast.containers.base import Reader
 from iofast.containers.lmdb import LmdbReader
 from iofast.containers.publish import Target
 from iofast.containers.shard_reader import ShardReader
+from iofast.containers.shards import ShardTarget
 from iofast.errors import OptionError
 from iofast.record import JSON_FIELD
 
@@ -57,3 +58,7 @@ def require_elsewhere(reader: Reader, source: str | os.PathLike[str], place: Tar
     names = {Path(os.path.realpath(path)) for path in getattr(reader, "paths", ())}
     if goal in names:
         raise OptionError(f"{place.path} is one of the files of {os.fspath(source)}: choose another name")
+    if isinstance(place, ShardTarget) and goal.parent.is_dir():
+        taken = [goal.with_name(name) for name in place.taken(sorted(os.listdir(goal.parent)))]
+        if lost := sorted(names.intersection(map(Path, map(os.path.realpath, taken)))):
+            raise OptionError(f"{lost[0]} of the source would be a shard of {place.path}: choose another name")

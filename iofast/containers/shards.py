@@ -189,7 +189,7 @@ class ShardTarget(Target):
         super().check_free()
         if self.overwrite or self.append or not self.path.parent.exists():
             return
-        found = next(self._taken(sorted(os.listdir(self.path.parent))), None)
+        found = next(self.taken(sorted(os.listdir(self.path.parent))), None)
         if found is not None:
             where = self.path.with_name(found)
             raise TargetError(f"{where} exists already: choose another name than {self.path.name}, or --overwrite it")
@@ -232,7 +232,7 @@ class ShardTarget(Target):
             return type(error)(f"{self.path} is whole, but not its sidecars: {error}")
         return None
 
-    def _taken(self, names: Sequence[str]) -> Iterator[str]:
+    def taken(self, names: Sequence[str]) -> Iterator[str]:
         """The files that are, or may be, of a set of this name; `train-val-000000.tar` may be of `train-val.tar`."""
         sidecars = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
         shard = re.compile(re.escape(self._stem) + r"(-[0-9A-Za-z_-]+)?-\d+" + re.escape(self._suffix))

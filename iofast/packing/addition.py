@@ -68,6 +68,7 @@ class Addition:
                 "no" if found is None else f"{len(found):,}" for found in (self.base.classes, source.classes)
             )
             raise SourceError(f"{name} has {held} classes, what is to be added has {given}")
+        source = replace(source, class_order=self.base.class_order)  # of a container it may be another one
         if source.classes is None or self.base.classes is None:
             return source
         known = set(self.base.classes)

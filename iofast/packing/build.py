@@ -68,8 +68,13 @@ class Builder:
             raise WorkerError(f"chunk {self.next} of {chunks} was never finished")
         if not self.packed:
             images = len(self._work.source)
-            raise SourceError(f"not one of {images:,} images is left: min_size and max_aspect admit none")
+            raise SourceError(f"not one of {images:,} images is left: {self._emptied()}")
         return self._writer.finish(description)
+
+    def _emptied(self) -> str:
+        if self._work.options.drop_duplicates and self.duplicates.found:
+            return f"{len(self.duplicates.found):,} are duplicates, and min_size and max_aspect admit no other"
+        return "min_size and max_aspect admit none"
 
     def _write(self, journal: Path, offset: int) -> None:
         for record in read_block(journal, offset).records:

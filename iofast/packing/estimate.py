@@ -119,7 +119,7 @@ def _measured(work: Work) -> float:
 def _payload(origin: Origin, image: Image, recipe: SampleRecipe) -> int | None:
     try:
         found = origin.read(image)
-        record = make_record(found.data, found.image, recipe, found.beside)
+        record = make_record(found.data, found.image, recipe, found.beside, found.upright)
     except (IofastError, OSError):
         return None
     return None if record is None else sum(map(len, record.fields.values()))

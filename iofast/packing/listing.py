@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,9 @@ def listed(source: str | os.PathLike[str], options: PackOptions, place: Target) 
     if is_container(source):
         found = _records(source, options, place)
     elif options.foreign is not None:
-        raise OptionError(f"foreign is for containers of other programs, and {os.fspath(source)} is none")
+        raise OptionError(
+            f"foreign (names, labels) is for other programs' tar, TFRecord and LMDB, and {os.fspath(source)} is none"
+        )
     else:
         found = scan(source, options.source_options())
     shares = options.shares()
@@ -59,7 +63,7 @@ def _records(source: str | os.PathLike[str], options: PackOptions, place: Target
             class_order=reader.manifest.class_order,
             columns=tuple(_column(name, len(reader)) for name in dict.fromkeys(fields.values())),
             order=order,
-            held=Held(fields, state_of(reader, source), sizes),
+            held=Held(fields, _upright(reader, fields), state_of(reader, source), sizes),
             warnings=tuple(_warnings(reader)),
         )
 
@@ -72,7 +76,8 @@ def _refuse(reader: Reader, name: str, options: PackOptions) -> None:
     columns = (chosen.path_column, chosen.label_column, chosen.split_column, *chosen.mask_columns, *chosen.file_columns)
     if given := [column for column in columns if column]:
         raise OptionError(f"columns are a manifest's, found the container {name} and the column {given[0]!r}")
-    if chosen.class_order not in ("lexicographic", manifest.class_order):
+    # what is added to gives the order, and its numbers: see `Addition.joined`
+    if chosen.class_order not in ("lexicographic", manifest.class_order) and not options.append:
         raise OptionError(
             f"class_order {chosen.class_order} is for folders and manifests: the classes of {name} have their numbers"
         )
@@ -83,23 +88,26 @@ def _refuse(reader: Reader, name: str, options: PackOptions) -> None:
 
 def _columns(reader: Reader) -> tuple[Strings, NDArray[np.int32], NDArray[np.uint64]]:
     """Keys, labels and bytes of the images of all records."""
-    keys: list[str] = []
     labels, sizes = np.empty(len(reader), np.int32), np.empty(len(reader), np.uint64)
-    for start in range(0, len(reader), _STEP):
-        part = reader.columns(np.arange(start, min(start + _STEP, len(reader)), dtype=np.int64))
-        keys += reader.keys(part)
-        labels[start : start + _STEP], sizes[start : start + _STEP] = part.label, part.length
-    return Strings.gather(os.fsencode(printable(key)) for key in keys), labels, sizes
+
+    def keys() -> Iterator[bytes]:
+        for start in range(0, len(reader), _STEP):
+            part = reader.columns(np.arange(start, min(start + _STEP, len(reader)), dtype=np.int64))
+            labels[start : start + _STEP], sizes[start : start + _STEP] = part.label, part.length
+            yield from (os.fsencode(printable(key)) for key in reader.keys(part))
+
+    return Strings.gather(keys()), labels, sizes  # never all keys as objects, which would be 65 bytes each
 
 
 def _fields(reader: Reader, options: SourceOptions, *, unlabelled: bool) -> dict[str, str]:
     """Field of the records → what it becomes beside the image; those that `--fields` names, or all."""
     there = reader.manifest.fields
     sides = parse_sides(options.fields)
-    if missing := [side.suffix for side in sides if plain_suffix(side.suffix) not in there]:
-        raise OptionError(f"fields: {missing[0]!r} is no field of the records, which have {few(there, 20)}")
     if sides:
-        return {plain_suffix(side.suffix): side.field for side in sides}
+        named = {plain_suffix(side.suffix): side.field for side in sides}
+        if missing := [name for name in named if name not in there]:
+            raise OptionError(f"fields: {missing[0]!r} is no field of the records, which have {few(there, 20)}")
+        return named
     images = [name for name in (*IMAGE_FIELDS, *RAW_FIELDS, *OTHER_IMAGES) if name in there]
     # the first of these is the image wherever it is there, another one where that is not: beside it, it is a mask
     beside = [name for name in there if is_stored(name) and name not in (*images[:1], *RAW_FIELDS, LABEL_FIELD)]
@@ -110,6 +118,16 @@ def _fields(reader: Reader, options: SourceOptions, *, unlabelled: bool) -> dict
     if LABEL_FIELD in there and unlabelled and not is_ours(reader) and "cls.txt" not in there:
         fields[LABEL_FIELD] = "cls.txt"  # of records whose label is a name, or several: no class index
     return fields
+
+
+def _upright(reader: Reader, fields: Mapping[str, str]) -> tuple[str, ...]:
+    """What fields become that packing has turned upright before: masks, and what it was told of boxes and keypoints."""
+    recipe: Mapping[str, Any] = reader.manifest.recipe
+    made = recipe.get("merged", [recipe])
+    if not is_ours(reader) or not all("format" in each for each in made):  # copied or written by somebody, not packed
+        return ()
+    moved = set.intersection(*({each.get("boxes"), each.get("keypoints")} for each in made))
+    return tuple(goal for name, goal in fields.items() if name.endswith(".png") or name in moved)
 
 
 def _column(field: str, rows: int) -> Column:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,11 +27,15 @@ OTHER_IMAGES = ("tif", "tiff", "bmp", "gif", "ppm", "pgm", "avif", "heic", "heif
 
 
 class Found(NamedTuple):
-    """What was read of a sample: the image file, the fields beside it, and its row, with the path that it came from."""
+    """What was read of a sample: the image file, the fields beside it, and its row, with the path that it came from.
+
+    `upright`: fields beside it that belong to upright pixels already.
+    """
 
     data: bytes
     beside: dict[str, bytes]
     image: Image
+    upright: Collection[str] = ()
 
 
 class Origin(Protocol):
@@ -45,6 +49,9 @@ class Origin(Protocol):
 
     def blame(self, image: Image, reason: str) -> str:
         """The reason of a failure, with the place of what failed where its path does not tell that."""
+
+    def check(self) -> None:
+        """Raise `SourceError` where what was read is not what was listed."""
 
 
 class Files:
@@ -65,16 +72,26 @@ class Files:
         """See `Origin.blame`."""
         return reason
 
+    def check(self) -> None:
+        """Nothing: each file was looked at when it was read. See `Origin.check`."""
+
 
 class Records:
     """Samples that are the records of the container `source`.
 
-    `foreign`, `fields` and `state` are what the listing found: options of `open_reader`, the fields beside the image
-    and what they become, and what tells the container from itself before a change.
+    `foreign` are options of `open_reader`; `fields`, `upright` and `state` are what the listing found (`Held`).
     """
 
-    def __init__(self, source: str, foreign: Mapping[str, Any] | None, fields: Mapping[str, str], state: str) -> None:
+    def __init__(
+        self,
+        source: str,
+        foreign: Mapping[str, Any] | None,
+        fields: Mapping[str, str],
+        state: str,
+        upright: Collection[str] = (),
+    ) -> None:
         self._source, self._foreign, self._fields, self._state = source, foreign, fields, state
+        self._upright = frozenset(upright)
         self._reader: Any = None  # opened by each worker for itself, when it has work
         self._ahead: dict[int, dict[str, bytes] | DecodeError] = {}
         self._wanted: list[str] = []
@@ -86,9 +103,11 @@ class Records:
         Records of 38 kB take 310 to 560 us each one by one, 130 to 200 four at a time: it is looking up that costs.
         """
         self._open()
-        places = np.array([image.place for image in images], np.int64)
         self._ahead = {}
-        with contextlib.suppress(IofastError):  # then each is read alone, and the one that is to blame says so
+        if not images:
+            return
+        places = np.array([image.place for image in images], np.int64)
+        with contextlib.suppress(Exception):  # then each is read alone, and the one that is to blame says so
             if int(self._reader.columns(places).length.sum()) <= MOST_AHEAD:
                 self._ahead = self._fetch(places)
 
@@ -97,10 +116,7 @@ class Records:
         self._open()
         fields = self._ahead.pop(image.place, None)
         if fields is None:
-            try:
-                fields = self._fetch(np.array([image.place], np.int64))[image.place]
-            except IofastError as error:
-                raise DecodeError(f"the record is damaged ({error})") from None
+            fields = self._alone(image.place)
         if isinstance(fields, DecodeError):
             raise fields
         name = _image_of(fields)
@@ -110,12 +126,25 @@ class Records:
         if name in RAW_FIELDS:
             data = self._opaque(name, data, image.place)
         path = self._path(fields.get(JSON_FIELD))
-        return Found(data, self._beside(fields, image), image if path is None else image._replace(path=path))
+        told = image if path is None else image._replace(path=path)
+        return Found(data, self._beside(fields, image), told, self._upright)
 
     def blame(self, image: Image, reason: str) -> str:
         """See `Origin.blame`."""
-        name = self._reader.name(image.place) if self._reader is not None else self._source
-        return reason if name in reason else f"{reason} (in {name})"
+        name = self._source
+        if self._reader is not None:
+            with contextlib.suppress(IofastError, OSError):  # damaged where the name stands
+                name = self._reader.name(image.place)
+        place = "" if name in reason else f"in {name}"
+        path = self._path_at(image.place)
+        said = ", ".join(filter(None, (place, f"from {path}" if path else "")))
+        return f"{reason} ({said})" if said else reason
+
+    def check(self) -> None:
+        """See `Origin.check`."""
+        self._reader = None
+        self._open()
+        self._reader.close()
 
     def _open(self) -> None:
         if self._reader is not None:
@@ -133,6 +162,16 @@ class Records:
         images = (*IMAGE_FIELDS, *RAW_FIELDS, *OTHER_IMAGES)
         wanted = {*images, *self._fields, *((JSON_FIELD,) if self._ours else ())}
         self._wanted = [name for name in reader.manifest.fields if name in wanted]
+
+    def _alone(self, place: int) -> dict[str, bytes] | DecodeError:
+        """The fields of one record, or what is wrong with it."""
+        asked = np.array([place], np.int64)
+        try:
+            if int(self._reader.columns(asked).length[0]) > MAX_BYTES:
+                return DecodeError("the image is larger than 1 GiB")
+            return self._fetch(asked)[place]
+        except (IofastError, OSError) as error:
+            return DecodeError(f"the record is damaged ({error})")
 
     def _fetch(self, places: NDArray[np.int64]) -> dict[int, dict[str, bytes] | DecodeError]:
         """The fields of some records that are asked for, or what is wrong with one."""
@@ -157,6 +196,14 @@ class Records:
             raise DecodeError(f"the record has {len(data)} bytes of raw pixels ({width}×{height} as {name})")
         return b"P6\n%d %d\n255\n" % (width, height) + raw.unpack(data, kind, width, height).tobytes()
 
+    def _path_at(self, place: int) -> str | None:
+        """The path of a record that could not be read whole."""
+        if self._reader is None or not self._ours or JSON_FIELD not in self._reader.manifest.fields:
+            return None
+        with contextlib.suppress(IofastError, OSError):
+            return self._path(self._reader.values(np.array([place], np.int64), JSON_FIELD, failed={})[0])
+        return None
+
     def _path(self, text: bytes | None) -> str | None:
         """The path that packing, or a reader of ours, wrote into `json`; None where the key is all that is known."""
         if not self._ours or text is None:
@@ -176,7 +223,8 @@ class Records:
             if name == JSON_FIELD and self._ours and (said := _members(payload)) and not set(said) - TOLD:
                 continue  # nothing that packing does not write anew
             if goal in found:
-                raise DecodeError(f"two fields of the record would be {goal} ({', '.join(sorted(fields))})")
+                there = ", ".join(sorted(fields))
+                raise DecodeError(f"two fields of the record would be {goal}: choose with fields ({there})")
             found[goal] = payload
         return found
 
@@ -188,7 +236,7 @@ def _image_of(fields: Mapping[str, bytes]) -> str | None:
 def origin_of(setup: Mapping[str, Any]) -> Origin:
     """What reads the samples of a run, from what every worker is told."""
     records = setup["records"]
-    return Files(setup["root"]) if records is None else Records(setup["root"], **records)
+    return Files(setup["root"]) if records is None else Records(**records)
 
 
 def read_attached(root: bytes, image: Image) -> dict[str, bytes]:

@@ -186,6 +186,7 @@ def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Prog
     progress.begin(len(work.source), work.resumed)
     try:
         _fill(work, place, pool, told, builder)
+        work.origin().check()
         manifest = builder.finish(work.description())
     except BaseException:
         writer.abort()

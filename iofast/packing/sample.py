@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from iofast import kernel
@@ -114,11 +114,16 @@ class Image(NamedTuple):
 
 
 def make_record(
-    data: bytes, image: Image, recipe: SampleRecipe, attached: Mapping[str, bytes] | None = None
+    data: bytes,
+    image: Image,
+    recipe: SampleRecipe,
+    attached: Mapping[str, bytes] | None = None,
+    upright: Collection[str] = (),
 ) -> JournalRecord | None:
     """The record of one image file and of the fields `attached` to it; None where the recipe leaves it out.
 
-    Without the fields that the source's own columns become, but for those that follow the image. Raises `DecodeError`.
+    `upright`: fields that belong to upright pixels, whatever the recipe says. Without the fields that the source's own
+    columns become, but for those that follow the image. Raises `DecodeError`.
     """
     data = unzipped(data)
     beside = {**(attached or {}), **{field: text.encode() for field, text in image.texts.items()}}
@@ -138,7 +143,11 @@ def make_record(
     if image.label >= 0:
         fields["cls"] = b"%d" % image.label
     if header is not None:
-        fields |= {field: _following(field, payload, header, recipe) for field, payload in beside.items()}
+        turned = replace(recipe, upright=True) if upright else recipe
+        fields |= {
+            field: _following(field, payload, header, turned if field in upright else recipe)
+            for field, payload in beside.items()
+        }
     info = ImageInfo(image.label, made.width, made.height, made.orientation)
     return JournalRecord(image.position, image.split, info, fields)
 

@@ -88,12 +88,14 @@ class Work:
         return origin_of(self.setup())
 
     def _records(self) -> dict[str, object] | None:
-        """What `origin.Records` must know beside the source's place; None where images are files."""
+        """What `origin.Records` must know; None where images are files."""
         held, foreign = self.source.held, self.options.foreign
         if held is None:
             return None
         options = None if foreign is None else asdict(ForeignOptions.of(foreign))
-        return {"foreign": options, "fields": dict(held.fields), "state": held.state}
+        # the name as it was given: made absolute, a pattern would have the folder's own brackets in it
+        found = {"fields": dict(held.fields), "upright": list(held.upright), "state": held.state}
+        return {"source": self.name, "foreign": options, **found}
 
     def jobs(self) -> Iterator[Job]:
         """All chunks that are not finished, as workers get them."""

@@ -81,14 +81,14 @@ class Worker:
         failures: list[JournalFailure] = []
         bytes_in = left_out = 0
         images = [Image(*row) for row in message["images"]]
-        self._origin.begin(images)
+        self._origin.begin([] if message["careful"] else images)  # or who reads the deadly one would not be known
         for number, image in enumerate(images):
             self._show_life(number, image, message["careful"])
             try:
                 if reason := message["skip"].get(str(image.position)):
                     raise DecodeError(reason)
                 found = self._origin.read(image)
-                record = make_record(found.data, found.image, self._recipe, found.beside)
+                record = make_record(found.data, found.image, self._recipe, found.beside, found.upright)
                 if record is None:
                     left_out += 1
                     continue

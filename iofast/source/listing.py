@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -67,7 +68,7 @@ class Strings:
     @classmethod
     def gather(cls, strings: Iterable[bytes]) -> Self:
         """From strings of any content."""
-        blob, ends = bytearray(), [0]
+        blob, ends = bytearray(), array("Q", [0])  # a list would take 40 bytes for each
         for string in strings:
             blob += string
             blob.append(0)
@@ -119,11 +120,12 @@ class Watched:
 class Held:
     """Of a source whose images are no files, but the records of one container, in its order.
 
-    `fields` maps each field beside an image to what it becomes. `state` tells the container from itself before a
-    change. `sizes`: bytes of each image.
+    `fields` maps each field beside an image to what it becomes, and `upright` are those of the latter that belong to
+    upright pixels already. `state` tells the container from itself before a change. `sizes`: bytes of each image.
     """
 
     fields: Mapping[str, str]
+    upright: tuple[str, ...]
     state: str
     sizes: NDArray[np.uint64]
 
@@ -230,8 +232,8 @@ class Source:
         }
         said |= {} if self.held is None else {"held": [self.held.state, dict(self.held.fields)]}
         digest = hashlib.sha256(json.dumps(said).encode())
-        for array in (self.listed_labels, self.order):
-            digest.update(b"" if array is None else np.ascontiguousarray(array).data)
+        for column in (self.listed_labels, self.order):
+            digest.update(b"" if column is None else np.ascontiguousarray(column).data)
         for strings, states in ((self.paths, None), *((column.values, column.states) for column in self.columns)):
             digest.update(len(strings).to_bytes(8, "little"))
             digest.update(np.ascontiguousarray(strings.bounds).data)
