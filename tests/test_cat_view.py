@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from container_sets import COUNT, SUFFIXES, build, fields_of, picture
+from container_sets import COUNT, SUFFIXES, build, fields_of, picture, records
 from PIL import Image
 from tar_sets import foreign
 
@@ -230,3 +230,19 @@ class TestView:
             for wrong in ({"label": "dgo"}, {"split": "x"}, {"indices": "1-"}, {"indices": "24"}, {"count": 0}):
                 with pytest.raises(ValueError, match=r"did you mean|no split|must be|is not in"):
                     chosen(**wrong)
+
+
+def test_names_are_taken_by_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    members = [(f"{n}.{kind}", data) for n in range(3) for kind, data in (("foto", picture(n)), ("k", b"%d" % n))]
+    source, names = os.fspath(foreign(tmp_path / "their.tar", members)), ["--names", "image=foto,label=k"]
+    assert main(["info", source, *names, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fields"] == ["cls", "jpg", "k"]
+    assert main(["verify", source, *names, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 3
+    assert main(["cat", source, "2", *names, "--json"]) == 0
+    assert "jpg" in json.loads(capsys.readouterr().out)["fields"]
+    assert main(["view", source, str(tmp_path / "sheet.png"), *names, "--quiet"]) == 0
+    assert main(["convert", source, str(tmp_path / "out.lmdb"), *names, "--quiet"]) == 0
+    assert [record.fields["cls"] for record in records(tmp_path / "out.lmdb")] == [b"0", b"1", b"2"]
+    assert main(["info", str(tmp_path / "out.lmdb"), *names]) == 2
+    assert "is for other programs' tar" in capsys.readouterr().err

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,12 @@ from iofast.checking.payloads import SLICE_BYTES, SLICE_RECORDS, PayloadCheck
 from iofast.checking.problems import Findings, Verification
 from iofast.checking.structure import STEP, check_index, check_places, sound_rows
 from iofast.containers.base import Reader
-from iofast.containers.lmdb import LmdbReader
-from iofast.containers.shard_reader import ShardReader
+from iofast.containers.identity import is_ours
 from iofast.machine import cores
 from iofast.opening import open_reader
+
+if TYPE_CHECKING:
+    from iofast.source.foreign import ForeignOptions
 
 Progress = Callable[[int, int, int], None]  # records and bytes that are done now, problems so far
 
@@ -27,6 +30,7 @@ def verify(
     *,
     decode: bool = True,
     workers: int | None = None,
+    foreign: ForeignOptions | Mapping[str, Any] | None = None,
     begin: Callable[[int], None] | None = None,
     progress: Progress | None = None,
 ) -> Verification:
@@ -34,13 +38,14 @@ def verify(
 
     Payloads are compared with their checksums, where there are any, and every image is decoded unless `decode` is
     False. Of what iofast wrote, index, manifest and container are compared with each other. Goes on after whatever it
-    finds. `workers` are threads, by default one for each usable core; `begin(records)` and `progress` tell how it goes.
-    Raises what `open_reader` raises where nothing can be opened at all.
+    finds. `workers` are threads, by default one for each usable core; `foreign` is that of `open_reader`;
+    `begin(records)` and `progress` tell how it goes. Raises what `open_reader` raises where nothing can be
+    opened at all.
     """
-    with open_reader(path) as reader:
+    with open_reader(path, foreign) as reader:
         result = Verification(os.fspath(path), type(reader).__name__.removesuffix("Reader").lower(), len(reader))
         findings = Findings(result, reader)
-        own = isinstance(reader, LmdbReader | ShardReader)
+        own = is_ours(reader)
         sound = sound_rows(reader, findings)
         if own and len(sound) == len(reader):
             check_index(reader, findings)

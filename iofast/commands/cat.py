@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from iofast.commands import foreign
+
 if TYPE_CHECKING:
     from iofast.containers.base import Reader
     from iofast.record import Record
@@ -36,6 +38,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("path", metavar="CONTAINER", help="a container, or a folder of images")
     parser.add_argument("record", metavar="INDEX|KEY", help="place in the order, from 0, or a key (00000042)")
     parser.add_argument("--field", metavar="NAME", help="write the bytes of this field to stdout")
+    foreign.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print the record as JSON, text fields with their values")
     parser.add_argument("--quiet", action="store_true", help="print nothing: the exit status says if it can be read")
     parser.set_defaults(run=run)
@@ -46,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from iofast.errors import OptionError
     from iofast.opening import open_reader
 
-    with open_reader(args.path) as reader:
+    with open_reader(args.path, foreign.given(args)) as reader:
         index = find(reader, args.record)
         if args.field is not None:
             try:

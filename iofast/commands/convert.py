@@ -8,6 +8,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from iofast.commands import foreign
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,6 +20,7 @@ examples:
   iofast convert out.lmdb shards/train.tar --shard-size 500MB     tar shards, as WebDataset reads them
   iofast convert shards/train.tar train.tfrecord                  and those as TFRecords
   iofast convert 'theirs-{000000..000127}.tar' out.lmdb           another program's shards
+  iofast convert their.tar out.lmdb --names image=photo,label=json/category
   iofast convert ./mds out.lmdb                                   a MosaicML folder (index.json and shards)
   iofast convert train.beton out.lmdb                             an FFCV file whose images are JPEGs
   iofast convert out.lmdb ./images                                files again, in folders of classes
@@ -38,6 +41,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("source", metavar="SRC", help="a container, another program's, or a folder of images")
     parser.add_argument("target", metavar="DST", help="the suffix says what: .lmdb, .tar, .tfrecord; none: a folder")
     add_options(parser)
+    foreign.add_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -53,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     """Convert, and print what came of it."""
     from iofast.copying import convert
 
-    return copy(args, partial(convert, args.source, args.target))
+    return copy(args, partial(convert, args.source, args.target, foreign=foreign.given(args)))
 
 
 def copy(args: argparse.Namespace, work: Callable[..., Copied]) -> int:

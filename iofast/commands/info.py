@@ -8,6 +8,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from iofast.commands import foreign
 from iofast.commands.text import size
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", metavar="PATH", help="a container such as out.lmdb, or a folder of images")
+    foreign.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, with every class")
     parser.add_argument("--quiet", action="store_true", help="print nothing: the exit status says if PATH can be read")
     parser.set_defaults(run=run)
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Print what `args.path` holds."""
     from iofast.opening import open_reader
 
-    with open_reader(args.path) as reader:
+    with open_reader(args.path, foreign.given(args)) as reader:
         facts = describe(reader, args.path)
     if args.json:
         print(json.dumps(facts, sort_keys=True))

@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from iofast.commands import foreign
+
 if TYPE_CHECKING:
     from iofast.checking.problems import Verification
 
@@ -34,6 +36,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("paths", metavar="CONTAINER", nargs="+", help="a container, or a folder of images")
     parser.add_argument("--no-decode", action="store_true", help="decode no image")
     parser.add_argument("--workers", type=int, metavar="N", help="threads (default: one per usable core)")
+    foreign.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object for each container, a line each")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what is wrong, on stderr")
     parser.set_defaults(run=run)
@@ -76,6 +79,7 @@ def _verify(path: str, args: argparse.Namespace) -> Verification:
             path,
             decode=not args.no_decode,
             workers=args.workers,
+            foreign=foreign.given(args),
             begin=lambda records: bar.begin(records, 0),
             progress=bar.step,
         )

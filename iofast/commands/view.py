@@ -7,6 +7,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from iofast.commands import foreign
+
 if TYPE_CHECKING:
     from iofast.containers.base import Reader
 
@@ -50,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
     drawn.add_argument(
         "--box-format", metavar="F", help="xyxy: corners; xywh: corner and size (default: what pack was told)"
     )
+    foreign.add_options(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace the picture where it exists")
     parser.add_argument("--json", action="store_true", help="print which records are on it as JSON")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
@@ -71,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         raise TargetError(f"{folder} is not a folder, so {name} cannot be made in it")
     mask, boxes = ("" if text == "none" else text for text in (args.mask, args.boxes))
     options = SheetOptions(args.size, args.columns, mask, boxes, args.box_format)
-    with open_reader(args.path) as reader:
+    with open_reader(args.path, foreign.given(args)) as reader:
         require_fields(reader, options, args.path)
         indices = choose(reader, args)
         sheet = contact_sheet(reader, indices, options)

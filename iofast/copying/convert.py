@@ -8,10 +8,10 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iofast import __version__
 from iofast.containers.base import Description, Reader, Writer
@@ -24,6 +24,9 @@ from iofast.copying.records import Copy, RecordSource, split_ranges
 from iofast.errors import OptionError, TargetError
 from iofast.opening import WRITTEN, open_reader, target_of, writer_of
 from iofast.record import KEY_WIDTH
+
+if TYPE_CHECKING:
+    from iofast.source.foreign import ForeignOptions
 
 FilePath = str | os.PathLike[str]
 Begin = Callable[[int, int], None]  # all records, and how many of them an earlier run has written
@@ -67,6 +70,7 @@ def convert(
     target: FilePath,
     options: CopyOptions | None = None,
     *,
+    foreign: ForeignOptions | Mapping[str, Any] | None = None,
     begin: Begin | None = None,
     progress: Progress | None = None,
 ) -> Copied:
@@ -74,13 +78,13 @@ def convert(
 
     No payload byte changes. Order, splits, classes, recipe and keys stay; a key that is no position goes into `json`.
     Nothing has the final name before it is whole. A run that was cut short goes on where it was when called again, into
-    shards; other targets are begun anew. `begin(records, done)` and `progress(records, bytes, 0)` tell how it goes.
-    Raises `SourceError`, `ContainerError` (a damaged payload, a field that cannot be stored), `TargetError`,
-    `OptionError`.
+    shards; other targets are begun anew. `foreign` is that of `open_reader`. `begin(records, done)` and
+    `progress(records, bytes, 0)` tell how it goes. Raises `SourceError`, `ContainerError` (a damaged payload, a field
+    that cannot be stored), `TargetError`, `OptionError`.
     """
     options, started = options or CopyOptions(), time.monotonic()
     place = place_of(target, options)
-    with open_reader(source) as reader:
+    with open_reader(source, foreign) as reader:
         require_elsewhere(reader, source, place)
         records = RecordSource(reader)
         manifest = reader.manifest
