@@ -11,6 +11,7 @@ from pathlib import Path
 
 import foreign_lmdbs
 import lmdb_containers
+import numpy as np
 import pytest
 import tar_sets
 from container_sets import build, picture
@@ -242,6 +243,16 @@ def test_cached_index_whose_arrays_are_not_described_as_such(tmp_path: Path) -> 
     (tmp_path / "x").write_bytes(cache.MAGIC + len(text).to_bytes(8, "little") + text)
     with pytest.raises(ContainerError, match="not described"):
         cache.load(tmp_path / "x")
+
+
+def test_strings_of_a_cached_index_that_end_beyond_all_numbers() -> None:
+    blob = np.zeros(4, np.uint8)
+    cache.check_strings(blob, np.arange(5, dtype=np.uint64))
+    for last in (5, (1 << 63) - 1, (1 << 63) + 1, (1 << 64) - 1):
+        with pytest.raises(ContainerError, match="5 bounds do not rise within a blob of 4 bytes"):
+            cache.check_strings(blob, np.array([0, 1, 2, 3, last], np.uint64))
+    with pytest.raises(ContainerError, match="0 bounds"):
+        cache.check_strings(blob, np.zeros(0, np.uint64))
 
 
 def test_verify_names_a_record_in_one_line(tmp_path: Path) -> None:

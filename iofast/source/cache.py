@@ -188,8 +188,8 @@ def check_members(
 
 def check_strings(blob: NDArray[Any], bounds: NDArray[Any]) -> None:
     """Raise `ContainerError` where the strings of an index do not lie in their blob one after another."""
-    ends = bounds.astype(np.int64)
-    if not len(ends) or ends[0] != 0 or (np.diff(ends) < 1).any() or ends[-1] > len(blob):
+    within = len(bounds) > 0 and int(bounds.max()) <= len(blob)  # before they are signed: 2**63 would be negative
+    if not within or bounds[0] != 0 or (np.diff(bounds.astype(np.int64)) < 1).any():
         raise ContainerError(f"{len(bounds)} bounds do not rise within a blob of {len(blob)} bytes")
 
 

@@ -81,7 +81,9 @@ class Rounds:
             counts["while resuming"] += turn > 0
             case.check_visible(folder, self.counts[case], f"round {number}, {case.name}")
         if not case.over(folder):
+            start = time.monotonic()
             counts["resumed"] += case.finish(folder) > 0
+            self.seconds += 0.1 * (time.monotonic() - start - self.seconds)  # or kills would come too late, or soon
         case.check(folder, self.wanted[case], f"round {number}, {case.name}")
         self.held(rounds=1, additions=int(case.base is not None), **counts)
 
