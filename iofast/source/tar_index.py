@@ -318,8 +318,10 @@ def _loaded(file: Path, paths: Sequence[str]) -> TarIndex | None:
             return None
         if any(len(arrays[name]) != count for name in columns) or arrays["keys.blob"].dtype != np.uint8:
             return None
-        bounds = arrays["keys.bounds"].astype(np.int64)
-        if bounds[0] != 0 or (np.diff(bounds) < 0).any() or bounds[-1] > len(arrays["keys.blob"]):
+        bounds = arrays["keys.bounds"]
+        if int(bounds.max()) > len(arrays["keys.blob"]) or bounds[0] != 0:  # before they are signed: 2**63 is negative
+            return None
+        if (np.diff(bounds.astype(np.int64)) < 0).any():
             return None
         check_members(count, members["fingerprint"], fields=fields)
         check_columns(arrays, len(paths))
