@@ -245,6 +245,15 @@ def test_cached_index_whose_arrays_are_not_described_as_such(tmp_path: Path) -> 
         cache.load(tmp_path / "x")
 
 
+def test_a_cached_index_whose_columns_are_of_another_type(tmp_path: Path) -> None:
+    for name, right, wrong in (("orientation", "u1", "i4"), ("file.0", "u4", "i4"), ("a.txt.bounds", "u8", "u4")):
+        cache.store(tmp_path / "x", {}, {name: np.zeros(3, right)})
+        assert cache.load(tmp_path / "x")[1][name].dtype == right
+        cache.store(tmp_path / "x", {}, {name: np.zeros(3, wrong)})
+        with pytest.raises(ContainerError, match=f"{name} is of .* expected {np.dtype(right)}"):
+            cache.load(tmp_path / "x")
+
+
 def test_strings_of_a_cached_index_that_end_beyond_all_numbers() -> None:
     blob = np.zeros(4, np.uint8)
     cache.check_strings(blob, np.arange(5, dtype=np.uint64))

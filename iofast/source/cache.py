@@ -33,7 +33,14 @@ MAGIC = b"iofast-cache\0\0\0\2"  # the last byte is the version; an older or new
 SETTLED = 2_000_000_000  # ns
 
 _ALIGN = 64
-_DTYPES = ("|u1", "<i4", "<u4", "<i8", "<u8")
+_NAMES = {  # dtype -> first or last part of the names of arrays, as in file.0 and keys.bounds
+    "|u1": ("orientation", "format", "kind", "blob", "states"),
+    "<i4": ("label", "labels", "width", "height", "shard"),
+    "<u4": ("file", "crc"),
+    "<i8": ("sizes", "times", "stamp", "stamps", "starts", "order"),
+    "<u8": ("offset", "length", "size", "bounds"),
+}
+_DTYPES = {name: dtype for dtype, names in _NAMES.items() for name in names}
 
 Arrays = dict[str, NDArray[Any]]
 Index = TypeVar("Index")
@@ -166,9 +173,19 @@ def load(file: Path) -> tuple[dict[str, Any], Arrays]:
     check_seal(header)
     members = unseal(header)
     try:
-        return members, {name: _array(mapped, size, place) for name, place in members.pop("arrays").items()}
+        arrays = {name: _array(mapped, size, place) for name, place in members.pop("arrays").items()}
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ContainerError(f"{file} has arrays that are not described as in an index: {error!r:.80}") from None
+    for name, array in arrays.items():
+        if array.dtype != _dtype(name, array.dtype):
+            raise ContainerError(f"{file}: {name} is of {array.dtype}, expected {_dtype(name, array.dtype)}")
+    return members, arrays
+
+
+def _dtype(name: str, unknown: np.dtype[Any]) -> np.dtype[Any]:
+    """What an array of this name is made of; `unknown` for a name that no index has."""
+    parts = name.split(".")
+    return np.dtype(_DTYPES.get(parts[0]) or _DTYPES.get(parts[-1]) or unknown)
 
 
 def check_members(
@@ -224,7 +241,7 @@ def _header(members: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -
 
 def _array(mapped: mmap.mmap, size: int, place: list[str]) -> NDArray[Any]:
     dtype, count, offset = place[0], int(place[1]), int(place[2])
-    if dtype not in _DTYPES or count < 0 or not 0 <= offset <= size - count * np.dtype(dtype).itemsize:
+    if dtype not in _NAMES or count < 0 or not 0 <= offset <= size - count * np.dtype(dtype).itemsize:
         raise ContainerError(f"an array of {count} {dtype} at {offset} lies outside an index of {size} bytes")
     array = np.frombuffer(mapped, dtype, count, offset) if count else np.zeros(0, dtype)
     if (crc32c(array.data) if count else 0) != int(place[3], 16):

@@ -80,6 +80,8 @@ class Caches(Driver):
         file.with_suffix(".new").replace(file)  # another may have been mapped
         look = Look(path, chance)
         look.names |= {file.name, *(each.name for each in self.folder.rglob("*"))}
+        if path.suffix in ("", ".csv"):
+            look.names.add("cannot read /")  # such an index has paths, and may name any file
         ended = look.run()
         assert not blind or ended == "whole", f"a damaged index was believed: {ended}"
         return ended
