@@ -198,6 +198,9 @@ def check_members(
     class_order: str = CLASS_ORDERS[0],
 ) -> None:
     """Raise `ContainerError` or `TypeError` for what no manifest can say, so that an index is built again instead."""
+    for name, start, stop in splits:
+        if not 0 <= start <= stop <= count:
+            raise ContainerError(f"split {name} is from {start} to {stop} of {count} records")
     ranges = {name: ((start, stop),) for name, start, stop in splits if stop > start} or {WHOLE: ((0, count),)}
     own, names = tuple(fields), None if classes is None else tuple(classes)
     Manifest(count, own, ranges, fingerprint, (Shard("", count, 0),), names, class_order)

@@ -215,6 +215,7 @@ def _loaded(file: Path) -> TableIndex | None:
             if dtype and (arrays[f"length.{number}"] != np.dtype(dtype).itemsize).any():
                 return None
         known = len(index.fields) == len(index.dtypes) and set(index.dtypes) <= {"", *NUMBERS}
+        known &= not any(d and n in IMAGE_FIELDS for n, d in zip(index.fields, index.dtypes, strict=False))
         return index if known and lengths == {index.count} else None
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent, or written by something else: built again
