@@ -270,6 +270,7 @@ class TestParts:
         with pytest.raises(RuntimeError, match="all of 8 packed pictures came to nothing"):
             decode.library(job, "the double")
 
+    @pytest.mark.slow  # 8 s
     def test_passes(self, job: Job) -> None:
         passes.run(job)
         self.check(job, "passes", "torchvision", "kornia")
@@ -283,6 +284,7 @@ class TestParts:
         monkeypatch.undo()
         dispatch.triton_works.cache_clear()
 
+    @pytest.mark.slow  # 8 s
     def test_training(self, job: Job) -> None:
         training.run(job)
         found = self.figures(job)

@@ -340,6 +340,7 @@ def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypa
     assert digest(loader) == digest(cached(numbered, transform=CROP))
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file")  # a signal between open() and `with`, where memory is asked for
 def test_signals_while_it_is_decoded(numbered: FastDataset) -> None:
     expected = digest(cached(numbered, transform=CROP))
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)

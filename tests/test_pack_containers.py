@@ -92,7 +92,10 @@ def test_the_number_of_workers_is_in_no_byte(images: Path, tmp_path: Path, optio
     check_workers(images, tmp_path, options, (1, 2, 3, 8))
 
 
-@pytest.mark.parametrize("number", range(len(FORMATS)), ids=lambda number: FORMATS[number]["format"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, marks=() if n < 2 else pytest.mark.slow, id=FORMATS[n]["format"]) for n in range(len(FORMATS))],
+)
 def test_one_worker_and_more(images: Path, tmp_path: Path, number: int) -> None:
     """The short form: another number against one worker for each format."""
     check_workers(images, tmp_path, FORMATS[number], (1, (8, 2, 3, 2, 3)[number]))

@@ -215,6 +215,7 @@ class TestForeign:
         assert dry.estimate.sample == 12
         assert not (tmp_path / "dry.lmdb").exists()
 
+    @pytest.mark.slow  # 12 s in all; test_pack_records_edges adds to containers too
     def test_added_to_what_a_folder_gave(
         self, twelve: tuple[Path, list[bytes]], tmp_path: Path, make: Callable[[Path], str]
     ) -> None:

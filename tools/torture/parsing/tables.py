@@ -68,7 +68,9 @@ class Tables(Driver):
         except IofastError as error:
             check_message(error, {f"x{suffix}", "classes.txt"})
             return "refused"
-        return Look(folder / f"x{suffix}", chance).run() if not options else "whole"
+        look = Look(folder / f"x{suffix}", chance)
+        look.names.add("cannot read /")  # a table may name any file
+        return look.run() if not options else "whole"
 
     def names(self, chance: random.Random) -> list[str]:
         """The columns."""
