@@ -30,6 +30,7 @@ from iofast.containers.index import (
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.spool import Spool, Stored
+from iofast.containers.writeback import Writeback
 from iofast.errors import ContainerError, TargetError
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
@@ -62,8 +63,10 @@ class LmdbWriter(Writer):
         self._cost = 0
         self._transaction: lmdb.Transaction | None = None
         self._environment: lmdb.Environment | None = None
+        self._fd = -1  # of the file, beside LMDB's own
         try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            self._fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            self._writeback = Writeback(self._fd)
             self._environment = self._open_environment()
             self._spool = Spool(os.path.dirname(os.path.abspath(self.path)), key_width)
         except (OSError, lmdb.Error) as error:
@@ -209,6 +212,7 @@ class LmdbWriter(Writer):
             except lmdb.Error as error:
                 raise self._cannot_write(error) from None
             self._transaction, self._cost = None, 0
+            self._writeback.wrote(self._require_open().info()["last_pgno"] * self._page_size)
 
     def _reserve(self, manifest_length: int) -> None:
         """Zeros of the exact size under every reserved key, in transactions of their own."""
@@ -221,6 +225,9 @@ class LmdbWriter(Writer):
 
     def _close_environment(self, *, sync: bool) -> None:
         environment, self._environment = self._environment, None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
         if environment is None:
             return
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from iofast.containers.file_bytes import read_at
+from iofast.containers.writeback import Writeback
 
 _PIECES = 512  # of one system call; Linux takes 1024
 
@@ -17,6 +18,12 @@ class OpenShard:
     def __init__(self, path: Path, split: str) -> None:
         self.path, self.split, self.size, self.count = path, split, 0, 0
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        self._writeback = Writeback(self.fd)
+
+    def grow(self, size: int) -> None:
+        """There is one record more, and so many bytes."""
+        self.size, self.count = size, self.count + 1
+        self._writeback.wrote(size)
 
 
 class StagedShards:

@@ -317,7 +317,8 @@ class ShardWriter(Writer):
         self._done.append((shard.split, shard.count, size))
 
     def _fill(self, shard: OpenShard, placed: Placed) -> None:
-        shard.size, shard.count, self._last = placed.stop, shard.count + 1, placed.position
+        shard.grow(placed.stop)
+        self._last = placed.position
 
     def _placed(self, position: int, info: ImageInfo, encoded: Encoded, shard: OpenShard) -> Placed:
         """The record that the spool took last, where it lies."""
