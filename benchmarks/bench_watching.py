@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -35,29 +34,21 @@ OUTSIDE = {"/proc and NVML only": ("--no-stacks",), "with stacks": ()}
 INSIDE = ("plain", "watch", "watch, three phases a step")
 
 
-class Spent(NamedTuple):
-    """Processor time of a monitor and its children, and the most memory that one of them had."""
-
-    cpu_s: float
-    resident_kib: int
-
-
-def monitored(pid: int, options: Iterable[str], seconds: float) -> Spent:
-    """Watch for so long, as a program that reads JSON has it done."""
+def monitored(pid: int, options: Iterable[str], seconds: float) -> float:
+    """Watch for so long, as a program that reads JSON has it done; processor time of the monitor and its children."""
     command = [sys.executable, "-m", "iofast", "monitor", "--json", "--seconds", str(seconds), *options]
     process = subprocess.Popen([*command, "--pid", str(pid)], stdout=subprocess.DEVNULL, cwd=ROOT)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"iofast monitor ended with {process.returncode}")
-    return Spent(used.ru_utime + used.ru_stime, used.ru_maxrss)
+    return used.ru_utime + used.ru_stime
 
 
 def outside(rounds: int, seconds: float) -> list[list[str]]:
-    """Rows: share of a core, time to start, memory after the short and after the long watch."""
+    """Rows: share of a core, time to start."""
     shares: dict[str, list[float]] = {name: [] for name in OUTSIDE}
     starts: dict[str, list[float]] = {name: [] for name in OUTSIDE}
-    memory: dict[str, list[tuple[int, int]]] = {name: [] for name in OUTSIDE}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tools.torture.attach", "device", str(Path(folder, "steps"))]
         training = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -67,30 +58,21 @@ def outside(rounds: int, seconds: float) -> list[list[str]]:
                 for name, options in OUTSIDE.items():
                     short = monitored(training.pid, options, SHORT_S)
                     long = monitored(training.pid, options, SHORT_S + seconds)
-                    share = (long.cpu_s - short.cpu_s) / seconds
+                    share = (long - short) / seconds
                     shares[name].append(100 * share)
-                    starts[name].append(short.cpu_s - share * SHORT_S)
-                    memory[name].append((short.resident_kib, long.resident_kib))
+                    starts[name].append(short - share * SHORT_S)
             if training.poll() is not None:
                 raise SystemExit(f"the training ended with {training.returncode}")
         finally:
             training.kill()
             training.wait()
-    return [
-        [
-            name,
-            measure.spread(shares[name], 2),
-            f"{statistics.median(starts[name]):.2f}",
-            *(f"{statistics.median(column) / 1024:.1f}" for column in zip(*memory[name], strict=True)),
-        ]
-        for name in OUTSIDE
-    ]
+    return [[name, measure.spread(shares[name], 2), f"{statistics.median(starts[name]):.2f}"] for name in OUTSIDE]
 
 
 def inside(kind: str) -> Callable[[], float]:
     """Microseconds of a step beyond its arithmetic, in the mean of a run."""
     weights = torch.randn(256, 256)
-    batches = [(torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.zeros(8, dtype=torch.int64))] * STEPS
+    batches = [(torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.zeros(8, dtype=torch.int64))] * (1 + STEPS)
 
     def compute(seconds: float) -> float:
         start = now = time.perf_counter()
@@ -101,15 +83,17 @@ def inside(kind: str) -> Callable[[], float]:
 
     def run() -> float:
         loader = batches if kind == "plain" else watch(batches, name="bench")
+        coming = iter(loader)
+        next(coming)  # the first one has the telemetry page made: once, in some 40 ms
         gc.collect()
         worked, start = 0.0, time.perf_counter()
         if kind == INSIDE[2]:
-            for _ in loader:
+            for _ in coming:
                 for phase in ("forward", "backward", "optimizer"):
                     with loader.step(phase):  # type: ignore[union-attr] # a meter
                         worked += compute(STEP_S / 3)
         else:
-            for _ in loader:
+            for _ in coming:
                 worked += compute(STEP_S)
         return 1e6 * (time.perf_counter() - start - worked) / STEPS
 
@@ -134,10 +118,10 @@ def main() -> None:
 
 ## From outside
 
-{measure.table(("", "% of one core", "s to start", "MiB, short", "MiB, long"), watches)}
+{measure.table(("", "% of one core", "s to start"), watches)}
 
 Processor time of the monitor and of py-spy's processes: median (least – most) of {arguments.rounds} watches of
-{SHORT_S + arguments.seconds:.0f} s less {SHORT_S} s. MiB: the largest process at its largest, after either.
+{SHORT_S + arguments.seconds:.0f} s less {SHORT_S} s.
 
 ## Inside
 
