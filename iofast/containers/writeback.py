@@ -14,8 +14,8 @@ _WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE of linux/fs.h: begin with what is not
 class Writeback:
     """The file of a descriptor, of which the first bytes, up to a place that rises, have been written.
 
-    Nothing is promised: durable is what was fsynced. It only gives the disk something to do meanwhile, which packing
-    900 MB of files as they are has to wait 0.6 s less for.
+    Nothing is promised: durable is what was fsynced. It only gives the disk something to do meanwhile: of 6,000 kept
+    photographs a tar is made in 3.4 s instead of 3.8 (medians of 7 in turn on a noisy machine; TFRecord 3.8 and 3.9).
     """
 
     def __init__(self, fd: int) -> None:
