@@ -67,9 +67,7 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
         from iofast.source.foreign import ForeignReader  # with the index and its cache, which own containers need not
 
         if not isinstance(reader, ForeignReader):
-            raise OptionError(
-                f"foreign (names, labels) is for other programs' tar, TFRecord and LMDB, and {os.fspath(path)} is none"
-            )
+            raise not_foreign(path)
     return reader
 
 
@@ -109,6 +107,13 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_shard(place):
         return open_shards([os.fspath(place)], os.fspath(place), foreign)
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
+
+
+def not_foreign(path: str | os.PathLike[str]) -> OptionError:
+    """The error where `foreign` was given for what another program has not written."""
+    return OptionError(
+        f"foreign (names, labels) is for other programs' tar, TFRecord and LMDB, and {os.fspath(path)} is none"
+    )
 
 
 def is_container(path: str | os.PathLike[str]) -> bool:
@@ -187,8 +192,9 @@ def target_of(
     if place.suffix not in WRITTEN:
         known = ", ".join(WRITTEN)
         raise OptionError(f"the suffix chooses the container, and this version writes {known}, found {place.name!r}")
-    target = Target(path, overwrite=overwrite, append=append)
-    if place.suffix != ".lmdb":
+    if place.suffix == _LMDB:
+        target = Target(path, overwrite=overwrite, append=append)
+    else:
         target = ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
     if sidecars:
         from iofast.containers.sidecars import check_names  # costs start-up time, for those who want some

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,16 +53,18 @@ def close(made: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(made, wanted, rtol=0, atol=2e-5 if half else 1e-5)
 
 
+BATCHES: dict[str, Any] = {
+    "sizes": st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=2),
+    "size": st.tuples(st.integers(4, 24), st.integers(4, 24)),
+    "seed": st.integers(0, 99),
+    "kind": st.sampled_from(["rgb", "yuv"]),
+    "layout": st.sampled_from([torch.channels_last, torch.contiguous_format]),
+}
+
+
 class TestGeometry:
     @FEW
-    @given(
-        sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=2),
-        size=st.tuples(st.integers(4, 24), st.integers(4, 24)),
-        seed=st.integers(0, 99),
-        kind=st.sampled_from(["rgb", "yuv"]),
-        layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
-        antialias=st.booleans(),
-    )
+    @given(**BATCHES, antialias=st.booleans())
     def test_equals_torch_to_the_last_bit(
         self,
         sizes: list[tuple[int, int]],
@@ -95,14 +98,7 @@ class TestGeometry:
         assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, (12, 8)))
 
     @FEW
-    @given(
-        sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=2),
-        size=st.tuples(st.integers(4, 24), st.integers(4, 24)),
-        seed=st.integers(0, 99),
-        kind=st.sampled_from(["rgb", "yuv"]),
-        layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
-        dtype=st.sampled_from([torch.float32, torch.float16]),
-    )
+    @given(**BATCHES, dtype=st.sampled_from([torch.float32, torch.float16]))
     def test_normalised_in_the_same_pass(
         self,
         sizes: list[tuple[int, int]],

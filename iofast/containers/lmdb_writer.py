@@ -195,10 +195,14 @@ class LmdbWriter(Writer):
             raise ContainerError(f"{self.path}: the writer is closed")
         return self._environment
 
+    def _used(self) -> int:
+        """Bytes of the file that LMDB has given out."""
+        pages: int = self._require_open().info()["last_pgno"] + 1
+        return pages * self._page_size
+
     def _begin(self, cost: int) -> lmdb.Transaction:
         environment = self._require_open()
-        used = (environment.info()["last_pgno"] + 1) * self._page_size
-        wanted = used + 3 * max(TRANSACTION_BYTES, cost) + MAP_SLACK
+        wanted = self._used() + 3 * max(TRANSACTION_BYTES, cost) + MAP_SLACK
         size = -(-wanted // MAP_STEP) * MAP_STEP
         if size > self._map_size:
             environment.set_mapsize(size)
@@ -212,7 +216,7 @@ class LmdbWriter(Writer):
             except lmdb.Error as error:
                 raise self._cannot_write(error) from None
             self._transaction, self._cost = None, 0
-            self._writeback.wrote(self._require_open().info()["last_pgno"] * self._page_size)
+            self._writeback.wrote(self._used())
 
     def _reserve(self, manifest_length: int) -> None:
         """Zeros of the exact size under every reserved key, in transactions of their own."""

@@ -17,6 +17,8 @@ from iofast.errors import ContainerError, IofastError, TargetError
 
 LOCK = "lock"
 MARKER = "publishing"
+PACK_PLAN = "plan.json"  # in the `.partial` folder: what `pack` is at work on there,
+COPY_PLAN = "copy.json"  # or what is copied there
 APPENDING = "appending"  # the container that stands is whole as long as this is here: it is added to, not replaced
 APPENDED = (
     ".appended"  # of a file beside the target: what `appending` said, from when the folder goes until all is done
@@ -41,6 +43,11 @@ class Target:
         self.overwrite, self.append = overwrite, append
         self.sidecars: tuple[str, ...] = ()  # index files for other programs that are made as a part of publishing
         self._lock: int | None = None
+
+    @property
+    def going_on(self) -> str:
+        """What to do about work that was interrupted, in words."""
+        return f"the same command goes on from there; delete {self.partial} to start anew"
 
     def acquire(self) -> None:
         """Check that the target may be written, make the folder, take the lock.

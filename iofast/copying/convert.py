@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from iofast import __version__
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.identity import require_elsewhere, told
-from iofast.containers.publish import Target, require_free, sync
+from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free, sync
 from iofast.containers.shard_writer import SHARD_SIZE
 from iofast.containers.shards import ShardTarget, parse_size
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 FilePath = str | os.PathLike[str]
 Begin = Callable[[int, int], None]  # all records, and how many of them an earlier run has written
 Progress = Callable[[int, int, int], None]
-PLAN = "copy.json"  # in the `.partial` folder: what is being copied there
-PACK_PLAN = "plan.json"  # and what stands there where `pack` was at work
 
 _SUFFIXES_OF_OTHERS = (".beton", ".mds", ".csv", ".tsv", ".jsonl", ".parquet", ".zip", ".gz", ".zst", ".h5", ".npz")
 
@@ -176,8 +174,8 @@ class Copying:
                 cleared = True
             require_free(place.partial, self._size - _staged(place.partial))
             if cleared:
-                (place.partial / PLAN).write_text(json.dumps(self._plan, sort_keys=True))
-                sync(place.partial / PLAN)
+                (place.partial / COPY_PLAN).write_text(json.dumps(self._plan, sort_keys=True))
+                sync(place.partial / COPY_PLAN)
         except BaseException as error:
             if cleared:  # an empty folder beside a set would make it look unfinished
                 place.discard()
@@ -196,8 +194,7 @@ class Copying:
         if isinstance(better, KeyboardInterrupt | TargetError) and _goes_on(self._place):
             self._place.release()
             words = str(better) or "interrupted"
-            going_on = f"the same command goes on from there; delete {self._place.partial} to start anew"
-            raise type(better)(f"{words}; {going_on}") from None
+            raise type(better)(f"{words}; {self._place.going_on}") from None
         with contextlib.suppress(OSError):
             self._place.discard()
         if better is not None and better is not error:
@@ -235,13 +232,13 @@ class Copying:
 
     def _is_ours(self) -> bool:
         try:
-            return bool(json.loads((self._place.partial / PLAN).read_bytes()) == self._plan)
+            return bool(json.loads((self._place.partial / COPY_PLAN).read_bytes()) == self._plan)
         except (OSError, ValueError):
             return False
 
 
 def _goes_on(place: Target) -> bool:
-    return isinstance(place, ShardTarget) and not place.exists and (place.partial / PLAN).exists()
+    return isinstance(place, ShardTarget) and not place.exists and (place.partial / COPY_PLAN).exists()
 
 
 def _staged(folder: Path) -> int:

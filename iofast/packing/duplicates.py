@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Writer
-from iofast.errors import TargetError
 from iofast.kernel import crc32c
-from iofast.packing.failures import lines_before
+from iofast.packing.failures import write_lines
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
 
 _RECENT = 1 << 15  # images that wait to be sorted in
@@ -118,21 +116,9 @@ class Duplicates:
 
     def save(self, path: Callable[[int], str | None]) -> None:
         """Write one JSON object for each, or remove what an earlier run left; `path` tells the image of a position."""
-        before = lines_before(self.file, self._first)
-        if not self.found and not before:
-            self.file.unlink(missing_ok=True)
-            return
-        temporary = self.file.with_name(self.file.name + ".tmp")
-        try:
-            with open(temporary, "w", encoding="ascii") as file:
-                file.writelines(before)
-                for position in sorted(self.found):
-                    each = self.found[position]
-                    file.write(_line(each, path(position), path(each.first)))
-            os.replace(temporary, self.file)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise TargetError(f"the list of duplicates {self.file} cannot be written: {error.strerror}") from error
+        found = (self.found[position] for position in sorted(self.found))
+        lines = (_line(each, path(each.position), path(each.first)) for each in found)
+        write_lines(self.file, "list of duplicates", self._first, lines)
 
     def load(self) -> None:
         """Take what a finished run has saved."""

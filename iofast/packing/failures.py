@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,26 +67,35 @@ class Failures:
 
     def save(self) -> Path | None:
         """Write one JSON object per failed image, in packing order, or remove what an earlier run left; the file."""
-        before = lines_before(self.file, self._first)
-        if not self._found and not before:
-            self.file.unlink(missing_ok=True)
-            return None
-        temporary = self.file.with_name(self.file.name + ".tmp")
-        try:
-            with open(temporary, "w", encoding="ascii") as file:
-                file.writelines(before)
-                for position in sorted(self._found):
-                    file.write(_line(self._found[position]))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.file)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise TargetError(f"the file of errors {self.file} cannot be written: {error.strerror}") from error
-        return self.file
+        lines = (_line(self._found[position]) for position in sorted(self._found))
+        return self.file if write_lines(self.file, "file of errors", self._first, lines) else None
 
 
-def lines_before(file: Path, first: int) -> list[str]:
+def write_lines(file: Path, kind: str, first: int, lines: Iterable[str]) -> bool:
+    """Write `lines` behind what the file says of images before position `first`, whole or not at all.
+
+    A file that would have no line is removed; gives whether there is one. Raises `TargetError`, which calls it `kind`.
+    """
+    every = itertools.chain(_lines_before(file, first), lines)
+    head = next(every, None)
+    if head is None:
+        file.unlink(missing_ok=True)
+        return False
+    temporary = file.with_name(file.name + ".tmp")
+    try:
+        with open(temporary, "w", encoding="ascii") as draft:
+            draft.write(head)
+            draft.writelines(every)
+            draft.flush()
+            os.fsync(draft.fileno())
+        os.replace(temporary, file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise TargetError(f"the {kind} {file} cannot be written: {error.strerror}") from error
+    return True
+
+
+def _lines_before(file: Path, first: int) -> list[str]:
     """What a file of one JSON object a line says of images before position `first`, which an earlier run packed."""
     if not first:
         return []

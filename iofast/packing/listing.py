@@ -15,7 +15,7 @@ from iofast.containers.identity import is_ours, left_out, require_elsewhere, sta
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.publish import Target
 from iofast.errors import OptionError, SourceError
-from iofast.opening import is_container, open_reader
+from iofast.opening import is_container, not_foreign, open_reader
 from iofast.packing.options import PackOptions
 from iofast.packing.origin import OTHER_IMAGES
 from iofast.packing.splits import divide
@@ -33,9 +33,7 @@ def listed(source: str | os.PathLike[str], options: PackOptions, place: Target) 
     if is_container(source):
         found = _records(source, options, place)
     elif options.foreign is not None:
-        raise OptionError(
-            f"foreign (names, labels) is for other programs' tar, TFRecord and LMDB, and {os.fspath(source)} is none"
-        )
+        raise not_foreign(source)
     else:
         found = scan(source, options.source_options())
     shares = options.shares()

@@ -21,7 +21,6 @@ from iofast.packing.options import PackOptions
 from iofast.source import Source
 
 VERSION = 1
-COPIED = "copy.json"  # in the `.partial` folder: what `convert` was at work on there
 MAX_CHUNK = 32  # images
 CHUNK_BYTES = 8 << 20  # of images in hand, about; a worker holds the records of one chunk in memory
 SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # of a recipe: what did the work

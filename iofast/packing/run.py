@@ -12,7 +12,7 @@ from typing import Unpack
 
 from iofast import kernel
 from iofast.containers.base import Reader
-from iofast.containers.publish import Target
+from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
 from iofast.containers.shards import ShardTarget
 from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError
@@ -26,7 +26,7 @@ from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures
 from iofast.packing.listing import listed
 from iofast.packing.options import PackKeywords, PackOptions, names_of
-from iofast.packing.plan import COPIED, load_plan, make_plan, settings
+from iofast.packing.plan import load_plan, make_plan, settings
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
 from iofast.packing.report import Report
@@ -119,33 +119,29 @@ def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
             base = None if work.addition is None else stack.enter_context(work.addition.open(place))
             return _transcode(work, place, pool, (failures, progress), base)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {_going_on(place)}") from None
+        raise KeyboardInterrupt(f"interrupted; {place.going_on}") from None
     except ErrorBudgetError as error:
-        raise ErrorBudgetError(f"{error}; with a larger max_errors {_going_on(place)}") from None
+        raise ErrorBudgetError(f"{error}; with a larger max_errors {place.going_on}") from None
     except OSError as error:
         words = str(error) if isinstance(error, TargetError) else f"{place.path} cannot be written: {_reason(error)}"
         if isinstance(error, TargetError) and not place.partial.exists():  # published, all but its sidecars
             raise
-        raise TargetError(f"{words}; {_going_on(place)}" if work.begun else words) from error
+        raise TargetError(f"{words}; {place.going_on}" if work.begun else words) from error
 
 
 def _reason(error: OSError) -> str:
     return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
 
 
-def _going_on(place: Target) -> str:
-    return f"the same command goes on from there; delete {place.partial} to start anew"
-
-
 def _take_up(work: Work, place: Target) -> None:
     """Go on with the work of an earlier run, or begin with an empty folder."""
-    file = place.partial / "plan.json"
+    file = place.partial / PACK_PLAN
     old = load_plan(file)
     if old is None:
         if place.interrupted:  # something else than `pack` had finished it
             place.complete()
             place.acquire()
-        if isinstance(place, ShardTarget) and (place.partial / COPIED).exists():  # which can be gone on with
+        if isinstance(place, ShardTarget) and (place.partial / COPY_PLAN).exists():  # which can be gone on with
             raise TargetError(f"{place.partial} holds the work of a convert that was interrupted: finish or delete it")
         place.clear()
         if work.addition is not None:

@@ -206,10 +206,13 @@ def check_members(
     Manifest(count, own, ranges, fingerprint, (Shard("", count, 0),), names, class_order)
 
 
-def check_strings(blob: NDArray[Any], bounds: NDArray[Any]) -> None:
-    """Raise `ContainerError` where the strings of an index do not lie in their blob one after another."""
+def check_strings(blob: NDArray[Any], bounds: NDArray[Any], least: int = 1) -> None:
+    """Raise `ContainerError` where the strings of an index do not lie in their blob one after another.
+
+    `least`: bytes of the shortest; 1 where each is followed by a byte that belongs to none.
+    """
     within = len(bounds) > 0 and int(bounds.max()) <= len(blob)  # before they are signed: 2**63 would be negative
-    if not within or bounds[0] != 0 or (np.diff(bounds.astype(np.int64)) < 1).any():
+    if not within or bounds[0] != 0 or (np.diff(bounds.astype(np.int64)) < least).any():
         raise ContainerError(f"{len(bounds)} bounds do not rise within a blob of {len(blob)} bytes")
 
 

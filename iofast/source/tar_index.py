@@ -30,7 +30,16 @@ from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError, DecodeError
 from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, check_field, image_field
-from iofast.source.cache import Arrays, cache_file, cached, check_columns, check_members, is_settled, load
+from iofast.source.cache import (
+    Arrays,
+    cache_file,
+    cached,
+    check_columns,
+    check_members,
+    check_strings,
+    is_settled,
+    load,
+)
 from iofast.source.foreign import ForeignOptions
 from iofast.source.image_files import HEADS
 from iofast.source.index import THREADS
@@ -318,11 +327,7 @@ def _loaded(file: Path, paths: Sequence[str]) -> TarIndex | None:
             return None
         if any(len(arrays[name]) != count for name in columns) or arrays["keys.blob"].dtype != np.uint8:
             return None
-        bounds = arrays["keys.bounds"]
-        if int(bounds.max()) > len(arrays["keys.blob"]) or bounds[0] != 0:  # before they are signed: 2**63 is negative
-            return None
-        if (np.diff(bounds.astype(np.int64)) < 0).any():
-            return None
+        check_strings(arrays["keys.blob"], arrays["keys.bounds"], least=0)
         check_members(count, members["fingerprint"], fields=fields)
         check_columns(arrays, len(paths))
         identity = members["fingerprint"], int(members["left_out"])

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import random
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from tools import sample_photographs
 from tools.torture import Failed, _packs
 from tools.torture._packs import NAMES, Case
 
+Ended = subprocess.CompletedProcess[str]
 KILLS = 220  # that hit a running pack
 FULL = 60  # rounds with writes that fail
 SMALL = 60  # rounds on a small disk that another program fills
@@ -96,15 +98,19 @@ class Rounds:
         fault = f"{kind}:{code}:{int(1.5 ** chance.uniform(0, 16))}:{case.name}.partial/"
         ended = _packs.run_with(library, fault, case.command(folder, "--quiet"))
         when = f"{fault}, {case.name}"
+        self._ended(case, folder, when, ended, ("disk is full",) if kind == "write" else ("",))
+        self.held(**{f"{kind}s": 1, f"{kind}s that failed": ended.returncode})
+
+    def _ended(self, case: Case, folder: Path, when: str, ended: Ended, reasons: tuple[str, ...]) -> None:
+        """A run that was disturbed ended well, or with one line that has one of these words; then the end."""
         if ended.returncode not in (0, 1) or ended.stderr.count("\n") != (ended.returncode == 1):
             raise Failed(f"{when}: exit status {ended.returncode}: {ended.stderr.strip()}")
-        if kind == "write" and ended.returncode and "disk is full" not in ended.stderr:
+        if ended.returncode and not any(words in ended.stderr for words in reasons):
             raise Failed(f"{when}: {ended.stderr.strip()}")
         case.check_visible(folder, self.counts[case], when)
         if not case.over(folder):
             case.finish(folder)
         case.check(folder, self.wanted[case], when)
-        self.held(**{f"{kind}s": 1, f"{kind}s that failed": ended.returncode})
 
     def fill(self, number: int, disk: Path) -> None:
         """One round on a disk that another program fills at a random moment; then there is room again, and the end."""
@@ -114,15 +120,8 @@ class Rounds:
         begun, left = int(chance.uniform(0, 2 * self.bytes[case])), chance.randint(0, _LEFT)
         ended = _packs.run_filled(case.command(folder, "--quiet"), disk, begun, left)
         when = f"round {number} on a small disk, {case.name}"
-        if ended.returncode not in (0, 1) or ended.stderr.count("\n") != (ended.returncode == 1):
-            raise Failed(f"{when}: exit status {ended.returncode}: {ended.stderr.strip()}")
+        self._ended(case, folder, when, ended, ("disk is full", "too little disk space"))
         full = "disk is full" in ended.stderr
-        if ended.returncode and not full and "too little disk space" not in ended.stderr:
-            raise Failed(f"{when}: {ended.stderr.strip()}")
-        case.check_visible(folder, self.counts[case], when)
-        if not case.over(folder):
-            case.finish(folder)
-        case.check(folder, self.wanted[case], when)
         self.held(fills=1, **{"fills that failed": ended.returncode, "while writing": int(full)})
 
     def unreadable(self, number: int, library: Path) -> None:

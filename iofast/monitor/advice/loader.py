@@ -24,8 +24,7 @@ def more_workers(now: Situation) -> Advice | None:
     if wanted <= workers.count:
         return None
     why = f"are busy {workers.busy:.0%} of the time" if not waiting else f"wait {1 - workers.busy:.0%} of the time"
-    each = " for each rank" if now.ranks > 1 else ""
-    more = f"{free:.1f} cores are idle{each}" if not waiting else "more of them would wait side by side"
+    more = f"{free:.1f} cores are idle{now.each_rank}" if not waiting else "more of them would wait side by side"
     return Advice(
         name="num_workers",
         text=f"The {workers.count} workers {why} and {more}.",
@@ -46,10 +45,9 @@ def more_threads(now: Situation) -> Advice | None:
     wanted = _enough(now, max(counts), free + 0.5)
     if wanted <= max(counts):
         return None
-    each = " for each rank" if now.ranks > 1 else ""
     return Advice(
         name="num_threads",
-        text=f"FastLoader's {max(counts)} threads are the limit and {free:.1f} cores are idle{each}.",
+        text=f"FastLoader's {max(counts)} threads are the limit and {free:.1f} cores are idle{now.each_rank}.",
         change=f'FastLoader(..., num_workers={wanted})  # or "auto"',
         trigger="idle_cores",
         value=free,

@@ -72,6 +72,11 @@ class Situation:
         """Ranks of this job on this machine: each is told the same, and all of them share its cores."""
         return 1 + (len(self.last.peers) if self.last is not None else 0)
 
+    @property
+    def each_rank(self) -> str:
+        """What is said behind cores where ranks share them."""
+        return " for each rank" if self.ranks > 1 else ""
+
     @cached_property
     def free_cores(self) -> float | None:
         """Idle cores that this rank may take."""
