@@ -329,6 +329,25 @@ class TestJobs:
         jobs.close()
         assert threading.active_count() < 20
 
+    def test_a_dear_verdict_stands_for_some_seconds_and_the_last_is_on_everything(self) -> None:
+        judged: list[int] = []
+
+        def judge(snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
+            judged.append(len(snapshots))
+            end = time.thread_time() + 0.01
+            while time.thread_time() < end:
+                pass
+            return starved()
+
+        jobs = Jobs(Sources(made().find, lambda job: Watcher(job, 30), judge), judging=0.001)
+        jobs.add(made().find()[0])
+        while len(jobs):
+            jobs.next(1.0)
+        jobs.close()
+        assert judged[0] == 1
+        assert 2 <= len(judged) <= 5  # every ten of 30 snapshots, which are a second each
+        assert judged[-1] == 30
+
     def test_an_error_is_raised_where_it_is_seen(self) -> None:
         def watch(_job: Job) -> Watcher:
             raise PermissionError("not yours")

@@ -245,9 +245,11 @@ class _Known:
         """How many looks fell into these windows, and the shares of what they saw; None where windows do not say."""
         looks = sum(window.looks for window in windows)
         if looks:
-            return looks, {
-                what: fsum(window.looks * window.doing.get(what, 0.0) for window in windows) / looks for what in Doing
-            }
+            seen: dict[Doing, list[float]] = {what: [] for what in Doing}
+            for window in windows:  # few of a window's looks differ: most of what could be seen was not
+                for what, share in window.doing.items():
+                    seen[what].append(window.looks * share)
+            return looks, {what: fsum(parts) / looks for what, parts in seen.items()}
         whole = fsum(window.seconds for window in self._training.windows) or self._training.seconds or 1.0
         return self._training.looks * fsum(window.seconds for window in windows) / whole, None
 

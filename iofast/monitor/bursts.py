@@ -1,4 +1,4 @@
-"""Bursts of looks at Python stacks, beside the looks of /proc, so seldom that they cost less than 2 % of a core."""
+"""Bursts of looks at Python stacks, so seldom that with the looks of /proc they cost less than 2 % of a core."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from iofast.monitor.probe.stacks import StackProbe
 from iofast.monitor.snapshot import Job, StackFigures, SyncSite
 
-_BUDGET: Final = 0.017  # of one core, py-spy's processes and ours
+_BUDGET: Final = 0.009  # of one core, py-spy's processes and ours: /proc and verdicts use as much
 _LOOKS: Final = 20  # in a burst, which takes a second; starting py-spy costs as much as 25 looks
 _WORKERS: Final = 1  # of them, in turn
 _SHORTEST_S: Final = 0.25  # between bursts

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
 from iofast.monitor.findings import Bound
-from iofast.monitor.live import WINDOW, Jobs, Sources
+from iofast.monitor.live import JUDGING, WINDOW, Jobs, Sources
 from iofast.monitor.render.json_view import print_object
 from iofast.monitor.render.lines import Lines, paragraphs
 from iofast.monitor.render.moment import View
@@ -22,7 +22,8 @@ FAILED_ON = 4  # exit status: the verdict is one of --fail-on
 NOBODY = "no training process of yours found"
 _ONCE_S = 40.0  # 30 s of training, which suffice where steps cannot be counted, and what comes before them
 _ONCE_LEAST_S = 5.0  # steps are counted sooner, but a second may be anything
-_WAIT_S = 0.1  # for news, between two looks at the keyboard
+_WAIT_S = 0.2  # for news, between two looks at the keyboard or at a program that was started,
+_ALONE_S = 1.0  # and where there is neither: waking up costs 100 us
 
 
 class Follow:
@@ -35,7 +36,7 @@ class Follow:
         self._request, self._running = request, running
         longest = request.seconds or _ONCE_S
         window = max(WINDOW, int(longest / request.interval)) if request.once else WINDOW
-        self._jobs = Jobs(sources, window)
+        self._jobs = Jobs(sources, window, 1.0 if request.once else JUDGING)  # it is the one verdict that is asked for
         self._out: TextIO = sys.stdout if running is None else sys.stderr
         self._screen: Screen | None = None
         self._views: list[View] = []
@@ -72,12 +73,19 @@ class Follow:
         view.close(self._jobs.moments())
 
     def _step(self) -> None:
-        moment = self._jobs.next(_WAIT_S)
+        moment = self._jobs.next(self._patience())
         for view in self._views:
             if moment is not None:
                 view.update(moment)
             elif not len(self._jobs) and self._jobs.searches:
                 view.waiting(f"{NOBODY}; waiting" if self._running is None else "waiting for the program to train")
+
+    def _patience(self) -> float:
+        """How long to wait for news, in seconds."""
+        if self._screen is not None or self._running is not None:
+            return _WAIT_S
+        left = math.inf if self._request.seconds is None else self._request.seconds - time.monotonic() + self._started
+        return max(0.0, min(_ALONE_S, left))
 
     def _over(self) -> bool:
         elapsed = time.monotonic() - self._started

@@ -181,12 +181,14 @@ def _epoch_starts(snapshots: Sequence[Snapshot], found: Sequence[Phase], case: _
     if steady is None or not joined.seconds:
         return None
     if (said := joined.starts) is not None:  # by the loader itself
-        share, stall = said, _with_starts(steady, said)
+        share = said
     else:
         share = case.spent.get(Phase.BETWEEN, 0.0) / joined.seconds
-        stall = exposed(joined, thresholds) or steady
+    if share < thresholds.gap:
+        return None
+    stall = (exposed(joined, thresholds) or steady) if said is None else _with_starts(steady, said)
     before = _middle(steady) * (case.training.seconds / joined.seconds if told is None else 1.0)
-    if share < thresholds.gap or stall.low < thresholds.bound or stall.width > thresholds.max_width:
+    if stall.low < thresholds.bound or stall.width > thresholds.max_width:
         return None
     if not _short_epochs(case) and before > 0.5 * _middle(stall):
         return None
