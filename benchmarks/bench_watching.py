@@ -3,10 +3,9 @@
     python -m benchmarks.bench_watching [--rounds 3] [--seconds 60] [--output PAGE.md]
 
 Outside: a training with two workers and steps of 20 ms runs all the time, and monitors watch it, one after another,
-for 15 seconds and for `--seconds` more. Start-up is in both, so the difference is what watching takes; py-spy's
-processes count with it. Inside: a loop over batches with 5 ms of arithmetic a step, plainly, under `watch`, and with
-three phases a step beside it. What a step takes beyond its arithmetic is compared, so that the arithmetic's own noise
-is in neither.
+for 15 seconds and for `--seconds` more, of which the processor time is taken; py-spy's processes count with it.
+Inside: a loop over batches with 5 ms of arithmetic a step, plainly, under `watch`, and with three phases a step beside
+it. What a step takes beyond its arithmetic is compared, so that the arithmetic's own noise is in neither.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import psutil
 import torch
 
 from benchmarks import measure
 from iofast import watch
 
-SHORT_S = 15
+START_S = 15
 STEPS = 400  # of a run inside
 STEP_S = 0.005
 ROOT = Path(__file__).parent.parent
@@ -34,21 +34,29 @@ OUTSIDE = {"/proc and NVML only": ("--no-stacks",), "with stacks": ()}
 INSIDE = ("plain", "watch", "watch, three phases a step")
 
 
-def monitored(pid: int, options: Iterable[str], seconds: float) -> float:
-    """Watch for so long, as a program that reads JSON has it done; processor time of the monitor and its children."""
-    command = [sys.executable, "-m", "iofast", "monitor", "--json", "--seconds", str(seconds), *options]
-    process = subprocess.Popen([*command, "--pid", str(pid)], stdout=subprocess.DEVNULL, cwd=ROOT)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"iofast monitor ended with {process.returncode}")
-    return used.ru_utime + used.ru_stime
+def monitored(pid: int, options: Iterable[str], seconds: float) -> tuple[float, float]:
+    """Watch, as a program that reads JSON has it done: share of a core once it runs, and seconds of one to start.
+
+    Of the monitor and of its children that have ended.
+    """
+    command = [sys.executable, "-m", "iofast", "monitor", "--json", *options, "--pid", str(pid)]
+    monitor = psutil.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
+    try:
+        time.sleep(START_S)
+        begun, since = sum(monitor.cpu_times()[:4]), time.monotonic()
+        time.sleep(seconds)
+        used, passed = sum(monitor.cpu_times()[:4]) - begun, time.monotonic() - since
+        if monitor.poll() is not None:
+            raise SystemExit(f"iofast monitor ended with {monitor.returncode}")
+        return used / passed, begun - START_S * used / passed
+    finally:
+        monitor.terminate()
+        monitor.wait()
 
 
 def outside(rounds: int, seconds: float) -> list[list[str]]:
     """Rows: share of a core, time to start."""
-    shares: dict[str, list[float]] = {name: [] for name in OUTSIDE}
-    starts: dict[str, list[float]] = {name: [] for name in OUTSIDE}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in OUTSIDE}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tools.torture.attach", "device", str(Path(folder, "steps"))]
         training = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -56,17 +64,17 @@ def outside(rounds: int, seconds: float) -> list[list[str]]:
             time.sleep(8)  # it imports torch
             for _ in range(rounds):
                 for name, options in OUTSIDE.items():
-                    short = monitored(training.pid, options, SHORT_S)
-                    long = monitored(training.pid, options, SHORT_S + seconds)
-                    share = (long - short) / seconds
-                    shares[name].append(100 * share)
-                    starts[name].append(short - share * SHORT_S)
+                    found[name].append(monitored(training.pid, options, seconds))
             if training.poll() is not None:
                 raise SystemExit(f"the training ended with {training.returncode}")
         finally:
             training.kill()
             training.wait()
-    return [[name, measure.spread(shares[name], 2), f"{statistics.median(starts[name]):.2f}"] for name in OUTSIDE]
+    rows = []
+    for name, each in found.items():
+        shares, starts = zip(*each, strict=True)
+        rows.append([name, measure.spread([100 * share for share in shares], 2), f"{statistics.median(starts):.2f}"])
+    return rows
 
 
 def inside(kind: str) -> Callable[[], float]:
@@ -120,8 +128,8 @@ def main() -> None:
 
 {measure.table(("", "% of one core", "s to start"), watches)}
 
-Processor time of the monitor and of py-spy's processes: median (least – most) of {arguments.rounds} watches of
-{SHORT_S + arguments.seconds:.0f} s less {SHORT_S} s.
+Processor time of the monitor and of py-spy's processes, from {START_S} s after its start on, for
+{arguments.seconds:.0f} s: median (least – most) of {arguments.rounds} watches each.
 
 ## Inside
 

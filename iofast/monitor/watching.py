@@ -27,7 +27,7 @@ from iofast.monitor.windows import LATE_S, Loading, Windows
 Stacks = Literal["auto", "off", "on"]
 
 MOST_LOOKS: Final = 20  # a second
-_BUDGET: Final = 0.008  # of one core
+_BUDGET: Final = 0.006  # of one core: verdicts, views and waking up use a third more
 _FEWEST_LOOKS: Final = 2.0  # a second, however dear they are
 _PEERS_EVERY: Final = 5  # looks
 _BUSY_THREADS: Final = 0.02  # of a core that other threads of the training process use
