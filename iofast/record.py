@@ -5,6 +5,7 @@ docs/format.md is the specification of keys and fields; this module is where its
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ MAX_PAYLOAD = (1 << 32) - 1  # bytes; an LMDB value and the index's u32 length b
 IMAGE_FIELDS = ("jpg", "png", "webp")  # an encoded image, in the order in which a reader looks for the image
 RAW_FIELDS = ("rgb", "yuv")  # raw pixels, their width and height in `json`; the kernel numbers them from 1
 LABEL_FIELD = "cls"
+_IMAGES = (*IMAGE_FIELDS, *RAW_FIELDS)
 PICKLED = ("pkl", "pyd", "pickle", "pth")  # suffixes of fields: loading one runs code from the file, so none is written
 JSON_FIELD = "json"
 # members of `json` that iofast itself writes when it packs or converts
@@ -56,6 +58,7 @@ def format_key(position: int, width: int = KEY_WIDTH) -> str:
     return key
 
 
+@functools.lru_cache(maxsize=1024)
 def check_field(name: str) -> str:
     """Return `name` if it is a legal field name, else raise `ContainerError`."""
     if len(name) > MAX_FIELD_NAME or not _FIELD.fullmatch(name) or name.startswith("__"):
@@ -75,4 +78,7 @@ def is_stored(name: str) -> bool:
 
 def image_field(fields: Mapping[str, object] | tuple[str, ...]) -> str | None:
     """The name of the field that holds the image: the first of jpg, png, webp, rgb, yuv that is there."""
-    return next((name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in fields), None)
+    for name in _IMAGES:  # asked several times for each record
+        if name in fields:
+            return name
+    return None

@@ -241,7 +241,12 @@ class _Cursor:
         return self._body[self.at - length : self.at]
 
     def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
-        return layout.unpack(self.take(layout.size))
+        start, self.at = self.at, self.at + layout.size
+        if self.at > len(self._body):
+            raise ContainerError(
+                f"an entry of {layout.size} bytes at {start} goes beyond the body of {len(self._body)}"
+            )
+        return layout.unpack_from(self._body, start)
 
 
 def _cannot_write(path: str, error: OSError) -> TargetError:

@@ -7,6 +7,7 @@ the number of records.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -34,6 +35,20 @@ class Stored(NamedTuple):
     info: ImageInfo
     fields: list[tuple[str, int, int]]  # name, length, CRC32C; sorted by name
     strips: dict[str, bytes]  # of raw fields: the CRC32C of each strip, as the index has them
+
+
+class _Layouts(NamedTuple):
+    """How the row of a record is written, and what of it is hashed: all of its fields at once."""
+
+    row: struct.Struct
+    identity: struct.Struct
+
+
+@functools.lru_cache(maxsize=256)  # most records have the same fields
+def _layouts(key: int, names: tuple[int, ...]) -> _Layouts:
+    """Of records with a key and field names of these lengths in bytes."""
+    identity = "".join(f"B{key}sB{name}sII" for name in names)
+    return _Layouts(struct.Struct(_ROW.format + _FIELD.format[1:] * len(names)), struct.Struct("<" + identity))
 
 
 class Spool:
@@ -96,14 +111,15 @@ class Spool:
         position, info = stored.position, stored.info
         self._split, self._last, self._top = split, position, max(self._top, info.label)
         self.last = stored.fields
-        entries, identity = [], []
+        row = [position, info.label, info.width, info.height, info.orientation, len(stored.fields)]
+        identity: list[int | bytes] = []
+        text = key.encode()
         for name, length, crc in stored.fields:
-            entries.append(_FIELD.pack(self._slots.setdefault(name, len(self._slots)), length, crc))
-            text = b"%c%s%c%s" % (len(key), key.encode(), len(name), name.encode())
-            identity.append(text + struct.pack("<II", length, crc))
-        self._hash.update(b"".join(identity))
-        row = _ROW.pack(position, info.label, info.width, info.height, info.orientation, len(entries))
-        self._file.write(b"".join((row, *entries, *stored.strips.values())))
+            row += (self._slots.setdefault(name, len(self._slots)), length, crc)
+            identity += (len(text), text, len(name), name.encode(), length, crc)
+        layout = _layouts(len(text), tuple([len(name) for name, _, _ in stored.fields]))
+        self._hash.update(layout.identity.pack(*identity))
+        self._file.write(b"".join((layout.row.pack(*row), *stored.strips.values())))
         self.count += 1
 
     @property

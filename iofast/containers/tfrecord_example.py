@@ -25,6 +25,7 @@ MAX_NUMBERS = 1 << 20  # of one list that is decoded
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _TAG_1, _TAG_2 = b"\x0a", b"\x12"  # fields 1 and 2 with a length
 _SMALL = 2048  # bytes of a value that is copied
+_TINY = 32  # and of one whose feature is remembered
 _SHORT = [bytes([number]) for number in range(0x80)]
 _FLOAT = struct.Struct("<f")
 
@@ -71,13 +72,15 @@ def encode(features: Mapping[str, bytes | int]) -> Encoded:
     run: list[bytes] = []  # of small pieces, joined into one: a checksum and a write cost more than a copy
     for name in sorted(features):  # code points sort as their UTF-8 does
         value = features[name]
-        if isinstance(value, int):
-            value = _integer(value)
-            run.append(_entry(name, Kind.INTEGERS, len(value)))
-        else:
-            run.append(_entry(name, Kind.BYTES, len(value)))
-            places[name] = at + len(run[-1])
-        at += len(run[-1]) + len(value)
+        if isinstance(value, int) or len(value) <= _TINY:
+            run.append(_whole(name, value))
+            at += len(run[-1])
+            if not isinstance(value, int):
+                places[name] = at - len(value)
+            continue
+        run.append(_entry(name, Kind.BYTES, len(value)))
+        places[name] = at + len(run[-1])
+        at = places[name] + len(value)
         if len(value) < _SMALL:
             run.append(value)
         else:
@@ -281,6 +284,13 @@ def _integer(number: int) -> bytes:
     if not -(1 << 63) <= number < 1 << 63:
         raise ContainerError(f"{number} does not fit an int64 feature")
     return _varint(number & (1 << 64) - 1)
+
+
+@lru_cache(maxsize=4096)  # kinds, sizes and labels come again and again
+def _whole(name: str, value: bytes | int) -> bytes:
+    """A whole feature of one small value."""
+    kind, data = (Kind.INTEGERS, _integer(value)) if isinstance(value, int) else (Kind.BYTES, value)
+    return _entry(name, kind, len(data)) + data
 
 
 @lru_cache(maxsize=4096)  # all but the image's are the same in most records: a tenth of a record's time without it

@@ -83,10 +83,9 @@ class Duplicates:
 
     def note(self, writer: Writer) -> None:
         """The record that was written last is one that later ones may equal."""
-        image = image_field(tuple(name for name, _, _ in writer.last))
-        for name, length, crc in writer.last:
-            if name == image:
-                self._marks.add(length << 32 | crc, writer.mark)
+        key = _key_of_last(writer)
+        if key is not None:
+            self._marks.add(key, writer.mark)
 
     def find(self, writer: Writer, position: int, fields: Mapping[str, bytes]) -> Duplicate | None:
         """The first record with the same image as this one, which is not written yet."""
@@ -103,9 +102,8 @@ class Duplicates:
 
     def written(self, writer: Writer, position: int) -> Duplicate | None:
         """The same for the record that was written last; it is compared with those that were noted before."""
-        image = image_field(tuple(name for name, _, _ in writer.last))
-        keys = (length << 32 | crc for name, length, crc in writer.last if name == image)
-        if image is None or not self._marks.find(next(keys)):
+        key = _key_of_last(writer)
+        if key is None or not self._marks.find(key):
             return None
         return self.find(writer, position, writer.recall(writer.mark).fields)
 
@@ -128,6 +126,13 @@ class Duplicates:
                 each = Duplicate(int(value["key"]), int(value["first"]), value["same_label"])
                 if each.position >= self._first:
                     self.found[each.position] = each
+
+
+def _key_of_last(writer: Writer) -> int | None:
+    """The key under which the image of the record that was written last is marked; None where it has none."""
+    keys = {name: length << 32 | crc for name, length, crc in writer.last}
+    image = image_field(keys)
+    return None if image is None else keys[image]
 
 
 def _same(record: Record, fields: Mapping[str, bytes], image: str) -> bool:

@@ -253,19 +253,24 @@ def read_attached(root: bytes, image: Image) -> dict[str, bytes]:
 
 def read_file(path: bytes, *, empty: bool = False) -> bytes:
     """The bytes of a regular file of at most `MAX_BYTES`, empty only on request. Raises `DecodeError`, `OSError`."""
-    with open(path, "rb", buffering=0, opener=_open) as file:
-        status = os.fstat(file.fileno())
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # or a FIFO would hold the worker for ever
+    try:
+        status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise DecodeError("not a regular file")
         if not (status.st_size > 0 or empty) or status.st_size > MAX_BYTES:
             raise DecodeError("the file is empty" if status.st_size == 0 else "the file is larger than 1 GiB")
-        data = file.readall()
-        after = os.fstat(file.fileno())
+        data = os.read(fd, status.st_size + 1)
+        while 0 < len(data) < status.st_size and (more := os.read(fd, status.st_size - len(data))):  # as FUSE may give
+            data += more
+        after = os.fstat(fd)
         if (len(data), after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
             raise DecodeError(
                 f"the file changed while it was read ({status.st_size} bytes before, {after.st_size} after)"
             )
         return data
+    finally:
+        os.close(fd)
 
 
 def _members(text: bytes) -> dict[str, Any]:
@@ -275,7 +280,3 @@ def _members(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return said if isinstance(said, dict) else {}
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # or a FIFO with an image's name would hold the worker for ever

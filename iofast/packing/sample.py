@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from iofast.source.listing import Column
 
 MAX_UNZIPPED = 1 << 28  # bytes of a gzip'd image; a few hundred kilobytes can claim any number
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _JPEG = b"\xff\xd8\xff"
 _GZIP = b"\x1f\x8b"
 # fields that hardly hold anything else than places in the image
@@ -139,7 +140,7 @@ def make_record(
     }
     if made.field in RAW_FIELDS:
         about |= {"width": made.width, "height": made.height}
-    fields = {made.field: made.data, "json": json.dumps(about, sort_keys=True, separators=(",", ":")).encode("ascii")}
+    fields = {made.field: made.data, "json": _JSON.encode(about).encode("ascii")}
     if image.label >= 0:
         fields["cls"] = b"%d" % image.label
     if header is not None:
