@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, Self
 
-import google_crc32c
-
 from iofast.containers.shard_files import write
 from iofast.errors import ContainerError, TargetError
+from iofast.kernel import crc32c
 from iofast.record import MAX_PAYLOAD, ImageInfo, check_field
 
 HEADER_SIZE = 40
@@ -87,11 +86,11 @@ class JournalWriter:
             raise ContainerError(f"{self.path}: a block of {length} bytes is larger than {MAX_BODY}")
         crc = 0
         for piece in body:
-            crc = google_crc32c.extend(crc, piece)
+            crc = crc32c(piece, crc)
         head = _HEADER.pack(_MAGIC, _VERSION, HEADER_SIZE, chunk, len(records), len(failures), length, crc)
         place = Place(self._end, HEADER_SIZE + length)
         try:
-            write(self._file.fileno(), [head + _U32.pack(google_crc32c.value(head)), *body], None)
+            write(self._file.fileno(), [head + _U32.pack(crc32c(head)), *body], None)
         except OSError as error:
             self._file.truncate(self._end)
             raise _cannot_write(self.path, error) from None
@@ -166,12 +165,12 @@ def _read(file: BinaryIO, offset: int, size: int) -> tuple[_Head, bytes]:
     magic, version, header_size, chunk, records, failures, length, crc = _HEADER.unpack_from(data)
     if (magic, version, header_size) != (_MAGIC, _VERSION, HEADER_SIZE):
         raise ContainerError(f"it begins with {magic!r} version {version}, expected {_MAGIC!r} version {_VERSION}")
-    if _U32.unpack_from(data, HEADER_SIZE - 4)[0] != google_crc32c.value(data[: HEADER_SIZE - 4]):
+    if _U32.unpack_from(data, HEADER_SIZE - 4)[0] != crc32c(data[: HEADER_SIZE - 4]):
         raise ContainerError("its header is damaged: the CRC32C differs")
     if length > min(MAX_BODY, size - offset - HEADER_SIZE):
         raise ContainerError(f"its body of {length} bytes goes beyond the end of the file")
     body = _read_fully(file, offset + HEADER_SIZE, length)
-    if google_crc32c.value(body) != crc:
+    if crc32c(body) != crc:
         raise ContainerError("its body is damaged: the CRC32C differs")
     return _Head(chunk, records, failures), body
 

@@ -14,8 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import google_crc32c
-
+from iofast.kernel import crc32c
 from iofast.record import ImageInfo
 
 _HEAD = struct.Struct("<II")  # CRC32C of what follows it, length of what follows the head
@@ -45,7 +44,7 @@ def encode(placed: Placed) -> bytes:
     for name, length, crc, offset in placed.fields:
         numbers += (len(name), length, crc, offset, name.encode())
     body = _layout(len(split), tuple([len(name) for name, *_ in placed.fields])).pack(*numbers)
-    return _HEAD.pack(google_crc32c.value(body), len(body)) + body
+    return _HEAD.pack(crc32c(body), len(body)) + body
 
 
 @functools.lru_cache(maxsize=256)  # most records have the same fields: packed at once, an entry takes half as long
@@ -66,7 +65,7 @@ def entries(fd: int, start: int = 0) -> Iterator[tuple[int, Placed]]:
             return
         crc, length = _HEAD.unpack_from(data, at)
         body = data[at + _HEAD.size : at + _HEAD.size + length]
-        if length > _MAX_ENTRY or len(body) < length or google_crc32c.value(body) != crc:
+        if length > _MAX_ENTRY or len(body) < length or crc32c(body) != crc:
             return
         try:
             placed = _decode(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -31,6 +32,11 @@ def feature_of(field: str, image: str | None) -> str:
     if field == image and field in IMAGE_FIELDS:
         return "image/encoded"
     return "iofast/field/key" if field == "key" else f"iofast/{field}"
+
+
+@functools.lru_cache(maxsize=256)  # most records have the same fields
+def _features_of(fields: tuple[str, ...], image: str | None) -> tuple[str, ...]:
+    return tuple([feature_of(field, image) for field in fields])
 
 
 def fields_of(data: bytes) -> list[tuple[str, Span]]:
@@ -99,7 +105,8 @@ class TfrecordWriter(ShardWriter):
 
     def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Encoded:
         image = image_field(fields)
-        features: dict[str, bytes | int] = {feature_of(name, image): payload for name, payload in fields.items()}
+        names = _features_of(tuple(fields), image)
+        features: dict[str, bytes | int] = dict(zip(names, fields.values(), strict=True))
         features[_KEY] = key.encode()
         if image in IMAGE_FIELDS:
             features |= {"image/format": _FORMATS[image], "image/channels": 3, "image/colorspace": b"RGB"}
@@ -113,7 +120,7 @@ class TfrecordWriter(ShardWriter):
         if filename:
             features["image/filename"] = filename
         example = encode(features)
-        offsets = [HEAD + example.places[feature_of(name, image)] for name in sorted(fields)]
+        offsets = [HEAD + example.places[feature] for _, feature in sorted(zip(fields, names, strict=True))]
         length = HEAD + example.length + FOOT
         return Encoded(
             [head(example.length), *example.pieces, foot(example.crc)], length, offsets, (0, length, example.crc)
