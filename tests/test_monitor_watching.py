@@ -101,7 +101,7 @@ def test_bursts_keep_their_budget(stacks: type[Stacks], monkeypatch: pytest.Monk
     found.start_if_due([])
     assert until(lambda: found._running is not None and found._running.done())
     found._collect(1000.0)
-    assert 0.05 / 0.02 * 0.5 < found._due_at - 1000 < 0.05 / 0.017 * 1.51
+    assert 0.05 / 0.01 * 0.5 < found._due_at - 1000 < 0.05 / 0.009 * 1.51  # 1 % of a core, with the looks below 2
     found.close()
 
 
@@ -291,7 +291,7 @@ def test_dear_looks_become_rare() -> None:
         watch = Watch(job_of(process.pid), WatchOptions(stacks="off"))
         assert watch._rate() == 20
         watch._look_s, watch._snapshot_s = 0.001, 0.002
-        assert watch._rate() == pytest.approx(6)
+        assert watch._rate() == pytest.approx(4)  # what 0.6 % of a core leave beside a snapshot
         watch._look_s = 1.0
         assert watch._rate() == 2
         watch.close()
