@@ -320,6 +320,17 @@ class TestAuto:
             with pytest.raises(OptionError, match="no nvjpeg"):
                 next(iter(bench.there(place / "packed.lmdb", decode=how, **AUGMENT)))
 
+    def test_a_device_without_memory_for_it(self, bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*about: Any, **more: Any) -> Any:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr("iofast.loader.fast.measure", full)
+        own = bench.there(place / "packed.lmdb", decode="auto", **AUGMENT)
+        same(own, here(place / "packed.lmdb", **AUGMENT))
+        assert own.stats.decode == "on the CPU: CUDA out of memory"
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            next(iter(bench.there(place / "packed.lmdb", decode="split", **AUGMENT)))
+
     def test_broken_images_do_not_stop_it(self, bench: Bench, place: Path) -> None:
         own = bench.there(place / "broken.lmdb", decode="split", on_error="drop", **AUGMENT)
         assert sum(len(images) for images, _ in own) == 37

@@ -57,6 +57,13 @@ def made(verdict: Verdict | None = None, jobs: int = 1, last: float = float("inf
     return Sources(lambda: found, lambda job: Watcher(job, last), judge)
 
 
+def spend(seconds: float) -> None:
+    """Processor time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the command see what `made` makes."""
@@ -334,9 +341,7 @@ class TestJobs:
 
         def judge(snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
             judged.append(len(snapshots))
-            end = time.thread_time() + 0.01
-            while time.thread_time() < end:
-                pass
+            spend(0.01)
             return starved()
 
         jobs = Jobs(Sources(made().find, lambda job: Watcher(job, 30), judge), judging=0.001)
@@ -345,8 +350,28 @@ class TestJobs:
             jobs.next(1.0)
         jobs.close()
         assert judged[0] == 1
-        assert 2 <= len(judged) <= 5  # every ten of 30 snapshots, which are a second each
+        assert 6 <= len(judged) <= 8  # every five of 30 snapshots, which are a second each
         assert judged[-1] == 30
+
+    def test_at_the_end_verdicts_are_on_everything(self) -> None:
+        judged: list[int] = []
+        plain = made()
+
+        def judge(snapshots: Sequence[Snapshot], before: Verdict | None) -> Verdict:
+            judged.append(len(snapshots))
+            spend(0.01)
+            return plain.judge(snapshots, before)
+
+        jobs = Jobs(Sources(plain.find, plain.watch, judge), judging=0.001)
+        jobs.add(plain.find()[0])
+        for _ in range(4):
+            assert jobs.next(1.0) is not None
+        assert judged == [1, 2, 3]  # while nothing could be said each of them, and then it stands
+        assert jobs.moments()[0].verdict.bound is Bound.INPUT
+        jobs.settle()
+        jobs.settle()
+        assert judged == [1, 2, 3, 4]
+        jobs.close()
 
     def test_an_error_is_raised_where_it_is_seen(self) -> None:
         def watch(_job: Job) -> Watcher:

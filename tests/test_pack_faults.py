@@ -102,6 +102,24 @@ def test_a_file_that_changes_while_it_is_read(
         read_file(os.fsencode(path))
 
 
+def test_a_file_system_that_gives_little_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = tmp_path / "a.bin", os.read
+    path.write_bytes(bytes(range(200)))
+    monkeypatch.setattr("iofast.packing.origin.os.read", lambda fd, size: real(fd, min(size, 70)))
+    assert read_file(os.fsencode(path)) == bytes(range(200))
+
+    def growing(fd: int, size: int) -> bytes:
+        with path.open("ab") as file:
+            file.write(bytes(9))
+        os.utime(path, ns=(1, 1))
+        return real(fd, min(size, 70))
+
+    os.utime(path, ns=(1, 1))
+    monkeypatch.setattr("iofast.packing.origin.os.read", growing)
+    with pytest.raises(DecodeError, match="changed while it was read"):
+        read_file(os.fsencode(path))
+
+
 FAKE = """
 import os, sys
 from iofast.packing import origin, worker

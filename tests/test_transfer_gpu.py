@@ -245,7 +245,6 @@ def test_the_copies_are_timed_by_the_device(dataset: FastDataset) -> None:
     assert loader.stats.meter.transfer is not None
 
 
-@pytest.mark.slow
 def test_a_compiled_step_is_fed(dataset: FastDataset) -> None:
     options: dict[str, Any] = {"transform": CROP, "dtype": torch.float32, **SHARED}
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from iofast.errors import OptionError, StateError, shown
+from iofast.errors import OptionError, StateError, reason_of, shown
 from iofast.gpu.decoding import DeviceDecoder, lacking, open_decoder
 from iofast.loader.options import LoaderOptions
 from iofast.loader.split import WHOLE, Rates, Split, balanced, chosen, told
@@ -92,10 +92,10 @@ class Decoding:
                 return
             try:
                 rates = measure()
-            except OptionError as error:  # no library works
+            except Exception as error:  # no library works, or the device has no memory left for what it decodes
                 if self.splits:
                     raise
-                self._said, self.share = f"on the CPU: {error}", WHOLE
+                self._said, self.share = f"on the CPU: {reason_of(error)}", WHOLE
             else:
                 share = balanced(rates) if self.splits else chosen(rates)
                 self._said, self.share = told(rates, share), share

@@ -49,6 +49,7 @@ class Follow:
                 self._views.append(view)
                 stack.callback(self._close, view)
             stack.callback(self._jobs.close)
+            stack.callback(self._jobs.settle)
             stack.enter_context(_stopped_and_ended(self) if self._running is None else ExitStack())
             self._jobs.search()
             try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from iofast.monitor.findings import Verdict
+from iofast.monitor.findings import Bound, Verdict
 from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Job, Snapshot
@@ -24,9 +24,12 @@ Key = tuple[int, int]  # pid and start time: a process for good
 SEARCH_S = (1.0, 15.0)  # between two searches: while nothing is watched, and while something is
 WINDOW = 120  # snapshots that a verdict may look at
 _WAITING = 64  # pieces of news that were not taken yet; snapshots beyond are dropped
+_NOTHING_YET = frozenset({Bound.UNKNOWN, Bound.IDLE})
 _ENDED = 16  # jobs that ended and are remembered, for the report
 _PATIENCE_S = 1.0  # for a thread that is to end
-JUDGING = 0.0015  # of one core: a verdict on 120 snapshots takes 3 to 6 ms, and differs little from the one before
+JUDGING = 0.0015  # of one core and job: a verdict on 120 snapshots takes 3 to 6 ms, and differs little from the last
+_STANDS_S = 5.0  # at most, on however slow a machine
+_YOUNG = 60  # snapshots, in which no verdict stands that says nothing yet
 
 
 class Watcher(Protocol):
@@ -67,13 +70,14 @@ class _Watched:
     history: History | None = None
     moment: Moment | None = None
     judge_at: float = 0.0  # by the snapshots' clock; the last verdict stands until then
+    judged: Snapshot | None = None  # the last one that it is on
 
 
 class Jobs:
     """The jobs that are watched. `next` gives their moments as they come.
 
-    A verdict looks at `window` snapshots, and judging takes `judging` of a core: where it is dear, a verdict stands for
-    some snapshots more. The last one of a job that ended is on all of them.
+    A verdict looks at `window` snapshots, and judging a job takes `judging` of a core: where it is dear, a verdict
+    stands for some snapshots more. The last one of a job that ended, and of all at `settle`, is on everything.
     """
 
     def __init__(self, sources: Sources, window: int = WINDOW, judging: float = JUDGING) -> None:
@@ -135,10 +139,13 @@ class Jobs:
     def _judge(self, watched: _Watched, snapshot: Snapshot) -> Moment:
         watched.snapshots.append(snapshot)
         verdict = None if watched.moment is None else watched.moment.verdict
-        if verdict is None or snapshot.time_s >= watched.judge_at:
+        young = len(watched.snapshots) < _YOUNG and verdict is not None and verdict.bound in _NOTHING_YET
+        if verdict is None or young or snapshot.time_s >= watched.judge_at:
             before = time.thread_time()
             verdict = self._sources.judge(list(watched.snapshots), verdict)
-            watched.judge_at = snapshot.time_s + (time.thread_time() - before) / self._judging
+            cost = time.thread_time() - before
+            watched.judge_at = snapshot.time_s + min(_STANDS_S, cost / self._judging)
+            watched.judged = snapshot
         if watched.history is None:
             watched.history = History(snapshot.time_s - snapshot.seconds)
         watched.history.add(snapshot, verdict)
@@ -153,13 +160,24 @@ class Jobs:
             raise error
         if watched.moment is None:
             return None
-        verdict = self._sources.judge(list(watched.snapshots), watched.moment.verdict)
-        moment = replace(watched.moment, verdict=verdict, ended=True)
+        moment = replace(self._settled(watched, watched.moment), ended=True)
         if not gone:
             notes = (*moment.snapshot.notes, f"watching it failed: {error}")
             moment = replace(moment, snapshot=replace(moment.snapshot, notes=notes))
         self._ended.append(moment)
         return moment
+
+    def settle(self) -> None:
+        """Before the end: have the verdict of each job be on all that was seen of it."""
+        for watched in self._live.values():
+            if watched.moment is not None:
+                watched.moment = self._settled(watched, watched.moment)
+
+    def _settled(self, watched: _Watched, moment: Moment) -> Moment:
+        if watched.judged is moment.snapshot:
+            return moment
+        watched.judged = moment.snapshot
+        return replace(moment, verdict=self._sources.judge(list(watched.snapshots), moment.verdict))
 
     def __len__(self) -> int:
         """How many are watched now."""

@@ -104,7 +104,7 @@ class Watch:
         """Looks a second that the budget allows, beside a snapshot an interval."""
         if not self._look_s:
             return self.options.rate
-        left = _BUDGET - self._snapshot_s / self.options.interval
+        left = max(_BUDGET - self._snapshot_s / self.options.interval, _BUDGET / 2)  # who wants many snapshots pays
         return min(self.options.rate, max(_FEWEST_LOOKS, left / self._look_s))
 
     def _look(self, number: int) -> None:

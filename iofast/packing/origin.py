@@ -261,7 +261,7 @@ def read_file(path: bytes, *, empty: bool = False) -> bytes:
         if not (status.st_size > 0 or empty) or status.st_size > MAX_BYTES:
             raise DecodeError("the file is empty" if status.st_size == 0 else "the file is larger than 1 GiB")
         data = os.read(fd, status.st_size + 1)
-        while 0 < len(data) < status.st_size and (more := os.read(fd, status.st_size - len(data))):  # as FUSE may give
+        while len(data) <= status.st_size and (more := os.read(fd, status.st_size + 1 - len(data))):  # as FUSE may give
             data += more
         after = os.fstat(fd)
         if (len(data), after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):

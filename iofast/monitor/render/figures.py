@@ -23,6 +23,7 @@ class Figures:
 
 NAMES = tuple(field.name for field in fields(Figures))
 _LOADER_THREADS = ("pt_data_pin", "iofast")
+_LOT_S = 0.15  # a page is written every 0.1 s, or at the end of a step
 
 
 def figures(snapshot: Snapshot) -> Figures:
@@ -72,7 +73,7 @@ def _stall(snapshot: Snapshot, seconds: float) -> tuple[float | None, float | No
     loader = busiest(snapshot)
     if loader is not None:
         late = loader.wait_s if loader.exposed_s is None else loader.exposed_s
-        share = min(1.0, late / seconds)
+        share = min(1.0, late / _told(snapshot, seconds))
         return share, share
     total = sum(window.seconds for window in snapshot.windows)
     if not total:
@@ -87,7 +88,14 @@ def _stall(snapshot: Snapshot, seconds: float) -> tuple[float | None, float | No
 
 def _images(snapshot: Snapshot, seconds: float) -> float | None:
     counted = [loader.images for loader in snapshot.loaders if loader.images is not None]
-    return sum(counted) / seconds if counted else None
+    return sum(counted) / _told(snapshot, seconds) if counted else None
+
+
+def _told(snapshot: Snapshot, seconds: float) -> float:
+    """The time that the counters of an interval are about: pages are written now and then, not at its ends."""
+    loader = busiest(snapshot)
+    told = 0.0 if loader is None else (loader.step_s or 0.0) * loader.steps + loader.epoch_start_s
+    return told if told and abs(told - seconds) <= _LOT_S else seconds
 
 
 def _loader_cores(snapshot: Snapshot, seconds: float) -> float | None:
