@@ -67,3 +67,26 @@ def test_classes_of_records_without_images(tmp_path: Path, capsys: pytest.Captur
     assert main(["info", str(tmp_path / "set.lmdb"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["images"], facts["classes"], facts["unlabelled"]) == (None, {"cat": 1, "dog": 2}, 1)
+
+
+def test_classes_stand_in_the_order_of_their_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_writer(tmp_path / "set.lmdb", classes=["dog", "ant", "cat"]) as writer:
+        for label in (2, 0, 0):
+            writer.write({"txt": "a caption", "cls": label})
+    assert main(["info", str(tmp_path / "set.lmdb"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert list(facts["classes"].items()) == [("dog", 2), ("ant", 0), ("cat", 1)]
+    assert facts["labels"] == {"0": 2, "2": 1}
+    assert main(["info", str(tmp_path / "set.lmdb")]) == 0
+    assert "3, in lexicographic order, those added later last" in " ".join(capsys.readouterr().out.split())
+
+
+def test_labels_without_names_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_writer(tmp_path / "set.lmdb") as writer:
+        for label in (7, 7, 3):
+            writer.write({"txt": "a caption", "cls": label})
+    assert main(["info", str(tmp_path / "set.lmdb")]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["labels", "2,", "without", "names"] in lines
+    assert ["3", "1"] in lines
+    assert ["7", "2"] in lines

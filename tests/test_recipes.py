@@ -94,6 +94,8 @@ def test_imagenet_tars(tmp_path: Path) -> None:
     arguments = [str(root), str(tmp_path / "out.tar"), "--val-labels", str(kit)]
     with pytest.raises(SourceError, match="give --synsets"):
         imagenet.main(arguments)
+    with pytest.raises(SystemExit):  # tar files are stored as they are
+        imagenet.main([*arguments, "--synsets", str(order), "--resize", "64"])
     imagenet.main([*arguments, "--synsets", str(order)])
     check_imagenet(tmp_path / "out.tar")
     with open_reader(tmp_path / "out.tar") as reader:

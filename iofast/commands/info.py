@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     with open_reader(args.path, foreign.given(args)) as reader:
         facts = describe(reader, args.path)
     if args.json:
-        print(json.dumps(facts, sort_keys=True))
+        print(json.dumps(facts))  # not sorted: classes stand in the order of their numbers
     elif not args.quiet:
         from rich.console import Console
 
@@ -86,6 +86,7 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
         "restart": restart_intervals(reader),
         "classes": None if classes is None else {name: labels.get(i, 0) for i, name in enumerate(classes)},
         "class_order": manifest.class_order,
+        "labels": {str(label): number for label, number in labels.items() if label >= 0},
         "unlabelled": labels.get(-1, 0),
         "splits": {name: sum(stop - start for start, stop in ranges) for name, ranges in manifest.splits.items()},
         "recipe": dict(manifest.recipe),
@@ -192,15 +193,27 @@ def _show(facts: dict[str, Any], console: Console) -> None:
             console.print()
             console.print(Text(title, "bold"))
             console.print("\n".join(bars(found, shown)), markup=False, overflow="ignore", crop=False)
-    if facts["classes"]:
-        classes = Table("label", "class", "images", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        classes.columns[0].justify = classes.columns[2].justify = "right"
-        for label, (name, number) in enumerate(list(facts["classes"].items())[:_SHOWN]):
-            classes.add_row(str(label), Text(name), f"{number:,}")
+    if facts["classes"] or facts["labels"]:
         console.print()
-        console.print(classes)
-        if (hidden := len(facts["classes"]) - _SHOWN) > 0:
-            console.print(f"and {hidden:,} more; --json lists them all")
+        _show_classes(facts, console)
+
+
+def _show_classes(facts: dict[str, Any], console: Console) -> None:
+    """How many images each class has, or each label where nobody names them."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if facts["classes"]:
+        rows = [(str(label), name, number) for label, (name, number) in enumerate(facts["classes"].items())]
+    else:
+        rows = [(label, "", number) for label, number in facts["labels"].items()]
+    classes = Table("label", "class", "images", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    classes.columns[0].justify = classes.columns[2].justify = "right"
+    for label, name, number in rows[:_SHOWN]:
+        classes.add_row(label, Text(name), f"{number:,}")
+    console.print(classes)
+    if (hidden := len(rows) - _SHOWN) > 0:
+        console.print(f"and {hidden:,} more; --json lists them all")
 
 
 def _show_shards(shards: list[dict[str, Any]], console: Console) -> None:
@@ -229,7 +242,12 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if facts["restart"]:
         lines.append(("restart", _restart_line(facts["restart"], facts["count"])))
     if facts["classes"] is not None:
-        lines.append(("classes", f"{len(facts['classes']):,}, in {facts['class_order']} order"))
+        names = list(facts["classes"])
+        added = facts["class_order"] == "lexicographic" and names != sorted(names)
+        last = ", those added later last" if added else ""
+        lines.append(("classes", f"{len(names):,}, in {facts['class_order']} order{last}"))
+    elif facts["labels"]:
+        lines.append(("labels", f"{len(facts['labels']):,}, without names"))
     if facts["unlabelled"]:
         lines.append(("unlabelled", count(facts["unlabelled"], "record")))
     lines.append(("splits", ", ".join(f"{name} {number:,}" for name, number in facts["splits"].items())))

@@ -16,7 +16,7 @@ examples:
   iofast pack ./images out.lmdb --resize 256
       short side 256 pixels, JPEG quality 90; class folders become labels
   iofast pack ./images out.lmdb
-      as they are: no pixel changes, JPEG, PNG and WebP files are stored byte by byte
+      JPEG, PNG and WebP files byte by byte; others (BMP, TIFF, GIF) become JPEGs
   iofast pack ./images out.lmdb --resize 224 --mode crop --format webp
       centre squares of 224 x 224
   iofast pack ./images out.lmdb --resize 256 --format yuv420

@@ -36,6 +36,11 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--synsets", type=Path, metavar="FILE", help="the order that a ground truth list counts in")
     args = options.parse_args(argv)
     if (args.source / TRAIN_TAR).is_file():
+        given = [name for name, value in shape(args).items() if value != options.get_default(name)]
+        if changing := [f"--{name}" for name in given if name != "overwrite"]:
+            options.error(
+                f"tar files are stored as they are, without {', '.join(changing)}: unpack them, or pack DST anew"
+            )
         pack_tars(args.source, args.target, args.val_labels, args.synsets, overwrite=args.overwrite)
     else:
         pack_folders(args.source, args.target, args.val_labels, args.synsets, **shape(args))
