@@ -257,6 +257,28 @@ class TestNvImageCodec:
         monkeypatch.setattr(find, "lacking", lambda device: None)
         assert open_decoder(CUDA, 2).backend.name == "nvImageCodec"
 
+    @pytest.mark.parametrize("library", ["nvImageCodec", "TorchCodec", "torchvision"])
+    def test_each_is_called_when_its_stream_is_idle_and_followed_by_idleness(
+        self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, library: str
+    ) -> None:
+        """None of the three may be taken for one that keeps to the order of streams: two have corrupted memory."""
+        told: list[str] = []
+        stream = SimpleNamespace(cuda_stream=77, synchronize=lambda: told.append("idle"))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+
+        def decoded(data: torch.Tensor) -> torch.Tensor:
+            told.append("decode")
+            return torch.from_numpy(np.array(Image.open(BytesIO(data.numpy().tobytes())).convert("RGB")))
+
+        monkeypatch.setattr(FakeCodec, "one", staticmethod(lambda source: decoded(torch.from_numpy(source.array))))
+        made = NvImageCodec(2, adaptive=False) if library == "nvImageCodec" else None
+        listed = AllOrNothing(library, lambda jpegs: [decoded(data).permute(2, 0, 1) for data in jpegs])
+        there = find.checked(lambda: made or listed)
+        told.clear()
+        (image,) = there.decode([jpeg_of(jpeg(photo(20, 16)))], [1])
+        assert image is not None
+        assert told == ["idle", "decode", "idle"]
+
     @pytest.mark.parametrize("wrong", [None, torch.zeros(32, 48, 3, dtype=torch.uint8)], ids=["nothing", "black"])
     def test_one_that_gets_a_small_picture_wrong_is_not_taken(
         self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, wrong: torch.Tensor | None

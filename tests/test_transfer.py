@@ -257,6 +257,24 @@ def test_cuda_is_the_consumers_device_in_every_thread(monkeypatch: pytest.Monkey
     transfer.check()
 
 
+def test_cuda_is_told_who_waits_and_who_still_reads() -> None:
+    """The three calls on which the order of streams rests are the real ones: a batch is waited for on the device, its
+    memory is kept for the consumer's stream, and a copy does not hold up the host."""
+    told: list[Any] = []
+    streams, stream = CudaStreams(torch.device("cuda:0")), SimpleNamespace(wait_event=told.append)
+    streams.wait(stream, "ready")
+    for there in (True, False):
+        streams.keep(SimpleNamespace(is_cuda=there, record_stream=lambda stream: told.append("kept")), stream)  # type: ignore[arg-type]
+    locked = SimpleNamespace(
+        device=torch.device("cpu"),
+        layout=torch.strided,
+        is_pinned=lambda: True,
+        to=lambda device, non_blocking=False: told.append((device, non_blocking)),
+    )
+    streams.copy(locked)  # type: ignore[arg-type]
+    assert told == ["ready", "kept", (torch.device("cuda:0"), True)]
+
+
 def test_cuda_takes_what_a_users_function_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Page-locked memory is dense: what is no such tensor, or is on the device already, is not put there as it is."""
     dense, empty_like = list[bool](), torch.empty_like
