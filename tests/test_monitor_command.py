@@ -10,58 +10,23 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from monitor_moments import busy, snapshot, starved, unknown
+from monitor_jobs import made
+from monitor_moments import busy, starved, unknown
 
 from iofast.cli import main
 from iofast.errors import OptionError
 from iofast.monitor import follow, sources
 from iofast.monitor.findings import Bound, Verdict
-from iofast.monitor.live import Jobs, Sources
+from iofast.monitor.live import Sources
 from iofast.monitor.request import Request
-from iofast.monitor.snapshot import Job, Snapshot
+from iofast.monitor.snapshot import Snapshot
 
 PYTHON = (sys.executable, "-S", "-c")
-
-
-class Watcher:
-    """A hundred snapshots a second of a job that ends after `last` of them."""
-
-    def __init__(self, job: Job, last: float = float("inf")) -> None:
-        self._job, self._last, self._number = job, last, 0
-        self.closed = False
-
-    def interval(self) -> Snapshot:
-        time.sleep(0.01)
-        self._number += 1
-        if self._number > self._last:
-            raise ProcessLookupError(f"{self._job.pid} has ended")
-        return snapshot(self._number, job=self._job)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def made(verdict: Verdict | None = None, jobs: int = 1, last: float = float("inf")) -> Sources:
-    """Sources of `jobs` jobs that all have this verdict, after two intervals of not knowing."""
-    found = [Job(4242 + number, 77, f"python train{number}.py") for number in range(jobs)]
-
-    def judge(snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
-        return unknown() if len(snapshots) < 3 else verdict or starved()
-
-    return Sources(lambda: found, lambda job: Watcher(job, last), judge)
-
-
-def spend(seconds: float) -> None:
-    """Processor time."""
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
 
 
 @pytest.fixture
@@ -309,94 +274,6 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str, capsys: pytest.Capt
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
-
-
-class TestJobs:
-    def test_a_job_that_ended_is_remembered_and_not_watched_again(self) -> None:
-        jobs = Jobs(made(last=3))
-        job = made().find()[0]
-        jobs.add(job)
-        jobs.add(job)
-        assert len(jobs) == 1
-        while len(jobs):
-            jobs.next(1.0)
-        jobs.add(job)
-        assert len(jobs) == 0
-        assert [moment.ended for moment in jobs.moments()] == [True]
-        jobs.close()
-
-    def test_snapshots_that_nobody_takes_are_dropped(self) -> None:
-        jobs = Jobs(made(), window=5)
-        jobs.add(made().find()[0])
-        time.sleep(1.2)  # a hundred snapshots a second, and the queue holds 64
-        taken = 0
-        while jobs.next(0.0) is not None:
-            taken += 1
-        assert taken <= 70
-        jobs.close()
-        assert threading.active_count() < 20
-
-    def test_a_dear_verdict_stands_for_some_seconds_and_the_last_is_on_everything(self) -> None:
-        judged: list[int] = []
-
-        def judge(snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
-            judged.append(len(snapshots))
-            spend(0.01)
-            return starved()
-
-        jobs = Jobs(Sources(made().find, lambda job: Watcher(job, 30), judge), judging=0.001)
-        jobs.add(made().find()[0])
-        while len(jobs):
-            jobs.next(1.0)
-        jobs.close()
-        assert judged[0] == 1
-        assert 6 <= len(judged) <= 8  # every five of 30 snapshots, which are a second each
-        assert judged[-1] == 30
-
-    def test_at_the_end_verdicts_are_on_everything(self) -> None:
-        judged: list[int] = []
-        plain = made()
-
-        def judge(snapshots: Sequence[Snapshot], before: Verdict | None) -> Verdict:
-            judged.append(len(snapshots))
-            spend(0.01)
-            return plain.judge(snapshots, before)
-
-        jobs = Jobs(Sources(plain.find, plain.watch, judge), judging=0.001)
-        jobs.add(plain.find()[0])
-        for _ in range(4):
-            assert jobs.next(1.0) is not None
-        assert judged == [1, 2, 3]  # while nothing could be said each of them, and then it stands
-        assert jobs.moments()[0].verdict.bound is Bound.INPUT
-        jobs.settle()
-        jobs.settle()
-        assert judged == [1, 2, 3, 4]
-        jobs.close()
-
-    def test_an_error_is_raised_where_it_is_seen(self) -> None:
-        def watch(_job: Job) -> Watcher:
-            raise PermissionError("not yours")
-
-        jobs = Jobs(Sources(made().find, watch, made().judge))
-        jobs.add(made().find()[0])
-        with pytest.raises(PermissionError, match="not yours"):
-            jobs.next(2.0)
-        jobs.close()
-
-    def test_what_fails_later_is_a_note(self) -> None:
-        class Failing(Watcher):
-            def interval(self) -> Snapshot:
-                if self._number == 2:
-                    raise PermissionError("it became another user's")
-                return super().interval()
-
-        jobs = Jobs(Sources(made().find, Failing, made().judge))
-        jobs.add(made().find()[0])
-        while len(jobs):
-            jobs.next(1.0)
-        assert jobs.moments()[0].ended
-        assert jobs.moments()[0].snapshot.notes[-1] == "watching it failed: it became another user's"
-        jobs.close()
 
 
 def test_verdicts_to_fail_on() -> None:
