@@ -23,7 +23,9 @@ from tools.torture.parsing.reading import check_message, install
 
 _SHARD = 12_000
 _RECORDS = [lmdb_containers.sample(i, 500 * (i % 4), "train" if i < 9 else "val") for i in range(13)]
-_INFO = slice(28, 37)  # of an entry: label, size and orientation, which are believed where its checksum is right
+# Of an entry, what no tar has and is believed where the checksum is right: label, size, orientation, and the split,
+# the length of whose name is the last of these bytes; the name stands behind the number of fields.
+_INFO, _SPLIT = slice(28, 38), 40
 _WRITERS = {"x.tar": TarWriter, "x.tfrecord": TfrecordWriter}
 
 
@@ -153,10 +155,12 @@ def changed_entries(chance: random.Random, data: bytes) -> bytes:
             layout = chance.choice(("<B", "<H", "<I", "<Q"))
             value = damage.number(chance, struct.calcsize(layout), len(data), 512)
             damage.put(own, layout, chance.randrange(len(own)), value)
-            own[_INFO] = entries[number][_INFO]
+            name = slice(_SPLIT, _SPLIT + entries[number][_INFO.stop - 1])
+            own[_INFO], own[name] = entries[number][_INFO], entries[number][name]
             entries[number] = bytes(own)
         else:
-            entries[number] = entries[number][: _INFO.stop] + damage.anywhere(chance, bytes(own[_INFO.stop :]))
+            behind = _SPLIT + own[_INFO.stop - 1]
+            entries[number] = entries[number][:behind] + damage.anywhere(chance, bytes(own[behind:]))
     packed = [struct.pack("<II", google_crc32c.value(own), len(own)) + own for own in entries]
     if chance.random() < 0.2:
         packed.append(bytes([chance.randrange(256)]) * chance.randrange(30))
