@@ -12,6 +12,8 @@ from iofast.commands import foreign
 from iofast.commands.text import size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
     from rich.console import Console
@@ -200,34 +202,30 @@ def _show(facts: dict[str, Any], console: Console) -> None:
 
 def _show_classes(facts: dict[str, Any], console: Console) -> None:
     """How many images each class has, or each label where nobody names them."""
-    from rich.table import Table
-    from rich.text import Text
-
     if facts["classes"]:
-        rows = [(str(label), name, number) for label, (name, number) in enumerate(facts["classes"].items())]
+        rows = [(str(label), name, f"{number:,}") for label, (name, number) in enumerate(facts["classes"].items())]
     else:
-        rows = [(label, "", number) for label, number in facts["labels"].items()]
-    classes = Table("label", "class", "images", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    classes.columns[0].justify = classes.columns[2].justify = "right"
-    for label, name, number in rows[:_SHOWN]:
-        classes.add_row(label, Text(name), f"{number:,}")
-    console.print(classes)
-    if (hidden := len(rows) - _SHOWN) > 0:
-        console.print(f"and {hidden:,} more; --json lists them all")
+        rows = [(label, "", f"{number:,}") for label, number in facts["labels"].items()]
+    _show_table(console, ("label", "class", "images"), rows)
 
 
 def _show_shards(shards: list[dict[str, Any]], console: Console) -> None:
+    rows = [(shard["name"], f"{shard['count']:,}", size(shard["bytes"])) for shard in shards]
+    _show_table(console, ("shard", "records", "size"), rows)
+
+
+def _show_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The first rows, names to the left and numbers to the right."""
     from rich.table import Table
     from rich.text import Text
 
-    from iofast.commands.text import size
-
-    table = Table("shard", "records", "size", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.columns[1].justify = table.columns[2].justify = "right"
-    for shard in shards[:_SHOWN]:
-        table.add_row(Text(shard["name"]), f"{shard['count']:,}", size(shard["bytes"]))
+    table = Table(*heads, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for head, column in zip(heads, table.columns, strict=True):
+        column.justify = "left" if head in ("class", "shard") else "right"
+    for row in rows[:_SHOWN]:
+        table.add_row(*map(Text, row))
     console.print(table)
-    if (hidden := len(shards) - _SHOWN) > 0:
+    if (hidden := len(rows) - _SHOWN) > 0:
         console.print(f"and {hidden:,} more; --json lists them all")
 
 

@@ -234,18 +234,18 @@ class _Cursor:
         self._body, self.at = body, 0
 
     def take(self, length: int) -> bytes:
-        if length > len(self._body) - self.at:
-            raise ContainerError(f"an entry of {length} bytes at {self.at} goes beyond the body of {len(self._body)}")
-        self.at += length
-        return self._body[self.at - length : self.at]
+        return self._body[self._pass(length) : self.at]
 
     def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
-        start, self.at = self.at, self.at + layout.size
-        if self.at > len(self._body):
-            raise ContainerError(
-                f"an entry of {layout.size} bytes at {start} goes beyond the body of {len(self._body)}"
-            )
-        return layout.unpack_from(self._body, start)
+        return layout.unpack_from(self._body, self._pass(layout.size))
+
+    def _pass(self, length: int) -> int:
+        """Where the next so many bytes begin."""
+        start = self.at
+        if length > len(self._body) - start:
+            raise ContainerError(f"an entry of {length} bytes at {start} goes beyond the body of {len(self._body)}")
+        self.at += length
+        return start
 
 
 def _cannot_write(path: str, error: OSError) -> TargetError:

@@ -22,6 +22,11 @@ class Bound(StrEnum):
     IDLE = "idle"
     UNKNOWN = "unknown"
 
+    @property
+    def sure(self) -> bool:
+        """Whether it says what training waits for."""
+        return self not in (Bound.UNKNOWN, Bound.IDLE)
+
 
 class Cause(StrEnum):
     """Why a loader is late."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
-from iofast.monitor.findings import Bound
 from iofast.monitor.live import JUDGING, WINDOW, Jobs, Sources
 from iofast.monitor.render.json_view import print_object
 from iofast.monitor.render.lines import Lines, paragraphs
@@ -105,8 +104,7 @@ class Follow:
 
     def _all_judged(self) -> bool:
         moments = [moment for moment in self._jobs.moments() if not moment.ended]
-        unsure = (Bound.UNKNOWN, Bound.IDLE)
-        return len(moments) == len(self._jobs) > 0 and all(moment.verdict.bound not in unsure for moment in moments)
+        return len(moments) == len(self._jobs) > 0 and all(moment.verdict.bound.sure for moment in moments)
 
     def _take_the_rest(self) -> None:
         """The program has ended: what was seen of it may still be on its way."""

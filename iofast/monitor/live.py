@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from iofast.monitor.findings import Bound, Verdict
+from iofast.monitor.findings import Verdict
 from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Job, Snapshot
@@ -24,7 +24,6 @@ Key = tuple[int, int]  # pid and start time: a process for good
 SEARCH_S = (1.0, 15.0)  # between two searches: while nothing is watched, and while something is
 WINDOW = 120  # snapshots that a verdict may look at
 _WAITING = 64  # pieces of news that were not taken yet; snapshots beyond are dropped
-_NOTHING_YET = frozenset({Bound.UNKNOWN, Bound.IDLE})
 _ENDED = 16  # jobs that ended and are remembered, for the report
 _PATIENCE_S = 1.0  # for a thread that is to end
 JUDGING = 0.0015  # of one core and job: a verdict on 120 snapshots takes 3 to 6 ms, and differs little from the last
@@ -139,7 +138,7 @@ class Jobs:
     def _judge(self, watched: _Watched, snapshot: Snapshot) -> Moment:
         watched.snapshots.append(snapshot)
         verdict = None if watched.moment is None else watched.moment.verdict
-        young = len(watched.snapshots) < _YOUNG and verdict is not None and verdict.bound in _NOTHING_YET
+        young = len(watched.snapshots) < _YOUNG and verdict is not None and not verdict.bound.sure
         if verdict is None or young or snapshot.time_s >= watched.judge_at:
             before = time.thread_time()
             verdict = self._sources.judge(list(watched.snapshots), verdict)

@@ -24,8 +24,6 @@ from iofast.monitor.snapshot import Snapshot, Tier
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 from iofast.monitor.training import Training
 
-_UNSURE = frozenset({Bound.UNKNOWN, Bound.IDLE})
-
 
 def classify(
     snapshots: Sequence[Snapshot], before: Verdict | None = None, thresholds: Thresholds = THRESHOLDS
@@ -36,7 +34,7 @@ def classify(
     must agree with it. Advice is for `advise` to add.
     """
     now = _judge(snapshots, thresholds)
-    if before is None or now.bound is before.bound or now.bound in _UNSURE or before.bound in _UNSURE:
+    if before is None or now.bound is before.bound or not (now.bound.sure and before.bound.sure):
         return now
     clear = _judge(snapshots, _reluctant(thresholds, before.bound, now.bound))
     if clear.bound is now.bound:

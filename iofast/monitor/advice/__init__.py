@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from iofast.monitor.advice import compute, data, loader, system, transfer
 from iofast.monitor.advice.situation import Rule, Situation
-from iofast.monitor.findings import Advice, Bound, Phase, Verdict
+from iofast.monitor.findings import Advice, Phase, Verdict
 from iofast.monitor.phases import phases
 from iofast.monitor.snapshot import Snapshot
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
@@ -31,7 +31,7 @@ def advise(snapshots: Sequence[Snapshot], verdict: Verdict, thresholds: Threshol
 
     None is given where the verdict abstains, or where nothing trains.
     """
-    if verdict.bound in (Bound.UNKNOWN, Bound.IDLE):
+    if not verdict.bound.sure:
         return ()
     found = phases(snapshots, thresholds)
     counted = [one for one, phase in zip(snapshots, found, strict=True) if phase in (Phase.TRAINING, Phase.BETWEEN)]

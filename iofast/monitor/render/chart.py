@@ -52,7 +52,7 @@ def strip(spans: Sequence[Span]) -> str:
 
 def tone(span: Span) -> str:
     """The page's class for a verdict's colour."""
-    if span.bound in (Bound.UNKNOWN, Bound.IDLE):
+    if not span.bound.sure:
         return "abstained"
     good = span.bound in (Bound.COMPUTE, Bound.MEMORY)
     return Severity.NOTICE.value if span.severity is Severity.NONE and not good else span.severity.value

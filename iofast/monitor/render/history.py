@@ -119,6 +119,6 @@ class History:
         """The verdict that held longest, abstentions and idleness aside; unknown where there was no other."""
         held: dict[Bound, float] = {}
         for (bound, _), seconds in self.held_s.items():
-            if bound not in (Bound.UNKNOWN, Bound.IDLE):
+            if bound.sure:
                 held[bound] = held.get(bound, 0.0) + seconds
         return max(held, key=held.__getitem__, default=Bound.UNKNOWN)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from iofast.monitor.findings import Bound
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.figures import own_devices
@@ -115,7 +114,7 @@ def _verdict(moment: Moment, width: int) -> Lines:
     verdict = moment.verdict
     style = wording.style(verdict)
     cause = "" if verdict.cause is None else f"  {verdict.cause.value}"
-    judged = verdict.bound not in (Bound.UNKNOWN, Bound.IDLE)
+    judged = verdict.bound.sure
     ended = "  the program has ended" if moment.ended else ""
     badge = Text.assemble((f" {verdict.bound.value.upper()} ", f"bold reverse {style}"), (cause, f"bold {style}"))
     badge.append(f"  {verdict.severity.value}" if judged and verdict.severity.value != "none" else "", style)

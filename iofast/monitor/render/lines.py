@@ -93,5 +93,5 @@ def paragraphs(moment: Moment) -> list[str]:
 
 
 def _severity(verdict: Verdict) -> str:
-    judged = verdict.bound not in (Bound.UNKNOWN, Bound.IDLE) and verdict.severity is not Severity.NONE
+    judged = verdict.bound.sure and verdict.severity is not Severity.NONE
     return f"({verdict.severity.value})" if judged else ""

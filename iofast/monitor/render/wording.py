@@ -53,7 +53,7 @@ def headline(verdict: Verdict) -> str:
 
 def style(verdict: Verdict) -> str:
     """A colour's name: by severity; what is no judgement has none."""
-    if verdict.bound in (Bound.UNKNOWN, Bound.IDLE):
+    if not verdict.bound.sure:
         return "dim"
     quiet = verdict.severity is Severity.NONE and verdict.bound not in (Bound.COMPUTE, Bound.MEMORY)
     return "yellow" if quiet else STYLES[verdict.severity]
@@ -61,7 +61,7 @@ def style(verdict: Verdict) -> str:
 
 def explanation(verdict: Verdict) -> str:
     """What the verdict means, in a sentence; of an abstention the reason."""
-    if verdict.reason and verdict.bound in (Bound.UNKNOWN, Bound.IDLE):
+    if verdict.reason and not verdict.bound.sure:
         return sentence(plain(verdict.reason))
     alone = verdict.stall is not None and verdict.stall.host_wait
     meaning = WITHOUT_DEVICE.get(verdict.bound, MEANING[verdict.bound]) if alone else MEANING[verdict.bound]
