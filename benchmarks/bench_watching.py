@@ -4,8 +4,8 @@
 
 Outside: a training with two workers and steps of 20 ms runs all the time, and monitors watch it, one after another,
 for 15 seconds and for `--seconds` more, of which the processor time is taken; py-spy's processes count with it.
-Inside: a loop over batches with 5 ms of arithmetic a step, plainly, under `watch`, and with three phases a step beside
-it. What a step takes beyond its arithmetic is compared, so that the arithmetic's own noise is in neither.
+Inside: a loop over batches with 5 ms of arithmetic a step, in three parts, plainly, under `watch`, and with each part a
+phase beside it. What a step takes beyond its arithmetic is compared, so that the arithmetic's own noise is in neither.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ STEP_S = 0.005
 ROOT = Path(__file__).parent.parent
 OUTSIDE = {"/proc and NVML only": ("--no-stacks",), "with stacks": ()}
 INSIDE = ("plain", "watch", "watch, three phases a step")
+PHASES = ("forward", "backward", "optimizer")
 
 
 def monitored(pid: int, options: Iterable[str], seconds: float) -> tuple[float, float]:
@@ -79,6 +80,7 @@ def outside(rounds: int, seconds: float) -> list[list[str]]:
 
 def inside(kind: str) -> Callable[[], float]:
     """Microseconds of a step beyond its arithmetic, in the mean of a run."""
+    phased = kind == INSIDE[2]
     weights = torch.randn(256, 256)
     batches = [(torch.zeros(8, 3, 16, 16, dtype=torch.uint8), torch.zeros(8, dtype=torch.int64))] * (1 + STEPS)
 
@@ -95,14 +97,13 @@ def inside(kind: str) -> Callable[[], float]:
         next(coming)  # the first one has the telemetry page made: once, in some 40 ms
         gc.collect()
         worked, start = 0.0, time.perf_counter()
-        if kind == INSIDE[2]:
-            for _ in coming:
-                for phase in ("forward", "backward", "optimizer"):
+        for _ in coming:
+            for phase in PHASES:
+                if phased:
                     with loader.step(phase):  # type: ignore[union-attr] # a meter
-                        worked += compute(STEP_S / 3)
-        else:
-            for _ in coming:
-                worked += compute(STEP_S)
+                        worked += compute(STEP_S / len(PHASES))
+                else:
+                    worked += compute(STEP_S / len(PHASES))
         return 1e6 * (time.perf_counter() - start - worked) / STEPS
 
     return run

@@ -226,5 +226,5 @@ def test_of_many_names_the_first_eight_are_told() -> None:
     for number in range(30):
         with clock.step(f"phase {number}"):
             pass
-    clock.flush(0, 1)
+    clock.publish(0, 1, clock.now())
     assert list(only_loader().phases) == ["3", *(f"phase {number}" for number in range(7))]

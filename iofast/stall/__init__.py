@@ -1,6 +1,7 @@
 """How long training waits for its batches: for any loader (`watch`), and inside of one (`StallClock`).
 
 stats.py    what was measured
+phase.py    what `meter.step` returns, by the host's clock and by a device's
 clock.py    StallClock: host times, and what goes into the telemetry page
 device.py   the same intervals on a CUDA device's own clock
 meter.py    watch() and Meter

@@ -14,13 +14,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from statistics import median
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from iofast.errors import OptionError, shown
 from iofast.stall.device import RECENT, DeviceTimes, Marks
+from iofast.stall.phase import DevicePhase, HostPhase
 from iofast.stall.stats import MeterStats, Phase, Stall
 from iofast.telemetry import Cells, Figures, LoaderInfo, PhaseTotals, Slot, Stages
 
@@ -56,9 +57,9 @@ class StallClock:
         self.device = device
         self._cuda = cuda
         self._times: DeviceTimes | None = None
-        self._phases: dict[str, Cells] = {}
+        self._phases: dict[str, HostPhase] = {}
         self._passes = itertools.count()
-        self._publish_at = 0
+        self.publish_at = 0  # by `now`; from then on the next batch has the page written
         weakref.finalize(self, self.slot.close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,30 +83,25 @@ class StallClock:
                 self.info = replace(self.info, device=self._times.name)
         return Pass(self, number if epoch is None else epoch, self._times)
 
-    def step(self, name: str) -> PhaseTimer:
+    def step(self, name: str) -> AbstractContextManager[object]:
         """A context manager: what happens in it is the phase `name` of the step."""
-        if name not in self._phases:
-            if len(self._phases) >= MAX_PHASES:
-                name = OTHER
-            self._phases.setdefault(name, Cells(3))
-        return PhaseTimer(name, self._phases[name], self._times, self.now)
+        phase = self._phases.get(name) or self._phase(name)
+        return phase if self._times is None else DevicePhase(phase, self._times)
+
+    def _phase(self, name: str) -> HostPhase:
+        if len(self._phases) >= MAX_PHASES:
+            name = OTHER
+        return self._phases.setdefault(name, HostPhase(name, self.now))
 
     def publish(self, epoch: int, batch: int, now: int) -> None:
-        """Tell the telemetry page, if this is an epoch's first batch or the last time is long enough ago."""
-        if now < self._publish_at and batch > 1:
-            return
-        self._publish_at = now + PUBLISH_NS
+        """Tell the telemetry page."""
+        self.publish_at = now + PUBLISH_NS
         _, _, steps, images, _, step_ns, wait_ns, start_ns = self.sums.sums()
         times = self._times
         on_device = (0, 0) if times is None else (times.stall_ns, times.step_ns)
         figures = Figures(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
         phases = self._phase_totals() if self._phases else ()
         self.slot.write(figures, self.stages, phases, on_device=times is not None)
-
-    def flush(self, epoch: int, batch: int) -> None:
-        """Tell the telemetry page now."""
-        self._publish_at = 0
-        self.publish(epoch, batch, self.now())
 
     @property
     def stats(self) -> MeterStats:
@@ -154,8 +150,8 @@ class StallClock:
         """In the order in which they were entered first."""
         on_device = {} if self._times is None else self._times.phases
         found = []
-        for name, cells in list(self._phases.items()):
-            entered, timed, total = cells.sums()
+        for name, phase in list(self._phases.items()):
+            entered, timed, total = phase.totals()
             also, also_ns = on_device.get(name, (0, 0))
             found.append((name, PhaseTotals(entered, timed + also, total + also_ns)))
         return found
@@ -209,7 +205,9 @@ class Pass:
         """The batch is handed over: `images` samples, None where nobody knows."""
         clock = self._clock
         now = clock.now()
-        wait, row = self._waited(now), clock.sums.mine()
+        since, self._since = self._since, None
+        wait = 0 if since is None else now - since
+        row = clock.sums.mine()
         row[_BATCHES] += 1
         if images is None:
             row[_UNKNOWN] += 1
@@ -230,7 +228,8 @@ class Pass:
             clock.stages.queue.add(wait_ns=wait)
         if self._marks is not None:
             self._marks.got()
-        clock.publish(self._epoch, self._batch, now)
+        if now >= clock.publish_at or self._batch == 1:
+            clock.publish(self._epoch, self._batch, now)
 
     def left(self) -> None:
         """The pass has ended: at its end, by an error, or because the consumer left. May be called in a finalizer."""
@@ -239,41 +238,15 @@ class Pass:
             self._marks.left()
         if self._batch:
             # a next() that brought no batch: a DataLoader ends its workers in it
-            clock.sums.mine()[_START_NS] += self._waited(clock.now())
-            clock.flush(self._epoch, self._batch)
+            now = clock.now()
+            clock.sums.mine()[_START_NS] += self._waited(now)
+            clock.publish(self._epoch, self._batch, now)
         self._last = self._since = None
 
     def _waited(self, now: int) -> int:
         """Since the consumer asked, once."""
         since, self._since = self._since, None
         return 0 if since is None else now - since
-
-
-class PhaseTimer:
-    """Times what happens in it; several may be open, also of one name."""
-
-    __slots__ = ("_cells", "_name", "_now", "_start", "_times")
-
-    def __init__(self, name: str, cells: Cells, times: DeviceTimes | None, now: Callable[[], int]) -> None:
-        self._name, self._cells, self._times, self._now = name, cells, times, now
-        self._start: Any = None
-
-    def __enter__(self) -> Self:
-        self._start = self._now() if self._times is None else self._times.mark()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        row, start = self._cells.mine(), self._start
-        row[0] += 1
-        if self._times is None:
-            row[1] += 1
-            row[2] += self._now() - start
-        elif start is not None and (end := self._times.mark()) is not None:
-            self._times.phase(self._name, start, end)
-        else:
-            self._times.forget(start)
 
 
 def cuda_device(device: object) -> str | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from iofast.errors import OptionError, shown
-from iofast.stall.clock import PhaseTimer, StallClock, cuda_device
+from iofast.stall.clock import StallClock, cuda_device
 from iofast.stall.stats import MeterStats
 from iofast.telemetry import LoaderInfo
 
@@ -79,7 +80,7 @@ class Meter(Iterable[Batch], Generic[Batch]):
         """What was measured so far."""
         return self.clock.stats
 
-    def step(self, name: str) -> PhaseTimer:
+    def step(self, name: str) -> AbstractContextManager[object]:
         """`with meter.step("forward"):` measures a part of the step under that name."""
         return self.clock.step(name)
 
