@@ -23,7 +23,6 @@ from iofast.errors import OptionError
 from iofast.stall import Meter, Stall, StallClock, watch
 from iofast.stall.clock import MAX_PHASES, OTHER
 from iofast.stall.device import RECENT
-from iofast.stall.meter import samples
 from iofast.telemetry import LoaderInfo, Stages
 
 
@@ -246,30 +245,6 @@ def test_what_cannot_be_watched() -> None:
         watch([1], name=3)  # type: ignore[arg-type]
     assert list(watch([1], device="cpu")) == [1]
     assert list(watch([1], device=torch.device("cpu"))) == [1]
-
-
-@pytest.mark.parametrize(
-    ("batch", "expected"),
-    [
-        (torch.zeros(5, 2), 5),
-        ((torch.zeros(5, 2), torch.zeros(7)), 5),
-        ([np.zeros((4, 3, 2, 2)), np.zeros(4)], 4),
-        ({"path": "x", "image": torch.zeros(6, 1)}, 6),
-        ((3, "text", None, {"deep": [torch.zeros(2)]}), 2),
-        (([torch.zeros(3, 9, 9), torch.zeros(3, 5, 5)], torch.zeros(2)), 2),
-        (([], torch.zeros(8)), 8),
-        (torch.tensor(1.0), None),
-        ((torch.tensor(1.0), torch.zeros(4)), 4),
-        ("text", None),
-        (b"bytes", None),
-        (None, None),
-        ([], None),
-        ([[[[[[torch.zeros(3)]]]]]], None),
-        (torch.zeros(0, 3), 0),
-    ],
-)
-def test_samples_of_a_batch(batch: object, expected: int | None) -> None:
-    assert samples(batch) == expected
 
 
 def test_a_batch_that_does_not_know_its_shape() -> None:
