@@ -71,6 +71,17 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
     return reader
 
 
+def open_damaged(path: str | os.PathLike[str]) -> ShardReader:
+    """Open shards that iofast wrote although some are missing or cut off: `broken` says which.
+
+    Raises what `open_reader` raises where it is not for these that it cannot open them.
+    """
+    place = Path(os.fspath(path))
+    if place.suffix not in _SETS or not place.with_name(place.name + MANIFEST_SUFFIX).exists():
+        raise ContainerError(f"{place} is no set of shards that iofast wrote")
+    return _SETS[place.suffix](place, whole=False)
+
+
 def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     place = Path(os.fspath(path))
     if is_pattern(os.fspath(path)):

@@ -134,3 +134,13 @@ class _Interrupt(Progress):
         self._left -= 1
         if not self._left:
             raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_append_of_nothing_new_changes_nothing(images: Path, tmp_path: Path, name: str) -> None:
+    pack(images, tmp_path / name, drop_duplicates=True)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if "duplicates" not in file.name}
+    report = pack(images, tmp_path / name, drop_duplicates=True, append=True)
+    assert (report.status, report.packed, report.dropped, report.held) == (0, 0, 120, 107)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if "duplicates" not in file.name} == before
+    assert report.bytes_out == sum(map(len, before.values()))

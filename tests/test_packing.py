@@ -113,6 +113,7 @@ def test_without_a_size_files_are_kept_byte_by_byte(tmp_path: Path) -> None:
         assert "cls" not in records[0].fields
         kept = [json.loads(record.fields["json"])["packed"] for record in records]
         assert kept == ["kept", "kept", "kept", "encoded"]  # no field is called bmp
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(records[3].fields["png"]))), np.asarray(picture(4)))
         located = reader.locate(np.array([0]), "jpg")
         assert (located.orientation[0], located.width[0], located.height[0]) == (6, 32, 48)
 

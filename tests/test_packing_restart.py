@@ -94,8 +94,7 @@ def test_kept_jpegs_stay_as_they_are_unless_markers_are_asked_for(images: Path, 
     recipe, records = read(tmp_path / "out.lmdb")
     assert "restart" not in recipe
     assert [fields["jpg"] for fields in records[:6]] == [path.read_bytes() for path in sorted(images.glob("*.jpg"))]
-    header = kernel.read_header(records[7]["jpg"])  # the BMP, which had to be encoded
-    assert header.restart == restart_interval(header.mcus) == 5
+    assert "png" in records[7]  # the BMP
 
 
 @needs_native

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,17 @@ def check_imagenet(target: Path) -> None:
     assert labels == {f"ILSVRC2012_val_{3 - label:08d}": label for label in range(3)}
 
 
+def refused(
+    capsys: pytest.CaptureFixture[str], main: Callable[[list[str]], int], arguments: list[str], reason: str
+) -> None:
+    """The command ends with one line that says why."""
+    assert main(arguments) == 1
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("error: ")
+    assert "\n" not in said
+    assert re.search(reason, said), said
+
+
 def test_imagenet_class_folders(tmp_path: Path) -> None:
     imagenet_folders(tmp_path / "set", val_folders=True)
     assert imagenet.main([str(tmp_path / "set"), str(tmp_path / "out.lmdb"), "--resize", "32", "--workers", "1"]) == 0
@@ -71,10 +84,10 @@ def test_imagenet_as_kaggle_has_it(tmp_path: Path) -> None:
     check_imagenet(tmp_path / "out.lmdb")
     with open_reader(tmp_path / "out.lmdb") as reader:
         path = json.loads(bytes(reader.view(0, "json")))["path"]
-    assert path == "data/train/n01440764/n01440764_0.JPEG"  # nothing of this machine
+    assert path == "train/n01440764/n01440764_0.JPEG"  # nothing of this machine
 
 
-def test_imagenet_tars(tmp_path: Path) -> None:
+def test_imagenet_tars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The official files; a PNG among the JPEGs, the development kit's list and its order of synsets."""
     root = tmp_path / "set"
     root.mkdir()
@@ -92,8 +105,7 @@ def test_imagenet_tars(tmp_path: Path) -> None:
     kit = put(tmp_path / "ILSVRC2012_validation_ground_truth.txt", "1\n3\n2\n")
     order = put(tmp_path / "synsets.txt", "\n".join((SYNSETS[2], SYNSETS[0], SYNSETS[1])))
     arguments = [str(root), str(tmp_path / "out.tar"), "--val-labels", str(kit)]
-    with pytest.raises(SourceError, match="give --synsets"):
-        imagenet.main(arguments)
+    refused(capsys, imagenet.main, arguments, "give --synsets")
     with pytest.raises(SystemExit):  # tar files are stored as they are
         imagenet.main([*arguments, "--synsets", str(order), "--resize", "64"])
     imagenet.main([*arguments, "--synsets", str(order)])
@@ -109,13 +121,17 @@ def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(info, io.BytesIO(data))
 
 
-def test_imagenet_validation_lists(tmp_path: Path) -> None:
+def test_imagenet_validation_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     caffe = put(tmp_path / "val.txt", "ILSVRC2012_val_00000001.JPEG 2\nILSVRC2012_val_00000002.JPEG 1\n")
     found = imagenet.val_labels(tmp_path, caffe, None, list(SYNSETS))
     assert found == {"ILSVRC2012_val_00000001": 2, "ILSVRC2012_val_00000002": 1}
     imagenet_folders(tmp_path / "set", val_folders=False)
-    with pytest.raises(SourceError, match=r"no label for .*ILSVRC2012_val_00000001"):
-        imagenet.main([str(tmp_path / "set"), str(tmp_path / "out.lmdb")])
+    refused(
+        capsys,
+        imagenet.main,
+        [str(tmp_path / "set"), str(tmp_path / "out.lmdb")],
+        r"no label for .*ILSVRC2012_val_00000001",
+    )
     strange = put(tmp_path / "LOC_val_solution.csv", "ImageId,PredictionString\nILSVRC2012_val_00000001,n99 1 2 3 4\n")
     with pytest.raises(SourceError, match="names synsets that are not among the training folders: n99"):
         imagenet.val_labels(tmp_path, strange, None, list(SYNSETS))
@@ -130,7 +146,7 @@ def cifar_file(heads: int, count: int, seed: int) -> tuple[bytes, np.ndarray]:
     return np.concatenate((labels.astype(np.uint8), planes), 1).tobytes(), images
 
 
-def test_cifar10(tmp_path: Path) -> None:
+def test_cifar10(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, seen = tmp_path / "cifar-10-batches-bin", []
     for number, names in enumerate((*cifar.TEN["train"], *cifar.TEN["test"])):
         data, images = cifar_file(1, 4, number)
@@ -144,12 +160,11 @@ def test_cifar10(tmp_path: Path) -> None:
     assert all((np.asarray(train[i][0]) == seen[i // 4][i % 4]).all() for i in range(20))
     assert (np.asarray(test[3][0]) == seen[5][3]).all()
     put(root / "test_batch.bin", b"x" * 100)
-    with pytest.raises(SourceError, match="has 100 bytes, expected a multiple of 3073"):
-        cifar.main([str(root), str(tmp_path / "other.lmdb")])
+    refused(capsys, cifar.main, [str(root), str(tmp_path / "other.lmdb")], "has 100 bytes, expected a multiple of 3073")
     assert not (tmp_path / "other.lmdb").exists()
 
 
-def test_cifar100_and_pickles(tmp_path: Path) -> None:
+def test_cifar100_and_pickles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "cifar-100-binary"
     for number, name in enumerate(("train.bin", "test.bin")):
         put(root / name, cifar_file(2, 5, number)[0])
@@ -159,11 +174,15 @@ def test_cifar100_and_pickles(tmp_path: Path) -> None:
         assert reader.record(1).fields["cls"] == b"3"
         assert reader.record(1).fields["coarse.cls"] == b"2"
     put(tmp_path / "python" / "data_batch_1", b"\x80\x02.")
-    with pytest.raises(SourceError, match="which is pickled: take the binary one"):
-        cifar.main([str(tmp_path / "python"), str(tmp_path / "x.lmdb")])
+    refused(
+        capsys,
+        cifar.main,
+        [str(tmp_path / "python"), str(tmp_path / "x.lmdb")],
+        "which is pickled: take the binary one",
+    )
 
 
-def test_coco(tmp_path: Path) -> None:
+def test_coco(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = [{"id": 90 - i, "file_name": f"{i:012d}.jpg", "width": 60, "height": 40} for i in range(3)]
     for image in images:
         put(tmp_path / "train2017" / str(image["file_name"]), picture(int(str(image["id"]))))
@@ -212,11 +231,10 @@ def test_coco(tmp_path: Path) -> None:
         with open_reader(tmp_path / name) as reader:
             assert set(reader.record(3).fields) == {"jpg", "json"}
     put(tmp_path / "annotations" / "captions_val2017.json", "[]")
-    with pytest.raises(SourceError, match="has no images and annotations"):
-        coco.main([str(tmp_path), str(tmp_path / "x.tar")])
+    refused(capsys, coco.main, [str(tmp_path), str(tmp_path / "x.tar")], "has no images and annotations")
 
 
-def test_ade20k(tmp_path: Path) -> None:
+def test_ade20k(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     masks = {}
     for split, name in (
         ("training", "ADE_train_00000001"),
@@ -244,8 +262,7 @@ def test_ade20k(tmp_path: Path) -> None:
     assert half[1]["image"].size == (30, 20)
     assert (half[1]["seg.png"] == np.full((20, 30), 70)).all()
     put(tmp_path / "images" / "training" / "more.jpg", picture(1))
-    with pytest.raises(SourceError, match="do not fit together: only one has more"):
-        ade20k.main([str(tmp_path), str(tmp_path / "x.lmdb")])
+    refused(capsys, ade20k.main, [str(tmp_path), str(tmp_path / "x.lmdb")], "do not fit together: only one has more")
 
 
 def test_captions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,15 +272,14 @@ def test_captions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path / "set" / "2.txt", "")
     put(tmp_path / "set" / "2.json", '{"score": 1}')
     captions.main([str(tmp_path / "set"), str(tmp_path / "out.tfrecord"), "--resize", "20", "--workers", "1"])
-    assert capsys.readouterr().out == "2 images with captions, 1 without left out\n"
+    assert capsys.readouterr().err == "1 of 3 images have no caption: left out\n"
     dataset = FastDataset(tmp_path / "out.tfrecord", fields=("image", "txt", "meta.json"))
     assert [dataset[i]["txt"] for i in range(2)] == ["ein Bär", ""]
     assert dataset[1]["meta.json"] == {"score": 1}
     assert dataset[0]["image"].size == (30, 20)
     (tmp_path / "set" / "0.txt").unlink()
     (tmp_path / "set" / "2.txt").unlink()
-    with pytest.raises(SourceError, match="has a caption beside it"):
-        captions.main([str(tmp_path / "set"), str(tmp_path / "x.tar")])
+    refused(capsys, captions.main, [str(tmp_path / "set"), str(tmp_path / "x.tar")], "has a caption beside it")
 
 
 def test_hf_imagefolder_with_splits(tmp_path: Path) -> None:
@@ -298,3 +314,23 @@ def test_hf_imagefolder_of_class_folders(tmp_path: Path) -> None:
         put(tmp_path / "set" / "train" / name / "0.jpg", picture(len(name)))
     hf_imagefolder.pack_imagefolder(tmp_path / "set", tmp_path / "out.lmdb", workers=1)
     assert FastDataset(tmp_path / "out.lmdb", split="train").classes == ["cat", "dog"]
+
+
+def test_files_that_no_recipe_knows_are_one_line_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path / "train2017" / "1.jpg", picture(1))
+    said = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [{"id": 1, "image_id": 9}], "categories": []}
+    put(tmp_path / "annotations" / "instances_train2017.json", json.dumps(said))
+    refused(capsys, coco.main, [str(tmp_path), str(tmp_path / "x.tar")], "not as this recipe knows them.*bbox")
+
+
+def test_a_recipe_tells_what_it_did_and_gives_packs_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(9):
+        put(tmp_path / "set" / f"{number}.jpg", picture(number) if number else b"\xff\xd8\xff nothing")
+        put(tmp_path / "set" / f"{number}.txt", f"number {number}")
+    put(tmp_path / "set" / "alone.jpg", picture(77))
+    arguments = [str(tmp_path / "set"), str(tmp_path / "x.tar"), "--workers", "1"]
+    assert captions.main(arguments) == 1
+    assert captions.main([*arguments, "--max-errors", "20%"]) == 3
+    told = capsys.readouterr()
+    assert "packed 8 images" in told.out
+    assert "1 of 10 images have no caption" in told.err

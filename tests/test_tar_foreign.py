@@ -104,7 +104,7 @@ def test_names_as_webdataset_reads_them(tmp_path: Path, kind: int) -> None:
     path = foreign(tmp_path / "x.tar", members, kind)
     assert records(path) == theirs(path)
     with WebDatasetReader([path], "x") as reader:
-        assert reader.left_out == 1  # `no-dot`
+        assert reader.left_out == ("members whose names make no key and field: 1 left out",)  # `no-dot`
         assert reader.locate(np.arange(1), "cls").label.tolist() == [7]
 
 
@@ -171,7 +171,7 @@ def test_fields_that_cannot_be_named_are_counted(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"})
     with WebDatasetReader([path], "x") as reader:
         assert list(reader) == [Record("a", {"jpg": b"1"})]
-        assert reader.left_out == 3
+        assert reader.left_out == ("members whose names make no key and field: 3 left out",)
 
 
 def test_labels_and_other_names_of_jpeg(tmp_path: Path) -> None:

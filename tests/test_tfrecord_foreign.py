@@ -18,6 +18,7 @@ from PIL import Image
 from tfrecord_messages import Example
 
 from iofast import FastDataset, open_reader
+from iofast.containers.identity import left_out
 from iofast.containers.index import ABSENT
 from iofast.containers.shards import expand
 from iofast.containers.tfrecord_framing import FOOT, HEAD, foot, head
@@ -132,8 +133,9 @@ def test_names_in_use(tmp_path: Path, features: Features, label: int, fields: se
 def test_mapped_names(tmp_path: Path) -> None:
     records: list[Features] = [{"foto": image(i), "art": i, "wo": b"%d" % i} for i in range(3)]
     records[1]["maske"] = b"mask"
-    options = TfrecordOptions(image="foto", label="art", path="wo", fields=(("seg.png", "maske"), ("txt", "none")))
+    options = TfrecordOptions(image="foto", label="art", path="wo", fields=(("seg.png", "maske"),))
     with foreign(write(tmp_path / "a", records), options) as reader:
+        assert reader.left_out == ()
         assert reader.manifest.fields == ("cls", "jpg", "json", "seg.png")
         assert reader.values(np.arange(3), "seg.png") == [None, b"mask", None]
         assert reader.locate(np.arange(3), "seg.png").file.tolist() == [ABSENT, 0, ABSENT]
@@ -147,6 +149,36 @@ def test_mapped_names(tmp_path: Path) -> None:
             reader.values(np.arange(3), "nothing")
         with pytest.raises(IndexError, match="indices 0 to 3 of 3"):
             reader.locate(np.arange(4))
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ({"image": "photo"}, r"no record has bytes in 'photo' \(image=photo\); they have art, foto, wo"),
+        ({"image": "art"}, "no record has bytes in 'art'"),
+        ({"image": "foto", "label": "art2"}, "no record has a number in 'art2'"),
+        ({"image": "foto", "label": "foto"}, "no record has a number in 'foto'"),
+        ({"image": "foto", "path": "where"}, "no record has text in 'where'"),
+        ({"image": "foto", "txt": "none"}, r"no record has bytes in 'none' \(txt=none\)"),
+        ({"image": "foto", "lable": "art"}, "no record has bytes in 'art'"),
+    ],
+)
+def test_names_that_no_record_knows(tmp_path: Path, names: dict[str, str], reason: str) -> None:
+    write(tmp_path / "a.tfrecord", [{"foto": image(i), "art": i, "wo": b"%d" % i} for i in range(3)])
+    for _ in range(2):  # indexed now, and from the cache
+        with pytest.raises(OptionError, match=reason):
+            open_reader(tmp_path / "a.tfrecord", {"names": names})
+
+
+def test_features_that_no_field_takes_are_named(tmp_path: Path) -> None:
+    records: list[Features] = [{"image/encoded": image(i), "image/height": 3, "box": i, "mask": b"x"} for i in range(3)]
+    write(tmp_path / "a.tfrecord", records)
+    for _ in range(2):
+        with open_reader(tmp_path / "a.tfrecord") as reader:
+            (said,) = left_out(reader)
+            assert "box, mask (--names FIELD=FEATURE" in said
+    with open_reader(tmp_path / "a.tfrecord", {"names": {"seg.png": "mask"}}) as reader:
+        assert "no field takes: box (" in left_out(reader)[0]
 
 
 def test_records_without_images(tmp_path: Path) -> None:

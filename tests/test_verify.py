@@ -17,7 +17,7 @@ from iofast.cli import main
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import BLOCK_ROWS
 from iofast.containers.tfrecord_framing import frames
-from iofast.errors import IofastError
+from iofast.errors import ContainerError, IofastError
 from iofast.opening import open_reader, open_writer
 
 
@@ -117,6 +117,28 @@ class TestDamage:
         about = {problem.index for problem in verify(container, decode=False).problems}
         assert {0, 7, COUNT - 1} <= about
         assert len(about - {None}) == 3
+
+    @pytest.mark.parametrize("suffix", [".tar", ".tfrecord"])
+    @pytest.mark.parametrize("missing", [True, False])
+    def test_the_other_shards_are_looked_at(self, tmp_path: Path, suffix: str, missing: bool) -> None:
+        container = build(tmp_path / f"set{suffix}")
+        damaged, offset, _ = place_of(container, COUNT - 1)
+        flip(damaged, offset + 40)
+        with open_reader(container) as reader:
+            first = reader.manifest.shards[0]
+        shard = tmp_path / first.name
+        if missing:
+            shard.unlink()
+        else:
+            shard.write_bytes(shard.read_bytes()[:-7])
+        assert shard != damaged
+        result = verify(container)
+        assert result.problems[-1].index == COUNT - 1
+        assert str(shard) in result.problems[0].reason
+        assert f"its {first.count} records were not looked at" in result.problems[0].reason
+        assert result.images >= COUNT - first.count - 1
+        with pytest.raises(ContainerError, match=r"cut off|cannot be read"):  # who reads is still told at once
+            open_reader(container)
 
     def test_image_that_was_broken_when_it_was_stored(self, tmp_path: Path) -> None:
         for suffix in SUFFIXES:

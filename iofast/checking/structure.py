@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,13 +101,26 @@ def _hash(digest: hashlib._Hash, places: dict[str, Located], width: int) -> None
     digest.update(b"".join(text))
 
 
-def check_places(reader: Reader, findings: Findings) -> bool:
+def without(reader: Reader, indices: NDArray[np.int64], shards: Container[int]) -> NDArray[np.int64]:
+    """Those of these records that lie in none of `shards`."""
+    kept = []
+    for start in range(0, len(indices), STEP):
+        part = indices[start : start + STEP]
+        files = np.min([reader.locate(part, name).file for name in reader.manifest.fields], axis=0)
+        kept.append(part[[file not in shards for file in files.tolist()]])
+    return np.concatenate(kept) if kept else indices
+
+
+def check_places(reader: Reader, findings: Findings, broken: Container[int] = ()) -> bool:
     """Compare every payload's name and place with what the container itself says; False where it says nothing.
 
-    Only where every row of the index is sound.
+    Only where every row of the index is sound; the shards in `broken` are passed over.
     """
     first = 0
     for number, shard in enumerate(reader.manifest.shards):
+        if number in broken:
+            first += shard.count
+            continue
         walk = reader.walk(number)
         if walk is None:
             return False

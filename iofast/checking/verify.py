@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +14,13 @@ from numpy.typing import NDArray
 
 from iofast.checking.payloads import SLICE_BYTES, SLICE_RECORDS, PayloadCheck
 from iofast.checking.problems import Findings, Verification
-from iofast.checking.structure import STEP, check_index, check_places, sound_rows
+from iofast.checking.structure import STEP, check_index, check_places, sound_rows, without
 from iofast.containers.base import Reader
 from iofast.containers.identity import is_ours
+from iofast.containers.shard_reader import ShardReader
+from iofast.errors import ContainerError
 from iofast.machine import cores
-from iofast.opening import open_reader
+from iofast.opening import open_damaged, open_reader
 
 if TYPE_CHECKING:
     from iofast.source.foreign import ForeignOptions
@@ -38,20 +41,25 @@ def verify(
 
     Payloads are compared with their checksums, where there are any, and every image is decoded unless `decode` is
     False. Of what iofast wrote, index, manifest and container are compared with each other. Goes on after whatever it
-    finds. `workers` are threads, by default one for each usable core; `foreign` is that of `open_reader`;
-    `begin(records)` and `progress` tell how it goes. Raises what `open_reader` raises where nothing can be
-    opened at all.
+    finds, also where shards that iofast wrote are missing or cut off. `workers` are threads, by default one for each
+    usable core; `foreign` is that of `open_reader`; `begin(records)` and `progress` tell how it goes. Raises what
+    `open_reader` raises where nothing can be opened at all.
     """
-    with open_reader(path, foreign) as reader:
+    with _opened(path, foreign) as reader:
         result = Verification(os.fspath(path), type(reader).__name__.removesuffix("Reader").lower(), len(reader))
         findings = Findings(result, reader)
         own = is_ours(reader)
+        broken = reader.broken if isinstance(reader, ShardReader) else {}
+        for number, reason in broken.items():
+            findings.add(f"{reason}; its {reader.manifest.shards[number].count} records were not looked at")
         sound = sound_rows(reader, findings)
         if own and len(sound) == len(reader):
             check_index(reader, findings)
-            check_places(reader, findings)
+            check_places(reader, findings, broken)
         elif own:
             result.notes.append("the index is damaged, so it was not compared with the container")
+        if broken:
+            sound = without(reader, sound, broken)
         if begin is not None:
             begin(len(sound))
         with _Checks(reader, findings, decode, own) as checks:
@@ -62,6 +70,15 @@ def verify(
             )
         result.problems.sort(key=lambda problem: -1 if problem.index is None else problem.index)
     return result
+
+
+def _opened(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
+    try:
+        return open_reader(path, foreign)
+    except ContainerError:
+        with contextlib.suppress(ContainerError):
+            return open_damaged(path)
+        raise
 
 
 class _Checks:

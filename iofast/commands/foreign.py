@@ -1,4 +1,4 @@
-"""`--names` and `--labels`: what the files of another program mean, where they do not say it in a usual way."""
+"""`--names`, `--labels`, `--labels-from`: what another program's files mean, where it is not said in a usual way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iofast.errors import OptionError
 
 
 def add_options(group: Any) -> None:
-    """Register both options with a parser or a group of one."""
+    """Register the options with a parser or a group of one."""
     group.add_argument(
         "--names",
         metavar="OURS=THEIRS,…",
@@ -19,6 +19,13 @@ def add_options(group: Any) -> None:
     )
     group.add_argument(
         "--labels", metavar="FILE", default=None, help="lines `key label`, for an LMDB of plain images without them"
+    )
+    group.add_argument(
+        "--labels-from",
+        type=int,
+        metavar="N",
+        default=None,
+        help="the number of the first class there: 1 where 0 means background, as in ImageNet's TFRecords (default 0)",
     )
 
 
@@ -32,4 +39,6 @@ def given(args: argparse.Namespace) -> Mapping[str, Any] | None:
         found["names"] = {ours: theirs for ours, _, theirs in pairs}
     if args.labels is not None:
         found["labels"] = args.labels
+    if args.labels_from is not None:
+        found["label_base"] = args.labels_from
     return found or None

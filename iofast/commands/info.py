@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(reader: Reader, path: str) -> dict[str, Any]:
     """The facts of a container as JSON has them; sizes in bytes and pixels, images upright."""
+    from iofast.containers.identity import left_out
+
     manifest = reader.manifest
     images, labels = _columns(reader)
     classes = manifest.classes
@@ -94,6 +96,7 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
         "recipe": dict(manifest.recipe),
         "seed": manifest.seed,
         "fingerprint": manifest.fingerprint,
+        "left_out": left_out(reader),
     }
 
 
@@ -246,6 +249,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("classes", f"{len(names):,}, in {facts['class_order']} order{last}"))
     elif facts["labels"]:
         lines.append(("labels", f"{len(facts['labels']):,}, without names"))
+    lines += [("left out", each) for each in facts["left_out"]]
     if facts["unlabelled"]:
         lines.append(("unlabelled", count(facts["unlabelled"], "record")))
     lines.append(("splits", ", ".join(f"{name} {number:,}" for name, number in facts["splits"].items())))

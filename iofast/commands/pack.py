@@ -16,7 +16,7 @@ examples:
   iofast pack ./images out.lmdb --resize 256
       short side 256 pixels, JPEG quality 90; class folders become labels
   iofast pack ./images out.lmdb
-      JPEG, PNG and WebP files byte by byte; others (BMP, TIFF, GIF) become JPEGs
+      JPEG, PNG and WebP files byte by byte; others (BMP, TIFF, GIF) become PNGs, which lose nothing
   iofast pack ./images out.lmdb --resize 224 --mode crop --format webp
       centre squares of 224 x 224
   iofast pack ./images out.lmdb --resize 256 --format yuv420
@@ -153,7 +153,10 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--shard-size", metavar="SIZE", help="of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)")
     group.add_argument(
-        "--label-base", type=int, metavar="N", help="of TFRecord: 1 counts classes from 1, as ImageNet's (default 0)"
+        "--label-base",
+        type=int,
+        metavar="N",
+        help="of TFRecord: 1 counts DST's classes from 1, as ImageNet's (default 0)",
     )
     group.add_argument("--drop-duplicates", action="store_true", help="of images that are equal, keep the first")
     group.add_argument(
@@ -168,7 +171,7 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
 
 
-_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet", "names", "labels")
+_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet", "names", "labels", "labels_from")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -192,8 +195,11 @@ def _pack(args: argparse.Namespace, pool: Pool) -> Report:
     from iofast.packing.run import run as pack
 
     chosen = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
-    options = PackOptions(**chosen, foreign=foreign.given(args))
-    return pack(args.source, args.target, options, Bar("iofast pack", visible=not args.quiet), pool)
+    options, bar = PackOptions(**chosen, foreign=foreign.given(args)), Bar("iofast pack", visible=not args.quiet)
+    unused = [f"--{name}" for name in ("quality", "subsampling") if name in chosen]
+    if unused and options.format is None and options.recipe().format == "keep":
+        bar.warn(f"files are kept as they are: {' and '.join(unused)} needs --format jpeg or --resize")
+    return pack(args.source, args.target, options, bar, pool)
 
 
 def summary(report: Report) -> list[str]:

@@ -20,7 +20,8 @@ examples:
   iofast verify ./images                   a plain folder: there are no checksums, but every image is decoded
   iofast verify out.lmdb --json | jq '.problems[].path'
 
-Goes on after errors. Exit status: 0 all is well, 1 something is not.
+Goes on after errors, also where shards that iofast wrote are missing or cut off.
+Exit status: 0 all is well, 1 something is not.
 """
 
 

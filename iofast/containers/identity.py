@@ -43,10 +43,7 @@ def says_path(reader: Reader) -> bool:
 
 def left_out(reader: Reader) -> list[str]:
     """What is in the files, but in no record that `reader` gives: lines for the user."""
-    left = getattr(reader, "left_out", ())
-    if isinstance(left, int):
-        return [f"{left:,} members whose names make no key and field: left out"] if left else []
-    return list(left)
+    return list(getattr(reader, "left_out", ()))
 
 
 def require_elsewhere(reader: Reader, source: str | os.PathLike[str], place: Target) -> None:

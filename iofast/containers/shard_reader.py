@@ -28,27 +28,30 @@ class ShardReader(FilesReader):
 
     Opening costs the same for any number of records; of every shard it looks at the size. Raises `FileNotFoundError`
     where there is no manifest, `UnfinishedError` where `<path>.partial/` stands beside it, `ContainerError` where a
-    shard is missing or has another size than the manifest says, and where bytes contradict docs/format.md.
+    shard is missing or has another size than the manifest says, and where bytes contradict docs/format.md. For those
+    who look for damage, `whole=False` lets such shards be: `broken` says by number what is wrong with them.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, published: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, published: bool = True, whole: bool = True) -> None:
         self.path = os.path.abspath(os.fspath(path))
         if published:  # else it is who publishes it that asks, and looks at what has its name
             check_finished(Path(self.path))
         self._opened: _Opened | None = _Opened(self.path, self._groups)
         self.manifest = self._opened.manifest
+        self.broken: dict[int, str] = {}
         for number, shard in enumerate(self._opened.files.paths):
             try:
-                status = os.stat(shard)
-            except OSError as error:
-                raise ContainerError(f"{shard} cannot be read: {(error.strerror or str(error)).lower()}") from None
-            _check_shard(self.manifest, shard, number, status)
+                _check_there(self.manifest, shard, number)
+            except ContainerError as error:
+                if whole:
+                    raise
+                self.broken[number] = str(error)
 
     def __getstate__(self) -> dict[str, object]:
         return {"path": self.path, "manifest": self.manifest}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _opened=None)
+        self.__dict__.update(state, _opened=None, broken={})
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """Where the payloads lie; see `Reader.locate`. A record without the field has `file` 0xFFFFFFFF."""
@@ -146,6 +149,14 @@ class _Opened:
         if (found := misplaced(located, self._sizes)) is not None:
             position, place = found
             raise ContainerError(f"{self._path}: the index puts a payload of position {position} outside: {place}")
+
+
+def _check_there(manifest: Manifest, path: str, number: int) -> None:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise ContainerError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    _check_shard(manifest, path, number, status)
 
 
 def _check_shard(manifest: Manifest, path: str, number: int, status: os.stat_result) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import itertools
 import json
@@ -111,6 +112,9 @@ def place_of(target: FilePath, options: CopyOptions) -> Target:
     if suffix.lower() in _SUFFIXES_OF_OTHERS and not text.endswith("/"):
         known = ", ".join(WRITTEN)
         raise OptionError(f"{text}: the suffix chooses the container: {known}, or none for a plain folder")
+    meant = difflib.get_close_matches(suffix.lower(), WRITTEN, 1)
+    if meant and not text.endswith("/"):
+        raise OptionError(f"{text}: is {meant[0]} meant? For a plain folder of that name, write {text}/")
     if options.overwrite:
         raise OptionError(f"{text} would be a folder, and folders are never overwritten: remove it first")
     return FolderTarget(text)

@@ -179,8 +179,8 @@ class TranscodeRecipe:
     whatever the aspect ratio; `crop` makes the short side `size` and cuts the centre square; `pad` makes the long side
     `size` and puts the image into the middle of a square of `pad_color` (None: black); `none` keeps the size.
     `reducing_gap` (Pillow's word): a large JPEG is decoded at 1/2, 1/4 or 1/8 where that is still at least this many
-    times the wanted size; 0 = always in full. `format="keep"` stores the bytes as they are where no pixel changes;
-    `rgb` and `yuv420` store pixels that need no decoder.
+    times the wanted size; 0 = always in full. `format="keep"` stores the bytes as they are where no pixel changes,
+    and files of other formats as PNG, unless their size changes; `rgb` and `yuv420` store pixels that need no decoder.
     `restart`: MCUs per restart interval of a JPEG, 0 = no restart markers, "auto" = the best for decoding parts of it
     (`restart_interval`). A JPEG that is kept is written again for it, with the same coefficients and markers; with 0 or
     None it is not touched (None is "auto" for whatever is encoded).

@@ -54,19 +54,17 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
     size = recipe.resized(*original)
     box = recipe.crop(*size)
     width, height = recipe.padded(box[2] - box[0], box[3] - box[1])
-    if (
-        recipe.format == "keep"
-        and opened.format in _FIELDS
-        and box == (0, 0, *original)
-        and (width, height) == original
-    ):
+    kept = recipe.format == "keep" and box == (0, 0, *original) and (width, height) == original
+    if kept and opened.format in _FIELDS:
         asked = {"icc": recipe.icc == "srgb", "background": recipe.background not in (None, "drop")}
         if not colour.is_shown_otherwise(opened.image, **asked):
             pillow.check_end(opened)
             if recipe.check != "end":
                 pillow.load(opened)  # a container holds only images that decode
             return Transcoded(data, _FIELDS[opened.format], *original, opened.orientation, *original)
-    kind = "jpeg" if recipe.format == "keep" else recipe.format
+    kind = recipe.format
+    if kind == "keep":  # what no container stores loses nothing as PNG; new sizes are no longer the file's pixels
+        kind = "png" if kept and opened.format != "jpeg" else "jpeg"
     too_large = kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES  # no loader would read it
     if too_large or max(width, height) > _SIDES[kind] or width * height > recipe.max_pixels:
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")

@@ -16,8 +16,8 @@ class Thresholds:
 
     Enough evidence:
     min_steps       TraceML asks for 20 steps before it calls anything critical
-    min_seconds     where steps cannot be counted; at 20 looks a second a share of 0.5 is known to 0.04 then, and to 0.09
-                    at the 4 a second of a machine on which a look is expensive
+    min_seconds     where steps cannot be counted; at 20 looks a second a share of 0.5 is known to 0.04 by then, at the
+                    4 a second of a machine on which a look is expensive to 0.09
     max_width       bounds of the stall that are wider say nothing (the issue's definition of an abstention)
     confidence_z    standard errors of a share: 97.7 % on either side
     chosen_z        the same, where the best of a few inequalities is taken

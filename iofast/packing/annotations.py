@@ -138,6 +138,9 @@ class _Walk:
         x, y, right, low = box
         if self.format == "xywh":
             right, low = x + right, y + low
+        if right < x or low < y:
+            told = "xyxy: is it xywh, as COCO's are (--box-format)?" if self.format == "xyxy" else "xywh"
+            raise DecodeError(f"the box {box!r:.60} ends before it begins, as {told}")
         corners = self.geometry.point(x, y), self.geometry.point(right, low)
         left, right = (min(max(each, 0), self.geometry.packed[0]) for each in sorted(corner[0] for corner in corners))
         top, low = (min(max(each, 0), self.geometry.packed[1]) for each in sorted(corner[1] for corner in corners))

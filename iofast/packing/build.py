@@ -18,6 +18,10 @@ from iofast.packing.work import Work
 _PACE = 4
 
 
+class NothingLeftError(SourceError):
+    """All images were left out."""
+
+
 class Builder:
     """Fills `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
 
@@ -68,7 +72,7 @@ class Builder:
             raise WorkerError(f"chunk {self.next} of {chunks} was never finished")
         if not self.packed:
             images = len(self._work.source)
-            raise SourceError(f"not one of {images:,} images is left: {self._emptied()}")
+            raise NothingLeftError(f"not one of {images:,} images is left: {self._emptied()}")
         return self._writer.finish(description)
 
     def _emptied(self) -> str:

@@ -64,8 +64,10 @@ class Plan:
             now, then = self.settings.get(name), old.settings.get(name)
             if now != then:
                 raise _other(folder, f"{name} {then}, not {now}")
-        if (self.images, self.source) != (old.images, old.source):
-            raise _other(folder, f"another list of images ({old.images:,}, now {self.images:,})")
+        if self.images != old.images:
+            raise _other(folder, f"{old.images:,} images, not {self.images:,}")
+        if self.source != old.source:
+            raise _other(folder, "the source as it was before it changed (names, labels, splits or files)")
 
 
 def make_plan(source: Source, settings: Mapping[str, object], mean_size: float) -> Plan:

@@ -20,7 +20,7 @@ from iofast.machine import cores
 from iofast.opening import open_reader, target_of
 from iofast.packing import estimate
 from iofast.packing.addition import find_addition
-from iofast.packing.build import Builder
+from iofast.packing.build import Builder, NothingLeftError
 from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures
@@ -184,6 +184,11 @@ def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Prog
         _fill(work, place, pool, told, builder)
         work.origin().check()
         manifest = builder.finish(work.description())
+    except NothingLeftError:
+        writer.abort()
+        if work.addition is None:
+            raise
+        return _unchanged(work, place, failures, builder.duplicates)
     except BaseException:
         writer.abort()
         raise
@@ -197,6 +202,16 @@ def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Prog
     place.publish(files, removed=writer.obsolete)
     size = sum(shard.size for shard in manifest.shards) + _sidecars(place.path)
     return work.report(place.path, failures, builder.packed, size, builder.duplicates)
+
+
+def _unchanged(work: Work, place: Target, failures: Failures, duplicates: Duplicates) -> Report:
+    """There was nothing to add: the container stays as it is."""
+    failures.save()
+    duplicates.save(work.path)
+    place.discard()
+    with open_reader(place.path) as reader:
+        size = sum(shard.size for shard in reader.manifest.shards)
+    return work.report(place.path, failures, 0, size + _sidecars(place.path), duplicates)
 
 
 def _fill(work: Work, place: Target, pool: Pool, told: tuple[Failures, Progress], builder: Builder) -> None:

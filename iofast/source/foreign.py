@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ from iofast.containers.base import Failures, dense
 from iofast.containers.open_files import FilesReader
 from iofast.errors import ContainerError, OptionError
 from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
+from iofast.source.listing import few
 
 ROLES = ("image", "label", "path")  # names that mean a part of every record; any other is a field's
 IMAGES = ("jpg", "png", "webp", "rgb", "yuv")
@@ -77,11 +78,17 @@ class ForeignOptions:
                 raise OptionError(f"foreign: {member} means nothing for {where}")
 
 
+def missing(ours: str, theirs: str, what: str, there: Iterable[str]) -> OptionError:
+    """The error where `names` calls `ours` what is in no record; `there` is what the records have."""
+    return OptionError(f"names: no record has {what} {theirs!r} ({ours}={theirs}); they have {few(sorted(there), 20)}")
+
+
 class ForeignReader(FilesReader):
     """A Reader of another program's files. Some fields lie in no file: the index says them."""
 
     path: str  # what messages call the container
     unplaced: tuple[str, ...] = (LABEL_FIELD, JSON_FIELD)  # such fields
+    left_out: tuple[str, ...] = ()  # what is in the files, but in no record
 
     @abstractmethod
     def _said(self, index: int) -> Mapping[str, bytes]:

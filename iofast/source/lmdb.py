@@ -29,7 +29,7 @@ class ForeignLmdbReader(ForeignReader):
     """Random access to the images of an LMDB file, or of an LMDB folder's `data.mdb`, in the order of its keys.
 
     A value is an image file, or a Caffe Datum with an image file or 8-bit planes in it; what is neither is left out
-    (`left_out` counts it), and a file of nothing else is refused, pickles above all. Planes are turned into the field
+    (`left_out` says so), and a file of nothing else is refused, pickles above all. Planes are turned into the field
     `rgb` when they are read: three are taken for B, G, R unless `options.channels` says "rgb", one is a grey image.
     Labels are a Datum's, or those of a list (`options.labels`, or beside the file). Keys are the file's.
 
@@ -50,7 +50,7 @@ class ForeignLmdbReader(ForeignReader):
         self._opened: OpenFiles | None = None
         self._seen: tuple[bytes, ...] = ()  # the meta pages, when they were found to be those that were indexed
         self._second = int(self._index.stamp[6])  # offset of the second
-        self.left_out = self._index.left_out
+        self.left_out = tuple(_left_out(self._index))
         self.manifest = _manifest(self._index)
 
     def __getstate__(self) -> dict[str, object]:
@@ -213,6 +213,16 @@ class ForeignLmdbReader(ForeignReader):
                 raise ContainerError(f"{self.path} has changed since it was opened")
             self._index = index
         return index
+
+
+def _left_out(index: LmdbIndex) -> Iterator[str]:
+    if index.left_out:
+        yield f"entries that are no images: {index.left_out:,} left out"
+    if index.surplus is not None:
+        if unlabelled := int((index.arrays["label"] < 0).sum()):
+            yield f"images without a line in the list of labels: {unlabelled:,} of {len(index):,}"
+        if index.surplus:
+            yield f"lines in the list of labels that are of no image: {index.surplus:,}"
 
 
 def _manifest(index: LmdbIndex) -> Manifest:

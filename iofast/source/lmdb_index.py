@@ -55,6 +55,7 @@ class LmdbIndex:
     classes: tuple[str, ...] | None
     fingerprint: str
     left_out: int  # entries that are no records
+    surplus: int | None  # keys of the list of labels that no record has; None where there is no list
     stamp: NDArray[np.int64]
     scanned: tuple[int, int]  # ns since 1970: when the walk began and ended
     file: Path | None = None  # the index file that this is a map of
@@ -111,11 +112,12 @@ def build_lmdb_index(path: str, labels: str | None, base: int) -> LmdbIndex:
         raise ContainerError(f"{path} holds no images: {_first(data, keys, places)}")
     arrays: Arrays = {name: column[kept] for name, column in rows.items()}
     names = Strings.gather(keys[row] for row in kept.tolist())
-    classes = None
+    classes = surplus = None
     if listed is None:
         _rebase(arrays["label"], base, path)
     else:
         arrays["label"], classes = _labelled(names, listed, f"{labels}", path)
+        surplus = len(listed.labels) - int((arrays["label"] >= 0).sum())  # keys of an LMDB are there once
     identity = hashlib.sha256(repr(classes).encode())
     for name in sorted(arrays):
         identity.update(np.ascontiguousarray(arrays[name]).data)
@@ -124,7 +126,7 @@ def build_lmdb_index(path: str, labels: str | None, base: int) -> LmdbIndex:
     if not np.array_equal(stamp, _stamp(path, labels)):
         raise SourceError(f"{path} was written to while it was indexed: wait until that has ended")
     left_out = len(keys) - len(kept)
-    return LmdbIndex(arrays, names, classes, fingerprint, left_out, stamp, (began, time.time_ns()))
+    return LmdbIndex(arrays, names, classes, fingerprint, left_out, surplus, stamp, (began, time.time_ns()))
 
 
 def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
@@ -222,7 +224,7 @@ def _valid(file: Path, path: str, labels: str | None, asked: int) -> LmdbIndex |
 
 def _parts(index: LmdbIndex) -> tuple[dict[str, object], Arrays]:
     keys: Arrays = {"keys.blob": np.frombuffer(index.keys.blob, np.uint8), "keys.bounds": index.keys.bounds}
-    members = {name: getattr(index, name) for name in ("classes", "fingerprint", "left_out", "scanned")}
+    members = {name: getattr(index, name) for name in ("classes", "fingerprint", "left_out", "surplus", "scanned")}
     return members, index.arrays | keys | {"stamp": index.stamp}
 
 
@@ -240,7 +242,8 @@ def _loaded(file: Path) -> LmdbIndex | None:
         if (arrays["format"] >= len(FORMATS)).any() or (arrays["kind"] > OTHER).any():
             return None
         began, ended = members["scanned"]
-        known = (members["fingerprint"], int(members["left_out"]), stamp, (int(began), int(ended)))
+        surplus = None if members["surplus"] is None else int(members["surplus"])
+        known = (members["fingerprint"], int(members["left_out"]), surplus, stamp, (int(began), int(ended)))
         return LmdbIndex(arrays, keys, classes, *known, file)
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent, or written by something else: built again

@@ -14,7 +14,7 @@ from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS
-from iofast.source.foreign import ForeignOptions, ForeignReader
+from iofast.source.foreign import ForeignOptions, ForeignReader, missing
 from iofast.source.tar_index import NOWHERE, TarIndex, open_tar_index, reopen_tar_index
 from iofast.source.tar_names import TarNames
 
@@ -27,7 +27,7 @@ class WebDatasetReader(ForeignReader):
     behind the last slash, and need not be unique. Labels are the decimal in `cls`, else the integer `label` in `json`,
     else -1, unless `options` say otherwise: then `cls` is what they make of it, and lies in no file. `jpeg` is read as
     the field `jpg`. There are no classes, splits or checksums. Members whose names make no key or no field, or that
-    the options replace, are left out (`left_out` counts them). Raises `SourceError` where a shard is missing,
+    the options replace, are left out (`left_out` says how many). Raises `SourceError` where a shard is missing,
     `ContainerError` where its bytes are no tar.
     """
 
@@ -42,8 +42,10 @@ class WebDatasetReader(ForeignReader):
             if not os.path.isfile(path):
                 raise SourceError(f"{path} is not a file, so {name} cannot be read")
         self._index: TarIndex | None = open_tar_index(self.paths, self.options)
-        self.left_out = self._index.left_out
+        lost = self._index.left_out
+        self.left_out = (f"members whose names make no key and field: {lost:,} left out",) if lost else ()
         self.manifest = _manifest(self._index, self.unplaced)
+        self._check_names()
 
     def __getstate__(self) -> dict[str, object]:
         members = {**self.__dict__, "_index": None}
@@ -81,6 +83,13 @@ class WebDatasetReader(ForeignReader):
         """Let go of the index and all files, unless it is not in the cache and would have to be built again."""
         if self._index is not None and self._index.file is not None:
             self._index = None
+
+    def _check_names(self) -> None:
+        """Raise `OptionError` for a name in the options that no record knows."""
+        images, there, index = self._images(), self.manifest.fields, self._open()
+        for ours, theirs in self.options.names.items() if len(self) else ():
+            if not (images if ours == "image" else (LABEL_FIELD if ours == "label" else ours) in there):
+                raise missing(ours, theirs, "a number in" if ours == "label" else "a member", index.names)
 
     def _images(self) -> list[str]:
         return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]

@@ -48,6 +48,7 @@ from iofast.strips import raw_length
 
 NOWHERE = (1 << 64) - 1  # the offset of a field that a record does not have
 
+MAX_NAMES = 100  # for messages
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _COLUMNS = {"shard": "i", "label": "i", "width": "i", "height": "i", "orientation": "B"}
 _TYPES = {"shard": "<i4", "label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1"}
@@ -63,6 +64,7 @@ class TarIndex:
     fields: tuple[str, ...]
     fingerprint: str
     left_out: int  # members whose names make no field, or no key
+    names: tuple[str, ...]  # what members are called behind their keys, the first `MAX_NAMES`
     stamps: Stamps  # (2, shards): sizes and times of change of the shards
     scanned: tuple[int, int]  # ns since 1970: when the scan began and ended
     arrays: Arrays
@@ -127,11 +129,12 @@ def build_tar_index(paths: Sequence[str], names: TarNames) -> TarIndex:
         raise ContainerError(f"{paths[0]} …: {count} records with {len(fields)} different fields are too many")
     arrays = _arrays(scans, fields, count)
     left_out = sum(scan.left_out for scan in scans)
+    called = tuple(sorted(set[str]().union(*(scan.called for scan in scans)))[:MAX_NAMES])
     identity = hashlib.sha256(json.dumps(fields).encode())
     for name in sorted(arrays):
         identity.update(np.ascontiguousarray(arrays[name]).data)
     scanned = (began, time.time_ns())
-    return TarIndex(tuple(paths), fields, f"sha256:{identity.hexdigest()}", left_out, stamps, scanned, arrays)
+    return TarIndex(tuple(paths), fields, f"sha256:{identity.hexdigest()}", left_out, called, stamps, scanned, arrays)
 
 
 class _Scan:
@@ -143,6 +146,7 @@ class _Scan:
         self.columns = {name: array(code) for name, code in _COLUMNS.items()}
         self.keys, self.bounds = bytearray(), array("Q")
         self.slots: dict[str, int] = {}
+        self.called: set[str] = set()
         self.record, self.slot, self.offset, self.length = array("Q"), array("H"), array("Q"), array("Q")
         self._key, self._own = "", dict[str, Member]()
         self._label: Member | None = None  # of this record, where the options name one
@@ -157,6 +161,8 @@ class _Scan:
         if key != self._key:
             self.end(tar)
             self._key = key
+        if own not in self.called and len(self.called) < MAX_NAMES:
+            self.called.add(own)
         if own == self.names.label:
             self._label = member
         name = self.names.field(own, self._own)
@@ -310,9 +316,8 @@ def _check_same(paths: Sequence[str], stamps: Stamps, number: int, status: os.st
 
 
 def _parts(index: TarIndex) -> tuple[dict[str, object], Arrays]:
-    members = {"fields": index.fields, "fingerprint": index.fingerprint, "left_out": index.left_out}
-    arrays = index.arrays | {"sizes": index.stamps[0], "times": index.stamps[1]}
-    return {**members, "scanned": index.scanned}, arrays
+    members = {name: getattr(index, name) for name in ("fields", "fingerprint", "left_out", "names", "scanned")}
+    return members, index.arrays | {"sizes": index.stamps[0], "times": index.stamps[1]}
 
 
 def _loaded(file: Path, paths: Sequence[str]) -> TarIndex | None:
@@ -330,7 +335,7 @@ def _loaded(file: Path, paths: Sequence[str]) -> TarIndex | None:
         check_strings(arrays["keys.blob"], arrays["keys.bounds"], least=0)
         check_members(count, members["fingerprint"], fields=fields)
         check_columns(arrays, len(paths))
-        identity = members["fingerprint"], int(members["left_out"])
+        identity = members["fingerprint"], int(members["left_out"]), tuple(map(str, members["names"]))
         return TarIndex(tuple(paths), fields, *identity, stamps, (int(began), int(ended)), arrays, file)
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent, or written by something else: built again

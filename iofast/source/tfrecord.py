@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,8 @@ from iofast.containers.index import ABSENT
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError
 from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
-from iofast.source.foreign import ForeignReader
+from iofast.source.foreign import ForeignReader, missing
+from iofast.source.listing import few
 from iofast.source.tfrecord_index import IMAGE_FIELD, TfrecordIndex, open_index, reopen_index
 from iofast.source.tfrecord_records import TfrecordOptions
 from iofast.source.tfrecord_scan import FORMATS
@@ -40,6 +42,10 @@ class ForeignTfrecordReader(ForeignReader):
         self._index: TfrecordIndex | None = open_index(self.paths, self.options)
         self._opened: OpenFiles | None = None
         self.manifest = self._index.manifest
+        self._check_names(self._index)
+        unread = [name for name in self._index.features if name not in self.options.known]
+        said = f"features that no field takes: {few(unread, 8)} (--names FIELD=FEATURE takes bytes)"
+        self.left_out = (said,) if unread else ()
 
     def __getstate__(self) -> dict[str, object]:
         index = self._index if self._index is None or self._index.file is None else None
@@ -73,6 +79,19 @@ class ForeignTfrecordReader(ForeignReader):
         """`train-00000-of-00008: record 17`: the file, and the record's number in it."""
         first = np.searchsorted(self._open().starts, index, "right") - 1
         return f"{self.paths[int(first)]}: record {index - int(self._open().starts[first])}"
+
+    def _check_names(self, index: TfrecordIndex) -> None:
+        """Raise `OptionError` for a name in the options that no record knows."""
+        options, there = self.options, self.manifest.fields
+        asked = [
+            ("image", options.image, "bytes in", IMAGE_FIELD in there),
+            ("label", options.label, "a number in", LABEL_FIELD in there),
+            ("path", options.path, "text in", re.search(b'"path":', index.json.blob) is not None),
+            *((ours, theirs, "bytes in", ours in there) for ours, theirs in options.fields),
+        ]
+        for ours, theirs, what, found in asked if len(self) else ():
+            if theirs is not None and not found:
+                raise missing(ours, theirs, what, index.features)
 
     def close(self) -> None:
         """Let go of the files, and of the index unless it is not in the cache and would have to be built again."""

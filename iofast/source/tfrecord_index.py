@@ -31,7 +31,7 @@ from iofast.source.cache import (
 )
 from iofast.source.listing import Strings
 from iofast.source.tfrecord_records import TfrecordOptions
-from iofast.source.tfrecord_scan import COLUMNS, FORMATS, Rows, read_files
+from iofast.source.tfrecord_scan import COLUMNS, FORMATS, MAX_NAMES, Rows, read_files
 
 IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever its real format
 
@@ -52,6 +52,7 @@ class TfrecordIndex:
     starts: NDArray[np.int64]
     stamps: NDArray[np.int64]  # (files, 2) as `stamps` gives them
     scanned: tuple[int, int]  # ns since 1970: when reading the files began and ended
+    features: tuple[str, ...]  # names of those that records have, the first `MAX_NAMES`
     file: Path | None = None  # the cache file that this is a map of
 
     def __len__(self) -> int:
@@ -102,6 +103,7 @@ def _loaded(file: Path, paths: Sequence[str], options: TfrecordOptions) -> Tfrec
         json = Strings(arrays.pop("json.blob").data, arrays.pop("json.bounds"))
         manifest = _manifest(members)
         began, ended = map(int, members["scanned"])
+        features = tuple(map(str, members["features"]))
         check_strings(np.frombuffer(json.blob, np.uint8), json.bounds)
         check_columns(arrays, len(paths))
         if list(manifest.fields) != _fields(arrays, json, options) or (arrays["format"] >= len(FORMATS)).any():
@@ -112,7 +114,7 @@ def _loaded(file: Path, paths: Sequence[str], options: TfrecordOptions) -> Tfrec
             return None
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent, or written by something else: built again
-    return TfrecordIndex(manifest, arrays, json, starts, seen, (began, ended), file)
+    return TfrecordIndex(manifest, arrays, json, starts, seen, (began, ended), features, file)
 
 
 def _parts(index: TfrecordIndex) -> tuple[dict[str, object], Arrays]:
@@ -124,6 +126,7 @@ def _parts(index: TfrecordIndex) -> tuple[dict[str, object], Arrays]:
         "size": manifest.shards[0].size,
         "fingerprint": manifest.fingerprint,
         "scanned": index.scanned,
+        "features": index.features,
     }
     blob: Arrays = {"json.blob": np.frombuffer(index.json.blob, np.uint8), "json.bounds": index.json.bounds}
     return members, index.columns | blob | {"starts": index.starts, "stamps": index.stamps.reshape(-1)}
@@ -162,7 +165,9 @@ def _build(paths: Sequence[str], options: TfrecordOptions) -> TfrecordIndex:
         "size": int(before[:, 0].sum()),
         "fingerprint": _fingerprint(arrays, json, options),
     }
-    return TfrecordIndex(_manifest(members), arrays, json, np.cumsum(counts) - counts, before, (began, time.time_ns()))
+    features = sorted(set[str]().union(*(rows.features for rows in files)))[:MAX_NAMES]
+    starts, scanned = np.cumsum(counts) - counts, (began, time.time_ns())
+    return TfrecordIndex(_manifest(members), arrays, json, starts, before, scanned, tuple(features))
 
 
 def _manifest(members: Any) -> Manifest:

@@ -21,6 +21,9 @@ TEXTS = ("image/class/text", "image/class/name", "class_name")
 PATHS = ("image/filename", "file_name", "filename", "path")
 KEYS = ("key", "__key__", "iofast/key")
 
+_IMPLIED = ("height", "width", "channels", "colorspace", "format")
+_USUAL = frozenset((*IMAGES, *LABELS, *TEXTS, *PATHS, *KEYS, *_IMPLIED, *(f"image/{name}" for name in _IMPLIED)))
+
 MAX_TEXT = 4096  # bytes of a class name, path or key; a longer one is none
 
 
@@ -53,6 +56,12 @@ class TfrecordOptions:
             except ContainerError as error:
                 raise OptionError(f"fields: {error}") from None
 
+    @property
+    def known(self) -> frozenset[str]:
+        """Features that these options read, or that say what an image says itself."""
+        given = [name for name in (self.image, self.label, self.path, *(own for _, own in self.fields)) if name]
+        return _USUAL.union(given)
+
     @classmethod
     def of(cls, options: ForeignOptions) -> Self:
         """What a user said, in these words. Raises `OptionError` for what TFRecords have no use for."""
@@ -70,6 +79,7 @@ class Understood(NamedTuple):
     text: str | None  # the class's name
     json: bytes | None  # path and key, as the field `json` says them
     fields: list[Span | None]  # in the order of the options
+    features: frozenset[str]  # the names of all
 
 
 def understand(data: bytes, options: TfrecordOptions) -> Understood:
@@ -86,6 +96,7 @@ def understand(data: bytes, options: TfrecordOptions) -> Understood:
         text=_text(data, features, TEXTS),
         json=json.dumps(known, ensure_ascii=False, separators=(",", ":")).encode() if known else None,
         fields=[_place(features, (feature,), empty=True) for _, feature in options.fields],
+        features=frozenset(features),
     )
 
 

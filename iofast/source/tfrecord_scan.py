@@ -21,6 +21,7 @@ from iofast.source.tfrecord_records import TfrecordOptions, Understood, understa
 
 FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # what `record` calls an image; the column has the number in here
 COLUMNS = {"label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1", "format": "|u1"}
+MAX_NAMES = 100  # of features, for messages: somebody may have a new one in every record
 THREADS = 4  # files at a time: reading and checksums let go of the GIL, the rest is Python
 
 _NUMBER = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(FORMATS)}
@@ -36,6 +37,7 @@ class Rows:
         self.places = [array.array("q") for _ in range(places)]  # offset (−1 = none), length, CRC32C of each record
         self.json, self.ends = bytearray(), array.array("q")  # as in `Strings`
         self.texts: dict[int, str | None] = {}  # label → class name, None where records disagree
+        self.features: set[str] = set()  # their names, `MAX_NAMES` and those of one record at most
 
 
 def read_files(paths: Sequence[str], options: TfrecordOptions, size: int) -> list[Rows]:
@@ -72,7 +74,7 @@ def _add(rows: Rows, data: FileBytes, frame: Frame, options: TfrecordOptions) ->
         content = read_data(data, frame)
     except ContainerError:  # its data is damaged: whoever reads it as its image will be told so
         stored = unmask(_U32.unpack(data[frame.end - FOOT : frame.end])[0])
-        _append(rows, Understood(None, -1, None, None, []), (frame.offset, frame.length, stored), None)
+        _append(rows, Understood(None, -1, None, None, [], frozenset()), (frame.offset, frame.length, stored), None)
         return
     try:
         found = understand(content, options)
@@ -106,6 +108,8 @@ def _append(rows: Rows, found: Understood, image: tuple[int, int, int], header: 
     rows.places[0].extend(image)
     for place in rows.places[1:]:
         place.extend((-1, 0, 0))
+    if not found.features <= rows.features and len(rows.features) < MAX_NAMES:
+        rows.features |= found.features
     if found.label >= 0:
         known = rows.texts.setdefault(found.label, found.text)
         rows.texts[found.label] = known if known == found.text else None

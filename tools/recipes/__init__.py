@@ -1,5 +1,7 @@
 """How to pack the sets that people have: short programs on top of `iofast.pack` and `open_writer`, to be changed.
 
+They run from a checkout of the project, as modules; each has a `--help`:
+
     python -m tools.recipes.imagenet ILSVRC imagenet.lmdb --resize 256
     python -m tools.recipes.cifar cifar-10-batches-bin cifar10.lmdb
     python -m tools.recipes.coco coco coco.tar --resize 640

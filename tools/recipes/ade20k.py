@@ -17,14 +17,14 @@ from typing import Any
 
 from iofast.errors import SourceError
 from iofast.packing.report import Report
-from tools.recipes.listed import images_in, pack_listed, parser, shape
+from tools.recipes.listed import images_in, pack_listed, parser, shape, told
 
 SPLITS = {"train": ("training", "train"), "val": ("validation", "val"), "test": ("testing", "test")}
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parser(__doc__, pixels=True).parse_args(argv)
-    return pack_masks(args.source, args.target, **shape(args)).status
+    return told(lambda: pack_masks(args.source, args.target, **shape(args)))
 
 
 def pack_masks(source: Path, target: Path, **options: Any) -> Report:

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from iofast.errors import SourceError
-from tools.recipes.listed import images_in, pack_listed, parser, shape
+from iofast.packing import Report
+from tools.recipes.listed import images_in, pack_listed, parser, shape, told
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parser(__doc__, pixels=True).parse_args(argv)
-    packed, left_out = pack_captions(args.source, args.target, **shape(args))
-    print(f"{packed} images with captions, {left_out} without left out")
-    return 0
+    return told(lambda: pack_captions(args.source, args.target, **shape(args)))
 
 
-def pack_captions(source: Path, target: Path, **options: Any) -> tuple[int, int]:
-    """How many images were packed, and how many had no caption. Raises `SourceError` where none has one."""
+def pack_captions(source: Path, target: Path, **options: Any) -> Report:
+    """Says how many images have no caption. Raises `SourceError` where none has one."""
     paths = images_in(source)
     captioned = [path for path in paths if path.with_suffix(".txt").is_file()]
     if not captioned:
@@ -33,8 +32,9 @@ def pack_captions(source: Path, target: Path, **options: Any) -> tuple[int, int]
         files = {name: path if suffix is None else path.with_suffix(suffix) for name, suffix in suffixes.items()}
         rows.append({name: file.relative_to(source).as_posix() for name, file in files.items() if file.is_file()})
     columns = [name for name in ("txt", "meta.json") if any(name in row for row in rows)]
-    report = pack_listed(rows, source, target, file_column=columns, **options)
-    return report.packed, len(paths) - len(captioned)
+    if lost := len(paths) - len(captioned):
+        print(f"{lost:,} of {len(paths):,} images have no caption: left out", file=sys.stderr)
+    return pack_listed(rows, source, target, file_column=columns, **options)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 
 from iofast import open_writer
 from iofast.errors import SourceError
-from tools.recipes.listed import parser
+from tools.recipes.listed import parser, told
 
 SIDE = 32
 TEN = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
@@ -23,12 +23,14 @@ HUNDRED = {"train": ["train.bin"], "test": ["test.bin"]}
 
 def main(argv: list[str] | None = None) -> int:
     args = parser(__doc__, pixels=False).parse_args(argv)
-    pack_cifar(args.source, args.target, overwrite=args.overwrite)
-    return 0
+    return told(lambda: pack_cifar(args.source, args.target, overwrite=args.overwrite))
 
 
-def pack_cifar(source: Path, target: Path, *, overwrite: bool = False) -> None:
-    """Splits train and test in their own order. Raises `SourceError` where a file is missing or cut off."""
+def pack_cifar(source: Path, target: Path, *, overwrite: bool = False) -> str:
+    """Splits train and test in their own order; says how many images.
+
+    Raises `SourceError` where a file is missing or cut off.
+    """
     hundred = (source / "train.bin").is_file()
     if not hundred and not (source / TEN["test"][0]).is_file():
         reason = "this is the Python version, which is pickled: take the binary one" if _has_pickles(source) else ""
@@ -37,12 +39,14 @@ def pack_cifar(source: Path, target: Path, *, overwrite: bool = False) -> None:
         )
     names = source / ("fine_label_names.txt" if hundred else "batches.meta.txt")
     classes = names.read_text().split()
+    packed = 0
     with open_writer(target, classes=classes, overwrite=overwrite) as writer:
         for split, files in (HUNDRED if hundred else TEN).items():
             for file in files:
                 for coarse, label, pixels in _records(source / file, hundred):
                     fields = {"rgb": pixels, "cls": label, "json": {"width": SIDE, "height": SIDE}}
-                    writer.write(fields | ({"coarse.cls": coarse} if hundred else {}), split)
+                    packed = 1 + writer.write(fields | ({"coarse.cls": coarse} if hundred else {}), split)
+    return f"packed {packed:,} images into {target}"
 
 
 def _records(file: Path, hundred: bool) -> Iterator[tuple[int, int, bytes]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from iofast.errors import SourceError
 from iofast.packing.report import Report
-from tools.recipes.listed import Row, images_in, pack_listed, parser, shape
+from tools.recipes.listed import Row, images_in, pack_listed, parser, shape, told
 
 SPLITS = ("train", "val")
 _OBJECT = ("boxes", "categories", "id", "area", "iscrowd", "segmentation", "rle")
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser(__doc__, pixels=True)
     options.add_argument("--year", default="2017")
     args = options.parse_args(argv)
-    return pack_coco(args.source, args.target, args.year, **shape(args)).status
+    return told(lambda: pack_coco(args.source, args.target, args.year, **shape(args)))
 
 
 def pack_coco(source: Path, target: Path, year: str = "2017", **options: Any) -> Report:

@@ -20,7 +20,8 @@ from typing import Any
 
 from iofast import pack
 from iofast.errors import SourceError
-from tools.recipes.listed import Row, pack_listed, parser, shape
+from iofast.packing import Report
+from tools.recipes.listed import Row, pack_listed, parser, shape, told
 
 NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 SPLITS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
@@ -28,20 +29,18 @@ SPLITS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "
 
 def main(argv: list[str] | None = None) -> int:
     args = parser(__doc__, pixels=True).parse_args(argv)
-    pack_imagefolder(args.source, args.target, **shape(args))
-    return 0
+    return told(lambda: pack_imagefolder(args.source, args.target, **shape(args)))
 
 
-def pack_imagefolder(source: Path, target: Path, **options: Any) -> None:
+def pack_imagefolder(source: Path, target: Path, **options: Any) -> Report:
     """Raises `SourceError` where a metadata file names no `file_name`, and as `pack` does."""
     folders = [folder for folder in SPLITS if _metadata(source / folder) is not None]
     if not folders and _metadata(source) is None:
-        pack(source, target, **options)
-        return
+        return pack(source, target, **options)
     rows = _numbers([row for name in folders or [""] for row in _rows(source, name)])
     if any(isinstance(row.get("objects"), dict) and "bbox" in row["objects"] for row in rows):
         options |= {"boxes": "objects.json", "box_format": "xywh"}
-    pack_listed(rows, source, target, **options)
+    return pack_listed(rows, source, target, **options)
 
 
 def _metadata(folder: Path) -> Path | None:

@@ -24,7 +24,8 @@ from typing import Any
 
 from iofast import open_writer
 from iofast.errors import SourceError
-from tools.recipes.listed import Row, image_record, images_in, pack_listed, parser, shape
+from iofast.packing import Report
+from tools.recipes.listed import Row, image_record, images_in, pack_listed, parser, shape, told
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KAGGLE = "LOC_val_solution.csv"
@@ -41,13 +42,13 @@ def main(argv: list[str] | None = None) -> int:
             options.error(
                 f"tar files are stored as they are, without {', '.join(changing)}: unpack them, or pack DST anew"
             )
-        pack_tars(args.source, args.target, args.val_labels, args.synsets, overwrite=args.overwrite)
-    else:
-        pack_folders(args.source, args.target, args.val_labels, args.synsets, **shape(args))
-    return 0
+        return told(
+            lambda: pack_tars(args.source, args.target, args.val_labels, args.synsets, overwrite=args.overwrite)
+        )
+    return told(lambda: pack_folders(args.source, args.target, args.val_labels, args.synsets, **shape(args)))
 
 
-def pack_folders(source: Path, target: Path, labels: Path | None, synsets: Path | None, **options: Any) -> None:
+def pack_folders(source: Path, target: Path, labels: Path | None, synsets: Path | None, **options: Any) -> Report:
     root = source / "Data" / "CLS-LOC" if (source / "Data" / "CLS-LOC").is_dir() else source
     rows = list(_train_rows(root / "train"))
     classes = sorted({row["label"] for row in rows})
@@ -56,7 +57,7 @@ def pack_folders(source: Path, target: Path, labels: Path | None, synsets: Path 
     if (root / "val").is_dir():
         known = val_labels(source, labels, synsets, classes)
         rows += list(_val_rows(root / "val", known, numbers))
-    pack_listed(rows, root, target, classes, **options)
+    return pack_listed(rows, root, target, classes, **options)
 
 
 def _train_rows(train: Path) -> Iterator[Row]:
@@ -96,7 +97,8 @@ def val_labels(source: Path, file: Path | None, synsets: Path | None, classes: l
     return {f"ILSVRC2012_val_{row:08d}": numbers[order[int(words[0]) - 1]] for row, words in enumerate(lines, 1)}
 
 
-def pack_tars(source: Path, target: Path, labels: Path | None, synsets: Path | None, *, overwrite: bool) -> None:
+def pack_tars(source: Path, target: Path, labels: Path | None, synsets: Path | None, *, overwrite: bool) -> str:
+    packed = 0
     with tarfile.open(source / TRAIN_TAR) as train:
         members = sorted((member for member in train if member.name.endswith(".tar")), key=lambda one: one.name)
         classes = [Path(member.name).stem for member in members]
@@ -107,7 +109,7 @@ def pack_tars(source: Path, target: Path, labels: Path | None, synsets: Path | N
                 with tarfile.open(fileobj=inner) as images:
                     for name, data in _images(images):
                         path = {"path": f"train/{classes[number]}/{name}"}
-                        writer.write({**image_record(data), "cls": number, "json": path}, "train")
+                        packed = 1 + writer.write({**image_record(data), "cls": number, "json": path}, "train")
             if (source / VAL_TAR).is_file():
                 known = val_labels(source, labels, synsets, classes)
                 with tarfile.open(source / VAL_TAR) as val:
@@ -115,7 +117,9 @@ def pack_tars(source: Path, target: Path, labels: Path | None, synsets: Path | N
                         if Path(name).stem not in known:
                             raise SourceError(f"no label for {name} of {VAL_TAR}: give --val-labels")
                         cls = known[Path(name).stem]
-                        writer.write({**image_record(data), "cls": cls, "json": {"path": f"val/{name}"}}, "val")
+                        said = {"cls": cls, "json": {"path": f"val/{name}"}}
+                        packed = 1 + writer.write({**image_record(data), **said}, "val")
+    return f"packed {packed:,} images into {target}"
 
 
 def _images(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:

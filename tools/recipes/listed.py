@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
+import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from iofast import pack
-from iofast.errors import SourceError
+from iofast.commands.pack import summary
+from iofast.errors import IofastError, OptionError, SourceError
 from iofast.kernel import read_header
-from iofast.packing.report import Report
+from iofast.machine import cores
+from iofast.packing import PackOptions, Report
+from iofast.packing.pool import Pool
+from iofast.packing.progress import Bar
+from iofast.packing.run import run
+from iofast.source.classes import CLASS_FILE
 
+_LIST = "iofast-list.jsonl"
 IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 _FIELDS = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 Row = Mapping[str, Any]
@@ -25,25 +34,48 @@ def pack_listed(
     """`pack` the images that rows name by `path`, relative to `source`; see docs/pack.md for `label`, `split`, others.
 
     The values of `mask_column` and `file_column`, which are lists here, are relative to `source` too. With `classes`
-    the labels are numbers of these names. The manifest stands in a temporary folder where `source` is called `data`, so
-    that what is packed does not depend on where anything lies, and a killed run can be resumed.
+    the labels are numbers of these names. The manifest stands in a temporary folder with links to what lies in
+    `source`, so that what is packed does not depend on where anything lies, and a killed run can be resumed.
     """
     with tempfile.TemporaryDirectory(prefix="iofast-recipe-") as folder:
-        root = Path(folder)
-        (root / "data").symlink_to(source.resolve(), target_is_directory=True)
+        root, linked = Path(folder), {_LIST, CLASS_FILE}
         files = ("path", *options.get("mask_column", ()), *options.get("file_column", ()))
-        with (root / "list.jsonl").open("w") as file:
+        with (root / _LIST).open("w") as file:
             for row in rows:
-                file.write(json.dumps({**row, **{name: f"data/{row[name]}" for name in files if name in row}}) + "\n")
+                for top in {Path(row[name]).parts[0] for name in files if name in row} - linked:
+                    (root / top).symlink_to((source / top).resolve())
+                    linked.add(top)
+                file.write(json.dumps(row) + "\n")
         if classes is not None:
-            (root / "classes.txt").write_text("".join(f"{name}\n" for name in classes))
+            (root / CLASS_FILE).write_text("".join(f"{name}\n" for name in classes))
             options["class_order"] = "file"
-        return pack(root / "list.jsonl", target, **options)
+        packing = PackOptions(**options)
+        with Pool(cores() if packing.workers is None else packing.workers) as pool:
+            return run(root / _LIST, target, packing, Bar("recipe"), pool)
+
+
+def told(make: Callable[[], Report | str]) -> int:
+    """Run a recipe as a command: a summary at the end, one line for what goes wrong. The exit status."""
+    try:
+        made = make()
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on with what goes through pack", file=sys.stderr)
+        return 130
+    except (IofastError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, OptionError) else 1
+    except (KeyError, ValueError, TypeError, tarfile.TarError) as error:
+        if os.environ.get("IOFAST_DEBUG"):
+            raise
+        print(f"error: the files are not as this recipe knows them ({type(error).__name__}: {error})", file=sys.stderr)
+        return 1
+    print(made if isinstance(made, str) else "\n".join(summary(made)))
+    return 0 if isinstance(made, str) else made.status
 
 
 def parser(description: str | None, *, pixels: bool) -> argparse.ArgumentParser:
     """SOURCE and DST, and for recipes that go through `pack` what shapes its pixels."""
-    made = argparse.ArgumentParser(description=description)
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("source", type=Path, metavar="SOURCE")
     made.add_argument("target", type=Path, metavar="DST", help="out.lmdb, out.tar or out.tfrecord")
     made.add_argument("--overwrite", action="store_true")
@@ -52,12 +84,14 @@ def parser(description: str | None, *, pixels: bool) -> argparse.ArgumentParser:
         made.add_argument("--quality", type=int, default=90)
         made.add_argument("--shuffle", type=int, metavar="SEED")
         made.add_argument("--workers", type=int, metavar="N")
+        made.add_argument("--max-errors", default="1%", metavar="N", help="a number or a share (default 1%%)")
     return made
 
 
 def shape(args: argparse.Namespace) -> dict[str, Any]:
     """The options of `pack` among a recipe's arguments."""
-    return {name: getattr(args, name) for name in ("overwrite", "resize", "quality", "shuffle", "workers")}
+    names = ("overwrite", "resize", "quality", "shuffle", "workers", "max_errors")
+    return {name: getattr(args, name) for name in names}
 
 
 def images_in(folder: Path) -> list[Path]:
