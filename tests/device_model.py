@@ -164,10 +164,12 @@ class Device:
         return self.device_memory.held.get(tensor.untyped_storage().data_ptr(), (None,))[0]
 
     def catch_up(self, name: str) -> None:
-        """Do all that is on a stream that waits for no other."""
+        """Do all that is on a stream, and of others what it waits for."""
+        queue, others = self.queues[name], [each for each in self.queues.values() if each.name != name]
         with self.lock:
-            while self.queues[name].work:
-                assert self._step(self.queues[name])
+            while queue.work:
+                if not self._step(queue):
+                    assert sum(self._step(each) for each in others if each.work), "streams wait for each other"
 
     def blocks(self) -> int:
         """How many blocks of the device's memory there have ever been."""
@@ -249,6 +251,22 @@ def _bytes(tensor: torch.Tensor) -> Block:
     return np.ctypeslib.as_array((ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr()))
 
 
+def _storage(tensor: torch.Tensor) -> Block:
+    """All memory of what a tensor is a view of, without keeping it alive."""
+    storage = tensor.untyped_storage()
+    return np.ctypeslib.as_array((ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr()))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that an operation writes to."""
+    written = [argument for argument in func._schema.arguments if argument.alias_info and argument.alias_info.is_write]
+    places = {argument.name: number for number, argument in enumerate(func._schema.arguments)}
+    found = [
+        kwargs.get(each.name, args[places[each.name]] if places[each.name] < len(args) else None) for each in written
+    ]
+    return [each for each in tree_leaves(found) if _is_tensor(each)]
+
+
 class Deferred(TorchDispatchMode):
     """Within it what torch makes lies in the device's memory, and is written when the current stream gets there. What
     torch reads is up to date: a stream is in order with itself."""
@@ -258,6 +276,10 @@ class Deferred(TorchDispatchMode):
         self.device = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.returns and all(
+            each.alias_info and not each.alias_info.is_write for each in func._schema.returns
+        ):
+            return func(*args, **(kwargs or {}))  # a view, which reads nothing
         given = [each.untyped_storage().data_ptr() for each in tree_leaves((args, kwargs)) if _is_tensor(each)]
         self.device.catch_up(self.device.current().name)
 
@@ -268,7 +290,16 @@ class Deferred(TorchDispatchMode):
             self.device.put(partial(_copy, _bytes(moved), made))  # which keeps `made`
             return moved
 
-        return tree_map(there, func(*args, **(kwargs or {})))
+        written = [_storage(each) for each in _written(func, args, kwargs or {}) if self.device.pool(each) is not None]
+        with self.device.lock:
+            before = [block.copy() for block in written]
+            made = func(*args, **(kwargs or {}))
+            after = [block.copy() for block in written]
+            for block, old in zip(written, before, strict=True):  # what is done in place is late, too
+                block[:] = old
+        for block, old, new in zip(written, before, after, strict=True):
+            self.device.put(partial(np.copyto, block, new, where=new != old))
+        return tree_map(there, made)
 
 
 class HostMemory:

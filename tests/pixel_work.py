@@ -6,6 +6,7 @@ import colorsys
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from iofast import transforms as T
@@ -25,6 +26,27 @@ EVERYTHING: list[Op] = [
     T.RandomErasing(0.5, value="random"),
 ]
 Pixels = NDArray[np.float64]
+
+
+_SHARES, _FACTORS = st.floats(0, 1, width=32), st.floats(0, 2, width=32)
+_THREES = st.tuples(*[st.floats(0.125, 1, width=32)] * 3)
+_COLOURS = st.one_of(
+    st.builds(T.ColorJitter, _FACTORS, _FACTORS, _FACTORS, st.floats(0, 0.5, width=32)),
+    st.just(T.Grayscale()),
+    st.builds(T.RandomGrayscale, _SHARES),
+    st.builds(T.Solarize, _SHARES),
+    st.builds(T.RandomSolarize, _SHARES, _SHARES),
+)
+_CHOICES = st.lists(_COLOURS, min_size=2, max_size=3).map(T.RandomChoice)
+_ERASING = st.builds(T.RandomErasing, _SHARES, value=st.one_of(st.just("random"), _SHARES, _THREES))
+
+
+@st.composite
+def operations(draw: st.DrawFn) -> list[Op]:
+    """Operations of pixels with any parameters, in an order that transforms may have."""
+    colours = draw(st.lists(st.one_of(_COLOURS, _CHOICES), max_size=4))
+    after: list[Op] = [draw(st.builds(T.Normalize, _THREES, _THREES))] if draw(st.booleans()) else []
+    return [*colours, *after, *draw(st.lists(_ERASING, max_size=2))]
 
 
 def noise(n: int, height: int, width: int, seed: int = 0) -> torch.Tensor:

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from device_model import Block, Device, HostMemory, _bytes, lend_late
+from device_decoding import Bench
+from device_model import Block, Device, HostMemory, _bytes, lend, lend_late
 from loader_sets import eventually, photographs, workers, write_lmdb
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.loader import caching
+from iofast.loader import Split, caching
+from iofast.loader.divided import Divided
 
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
 COLOURS = [*CROP, T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()]
@@ -24,6 +26,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "colours": {"transform": COLOURS, "dtype": torch.float32},
     "cached": {"transform": CROP, "cache": "device"},
     "cached colours": {"transform": COLOURS, "dtype": torch.float32, "cache": "device"},
+}
+DECODED: dict[str, dict[str, Any]] = {
+    "decoded there": {"transform": CROP, "decode": "gpu"},
+    "decoded there, colours": {"transform": COLOURS, "dtype": torch.float32, "decode": "gpu"},
+    "decoded here and there": {"transform": CROP, "decode": Split(0.5)},
 }
 
 
@@ -42,8 +49,12 @@ def loaded(
     dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, device: Device, options: dict[str, Any]
 ) -> tuple[list[int], set[str | None]]:
     """Batches whose bytes are not those that the CPU's loader makes, and to which streams' memory they belong."""
+    bench = Bench(monkeypatch)  # the library that decodes, which writes at once, whatever the streams do
     made = [FastLoader(dataset, 4, num_workers=2, shuffle=True, **options) for _ in range(2)]
-    expected = [(images.clone(), labels) for images, labels in made[1]]
+    if "decode" in options:  # or CPU and device would differ by roundings
+        lend(made[1])
+    expected = [(images.clone(), labels.clone()) for images, labels in made[1]]
+    assert (bench.backend.calls > 0) == ("decode" in options)
     lend_late(made[0], device)
     monkeypatch.setattr(caching, "PART", 30_000)
     monkeypatch.setattr(caching, "BatchMemory", lambda **_: HostMemory(device))
@@ -64,14 +75,44 @@ def loaded(
     return wrong, pools
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS | DECODED)
 def test_batches_are_whole_and_their_memory_is_the_side_streams(
     dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     for seed in range(4):
-        wrong, pools = loaded(dataset, monkeypatch, Device(random.Random(seed)), KINDS[kind])
+        wrong, pools = loaded(dataset, monkeypatch, Device(random.Random(seed)), (KINDS | DECODED)[kind])
         assert wrong == []
         assert pools == {"side"}
+
+
+class OnAnotherStream:
+    """A decoded canvas whose work is put where nobody waits for it."""
+
+    def __init__(self, device: Device, method: Any) -> None:
+        self.device, self.method = device, method
+
+    def __get__(self, canvas: Any, kind: type) -> Any:
+        def called(*arguments: Any) -> Any:
+            with self.device.on(self.device.queues["default"]):
+                return self.method(canvas, *arguments)
+
+        return called
+
+
+@pytest.mark.parametrize("method", ["decode_there", "gather"])
+@pytest.mark.parametrize("kind", ["decoded there", "decoded here and there"])
+def test_work_on_the_consumers_stream_is_noticed(
+    dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, method: str, kind: str
+) -> None:
+    for seed in range(6):
+        device = Device(random.Random(seed))
+        device.speeds["default"] = 0.01  # training is late
+        with monkeypatch.context() as patch:
+            patch.setattr(Divided, method, OnAnotherStream(device, getattr(Divided, method)))
+            wrong, pools = loaded(dataset, patch, device, DECODED[kind])
+        if wrong or pools != {"side"}:
+            return
+    pytest.fail("nobody has noticed")
 
 
 @pytest.mark.parametrize("fault", ["wait", "keep"])

@@ -301,7 +301,7 @@ class TestResume:
         assert journal_size(interrupted) == before
 
     def test_another_source_is_told_apart(self, interrupted: Path, tmp_path: Path) -> None:
-        with pytest.raises(TargetError, match="another list of images"):
+        with pytest.raises(TargetError, match="a run with 200 images, not 3"):
             pack(few(tmp_path / "other", good=3), interrupted, resize=128)
 
     def test_a_finished_run_stopped_while_publishing_is_published(

@@ -353,7 +353,7 @@ class TestResume:
     def test_a_source_that_has_changed_is_told_apart(self, source: Path, tmp_path: Path) -> None:
         kill(source, tmp_path / "out.lmdb")
         os.utime(source, ns=(0, source.stat().st_mtime_ns + 10**9))
-        with pytest.raises(TargetError, match="another list of images"):
+        with pytest.raises(TargetError, match="the source as it was before it changed"):
             pack(source, tmp_path / "out.lmdb", resize=128, workers=1)
 
 

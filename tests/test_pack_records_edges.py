@@ -113,10 +113,8 @@ class TestWhatItSays:
         pack(source, tmp_path / "out.tar", split="val=0.4", split_seed=1, drop_duplicates=True, **SMALL)
         said = {path_of(record) for record in records(tmp_path / "out.tar")}
         assert said == {"a/b c/x", "a/ü", "a/\\xe9", "../up", "a/line\nline"}
-        with pytest.raises(SourceError, match="not one of 5 images is left: 5 are duplicates"):
-            pack(
-                source, tmp_path / "out.tar", split="val=0.4", split_seed=1, drop_duplicates=True, append=True, **SMALL
-            )
+        again: Any = {"split": "val=0.4", "split_seed": 1, "drop_duplicates": True, **SMALL}
+        assert pack(source, tmp_path / "out.tar", append=True, **again).dropped == 5
 
     def test_two_fields_that_become_one(self, tmp_path: Path) -> None:
         members = [("a.jpg", picture(1)), ("a.seg.tif", mask(1)), ("a.seg.png", mask(1)), ("b.jpg", picture(2))]
@@ -239,7 +237,7 @@ class TestWhileItIsRead:
         source = foreign(tmp_path / "their.tar", members)
         with pytest.raises(ErrorBudgetError):
             pack(source, tmp_path / "out.lmdb", foreign={"names": {"image": "one"}}, **SMALL)
-        with pytest.raises(TargetError, match="another list of images"):
+        with pytest.raises(TargetError, match="the source as it was before it changed"):
             pack(source, tmp_path / "out.lmdb", foreign={"names": {"image": "two"}}, **SMALL)
 
     def test_images_as_large_as_no_file_may_be(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,12 +154,12 @@ def test_mapped_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        ({"image": "photo"}, r"no record has bytes in 'photo' \(image=photo\); they have art, foto, wo"),
+        ({"image": "photo"}, r"no record has bytes in 'photo' \(names: image=photo\); they have art, foto, wo"),
         ({"image": "art"}, "no record has bytes in 'art'"),
         ({"image": "foto", "label": "art2"}, "no record has a number in 'art2'"),
         ({"image": "foto", "label": "foto"}, "no record has a number in 'foto'"),
         ({"image": "foto", "path": "where"}, "no record has text in 'where'"),
-        ({"image": "foto", "txt": "none"}, r"no record has bytes in 'none' \(txt=none\)"),
+        ({"image": "foto", "txt": "none"}, r"no record has bytes in 'none' \(names: txt=none\)"),
         ({"image": "foto", "lable": "art"}, "no record has bytes in 'art'"),
     ],
 )

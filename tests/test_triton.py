@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pixel_work import EVERYTHING, IMAGENET, JITTER, drawn_work, noise
+from pixel_work import EVERYTHING, IMAGENET, JITTER, drawn_work, noise, operations
 from test_pixels_geometry import i420, pictures, plan, ragged
 
 from iofast import transforms as T
@@ -34,6 +34,11 @@ JUMPS = (T.RandomSolarize, T.Solarize)
 GPU = os.environ.get("TRITON_INTERPRET") != "1"
 DEVICE = "cuda" if GPU else "cpu"
 pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` has what is compiled agree too
+
+
+def jumps(op: Op) -> bool:
+    """Whether it makes a pixel another one at a threshold."""
+    return isinstance(op, (*JUMPS, T.RandomChoice))
 
 
 def there(batch: Ragged) -> Ragged:
@@ -141,13 +146,40 @@ class TestPixels:
         mix: Op | None,
     ) -> None:
         """Of images that are stored in either way, or in none."""
-        ops = [op for op in EVERYTHING if not isinstance(op, JUMPS)] + ([mix] if mix else [])
+        ops = [op for op in EVERYTHING if not (GPU and isinstance(op, JUMPS))] + ([mix] if mix else [])
         work = drawn_work(ops, n, size, seed, paired=mix is not None)
         images = noise(n, size[0], 2 * size[1], seed)[..., ::2]
         images = images if given_layout is None else images.contiguous(memory_format=given_layout)
         wanted = torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=layout)
         made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
         assert made.is_contiguous(memory_format=layout)
+        close(made, wanted)
+
+    @FEW
+    @given(
+        seed=st.integers(0, 10_000),
+        n=st.integers(1, 9),
+        size=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+        layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
+        dtype=st.sampled_from([torch.float32, torch.float16]),
+        ops=operations(),
+        mix=st.sampled_from([None, T.MixUp(num_classes=3), T.CutMix(num_classes=3)]),
+    )
+    def test_any_operations(
+        self,
+        seed: int,
+        n: int,
+        size: tuple[int, int],
+        layout: torch.memory_format,
+        dtype: torch.dtype,
+        ops: list[Op],
+        mix: Op | None,
+    ) -> None:
+        """With any parameters and in any order. What is compiled leaves out jumps: any rounding may cross them."""
+        ops = [op for op in ops if not (GPU and jumps(op))] + ([mix] if mix else [])
+        work, images = drawn_work(ops, n, size, seed, paired=mix is not None), noise(n, *size, seed)
+        wanted = torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=layout)
+        made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
         close(made, wanted)
 
     def test_solarize_but_for_pixels_at_the_threshold(self) -> None:

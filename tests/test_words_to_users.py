@@ -37,7 +37,7 @@ def images(folder: Path, count: int = 3, kind: str = "jpeg") -> Path:
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        ({"image": "photo"}, r"no record has a member 'photo' \(image=photo\); they have cat, jpg, json"),
+        ({"image": "photo"}, r"no record has a member 'photo' \(names: image=photo\); they have cat, jpg, json"),
         ({"label": "dog"}, "no record has a number in 'dog'"),
         ({"label": "json/kind"}, "no record has a number in 'json/kind'"),
         ({"seg.png": "mask.png"}, "no record has a member 'mask.png'"),

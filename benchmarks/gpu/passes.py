@@ -84,6 +84,8 @@ def own(job: Job, work: Work, walls: dict[str, float]) -> None:
     colour = colours(job)
     taken = on_device(job, colour)
     job.figure("colours: the device's time", 1e6 * taken, "us")
+    passed = 3 * job.batch * job.size**2 * (1 + torch.bfloat16.itemsize)
+    job.figure("colours: batch read and batch written", passed / taken / 1e9, "GB/s")
     job.figure("colours, of the time of geometry", taken / geometry, "×", most=OF_GEOMETRY)
     walls[COLOUR] = on_wall(job, colour, seconds)
     job.figure(f"{COLOUR}: host and device, one call after the other", 1e6 * walls[COLOUR], "us")

@@ -78,9 +78,11 @@ class ForeignOptions:
                 raise OptionError(f"foreign: {member} means nothing for {where}")
 
 
-def missing(ours: str, theirs: str, what: str, there: Iterable[str]) -> OptionError:
+def missing(path: str, ours: str, theirs: str, what: str, there: Iterable[str]) -> OptionError:
     """The error where `names` calls `ours` what is in no record; `there` is what the records have."""
-    return OptionError(f"names: no record has {what} {theirs!r} ({ours}={theirs}); they have {few(sorted(there), 20)}")
+    return OptionError(
+        f"{path}: no record has {what} {theirs!r} (names: {ours}={theirs}); they have {few(sorted(there), 20)}"
+    )
 
 
 class ForeignReader(FilesReader):

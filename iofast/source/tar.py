@@ -89,7 +89,7 @@ class WebDatasetReader(ForeignReader):
         images, there, index = self._images(), self.manifest.fields, self._open()
         for ours, theirs in self.options.names.items() if len(self) else ():
             if not (images if ours == "image" else (LABEL_FIELD if ours == "label" else ours) in there):
-                raise missing(ours, theirs, "a number in" if ours == "label" else "a member", index.names)
+                raise missing(self.path, ours, theirs, "a number in" if ours == "label" else "a member", index.names)
 
     def _images(self) -> list[str]:
         return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]

@@ -91,7 +91,7 @@ class ForeignTfrecordReader(ForeignReader):
         ]
         for ours, theirs, what, found in asked if len(self) else ():
             if theirs is not None and not found:
-                raise missing(ours, theirs, what, index.features)
+                raise missing(self.path, ours, theirs, what, index.features)
 
     def close(self) -> None:
         """Let go of the files, and of the index unless it is not in the cache and would have to be built again."""
