@@ -37,6 +37,7 @@ KEEP = ("--format", "keep", "--check")
 PURE, COPY = "pure transcoding, 2 threads", "cp -r, sync"
 CHECKS = ("end", "decode")
 APART, OVERHEAD = 0.15, 0.15  # asked, at most
+STEADY = 1.5  # of the runs of `cp`, the slowest by the quickest
 SHARE = {"LMDB": 0.40, "tar": 0.70, "TFRecord": 0.70}  # of the speed of cp, asked at least
 
 
@@ -163,10 +164,22 @@ Most over pure transcoding: {most:.1%} (asked: below {OVERHEAD:.0%}): **{said(mo
 {measure.table(("", "seconds: median (least – most)", "MB/s", "of the speed of cp"), copied)}
 
 {"; ".join(f"`--check {check}`: **{said(each)}**" for check, each in held.items())}.
-
+{doubt(kept)}
 {measure.machine(both)}
 - Command: `python -m benchmarks.bench_containers`
 """
+
+
+def doubt(kept: measure.Figures) -> str:
+    """What the ratios are worth where the disk, and not the programs, decided how long `cp` took."""
+    least, most = min(kept[COPY]), max(kept[COPY])
+    if most <= STEADY * least:
+        return ""
+    shares = ", ".join(f"{name} {least / statistics.median(own):.2f}" for name, own in kept.items() if name != COPY)
+    return (
+        f"The disk is not steady: `cp` took {most / least:.1f} times as long at worst as at best, so that medians of\n"
+        f"{len(kept[COPY])} say little. Of the speed of its quickest run: {shares}.\n"
+    )
 
 
 def said(held: bool) -> str:
