@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Triton decides at import whether it compiles or interprets. With a GPU its passes are compiled, and tested so.
-if not Path("/dev/nvidiactl").exists():
+if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))):  # Linux, and Linux within Windows
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Without the native kernel the tests are of its twin. Said once, here: programs that the tests start would each warn.

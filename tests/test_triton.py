@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from iofast import transforms as T
 from iofast.ops import Op
 from iofast.pixels import apply, augment, dispatch, geometry, torch_pixels
 from iofast.pixels.geometry import Ragged
-from iofast.work import still
+from iofast.work import Step, still
 
 pytest.importorskip("triton")
 
@@ -181,6 +182,15 @@ class TestPixels:
         wanted = torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=layout)
         made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
         close(made, wanted)
+
+    @pytest.mark.parametrize("step", [step for step in Step if step], ids=lambda step: step.name)
+    def test_each_step_has_its_branch(self, step: Step) -> None:
+        images, nothing = noise(3, 9, 10), still(3)
+        work = replace(nothing, steps=np.full((3, 1), step, np.int8), factors=np.full((3, 1), 0.3, np.float32))
+        wanted = torch_pixels.apply(images, [JITTER], work=work)
+        assert not torch.equal(wanted, torch_pixels.apply(images, [], work=nothing))
+        made = triton_pixels.apply(images.to(DEVICE), [JITTER], work)
+        torch.testing.assert_close(made.cpu(), wanted, rtol=0, atol=1e-5 if GPU else 0)
 
     def test_solarize_but_for_pixels_at_the_threshold(self) -> None:
         ops: list[Op] = [JITTER, T.Solarize(0.5)]

@@ -18,7 +18,8 @@ from iofast.pixels.geometry import Ragged
 from iofast.work import Work, still
 
 _FUSED = (torch.float32, torch.float16, torch.bfloat16)
-_MOST = 65_535 << 10  # pixels of an image: a GPU takes no more programs along the axis that the pass has them on
+# pixels of an image, by pass: a GPU takes no more programs along the axis that it has them on
+_MOST, _MOST_RESAMPLED = 65_535 << 10, 65_535 << 9
 
 
 def apply(
@@ -60,7 +61,7 @@ def augment(
 
     Where `ops` are the same for every image, a GPU does all of it in one pass.
     """
-    if not _fused(batch.data):
+    if not _fused(batch.data) or size[0] * size[1] > _MOST_RESAMPLED:
         images = geometry.resample(batch, boxes, flips, size)
         return torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
     from iofast.pixels import triton_geometry
