@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from iofast.commands import foreign
@@ -25,6 +26,7 @@ VERSION = 1  # of the JSON
 _ROWS = 65_536  # index rows looked at in one go: 4 MB of columns
 _SAMPLE = 1000  # JPEGs whose headers are read for their restart intervals: 30 MB, 0.1 s
 _INTERVALS = 6  # in the table
+_WIDE = 100_000  # columns
 _SHOWN = 20  # classes and shards in the tables; --json has all
 _HISTOGRAMS = (
     ("shorter_side", "shorter side, pixels", lambda edge: f"{edge:,.0f}"),
@@ -67,7 +69,11 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         from rich.console import Console
 
-        _show(facts, Console(highlight=False))
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+        with console.capture() as shown:
+            _show(facts, console)
+        # what goes into a file or a pipe is not wrapped, so that each fact is one line, and nothing is filled up
+        print("\n".join(line.rstrip() for line in shown.get().splitlines()))
     return 0
 
 
@@ -101,11 +107,10 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
 
 
 def _bytes(reader: Reader, path: str) -> int | None:
-    """The size of a container: of its file, or of all its shards."""
+    """The size of a container: of its file, or of all its shards or images."""
     if os.path.isfile(path):
         return os.path.getsize(path)
-    shards = reader.manifest.shards
-    return sum(shard.size for shard in shards) if shards and all(shard.name for shard in shards) else None
+    return sum(shard.size for shard in reader.manifest.shards) or None
 
 
 def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:

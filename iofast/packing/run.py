@@ -15,7 +15,7 @@ from iofast.containers.base import Reader
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
 from iofast.containers.shards import ShardTarget
 from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
-from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError
+from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
 from iofast.opening import open_reader, target_of
 from iofast.packing import estimate
@@ -47,6 +47,9 @@ def pack(
     `<target>.errors.jsonl` and leave holes in the keys. A run that was cut short goes on when called again.
     Raises `SourceError`, `TargetError`, `OptionError`; `ErrorBudgetError` when more images fail than `max_errors`.
     """
+    for what, path in (("source", source), ("target", target)):
+        if not isinstance(path, str | os.PathLike):
+            raise OptionError(f"{what} must be a path, found {shown(path)}")
     options = PackOptions(**keywords) if options is None else replace(options, **keywords)
     with Pool(cores() if options.workers is None else options.workers) as pool:
         return run(source, target, options, Progress(), pool)
