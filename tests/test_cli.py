@@ -270,7 +270,8 @@ class TestInfo:
     def test_plain_folder(self, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("info", images, "--json") == 0
         facts = json.loads(capsys.readouterr().out)
-        assert (facts["count"], facts["container"], facts["bytes"]) == (4, "folder", None)
+        size = sum(path.stat().st_size for path in images.rglob("*") if path.suffix == ".jpg")
+        assert (facts["count"], facts["container"], facts["bytes"]) == (4, "folder", size)
         assert facts["classes"] == {"[red]dog": 2, "cat": 2}
 
     def test_what_is_not_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

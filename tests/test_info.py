@@ -58,6 +58,9 @@ def test_command(
     assert "images       jpg png, " in out
     assert all(name in out for name in shards)
     assert max(map(len, out.splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
+    assert main(["info", str(path)]) == 0  # into no terminal
+    assert f"fingerprint  {facts['fingerprint']}" in capsys.readouterr().out.splitlines()
 
 
 def test_classes_of_records_without_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         from rich.console import Console
 
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+        told = sys.stdout.isatty() or "COLUMNS" in os.environ
+        console = Console(highlight=False, width=None if told else _WIDE)
         with console.capture() as shown:
             _show(facts, console)
         # what goes into a file or a pipe is not wrapped, so that each fact is one line, and nothing is filled up
