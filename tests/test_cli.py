@@ -270,7 +270,7 @@ class TestInfo:
     def test_plain_folder(self, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("info", images, "--json") == 0
         facts = json.loads(capsys.readouterr().out)
-        size = sum(path.stat().st_size for path in images.rglob("*") if path.suffix == ".jpg")
+        size = sum(path.stat().st_size for path in images.rglob("*.png"))
         assert (facts["count"], facts["container"], facts["bytes"]) == (4, "folder", size)
         assert facts["classes"] == {"[red]dog": 2, "cat": 2}
 
