@@ -79,8 +79,9 @@ class _Parser(argparse.ArgumentParser):
     """argparse, but wrong usage is one line as every other error is."""
 
     def error(self, message: str) -> NoReturn:
-        words = message.removeprefix("unrecognized arguments: ").split()
-        if len(words) > 1 and words != message.split() and all(os.path.exists(word) for word in words):
+        start, _, words = message.partition("unrecognized arguments: ")
+        shards = [word for word in words.split() if os.path.isfile(word) and ".t" in os.path.basename(word)]
+        if not start and shards:
             message += ": a pattern of shards goes into quotes, or the shell makes many names of it"
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 

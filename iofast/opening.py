@@ -123,7 +123,8 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
 def not_foreign(path: str | os.PathLike[str]) -> OptionError:
     """The error where `foreign` was given for what another program has not written."""
     return OptionError(
-        f"foreign (names, labels) is for other programs' tar, TFRecord and LMDB, and {os.fspath(path)} is none"
+        f"foreign (names, labels, labels-from) is for other programs' tar, TFRecord and LMDB, "
+        f"and {os.fspath(path)} is none"
     )
 
 

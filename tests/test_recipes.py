@@ -320,7 +320,24 @@ def test_files_that_no_recipe_knows_are_one_line_too(tmp_path: Path, capsys: pyt
     put(tmp_path / "train2017" / "1.jpg", picture(1))
     said = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [{"id": 1, "image_id": 9}], "categories": []}
     put(tmp_path / "annotations" / "instances_train2017.json", json.dumps(said))
-    refused(capsys, coco.main, [str(tmp_path), str(tmp_path / "x.tar")], "not as this recipe knows them.*bbox")
+    arguments = [str(tmp_path), str(tmp_path / "x.tar")]
+    refused(capsys, coco.main, arguments, "of images that are not listed: 9")
+    said["annotations"] = [{"id": 1, "image_id": 1}]
+    put(tmp_path / "annotations" / "instances_train2017.json", json.dumps(said))
+    refused(capsys, coco.main, arguments, "not as this recipe knows them.*bbox")
+    put(tmp_path / "annotations" / "instances_train2017.json", '{"images": [')
+    refused(capsys, coco.main, arguments, r"instances_train2017\.json is no JSON")
+    put(tmp_path / "tars" / imagenet.TRAIN_TAR, b"")
+    refused(capsys, imagenet.main, [str(tmp_path / "tars"), str(tmp_path / "y.tar")], "img_train.tar is no tar file")
+
+
+def test_rows_that_lead_out_of_the_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path / "x.jpg", picture(1))
+    for path in ("../x.jpg", str(tmp_path / "x.jpg"), "."):
+        put(tmp_path / "set" / "metadata.csv", f"file_name,text\n{path},a\n")
+        refused(
+            capsys, hf_imagefolder.main, [str(tmp_path / "set"), str(tmp_path / "x.tar")], "is no path of a file in"
+        )
 
 
 def test_a_recipe_tells_what_it_did_and_gives_packs_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -55,15 +56,24 @@ def test_nobody_asks_and_the_memory_is_bounded() -> None:
 
 
 def test_threads_that_enter_and_add_up_at_once_lose_nothing() -> None:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # or they would hardly meet
+    try:
+        used_at_once()
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def used_at_once() -> None:
     ticks: Iterator[int] = iter(range(10**9))
     phase = HostPhase("forward", lambda: next(ticks))
     seen: list[int] = []
 
     def use() -> None:
-        for number in range(2000):
+        for number in range(5000):
             with phase:
                 pass
-            if number % 50 == 0:
+            if number % 3 == 0:
                 seen.append(phase.totals().entered)
 
     threads = [threading.Thread(target=use) for _ in range(4)]
@@ -72,6 +82,6 @@ def test_threads_that_enter_and_add_up_at_once_lose_nothing() -> None:
     for thread in threads:
         thread.join()
     totals = phase.totals()
-    assert totals.entered == totals.timed == 8000
-    assert totals.ns >= 8000  # each took a tick at least
-    assert max(seen) <= 8000
+    assert totals.entered == totals.timed == 20_000
+    assert totals.ns >= 20_000  # each took a tick at least
+    assert max(seen) <= 20_000

@@ -156,8 +156,7 @@ def test_mapped_names(tmp_path: Path) -> None:
     [
         ({"image": "photo"}, r"no record has bytes in 'photo' \(names: image=photo\); they have art, foto, wo"),
         ({"image": "art"}, "no record has bytes in 'art'"),
-        ({"image": "foto", "label": "art2"}, "no record has a number in 'art2'"),
-        ({"image": "foto", "label": "foto"}, "no record has a number in 'foto'"),
+        ({"image": "foto", "label": "art2"}, "no record has a label in 'art2'"),
         ({"image": "foto", "path": "where"}, "no record has text in 'where'"),
         ({"image": "foto", "txt": "none"}, r"no record has bytes in 'none' \(names: txt=none\)"),
         ({"image": "foto", "lable": "art"}, "no record has bytes in 'art'"),
@@ -179,6 +178,11 @@ def test_features_that_no_field_takes_are_named(tmp_path: Path) -> None:
             assert "box, mask (--names FIELD=FEATURE" in said
     with open_reader(tmp_path / "a.tfrecord", {"names": {"seg.png": "mask"}}) as reader:
         assert "no field takes: box (" in left_out(reader)[0]
+    with open_reader(tmp_path / "a.tfrecord", {"names": {"image": "mask", "label": "image/encoded"}}) as reader:
+        assert "no field takes: box (" in left_out(reader)[0]
+        assert left_out(reader)[1] == "no record has a class number in 'image/encoded': none has a label"
+    with open_reader(tmp_path / "a.tfrecord", {"names": {"image": "mask"}}) as reader:
+        assert "no field takes: box, image/encoded (" in left_out(reader)[0]
 
 
 def test_records_without_images(tmp_path: Path) -> None:

@@ -38,8 +38,7 @@ def images(folder: Path, count: int = 3, kind: str = "jpeg") -> Path:
     ("names", "reason"),
     [
         ({"image": "photo"}, r"no record has a member 'photo' \(names: image=photo\); they have cat, jpg, json"),
-        ({"label": "dog"}, "no record has a number in 'dog'"),
-        ({"label": "json/kind"}, "no record has a number in 'json/kind'"),
+        ({"label": "dog"}, "no record has a label in 'dog'"),
         ({"seg.png": "mask.png"}, "no record has a member 'mask.png'"),
         ({"lable": "dog"}, "no record has a member 'dog'"),
     ],
@@ -49,6 +48,22 @@ def test_names_that_no_tar_has(tmp_path: Path, names: dict[str, str], reason: st
     for _ in range(2):  # indexed now, and from the cache
         with pytest.raises(OptionError, match=reason):
             open_reader(path, {"names": names})
+
+
+def test_a_label_that_says_none_is_told_and_no_error(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "x.tar", {"a.jpg": picture(1), "a.cat": b"-1", "a.json": b'{"kind": "x"}'})
+    for label in ("cat", "json/kind"):
+        with open_reader(path, {"names": {"label": label}}) as reader:
+            assert left_out(reader) == [f"no record has a class number in {label!r}: none has a label"]
+
+
+def test_what_names_replace_is_counted_apart(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "x.tar", {"a.jpg": picture(1), "a.big.jpg": picture(2), "a.cls": b"3", "a.x y": b""})
+    with open_reader(path, {"names": {"image": "big.jpg", "label": "cls"}}) as reader:
+        assert left_out(reader) == [
+            "members whose names make no key and field: 1 left out",
+            "members that names replace by others: 1 left out",
+        ]
 
 
 def test_lists_of_labels_that_lack_images_or_have_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,6 +126,10 @@ def test_quality_of_what_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "--quality needs --format jpeg or --resize" in capsys.readouterr().err
     assert main(["pack", str(source), str(tmp_path / "b.lmdb"), "--quality", "80", "--resize", "16"]) == 0
     assert "needs" not in capsys.readouterr().err
+    assert main(["pack", str(source), str(tmp_path / "c.lmdb"), "--quality", "80", "--icc", "srgb"]) == 0
+    assert "needs" not in capsys.readouterr().err
+    assert main(["pack", str(source), str(tmp_path / "d.lmdb"), "--quality", "80", "--format", "keep"]) == 0
+    assert "needs" in capsys.readouterr().err
 
 
 def test_a_source_that_has_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,23 +152,26 @@ def interrupted(*_: object) -> None:
 
 def test_a_suffix_that_was_mistyped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack(images(tmp_path / "set"), tmp_path / "a.lmdb")
-    for wrong, right in ((".lmbd", ".lmdb"), (".tfrecords2", ".tfrecords"), (".tarr", ".tar")):
+    for wrong, right in ((".lmbd", ".lmdb"), (".tfrecrods", ".tfrecords"), (".tarr", ".tar")):
         assert main(["convert", str(tmp_path / "a.lmdb"), str(tmp_path / f"b{wrong}")]) == 2
         assert f"is {right} meant?" in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "a.lmdb"), f"{tmp_path}/b.lmbd/"]) == 0
     assert main(["convert", str(tmp_path / "a.lmdb"), str(tmp_path / "images.v2")]) == 0
     assert (tmp_path / "images.v2").is_dir()
+    for folder in ("set.star", "images.train", "photos.art", "img.target", "my.data", "imgs.table"):
+        assert main(["convert", str(tmp_path / "a.lmdb"), str(tmp_path / folder), "--quiet"]) == 0
 
 
 def test_a_pattern_that_the_shell_has_expanded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shards = [str(foreign(tmp_path / f"{number}.tar", {f"{number}.jpg": picture(number)})) for number in range(4)]
-    with pytest.raises(SystemExit):
-        main(["pack", *shards, str(tmp_path / "out.lmdb")])
-    assert "unrecognized" in (said := capsys.readouterr().err)
-    assert "goes into quotes" not in said  # the last of them is no file: it may be anything
-    with pytest.raises(SystemExit):
-        main(["info", *shards])
-    assert "goes into quotes" in capsys.readouterr().err
+    for arguments in (["pack", *shards, str(tmp_path / "out.lmdb")], ["info", *shards[:2]], ["info", *shards]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert "goes into quotes" in capsys.readouterr().err
+    for arguments in (["info", "a", "b"], ["info", "a", "--nothing"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert "goes into quotes" not in capsys.readouterr().err
 
 
 def test_what_no_container_stores_loses_nothing(tmp_path: Path) -> None:

@@ -76,8 +76,9 @@ def _opened(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str,
     try:
         return open_reader(path, foreign)
     except ContainerError:
-        with contextlib.suppress(ContainerError):
-            return open_damaged(path)
+        if foreign is None:  # what iofast wrote takes no options
+            with contextlib.suppress(ContainerError):
+                return open_damaged(path)
         raise
 
 

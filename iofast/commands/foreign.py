@@ -23,6 +23,7 @@ def add_options(group: Any) -> None:
     group.add_argument(
         "--labels-from",
         type=int,
+        choices=(0, 1),
         metavar="N",
         default=None,
         help="the number of the first class there: 1 where 0 means background, as in ImageNet's TFRecords (default 0)",

@@ -16,7 +16,7 @@ examples:
   iofast pack ./images out.lmdb --resize 256
       short side 256 pixels, JPEG quality 90; class folders become labels
   iofast pack ./images out.lmdb
-      JPEG, PNG and WebP files byte by byte; others (BMP, TIFF, GIF) become PNGs, which lose nothing
+      JPEG, PNG and WebP files byte by byte; others (BMP, TIFF, GIF) become PNGs: first picture, opaque, 8 bits
   iofast pack ./images out.lmdb --resize 224 --mode crop --format webp
       centre squares of 224 x 224
   iofast pack ./images out.lmdb --resize 256 --format yuv420
@@ -197,7 +197,8 @@ def _pack(args: argparse.Namespace, pool: Pool) -> Report:
     chosen = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
     options, bar = PackOptions(**chosen, foreign=foreign.given(args)), Bar("iofast pack", visible=not args.quiet)
     unused = [f"--{name}" for name in ("quality", "subsampling") if name in chosen]
-    if unused and options.format is None and options.recipe().format == "keep":
+    recipe = options.recipe()
+    if unused and (recipe.format, recipe.mode, recipe.icc, recipe.background) == ("keep", "none", None, None):
         bar.warn(f"files are kept as they are: {' and '.join(unused)} needs --format jpeg or --resize")
     return pack(args.source, args.target, options, bar, pool)
 
@@ -214,7 +215,7 @@ def summary(report: Report) -> list[str]:
     if report.resumed:
         lines.append(f"  resumed    {count(report.resumed, 'image')} were done already")
     lines += _contents(report)
-    ratio = f", {report.bytes_out / report.bytes_in:.0%}" if report.bytes_in else ""
+    ratio = f", {report.bytes_out / report.bytes_in:.0%}" if report.bytes_in and not report.held else ""
     lines.append(f"  size       {size(report.bytes_in)} -> {size(report.bytes_out)}{ratio}")
     lines.append(
         f"  time       {duration(report.seconds)}, {report.images_per_second:,.0f} images/s, "

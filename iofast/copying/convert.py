@@ -33,6 +33,7 @@ FilePath = str | os.PathLike[str]
 Begin = Callable[[int, int], None]  # all records, and how many of them an earlier run has written
 Progress = Callable[[int, int, int], None]
 
+_LIKE = 0.85  # .lmd and .tarr are more like ours than this; .train, .target and .table are not
 _SUFFIXES_OF_OTHERS = (".beton", ".mds", ".csv", ".tsv", ".jsonl", ".parquet", ".zip", ".gz", ".zst", ".h5", ".npz")
 
 
@@ -112,12 +113,18 @@ def place_of(target: FilePath, options: CopyOptions) -> Target:
     if suffix.lower() in _SUFFIXES_OF_OTHERS and not text.endswith("/"):
         known = ", ".join(WRITTEN)
         raise OptionError(f"{text}: the suffix chooses the container: {known}, or none for a plain folder")
-    meant = difflib.get_close_matches(suffix.lower(), WRITTEN, 1)
-    if meant and not text.endswith("/"):
-        raise OptionError(f"{text}: is {meant[0]} meant? For a plain folder of that name, write {text}/")
+    meant = next((known for known in WRITTEN if _is_slip(suffix.lower(), known)), None)
+    if meant is not None and not text.endswith("/"):
+        raise OptionError(f"{text}: is {meant} meant? For a plain folder of that name, write {text}/")
     if options.overwrite:
         raise OptionError(f"{text} would be a folder, and folders are never overwritten: remove it first")
     return FolderTarget(text)
+
+
+def _is_slip(suffix: str, known: str) -> bool:
+    """Whether letters of a suffix stand in another order, or one is too many or missing; not the first one."""
+    likeness = difflib.SequenceMatcher(None, suffix, known).ratio()
+    return suffix[:2] == known[:2] and (sorted(suffix) == sorted(known) or likeness >= _LIKE)
 
 
 def copied(

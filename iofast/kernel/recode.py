@@ -64,7 +64,7 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
             return Transcoded(data, _FIELDS[opened.format], *original, opened.orientation, *original)
     kind = recipe.format
     if kind == "keep":  # what no container stores loses nothing as PNG; new sizes are no longer the file's pixels
-        kind = "png" if kept and opened.format != "jpeg" else "jpeg"
+        kind = "png" if kept and opened.format not in ("jpeg", "webp") else "jpeg"
     too_large = kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES  # no loader would read it
     if too_large or max(width, height) > _SIDES[kind] or width * height > recipe.max_pixels:
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")

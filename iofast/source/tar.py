@@ -15,7 +15,7 @@ from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS
 from iofast.source.foreign import ForeignOptions, ForeignReader, missing
-from iofast.source.tar_index import NOWHERE, TarIndex, open_tar_index, reopen_tar_index
+from iofast.source.tar_index import MAX_NAMES, NOWHERE, TarIndex, open_tar_index, reopen_tar_index
 from iofast.source.tar_names import TarNames
 
 
@@ -43,8 +43,13 @@ class WebDatasetReader(ForeignReader):
                 raise SourceError(f"{path} is not a file, so {name} cannot be read")
         self._index: TarIndex | None = open_tar_index(self.paths, self.options)
         lost = self._index.left_out
-        self.left_out = (f"members whose names make no key and field: {lost:,} left out",) if lost else ()
+        said = [f"members whose names make no key and field: {lost:,} left out"] if lost else []
+        if replaced := self._index.replaced:
+            said.append(f"members that names replace by others: {replaced:,} left out")
         self.manifest = _manifest(self._index, self.unplaced)
+        if "label" in self.options.names and LABEL_FIELD not in self.manifest.fields:
+            said.append(f"no record has a class number in {self.options.names['label']!r}: none has a label")
+        self.left_out = tuple(said)
         self._check_names()
 
     def __getstate__(self) -> dict[str, object]:
@@ -88,8 +93,13 @@ class WebDatasetReader(ForeignReader):
         """Raise `OptionError` for a name in the options that no record knows."""
         images, there, index = self._images(), self.manifest.fields, self._open()
         for ours, theirs in self.options.names.items() if len(self) else ():
-            if not (images if ours == "image" else (LABEL_FIELD if ours == "label" else ours) in there):
-                raise missing(self.path, ours, theirs, "a number in" if ours == "label" else "a member", index.names)
+            if ours == "label":
+                member = "json" if theirs.lower().startswith("json/") else theirs.lower()
+                found = LABEL_FIELD in there or member in index.names or len(index.names) >= MAX_NAMES
+            else:
+                found = bool(images) if ours == "image" else ours in there
+            if not found:
+                raise missing(self.path, ours, theirs, "a label in" if ours == "label" else "a member", index.names)
 
     def _images(self) -> list[str]:
         return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]

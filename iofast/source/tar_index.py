@@ -64,6 +64,7 @@ class TarIndex:
     fields: tuple[str, ...]
     fingerprint: str
     left_out: int  # members whose names make no field, or no key
+    replaced: int  # members whose place the options give to another
     names: tuple[str, ...]  # what members are called behind their keys, the first `MAX_NAMES`
     stamps: Stamps  # (2, shards): sizes and times of change of the shards
     scanned: tuple[int, int]  # ns since 1970: when the scan began and ended
@@ -129,19 +130,21 @@ def build_tar_index(paths: Sequence[str], names: TarNames) -> TarIndex:
         raise ContainerError(f"{paths[0]} …: {count} records with {len(fields)} different fields are too many")
     arrays = _arrays(scans, fields, count)
     left_out = sum(scan.left_out for scan in scans)
+    replaced = sum(scan.replaced for scan in scans)
     called = tuple(sorted(set[str]().union(*(scan.called for scan in scans)))[:MAX_NAMES])
     identity = hashlib.sha256(json.dumps(fields).encode())
     for name in sorted(arrays):
         identity.update(np.ascontiguousarray(arrays[name]).data)
     scanned = (began, time.time_ns())
-    return TarIndex(tuple(paths), fields, f"sha256:{identity.hexdigest()}", left_out, called, stamps, scanned, arrays)
+    facts = f"sha256:{identity.hexdigest()}", left_out, replaced, called
+    return TarIndex(tuple(paths), fields, *facts, stamps, scanned, arrays)
 
 
 class _Scan:
     """What one shard holds. Members are rows of their own: record, slot of the field, offset, length."""
 
     def __init__(self, path: str, number: int, names: TarNames) -> None:
-        self.path, self.number, self.names, self.left_out = path, number, names, 0
+        self.path, self.number, self.names, self.left_out, self.replaced = path, number, names, 0, 0
         self.stamp = (0, 0)
         self.columns = {name: array(code) for name, code in _COLUMNS.items()}
         self.keys, self.bounds = bytearray(), array("Q")
@@ -167,7 +170,7 @@ class _Scan:
             self._label = member
         name = self.names.field(own, self._own)
         if name is None:
-            self.left_out += 1
+            self.replaced += own != self.names.label  # which is read, but lies in no field
             return
         if name in self._own:
             where = f"at offsets {self._own[name].offset} and {member.offset}"
@@ -316,7 +319,8 @@ def _check_same(paths: Sequence[str], stamps: Stamps, number: int, status: os.st
 
 
 def _parts(index: TarIndex) -> tuple[dict[str, object], Arrays]:
-    members = {name: getattr(index, name) for name in ("fields", "fingerprint", "left_out", "names", "scanned")}
+    names = ("fields", "fingerprint", "left_out", "replaced", "names", "scanned")
+    members = {name: getattr(index, name) for name in names}
     return members, index.arrays | {"sizes": index.stamps[0], "times": index.stamps[1]}
 
 
@@ -335,7 +339,8 @@ def _loaded(file: Path, paths: Sequence[str]) -> TarIndex | None:
         check_strings(arrays["keys.blob"], arrays["keys.bounds"], least=0)
         check_members(count, members["fingerprint"], fields=fields)
         check_columns(arrays, len(paths))
-        identity = members["fingerprint"], int(members["left_out"]), tuple(map(str, members["names"]))
+        lost = int(members["left_out"]), int(members["replaced"])
+        identity = members["fingerprint"], *lost, tuple(map(str, members["names"]))
         return TarIndex(tuple(paths), fields, *identity, stamps, (int(began), int(ended)), arrays, file)
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent, or written by something else: built again

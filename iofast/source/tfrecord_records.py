@@ -22,7 +22,7 @@ PATHS = ("image/filename", "file_name", "filename", "path")
 KEYS = ("key", "__key__", "iofast/key")
 
 _IMPLIED = ("height", "width", "channels", "colorspace", "format")
-_USUAL = frozenset((*IMAGES, *LABELS, *TEXTS, *PATHS, *KEYS, *_IMPLIED, *(f"image/{name}" for name in _IMPLIED)))
+_IMPLIED_NAMES = frozenset((*_IMPLIED, *(f"image/{name}" for name in _IMPLIED)))
 
 MAX_TEXT = 4096  # bytes of a class name, path or key; a longer one is none
 
@@ -59,8 +59,9 @@ class TfrecordOptions:
     @property
     def known(self) -> frozenset[str]:
         """Features that these options read, or that say what an image says itself."""
-        given = [name for name in (self.image, self.label, self.path, *(own for _, own in self.fields)) if name]
-        return _USUAL.union(given)
+        named = ((self.image, IMAGES), (self.label, LABELS), (self.path, PATHS))
+        read = [name for own, usual in named for name in (usual if own is None else (own,))]
+        return _IMPLIED_NAMES.union(read, TEXTS, KEYS, (own for _, own in self.fields))
 
     @classmethod
     def of(cls, options: ForeignOptions) -> Self:

@@ -117,9 +117,9 @@ class _Batches(Iterator[Batch]):
         self._kind = count = None
         try:
             count = samples(batch)
-            if count is not None and isinstance(batch, list | tuple | dict):
-                self._at = 0 if isinstance(batch, list | tuple) else next(iter(batch))
-                field = batch[self._at]
+            if count is not None and type(batch) in (list, tuple, dict):  # those of others may change when asked
+                self._at = next(iter(batch)) if isinstance(batch, dict) else 0
+                field = batch[self._at]  # type: ignore[index]
                 if _dimensions(field) and len(field) == count:
                     self._kind, self._field = type(batch), type(field)
         except Exception:

@@ -13,7 +13,6 @@ without annotations are packed too. With --resize boxes and polygons are scaled 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 from iofast.errors import SourceError
 from iofast.packing.report import Report
-from tools.recipes.listed import Row, images_in, pack_listed, parser, shape, told
+from tools.recipes.listed import Row, images_in, pack_listed, parser, read_json, shape, told
 
 SPLITS = ("train", "val")
 _OBJECT = ("boxes", "categories", "id", "area", "iscrowd", "segmentation", "rle")
@@ -62,6 +61,10 @@ def _fields(instances: Any, captions: Any, numbers: dict[int, int]) -> dict[str,
         }
     )
     images = {each["id"]: each["file_name"] for said in (instances, captions) for each in said.get("images", ())}
+    for said in (instances, captions):
+        if unknown := {each["image_id"] for each in said.get("annotations", ())} - set(images):
+            named = ", ".join(map(str, sorted(unknown)[:5]))
+            raise SourceError(f"annotations are of images that are not listed: {named}")
     for each in sorted(instances.get("annotations", ()), key=lambda one: int(one["id"])):
         left, top, width, height = each["bbox"]
         shape = each.get("segmentation", [])
@@ -84,7 +87,7 @@ def _read(file: Path) -> Any:
     """What an annotation file says, {} where there is none."""
     if not file.is_file():
         return {}
-    said = json.loads(file.read_bytes())
+    said = read_json(file)
     if not isinstance(said, dict) or not {"images", "annotations"} <= set(said):
         raise SourceError(f"{file} has no images and annotations, as COCO's files do")
     return said

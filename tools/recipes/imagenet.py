@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     args = options.parse_args(argv)
     if (args.source / TRAIN_TAR).is_file():
         given = [name for name, value in shape(args).items() if value != options.get_default(name)]
-        if changing := [f"--{name}" for name in given if name != "overwrite"]:
+        if changing := [f"--{name.replace('_', '-')}" for name in given if name != "overwrite"]:
             options.error(
                 f"tar files are stored as they are, without {', '.join(changing)}: unpack them, or pack DST anew"
             )
@@ -99,7 +99,7 @@ def val_labels(source: Path, file: Path | None, synsets: Path | None, classes: l
 
 def pack_tars(source: Path, target: Path, labels: Path | None, synsets: Path | None, *, overwrite: bool) -> str:
     packed = 0
-    with tarfile.open(source / TRAIN_TAR) as train:
+    with _opened(source / TRAIN_TAR) as train:
         members = sorted((member for member in train if member.name.endswith(".tar")), key=lambda one: one.name)
         classes = [Path(member.name).stem for member in members]
         with open_writer(target, classes=classes, overwrite=overwrite) as writer:
@@ -112,7 +112,7 @@ def pack_tars(source: Path, target: Path, labels: Path | None, synsets: Path | N
                         packed = 1 + writer.write({**image_record(data), "cls": number, "json": path}, "train")
             if (source / VAL_TAR).is_file():
                 known = val_labels(source, labels, synsets, classes)
-                with tarfile.open(source / VAL_TAR) as val:
+                with _opened(source / VAL_TAR) as val:
                     for name, data in _images(val):
                         if Path(name).stem not in known:
                             raise SourceError(f"no label for {name} of {VAL_TAR}: give --val-labels")
@@ -120,6 +120,13 @@ def pack_tars(source: Path, target: Path, labels: Path | None, synsets: Path | N
                         said = {"cls": cls, "json": {"path": f"val/{name}"}}
                         packed = 1 + writer.write({**image_record(data), **said}, "val")
     return f"packed {packed:,} images into {target}"
+
+
+def _opened(path: Path) -> tarfile.TarFile:
+    try:
+        return tarfile.open(path)
+    except tarfile.TarError:
+        raise SourceError(f"{path} is no tar file that can be read") from None
 
 
 def _images(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:

@@ -38,11 +38,11 @@ def pack_listed(
     `source`, so that what is packed does not depend on where anything lies, and a killed run can be resumed.
     """
     with tempfile.TemporaryDirectory(prefix="iofast-recipe-") as folder:
-        root, linked = Path(folder), {_LIST, CLASS_FILE}
+        root, linked = Path(folder), {_LIST} if classes is None else {_LIST, CLASS_FILE}
         files = ("path", *options.get("mask_column", ()), *options.get("file_column", ()))
         with (root / _LIST).open("w") as file:
             for row in rows:
-                for top in {Path(row[name]).parts[0] for name in files if name in row} - linked:
+                for top in {_top(row[name], source) for name in files if name in row} - linked:
                     (root / top).symlink_to((source / top).resolve())
                     linked.add(top)
                 file.write(json.dumps(row) + "\n")
@@ -52,6 +52,22 @@ def pack_listed(
         packing = PackOptions(**options)
         with Pool(cores() if packing.workers is None else packing.workers) as pool:
             return run(root / _LIST, target, packing, Bar("recipe"), pool)
+
+
+def _top(path: str, source: Path) -> str:
+    """The first part of a path in `source`. Raises `SourceError` for one that leads out of it."""
+    parts = Path(path).parts
+    if not parts or Path(path).is_absolute() or ".." in parts:
+        raise SourceError(f"{path!r} is no path of a file in {source}")
+    return parts[0]
+
+
+def read_json(file: Path) -> Any:
+    """What a JSON file says. Raises `SourceError` naming it."""
+    try:
+        return json.loads(file.read_bytes())
+    except ValueError as error:
+        raise SourceError(f"{file} is no JSON: {error}") from None
 
 
 def told(make: Callable[[], Report | str]) -> int:
@@ -64,10 +80,13 @@ def told(make: Callable[[], Report | str]) -> int:
     except (IofastError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, OptionError) else 1
-    except (KeyError, ValueError, TypeError, tarfile.TarError) as error:
+    except (LookupError, AttributeError, ValueError, TypeError, tarfile.TarError) as error:
         if os.environ.get("IOFAST_DEBUG"):
             raise
-        print(f"error: the files are not as this recipe knows them ({type(error).__name__}: {error})", file=sys.stderr)
+        words = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        print(
+            f"error: the files are not as this recipe knows them ({words}); IOFAST_DEBUG=1 says where", file=sys.stderr
+        )
         return 1
     print(made if isinstance(made, str) else "\n".join(summary(made)))
     return 0 if isinstance(made, str) else made.status

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from iofast.monitor.snapshot import DeviceFigures, LoaderFigures, Snapshot
+from iofast.stall.clock import PUBLISH_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Figures:
 
 NAMES = tuple(field.name for field in fields(Figures))
 _LOADER_THREADS = ("pt_data_pin", "iofast")
-_LOT_S = 0.15  # a page is written every 0.1 s, or at the end of a step
+_LOT_S = 1.5 * PUBLISH_NS / 1e9  # a page is written so often, or at the end of a step
 
 
 def figures(snapshot: Snapshot) -> Figures:
