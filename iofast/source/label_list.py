@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
-from iofast.errors import SourceError
+from iofast.errors import OptionError, SourceError
 
 MAX_BYTES = 4 << 30  # of such a file; ImageNet's has 50 MB
 
@@ -23,7 +23,8 @@ def read_label_list(path: str, base: int) -> LabelList:
     """Read such a file: the last word of a line is the label, what stands before it the key; empty lines mean nothing.
 
     Where all labels are whole numbers they are the labels, counted from `base`; otherwise they are class names, and
-    numbered as class folders are, in lexicographic order. Raises `SourceError` naming file and line.
+    numbered as class folders are, in lexicographic order. Raises `SourceError` naming file and line, `OptionError` for
+    names where `base` is given.
     """
     try:
         if Path(path).stat().st_size > MAX_BYTES:
@@ -46,6 +47,8 @@ def read_label_list(path: str, base: int) -> LabelList:
         raise SourceError(f"{path} has no lines `key label`")
     if all(word.isdigit() and len(word) <= 9 for word in words.values()):
         return LabelList(_numbers(path, words, base), None)
+    if base:
+        raise OptionError(f"{path} has class names, not numbers, so none of them counts from {base} (label_base)")
     return _named(path, words)
 
 
