@@ -20,11 +20,10 @@ class Run:
     def __init__(self, name: str, seed: int, folder: Path, counts: Counter[str]) -> None:
         self.name, self.seed, self.counts = name, seed, counts
         self.driver: Driver = make(name, folder)
-        self.threads = _threads()
 
     def step(self, number: int) -> None:
         """One step. Raises what does not hold, with a note that says which step it was."""
-        began = time.monotonic()
+        began, threads = time.monotonic(), _threads()
         if number % TRACED == 0:
             tracemalloc.start()
         try:
@@ -38,7 +37,7 @@ class Run:
             raise
         finally:
             if tracemalloc.is_tracing():
-                _wait_for_threads(self.threads)
+                _wait_for_threads(threads)
                 tracemalloc.stop()
         self.counts[ended] += 1
         self.counts["slowest ms"] = max(self.counts["slowest ms"], int(1000 * seconds))
