@@ -77,9 +77,13 @@ def open_damaged(path: str | os.PathLike[str]) -> ShardReader:
     Raises what `open_reader` raises where it is not for these that it cannot open them.
     """
     place = Path(os.fspath(path))
-    if place.suffix not in _SETS or not place.with_name(place.name + MANIFEST_SUFFIX).exists():
+    if not _is_set(place):
         raise ContainerError(f"{place} is no set of shards that iofast wrote")
     return _SETS[place.suffix](place, whole=False)
+
+
+def _is_set(place: Path) -> bool:
+    return place.suffix in _SETS and place.with_name(place.name + MANIFEST_SUFFIX).exists()
 
 
 def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
@@ -95,7 +99,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if place.is_dir() and not (place / "data.mdb").is_file():
         return _open_folder(place)
     place = place / "data.mdb" if place.is_dir() else place
-    if place.suffix in _SETS and place.with_name(place.name + MANIFEST_SUFFIX).exists():
+    if _is_set(place):
         return _SETS[place.suffix](place)
     if not place.exists():
         check_finished(place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,13 +101,13 @@ def _hash(digest: hashlib._Hash, places: dict[str, Located], width: int) -> None
     digest.update(b"".join(text))
 
 
-def without(reader: Reader, indices: NDArray[np.int64], shards: Container[int]) -> NDArray[np.int64]:
+def without(reader: Reader, indices: NDArray[np.int64], shards: Collection[int]) -> NDArray[np.int64]:
     """Those of these records that lie in none of `shards`."""
     kept = []
     for start in range(0, len(indices), STEP):
         part = indices[start : start + STEP]
         files = np.min([reader.locate(part, name).file for name in reader.manifest.fields], axis=0)
-        kept.append(part[[file not in shards for file in files.tolist()]])
+        kept.append(part[~np.isin(files, list(shards))])
     return np.concatenate(kept) if kept else indices
 
 

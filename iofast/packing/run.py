@@ -12,6 +12,7 @@ from typing import Unpack
 
 from iofast import kernel
 from iofast.containers.base import Reader
+from iofast.containers.manifest import Manifest
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
 from iofast.containers.shards import ShardTarget
 from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
@@ -166,15 +167,17 @@ def _report_of(work: Work, place: Target, failures: Failures) -> Report:
     duplicates.load()
     work.finished = dict.fromkeys(range(work.plan.chunks))
     with open_reader(place.path) as reader:
-        packed, size = len(reader), sum(shard.size for shard in reader.manifest.shards)
+        packed, size = len(reader), _size(reader.manifest, place.path)
     if work.addition is not None:
         packed -= work.addition.base.count
-    return work.report(place.path, failures, packed, size + _sidecars(place.path), duplicates)
+    return work.report(place.path, failures, packed, size, duplicates)
 
 
-def _sidecars(path: Path) -> int:
+def _size(manifest: Manifest, path: Path) -> int:
+    """Bytes of a container, with the files beside its shards."""
     files = (path.with_name(path.name + suffix) for suffix in (".manifest", ".index"))
-    return sum(file.stat().st_size for file in files if file.exists())
+    beside = sum(file.stat().st_size for file in files if file.exists())
+    return sum(shard.size for shard in manifest.shards) + beside
 
 
 def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Progress], base: Reader | None) -> Report:
@@ -191,7 +194,7 @@ def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Prog
         writer.abort()
         if work.addition is None:
             raise
-        return _unchanged(work, place, failures, builder.duplicates)
+        return _unchanged(work, work.addition.base, place, failures, builder.duplicates)
     except BaseException:
         writer.abort()
         raise
@@ -203,18 +206,15 @@ def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Prog
         replace(work.addition, made=manifest.fingerprint, plan=work.plan.digest()).save(place)
     files = writer.files
     place.publish(files, removed=writer.obsolete)
-    size = sum(shard.size for shard in manifest.shards) + _sidecars(place.path)
-    return work.report(place.path, failures, builder.packed, size, builder.duplicates)
+    return work.report(place.path, failures, builder.packed, _size(manifest, place.path), builder.duplicates)
 
 
-def _unchanged(work: Work, place: Target, failures: Failures, duplicates: Duplicates) -> Report:
+def _unchanged(work: Work, base: Manifest, place: Target, failures: Failures, duplicates: Duplicates) -> Report:
     """There was nothing to add: the container stays as it is."""
     failures.save()
     duplicates.save(work.path)
     place.discard()
-    with open_reader(place.path) as reader:
-        size = sum(shard.size for shard in reader.manifest.shards)
-    return work.report(place.path, failures, 0, size + _sidecars(place.path), duplicates)
+    return work.report(place.path, failures, 0, _size(base, place.path), duplicates)
 
 
 def _fill(work: Work, place: Target, pool: Pool, told: tuple[Failures, Progress], builder: Builder) -> None:

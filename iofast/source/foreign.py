@@ -16,6 +16,7 @@ from iofast.errors import ContainerError, OptionError
 from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
 from iofast.source.listing import few
 
+MAX_NAMES = 100  # of members or features, for messages: somebody may have a new one in every record
 ROLES = ("image", "label", "path")  # names that mean a part of every record; any other is a field's
 IMAGES = ("jpg", "png", "webp", "rgb", "yuv")
 
@@ -83,6 +84,11 @@ def missing(path: str, ours: str, theirs: str, what: str, there: Iterable[str]) 
     return OptionError(
         f"{path}: no record has {what} {theirs!r} (names: {ours}={theirs}); they have {few(sorted(there), 20)}"
     )
+
+
+def unlabelled(theirs: str) -> str:
+    """What is said where `names` calls the label what is there, and is no class number in any record."""
+    return f"no record has a class number in {theirs!r}: none has a label"
 
 
 class ForeignReader(FilesReader):

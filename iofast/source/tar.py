@@ -14,8 +14,8 @@ from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS
-from iofast.source.foreign import ForeignOptions, ForeignReader, missing
-from iofast.source.tar_index import MAX_NAMES, NOWHERE, TarIndex, open_tar_index, reopen_tar_index
+from iofast.source.foreign import MAX_NAMES, ForeignOptions, ForeignReader, missing, unlabelled
+from iofast.source.tar_index import NOWHERE, TarIndex, open_tar_index, reopen_tar_index
 from iofast.source.tar_names import TarNames
 
 
@@ -48,7 +48,7 @@ class WebDatasetReader(ForeignReader):
             said.append(f"members that names replace by others: {replaced:,} left out")
         self.manifest = _manifest(self._index, self.unplaced)
         if "label" in self.options.names and LABEL_FIELD not in self.manifest.fields:
-            said.append(f"no record has a class number in {self.options.names['label']!r}: none has a label")
+            said.append(unlabelled(self.options.names["label"]))
         self.left_out = tuple(said)
         self._check_names()
 

@@ -40,7 +40,7 @@ from iofast.source.cache import (
     is_settled,
     load,
 )
-from iofast.source.foreign import ForeignOptions
+from iofast.source.foreign import MAX_NAMES, ForeignOptions
 from iofast.source.image_files import HEADS
 from iofast.source.index import THREADS
 from iofast.source.tar_names import TarNames, is_meta, key_and_name
@@ -48,7 +48,6 @@ from iofast.strips import raw_length
 
 NOWHERE = (1 << 64) - 1  # the offset of a field that a record does not have
 
-MAX_NAMES = 100  # for messages
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _COLUMNS = {"shard": "i", "label": "i", "width": "i", "height": "i", "orientation": "B"}
 _TYPES = {"shard": "<i4", "label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1"}

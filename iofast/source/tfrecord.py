@@ -14,11 +14,11 @@ from iofast.containers.index import ABSENT
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError
 from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
-from iofast.source.foreign import ForeignReader, missing
+from iofast.source.foreign import MAX_NAMES, ForeignReader, missing, unlabelled
 from iofast.source.listing import few
 from iofast.source.tfrecord_index import IMAGE_FIELD, TfrecordIndex, open_index, reopen_index
 from iofast.source.tfrecord_records import TfrecordOptions
-from iofast.source.tfrecord_scan import FORMATS, MAX_NAMES
+from iofast.source.tfrecord_scan import FORMATS
 
 
 class ForeignTfrecordReader(ForeignReader):
@@ -46,7 +46,7 @@ class ForeignTfrecordReader(ForeignReader):
         unread = [name for name in self._index.features if name not in self.options.known]
         said = [f"features that no field takes: {few(unread, 8)} (--names FIELD=FEATURE takes bytes)"] if unread else []
         if self.options.label is not None and LABEL_FIELD not in self.manifest.fields:
-            said.append(f"no record has a class number in {self.options.label!r}: none has a label")
+            said.append(unlabelled(self.options.label))
         self.left_out = tuple(said)
 
     def __getstate__(self) -> dict[str, object]:
@@ -85,10 +85,10 @@ class ForeignTfrecordReader(ForeignReader):
     def _check_names(self, index: TfrecordIndex) -> None:
         """Raise `OptionError` for a name in the options that no record knows."""
         options, there = self.options, self.manifest.fields
-        unlabelled = options.label in index.features or len(index.features) >= MAX_NAMES
+        there_at_all = options.label in index.features or len(index.features) >= MAX_NAMES
         asked = [
             ("image", options.image, "bytes in", IMAGE_FIELD in there),
-            ("label", options.label, "a label in", LABEL_FIELD in there or unlabelled),
+            ("label", options.label, "a label in", LABEL_FIELD in there or there_at_all),
             ("path", options.path, "text in", re.search(b'"path":', index.json.blob) is not None),
             *((ours, theirs, "bytes in", ours in there) for ours, theirs in options.fields),
         ]

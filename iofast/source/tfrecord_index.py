@@ -29,9 +29,10 @@ from iofast.source.cache import (
     load,
     stamps,
 )
+from iofast.source.foreign import MAX_NAMES
 from iofast.source.listing import Strings
 from iofast.source.tfrecord_records import TfrecordOptions
-from iofast.source.tfrecord_scan import COLUMNS, FORMATS, MAX_NAMES, Rows, read_files
+from iofast.source.tfrecord_scan import COLUMNS, FORMATS, Rows, read_files
 
 IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever its real format
 

@@ -17,11 +17,11 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Frame, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, SourceError
 from iofast.kernel import Header, crc32c, read_header
+from iofast.source.foreign import MAX_NAMES
 from iofast.source.tfrecord_records import TfrecordOptions, Understood, understand
 
 FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # what `record` calls an image; the column has the number in here
 COLUMNS = {"label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1", "format": "|u1"}
-MAX_NAMES = 100  # of features, for messages: somebody may have a new one in every record
 THREADS = 4  # files at a time: reading and checksums let go of the GIL, the rest is Python
 
 _NUMBER = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(FORMATS)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -115,15 +116,13 @@ class _Batches(Iterator[Batch]):
     def _samples(self, batch: Batch) -> int | None:
         """How many samples it has, None where nobody knows; and for the next one, where that stood."""
         self._kind = count = None
-        try:
+        with contextlib.suppress(Exception):
             count = samples(batch)
             if count is not None and type(batch) in (list, tuple, dict):  # those of others may change when asked
                 self._at = next(iter(batch)) if isinstance(batch, dict) else 0
                 field = batch[self._at]  # type: ignore[index]
                 if _dimensions(field) and len(field) == count:
                     self._kind, self._field = type(batch), type(field)
-        except Exception:
-            return count
         return count
 
 
