@@ -105,9 +105,10 @@ class _Batches(Iterator[Batch]):
         except BaseException:  # also the end: there is no batch
             self._pass.left()
             raise
-        try:  # what the last batch said of itself takes 6 us less than `samples`, after a step has emptied the caches
+        try:  # where the last one said it: after a step has emptied the caches, `samples` takes 17 us more, and the
+            # len() of a tensor, which is written in Python, 15
             hinted = type(batch) is self._kind and type(field := batch[self._at]) is self._field  # type: ignore[index]
-            count = len(field) if hinted else self._samples(batch)
+            count = field.shape[0] if hinted else self._samples(batch)
         except Exception:  # a batch may be anything, and asking it may raise anything; it has been taken, and is theirs
             count = self._samples(batch)
         self._pass.got(count)
@@ -121,7 +122,7 @@ class _Batches(Iterator[Batch]):
             if count is not None and type(batch) in (list, tuple, dict):  # those of others may change when asked
                 self._at = next(iter(batch)) if isinstance(batch, dict) else 0
                 field = batch[self._at]  # type: ignore[index]
-                if _dimensions(field) and len(field) == count:
+                if _dimensions(field) and field.shape[0] == count:
                     self._kind, self._field = type(batch), type(field)
         return count
 
