@@ -102,6 +102,21 @@ def test_labels_that_count_from_one(tmp_path: Path) -> None:
     assert FastDataset(target).targets.tolist() == [0, 1, 2]  # counted from 1 in the file, and in ours it says so
 
 
+def test_labels_from_where_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = Example()
+    example.features.feature["image/encoded"].bytes_list.value.append(picture(1))
+    payload = example.SerializeToString()
+    (tmp_path / "x.tfrecord").write_bytes(head(len(payload)) + payload + foot(crc32c(payload)))
+    foreign(tmp_path / "x.tar", {"a.jpg": picture(1)})
+    write(tmp_path / "x.lmdb", {b"a": picture(1)})
+    for name in ("x.tfrecord", "x.tar", "x.lmdb"):
+        assert main(["pack", str(tmp_path / name), str(tmp_path / "out.lmdb"), "--labels-from", "1"]) != 0
+        assert f"{name}: no record has a label, so none counts from 1 (labels-from)" in capsys.readouterr().err
+    foreign(tmp_path / "json.tar", {"a.jpg": picture(1), "a.json": b'{"label": 3}'})
+    with open_reader(tmp_path / "json.tar", {"label_base": 1}) as reader:
+        assert reader.columns(np.arange(1)).label.tolist() == [2]
+
+
 @pytest.mark.parametrize(
     ("box", "box_format"), [([20, 5, 8, 10], "xyxy"), ([3, 15, 8, 2], "xyxy"), ([3, 5, -1, 4], "xywh")]
 )

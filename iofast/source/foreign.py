@@ -98,6 +98,14 @@ class ForeignReader(FilesReader):
     unplaced: tuple[str, ...] = (LABEL_FIELD, JSON_FIELD)  # such fields
     left_out: tuple[str, ...] = ()  # what is in the files, but in no record
 
+    def _check_base(self, base: int) -> None:
+        """Raise `OptionError` where labels are said to count from 1, and there are none."""
+        if base and len(self) and not self._labelled():
+            raise OptionError(f"{self.path}: no record has a label, so none counts from {base} (labels-from)")
+
+    def _labelled(self) -> bool:
+        return LABEL_FIELD in self.manifest.fields
+
     @abstractmethod
     def _said(self, index: int) -> Mapping[str, bytes]:
         """The fields of one record that lie in no file."""

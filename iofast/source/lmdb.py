@@ -52,6 +52,7 @@ class ForeignLmdbReader(ForeignReader):
         self._second = int(self._index.stamp[6])  # offset of the second
         self.left_out = tuple(_left_out(self._index))
         self.manifest = _manifest(self._index)
+        self._check_base(self.options.label_base)
 
     def __getstate__(self) -> dict[str, object]:
         index = self._index if self._index is None or self._index.file is None else None

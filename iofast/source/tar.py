@@ -51,6 +51,7 @@ class WebDatasetReader(ForeignReader):
             said.append(unlabelled(self.options.names["label"]))
         self.left_out = tuple(said)
         self._check_names()
+        self._check_base(self.options.label_base)
 
     def __getstate__(self) -> dict[str, object]:
         members = {**self.__dict__, "_index": None}
@@ -100,6 +101,9 @@ class WebDatasetReader(ForeignReader):
                 found = bool(images) if ours == "image" else ours in there
             if not found:
                 raise missing(self.path, ours, theirs, "a label in" if ours == "label" else "a member", index.names)
+
+    def _labelled(self) -> bool:
+        return bool((self._open().arrays["label"] >= 0).any())  # also where it is in a JSON field
 
     def _images(self) -> list[str]:
         return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]

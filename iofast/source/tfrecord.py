@@ -43,6 +43,7 @@ class ForeignTfrecordReader(ForeignReader):
         self._opened: OpenFiles | None = None
         self.manifest = self._index.manifest
         self._check_names(self._index)
+        self._check_base(self.options.label_base)
         unread = [name for name in self._index.features if name not in self.options.known]
         said = [f"features that no field takes: {few(unread, 8)} (--names FIELD=FEATURE takes bytes)"] if unread else []
         if self.options.label is not None and LABEL_FIELD not in self.manifest.fields:
