@@ -11,23 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pytest
 from PIL import Image
-from tfrecord_messages import Example
+from tfrecord_messages import Features, example, write
 
 from iofast import FastDataset, open_reader
 from iofast.containers.identity import left_out
 from iofast.containers.index import ABSENT
 from iofast.containers.shards import expand
-from iofast.containers.tfrecord_framing import FOOT, HEAD, foot, head
+from iofast.containers.tfrecord_framing import FOOT, HEAD
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.source import ForeignOptions, tfrecord_index
 from iofast.source.tfrecord import ForeignTfrecordReader
 from iofast.source.tfrecord_records import TfrecordOptions
-
-Features = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
@@ -41,27 +38,6 @@ def image(number: int, kind: str = "jpeg") -> bytes:
     pixels = np.full((8 + number % 5, 9, 3), number * 7 % 256, np.uint8)
     Image.fromarray(pixels).save(out, kind)
     return out.getvalue()
-
-
-def example(features: Features) -> bytes:
-    message = Example()
-    for name, value in features.items():
-        feature = message.features.feature[name]
-        values = value if isinstance(value, list) else [value]
-        if isinstance(values[0], bytes):
-            feature.bytes_list.value.extend(values)
-        elif isinstance(values[0], float):
-            feature.float_list.value.extend(values)
-        else:
-            feature.int64_list.value.extend(values)
-    data: bytes = message.SerializeToString()
-    return data
-
-
-def write(path: Path, records: Sequence[Features | bytes]) -> Path:
-    data = [record if isinstance(record, bytes) else example(record) for record in records]
-    path.write_bytes(b"".join(head(len(own)) + own + foot(google_crc32c.value(own)) for own in data))
-    return path
 
 
 def settle(path: Path) -> Path:

@@ -11,15 +11,12 @@ import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tfrecord_messages import framed
 
 from iofast.containers import tfrecord_framing
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.tfrecord_framing import FOOT, HEAD, foot, frames, head, mask, read_data, read_frame, unmask
+from iofast.containers.tfrecord_framing import FOOT, HEAD, frames, head, mask, read_data, read_frame, unmask
 from iofast.errors import ContainerError
-
-
-def framed(*records: bytes) -> bytes:
-    return b"".join(head(len(data)) + data + foot(google_crc32c.value(data)) for data in records)
 
 
 def read_all(path: Path) -> list[bytes]:

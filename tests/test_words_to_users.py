@@ -8,17 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tfrecord_messages
 from foreign_lmdbs import picture, write
 from PIL import Image
 from tar_sets import foreign
-from tfrecord_messages import Example
 
 from iofast import FastDataset, open_reader, pack
 from iofast.cli import main
 from iofast.containers.identity import left_out
-from iofast.containers.tfrecord_framing import foot, head
 from iofast.errors import OptionError, TargetError
-from iofast.kernel import crc32c
 
 
 @pytest.fixture(autouse=True)
@@ -83,14 +81,8 @@ def test_lists_of_labels_that_lack_images_or_have_others(tmp_path: Path, capsys:
 
 
 def test_labels_that_count_from_one(tmp_path: Path) -> None:
-    data = b""
-    for number in range(3):
-        example = Example()
-        example.features.feature["image/encoded"].bytes_list.value.append(picture(number))
-        example.features.feature["image/class/label"].int64_list.value.append(number + 1)
-        payload = example.SerializeToString()
-        data += head(len(payload)) + payload + foot(crc32c(payload))
-    (tmp_path / "theirs.tfrecord").write_bytes(data)
+    records = [{"image/encoded": picture(number), "image/class/label": number + 1} for number in range(3)]
+    tfrecord_messages.write(tmp_path / "theirs.tfrecord", records)
     plain, based = tmp_path / "plain.lmdb", tmp_path / "based.lmdb"
     assert main(["pack", str(tmp_path / "theirs.tfrecord"), str(plain), "--quiet"]) == 0
     assert FastDataset(plain).targets.tolist() == [1, 2, 3]
@@ -103,10 +95,7 @@ def test_labels_that_count_from_one(tmp_path: Path) -> None:
 
 
 def test_labels_from_where_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    example = Example()
-    example.features.feature["image/encoded"].bytes_list.value.append(picture(1))
-    payload = example.SerializeToString()
-    (tmp_path / "x.tfrecord").write_bytes(head(len(payload)) + payload + foot(crc32c(payload)))
+    tfrecord_messages.write(tmp_path / "x.tfrecord", [{"image/encoded": picture(1)}])
     foreign(tmp_path / "x.tar", {"a.jpg": picture(1)})
     write(tmp_path / "x.lmdb", {b"a": picture(1)})
     for name in ("x.tfrecord", "x.tar", "x.lmdb"):

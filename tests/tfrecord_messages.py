@@ -1,10 +1,17 @@
-"""`tf.train.Example` as protobuf itself understands it: the oracle for our own codec."""
+"""`tf.train.Example` as protobuf itself understands it, the oracle for our own codec, and files of such records."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import google_crc32c
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from iofast.containers.tfrecord_framing import foot, head
+
+Features = dict[str, Any]
 
 
 def _example_class() -> Any:
@@ -47,3 +54,30 @@ def values(example: Any) -> dict[str, tuple[str, list[Any]]]:
         own = list(getattr(feature, kind).value) if kind else []
         found[name] = (kind, own)
     return found
+
+
+def example(features: Features) -> bytes:
+    """The bytes of a message."""
+    message = Example()
+    for name, value in features.items():
+        feature = message.features.feature[name]
+        values = value if isinstance(value, list) else [value]
+        if isinstance(values[0], bytes):
+            feature.bytes_list.value.extend(values)
+        elif isinstance(values[0], float):
+            feature.float_list.value.extend(values)
+        else:
+            feature.int64_list.value.extend(values)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def framed(*records: bytes) -> bytes:
+    """A file of these records, with checksums that are not our own."""
+    return b"".join(head(len(data)) + data + foot(google_crc32c.value(data)) for data in records)
+
+
+def write(path: Path, records: Sequence[Features | bytes]) -> Path:
+    """A file as another program writes it."""
+    path.write_bytes(framed(*(record if isinstance(record, bytes) else example(record) for record in records)))
+    return path
