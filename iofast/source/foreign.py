@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -84,6 +84,11 @@ def missing(path: str, ours: str, theirs: str, what: str, there: Iterable[str]) 
     return OptionError(
         f"{path}: no record has {what} {theirs!r} (names: {ours}={theirs}); they have {few(sorted(there), 20)}"
     )
+
+
+def may_be_there(name: str | None, names: Collection[str]) -> bool:
+    """Whether some record may have a member or feature of that name; an index keeps `MAX_NAMES` of them."""
+    return name in names or len(names) >= MAX_NAMES
 
 
 def unlabelled(theirs: str) -> str:

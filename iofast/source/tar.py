@@ -14,7 +14,7 @@ from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS
-from iofast.source.foreign import MAX_NAMES, ForeignOptions, ForeignReader, missing, unlabelled
+from iofast.source.foreign import ForeignOptions, ForeignReader, may_be_there, missing, unlabelled
 from iofast.source.tar_index import NOWHERE, TarIndex, open_tar_index, reopen_tar_index
 from iofast.source.tar_names import TarNames
 
@@ -96,7 +96,7 @@ class WebDatasetReader(ForeignReader):
         for ours, theirs in self.options.names.items() if len(self) else ():
             if ours == "label":
                 member = "json" if theirs.lower().startswith("json/") else theirs.lower()
-                found = LABEL_FIELD in there or member in index.names or len(index.names) >= MAX_NAMES
+                found = LABEL_FIELD in there or may_be_there(member, index.names)
             else:
                 found = bool(images) if ours == "image" else ours in there
             if not found:

@@ -14,7 +14,7 @@ from iofast.containers.index import ABSENT
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError
 from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
-from iofast.source.foreign import MAX_NAMES, ForeignReader, missing, unlabelled
+from iofast.source.foreign import ForeignReader, may_be_there, missing, unlabelled
 from iofast.source.listing import few
 from iofast.source.tfrecord_index import IMAGE_FIELD, TfrecordIndex, open_index, reopen_index
 from iofast.source.tfrecord_records import TfrecordOptions
@@ -86,10 +86,9 @@ class ForeignTfrecordReader(ForeignReader):
     def _check_names(self, index: TfrecordIndex) -> None:
         """Raise `OptionError` for a name in the options that no record knows."""
         options, there = self.options, self.manifest.fields
-        there_at_all = options.label in index.features or len(index.features) >= MAX_NAMES
         asked = [
             ("image", options.image, "bytes in", IMAGE_FIELD in there),
-            ("label", options.label, "a label in", LABEL_FIELD in there or there_at_all),
+            ("label", options.label, "a label in", LABEL_FIELD in there or may_be_there(options.label, index.features)),
             ("path", options.path, "text in", re.search(b'"path":', index.json.blob) is not None),
             *((ours, theirs, "bytes in", ours in there) for ours, theirs in options.fields),
         ]
