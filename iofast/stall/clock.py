@@ -196,7 +196,7 @@ class Pass:
 
     def began(self) -> None:
         """After `waiting()`: it was iter() that took this time, and it belongs to the start of the epoch."""
-        self._before_ns = self._waited(self._clock.now())
+        self._before_ns = self._waited(self._now())
 
     def arrived(self) -> None:
         """The batch is there; what follows is the wait for its copy to the device."""
@@ -240,7 +240,7 @@ class Pass:
             self._marks.left()
         if self._batch:
             # a next() that brought no batch: a DataLoader ends its workers in it
-            now = clock.now()
+            now = self._now()
             clock.sums.mine()[_START_NS] += self._waited(now)
             clock.publish(self._epoch, self._batch, now)
         self._last = self._since = None
