@@ -143,10 +143,14 @@ class TestBadImages:
 FAKE = """
 import os, signal, sys, time
 from iofast.packing import worker
+deaths = sys.argv.pop(1)  # its size is how often it died of bad luck
 real = worker.make_record
 def make_record(data, image, *rest):
     if "killer" in image.path:
         os.kill(os.getpid(), signal.SIGSEGV)
+    if "unlucky" in image.path and (died := os.path.getsize(deaths)) < 2:
+        os.truncate(deaths, died + 1)
+        os.kill(os.getpid(), signal.SIGKILL)
     if "stuck" in image.path:
         time.sleep(3600)
     return real(data, image, *rest)
@@ -158,7 +162,9 @@ sys.exit(worker.main())
 def pack_with(source: Path, target: Path, worker: str, *, silence: float = 60, **options: int) -> Report:
     """`pack` with workers that run the program `worker`."""
     settings = PackOptions(**options)  # type: ignore[arg-type]
-    with Pool(2, (sys.executable, "-c", worker), silence=silence) as pool:
+    deaths = target.with_suffix(".deaths")
+    deaths.touch()
+    with Pool(2, (sys.executable, "-c", worker, str(deaths)), silence=silence) as pool:
         return run(source, target, settings, Progress(), pool)
 
 
@@ -174,6 +180,14 @@ class TestDyingWorkers:
         assert line["path"] == "050_killer.png"
         assert "SIGSEGV" in line["reason"]
 
+    def test_an_image_that_was_in_hand_when_one_worker_died_is_not_blamed(self, tmp_path: Path) -> None:
+        """Killed while the chunk was done at once, killed again image by image: as when memory runs out."""
+        source = few(tmp_path / "images", good=5)
+        (source / "002_unlucky.png").write_bytes((source / "000.png").read_bytes())
+        report = pack_with(source, tmp_path / "out.lmdb", FAKE, max_errors=0)
+        assert (tmp_path / "out.deaths").stat().st_size == 2
+        assert (report.packed, report.failed) == (6, 0)
+
     def test_an_image_that_never_ends_is_one_error(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=3)
         (source / "stuck.png").write_bytes((source / "000.png").read_bytes())
@@ -186,11 +200,11 @@ class TestDyingWorkers:
             killed = 0
 
             def step(self, images: int, size: int, failed: int) -> None:
-                # not one that repeats a chunk image by image: whose second death would be the image's fault
-                first_try = [worker for worker in pool._workers if not any(job.careful for job in worker.jobs)]
-                if first_try and self.killed < 3:
+                # an image that took a worker already would be blamed if it was in hand by chance again
+                others = [worker for worker in pool._workers if not any(job.suspects for job in worker.jobs)]
+                if others and self.killed < 3:
                     self.killed += 1
-                    first_try[0].kill()
+                    others[0].kill()
 
         progress = Killing()
         with Pool(2) as pool:

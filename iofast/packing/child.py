@@ -27,12 +27,16 @@ def default_command() -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Job:
-    """A chunk to do: `images` as `sample.Image` rows. `skip` gives a reason for each image that killed a worker."""
+    """A chunk to do: `images` as `sample.Image` rows. `skip` gives a reason for each image that kills workers.
+
+    `suspects` are the positions of images that a worker had announced when it died: who dies on one again blames it.
+    """
 
     chunk: int
     images: Sequence[tuple[object, ...]]
     careful: bool = False
     skip: dict[int, str] = field(default_factory=dict)
+    suspects: set[int] = field(default_factory=set)
     journal: Path = field(default_factory=Path)  # where its block goes: the worker's at the time that it was sent
 
     def message(self) -> Message:
@@ -100,11 +104,16 @@ class Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def blame(self, cause: str) -> None:
-        """It died on its first chunk: blame the image it had announced, or have the chunk done image by image."""
+        """It died on its first chunk, which is to be done image by image; one that took two workers is skipped.
+
+        One death proves nothing: the kernel kills whom it likes when memory runs out, and any image may be in hand.
+        """
         job = self.jobs[0]
-        if self.began is not None:
-            job.skip[self.began] = f"the worker process died on this image ({cause})"
         job.careful = True
+        if self.began in job.suspects:
+            job.skip[self.began] = f"the worker process died on this image ({cause})"
+        elif self.began is not None:
+            job.suspects.add(self.began)
 
 
 def spawn(command: Sequence[str]) -> Child:

@@ -1,7 +1,7 @@
 """The worker processes of a packing run: fed, listened to, and replaced when they die.
 
 Whatever a worker does, `results` ends: with every chunk done, or with an error. A worker that dies on a chunk is
-replaced and the chunk done again image by image; an image on which a worker dies then too is one failed image.
+replaced and the chunk done again image by image; an image on which two workers die then is one failed image.
 """
 
 from __future__ import annotations
