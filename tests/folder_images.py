@@ -39,3 +39,14 @@ def settle(root: Path) -> None:
     """Make it look as if nothing had been added or removed lately."""
     for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
         os.utime(folder, (1_000_000_000, 1_000_000_000))
+
+
+def few(root: Path, good: int, bad: int = 0) -> Path:
+    """A flat folder of tiny pictures, the first `bad` of them damaged."""
+    root.mkdir()
+    for number in range(good + bad):
+        path = root / f"{number:03d}.png"
+        Image.new("RGB", (8, 8), (number % 256, 0, 0)).save(path)
+        if number < bad:
+            path.write_bytes(path.read_bytes()[:40])
+    return root

@@ -1,4 +1,4 @@
-"""Packing when things go wrong: bad images, dying workers, killed runs, full disks, two runs at once."""
+"""Packing when things go wrong: dying workers, killed runs, full disks, two runs at once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from folder_images import few
 from PIL import Image
 
-from iofast.containers.lmdb import LmdbReader
 from iofast.containers.publish import Target
-from iofast.errors import ErrorBudgetError, SourceError, TargetError, WorkerError
+from iofast.errors import SourceError, TargetError, WorkerError
 from iofast.packing import PackOptions, Report, estimate, pack
 from iofast.packing.pool import Pool
 from iofast.packing.progress import Progress
@@ -51,17 +51,6 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def few(root: Path, good: int, bad: int = 0) -> Path:
-    """A flat folder of tiny pictures, the first `bad` of them damaged."""
-    root.mkdir()
-    for number in range(good + bad):
-        path = root / f"{number:03d}.png"
-        Image.new("RGB", (8, 8), (number % 256, 0, 0)).save(path)
-        if number < bad:
-            path.write_bytes(path.read_bytes()[:40])
-    return root
-
-
 def command(images: Path, target: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "iofast", "pack", str(images), str(target), "--resize", "128", *options]
 
@@ -75,69 +64,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 def journal_size(target: Path) -> int:
     return sum(path.stat().st_size for path in target.with_name(target.name + ".partial").glob("journal-*"))
-
-
-class TestBadImages:
-    def test_fewer_than_allowed_leave_holes(self, tmp_path: Path) -> None:
-        source = few(tmp_path / "images", good=7, bad=2)
-        report = pack(source, tmp_path / "out.lmdb", max_errors=2)
-        assert (report.packed, report.failed, report.status) == (7, 2, 3)
-        assert sum(report.errors.values()) == 2
-        with LmdbReader(tmp_path / "out.lmdb") as reader:
-            assert [record.key for record in reader] == [f"{i:08d}" for i in range(2, 9)]
-        lines = [json.loads(line) for line in (tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()]
-        assert [(line["key"], line["path"]) for line in lines] == [("00000000", "000.png"), ("00000001", "001.png")]
-        assert all(line["reason"] for line in lines)
-
-    def test_more_than_allowed_stop_the_run(self, tmp_path: Path) -> None:
-        source = few(tmp_path / "images", good=7, bad=2)
-        with pytest.raises(ErrorBudgetError, match="max_errors 1 allows 1") as caught:
-            pack(source, tmp_path / "out.lmdb", max_errors=1)
-        assert "\n" not in str(caught.value)
-        assert not (tmp_path / "out.lmdb").exists()
-        assert len((tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()) == 2
-
-    def test_a_larger_budget_or_mended_images_go_on_from_there(self, tmp_path: Path) -> None:
-        source = few(tmp_path / "images", good=150, bad=2)
-        with pytest.raises(ErrorBudgetError):
-            pack(source, tmp_path / "out.lmdb", max_errors=0)
-        Image.new("RGB", (8, 8)).save(source / "000.png")
-        report = pack(source, tmp_path / "out.lmdb", max_errors=1)
-        assert (report.packed, report.failed) == (151, 1)
-        assert len((tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()) == 1
-
-    def test_an_old_file_of_errors_goes_when_there_are_none(self, tmp_path: Path) -> None:
-        (tmp_path / "out.lmdb.errors.jsonl").write_text("{}\n")
-        assert pack(few(tmp_path / "images", good=2), tmp_path / "out.lmdb").errors_file is None
-        assert not (tmp_path / "out.lmdb.errors.jsonl").exists()
-
-    def test_if_all_fail_there_is_no_container(self, tmp_path: Path) -> None:
-        source = few(tmp_path / "images", good=0, bad=3)
-        with pytest.raises(SourceError, match="not one of 3"):
-            pack(source, tmp_path / "out.lmdb", max_errors="100%")
-        assert not (tmp_path / "out.lmdb").exists()
-
-    def test_what_is_no_file_fails_and_holds_nobody_up(self, tmp_path: Path) -> None:
-        source = few(tmp_path / "images", good=3)
-        os.mkfifo(source / "pipe.jpg")
-        (source / "empty.jpg").touch()
-        (source / "gone.jpg").symlink_to(tmp_path / "nowhere")
-        report = pack(source, tmp_path / "out.lmdb", max_errors=3)
-        reasons = {}
-        for line in (tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines():
-            reasons[json.loads(line)["path"]] = json.loads(line)["reason"]
-        assert report.packed == 3
-        assert reasons == {
-            "empty.jpg": "the file is empty",
-            "gone.jpg": "the file cannot be read (no such file or directory)",
-            "pipe.jpg": "not a regular file",
-        }
-
-    def test_an_image_above_the_limit_fails(self, tmp_path: Path) -> None:
-        source = few(tmp_path / "images", good=3)
-        Image.new("RGB", (100, 100)).save(source / "large.png")
-        report = pack(source, tmp_path / "out.lmdb", max_errors=1, max_pixels=9999, format="jpeg")
-        assert list(report.errors) == ["the image is larger than the limit on pixels or bytes"]
 
 
 FAKE = """
