@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import io
+from itertools import product
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from kernel_images import each_backend, exif, jpeg, photo, save
+from kernel_images import each_backend, exif, jpeg, native, photo, save
 from PIL import Image, ImageCms, ImageOps
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour
-from iofast.kernel.contract import TranscodeRecipe, levels_of
-from tools.odd_images.profiles import SRGB, WIDE, rgb_profile
+from iofast.kernel import colour, raw, twin
+from iofast.kernel.contract import Kind, TranscodeRecipe, levels_of
+from iofast.record import RAW_FIELDS
+from tools.odd_images.profiles import SRGB, WIDE, gray_profile, rgb_profile
 from tools.odd_images.scene import over, ramp, scene
 
 MIXED = rgb_profile(SRGB[[2, 0, 1]])
@@ -24,8 +26,8 @@ CLEAR = np.dstack([SHOWN, ramp()])
 
 
 def pixels(result: Any) -> np.ndarray[Any, Any]:
-    if result.field == "rgb":
-        return np.frombuffer(result.data, np.uint8).reshape(result.height, result.width, 3)
+    if result.field in RAW_FIELDS:
+        return raw.unpack(result.data, Kind(1 + RAW_FIELDS.index(result.field)), result.width, result.height)
     return np.asarray(Image.open(io.BytesIO(result.data)).convert("RGB"))
 
 
@@ -69,6 +71,62 @@ def test_a_conversion_is_pillows(tmp_path: object) -> None:
     from iofast import kernel
 
     assert (pixels(kernel.transcode(data, TranscodeRecipe(format="rgb"))) == np.asarray(wanted)).all()
+
+
+@pytest.mark.skipif(native is None, reason="the native kernel is not built")
+@pytest.mark.parametrize("mode", ["none", "short", "exact", "crop", "pad"])
+@pytest.mark.parametrize(
+    ("format", "icc"),
+    [
+        *product(["jpeg", "png", "webp", "rgb", "yuv420"], [None, "drop"]),
+        *product(["jpeg", "png", "webp"], ["keep"]),  # raw pixels have no place for a profile
+    ],
+)
+def test_both_kernels_show_the_same(format: str, mode: str, icc: str | None) -> None:
+    """The C code decodes and resamples, LittleCMS converts what is left, Pillow encodes: as if Pillow did it all."""
+    size, pad_color = None if mode == "none" else 40, "#ff8000" if mode == "pad" else None
+    recipe = TranscodeRecipe(size, mode, format=format, quality=95, pad_color=pad_color, icc=icc)
+    for data in (
+        jpeg(photo(190, 160), quality=95, icc_profile=rgb_profile(WIDE), exif=exif(6)),
+        jpeg(photo(61, 90), "L", quality=95, icc_profile=gray_profile()),
+        jpeg(photo(90, 60), quality=95),
+    ):
+        ours, pillows = native.transcode(data, recipe), twin.transcode(data, recipe)
+        assert ours[1:] == pillows[1:]
+        assert off(pixels(ours), pixels(pillows)) < (1 if format in ("png", "rgb") else 3)  # both are encoded with loss
+        if ours.field not in RAW_FIELDS:
+            images = [Image.open(io.BytesIO(made.data)) for made in (ours, pillows)]
+            assert len({(image.mode, image.info.get("icc_profile")) for image in images}) == 1
+
+
+@pytest.mark.skipif(native is None, reason="the native kernel is not built")
+@pytest.mark.parametrize(
+    "options", [{}, {"size": 32, "mode": "pad"}, {"format": "png"}, {"format": "webp", "icc": "keep"}]
+)
+def test_damage_is_found_whatever_is_made_of_the_pixels(options: dict[str, Any]) -> None:
+    """Pillow is silent where libjpeg only warns, and would store rubbish."""
+    data = jpeg(photo(90, 60), icc_profile=MIXED)
+    middle = len(data) - len(data) // 4
+    for damaged in (data[:middle] + b"\xff\xd9", data[:middle] + b"\xff\xd3" + data[middle + 2 :]):
+        with pytest.raises(DecodeError, match=r"truncated|corrupt"):
+            native.transcode(damaged, TranscodeRecipe(**options))
+
+
+@pytest.mark.skipif(native is None, reason="the native kernel is not built")
+def test_what_cannot_be_stored_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = jpeg(photo(300, 2), icc_profile=MIXED)
+    for recipe in (
+        TranscodeRecipe(size=120, mode="short", format="webp"),  # 18,000 pixels wide
+        TranscodeRecipe(size=120, mode="short", format="rgb", max_pixels=2_000_000),
+        TranscodeRecipe(size=300, mode="pad", max_pixels=89_999),
+    ):
+        with pytest.raises(DecodeError, match="limit"):
+            native.transcode(wide, recipe)
+    monkeypatch.setattr(native, "_AS_PIXELS", 599)  # more than the C code hands out: Pillow does it all
+    assert (
+        native.transcode(wide, TranscodeRecipe(format="png")).data
+        == twin.transcode(wide, TranscodeRecipe(format="png")).data
+    )
 
 
 def test_srgb_by_any_name_is_left_alone() -> None:

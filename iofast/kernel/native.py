@@ -3,45 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from iofast.errors import DecodeError, OptionError
-from iofast.kernel import _native, colour, markers, twin
+from iofast.errors import DecodeError
+from iofast.kernel import _native, colour, markers, recode, twin
 from iofast.kernel.contract import (
-    FILTERS,
     MAX_BYTES,
     MAX_PIXELS,
     MAX_SIDE,
     MESSAGES,
-    STAGES,
     WAYS,
-    Counts,
     DecodeOptions,
     Header,
     Kind,
-    Source,
     Status,
-    Timed,
     Transcoded,
     TranscodeRecipe,
-    by_check,
     mcus_per_row,
 )
+from iofast.kernel.native_batch import Context as Context
+from iofast.kernel.native_batch import cached as cached
+from iofast.kernel.native_batch import decode_batch as decode_batch
+from iofast.kernel.native_batch import decode_each as decode_each
+from iofast.kernel.native_batch import read_rows as read_rows
 from iofast.kernel.twin import Buffer
-from iofast.strips import STRIPS
 
 crc32c = _native.crc32c
 map_file = _native.map_file
 
 _SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 _INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them
-SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32, np.uint32)
+_AS_PIXELS = MAX_BYTES // 3  # pixels, where they are not encoded
 _KINDS = {
     "jpeg": (Kind.ENCODED, "jpg"),
     "keep": (Kind.ENCODED, "jpg"),
@@ -50,146 +48,6 @@ _KINDS = {
 }  # what the C code makes, and under which field it is stored
 STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the best for one image
 _WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no pixel is resampled
-
-
-def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of the bytes at these places are in the page cache; see `rows.cached`. Eight of them: one call, 4 µs."""
-    out = np.empty(len(fds), np.bool_)
-    _native.cached(np.ascontiguousarray(fds, np.int32), np.ascontiguousarray(offsets, np.uint64), out)
-    return out
-
-
-def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """Rows of `size` bytes at these offsets of a file; see `rows.read_rows`. 256 of them: one call, 68 µs."""
-    offsets = np.ascontiguousarray(offsets, np.int64)
-    out = np.empty((len(offsets), size), np.uint8)
-    short = _native.read_rows(fd, offsets, size, out)
-    if short >= 0:
-        raise EOFError(f"the file ends within {size} bytes from offset {offsets[short]} on, or just behind them")
-    return out
-
-
-class Context:
-    """One thread's JPEG handle and scratch memory. Using one from two threads at once raises `RuntimeError`.
-
-    `timed`: the kernel reads the clock between the stages of an image ("all"), or only round its reading ("read"), for
-    `counts`. `way`: segments, splice or libjpeg (`Counts`), taken wherever it can be; None = the fastest.
-    """
-
-    def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, way: str | None = None) -> None:
-        self.options = options
-        self.left = 0  # rows that the twin had to take
-        if way not in (None, "segments", "splice", "libjpeg"):
-            raise OptionError(f"way must be segments, splice, libjpeg or None, found {way!r}")
-        self._open: _native._Context | None = _native.new_context(
-            FILTERS.index(options.filter),
-            options.fast,
-            options.strict,
-            options.max_pixels,
-            options.max_bytes,
-            -1 if way is None else WAYS.index(way),
-        )
-        if timed:
-            _native.counters(self.handle, 2 if timed == "all" else 1)
-
-    def counts(self) -> Counts:
-        """What this context has decoded so far, and what its time went into."""
-        images, nanoseconds = _native.counters(self.handle, -1)
-        ways = dict(zip(WAYS, (*images, self.left), strict=True))
-        return Counts(ways, dict(zip(STAGES, nanoseconds, strict=True)))
-
-    @property
-    def read_ns(self) -> int:
-        """Nanoseconds that reading took so far; 1 us where `counts` takes 6."""
-        return _native.counters(self.handle, -1)[1][0]
-
-    @property
-    def handle(self) -> _native._Context:
-        if self._open is None:
-            raise OptionError("the kernel was called with a context that is closed")
-        return self._open
-
-    def close(self) -> None:
-        """Give the memory back. Calling it twice is harmless."""
-        self._open = None
-
-
-def decode_batch(
-    context: Context,
-    source: Source,
-    boxes: NDArray[np.int32],
-    flips: NDArray[np.uint8],
-    out: NDArray[np.uint8],
-    status: NDArray[np.int32],
-    start: int,
-    stop: int,
-) -> None:
-    """Rows [start, stop) of a batch, without the GIL. Arguments, results and errors are `twin.decode_batch`'s."""
-    if not 0 <= start <= stop <= len(out):
-        raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
-    if source[3] is not None and source[3].dtype == np.int64:
-        for part, first, last in by_check(source, start, stop):
-            decode_batch(context, part, boxes, flips, out, status, first, last)
-        return
-    _check(source, boxes, flips, status, out)
-    _native.decode_batch(context.handle, *source, boxes, flips, out, status, start, stop)
-    left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED)
-    if len(left):
-        twin.decode_rows(context.options, source, boxes, flips, out, status, (left + start).tolist())
-        context.left += int((status[left + start] == Status.OK).sum())
-
-
-def decode_each(
-    context: Context,
-    source: Source,
-    boxes: NDArray[np.int32],
-    flips: NDArray[np.uint8],
-    outs: Sequence[NDArray[np.uint8]],
-    status: NDArray[np.int32],
-) -> None:
-    """A batch whose images differ in size, without the GIL. Arguments, results and errors are `twin.decode_each`'s.
-
-    A call of the C code for each image, and the slices for it, take 3.5 us more than one call for all of them: 3 % of a
-    training crop of a 256-pixel photograph, 1 % of the whole of it.
-    """
-    twin.check_each(source, boxes, flips, outs, status)
-    handle = context.handle
-    for part, first, last in by_check(source, 0, len(outs)):
-        _check(part, boxes, flips, status, *outs)
-        for row in range(first, last):
-            one = slice(row, row + 1)
-            columns = [None if column is None else column[one] for column in (*part, boxes, flips)]
-            _native.decode_batch(handle, *columns, outs[row][None], status[one], 0, 1)  # type: ignore[arg-type,call-arg]
-    for row in np.flatnonzero(status == Status.UNSUPPORTED).tolist():
-        one = slice(row, row + 1)
-        left: Source = tuple(None if column is None else column[one] for column in source)  # type: ignore[assignment]
-        twin.decode_rows(context.options, left, boxes[one], flips[one], outs[row][None], status[one], (0,))
-        context.left += int(status[row] == Status.OK)
-
-
-def check_dtypes(call: str, columns: Sequence[NDArray[Any] | None], dtypes: Sequence[type[np.generic]]) -> None:
-    """Raise `OptionError` unless every array of a call is of its type: the C code sees bytes."""
-    for column, dtype in zip(columns, dtypes, strict=True):
-        if column is not None and column.dtype != dtype:
-            raise OptionError(f"{call} wants an array of {np.dtype(dtype)}, found {column.dtype}")
-
-
-def _check(
-    source: Source,
-    boxes: NDArray[np.int32],
-    flips: NDArray[np.uint8],
-    status: NDArray[np.int32],
-    *outs: NDArray[np.uint8],
-) -> None:
-    """What the C code does not check itself: it sees bytes."""
-    columns, dtypes = (*source, boxes, flips, status, *outs), (*SOURCE_DTYPES, np.int32, np.uint8, np.int32)
-    check_dtypes("decode_batch", columns, (*dtypes, *[np.uint8] * len(outs)))
-    if boxes.ndim != 2 or boxes.shape[1] != 8:
-        raise OptionError(f"boxes must have the shape ({len(status)}, 8), found {boxes.shape}")
-    if source[5] is not None and source[5].shape[1:] != (3,):
-        raise OptionError(f"raw must have the shape ({len(status)}, 3), found {source[5].shape}")
-    if source[6] is not None and source[6].shape[1:] != (STRIPS,):
-        raise OptionError(f"strips must have the shape ({len(status)}, {STRIPS}), found {source[6].shape}")
 
 
 def read_header(data: Buffer) -> Header:
@@ -264,8 +122,6 @@ def _decoded(context: Context, data: Buffer, orientation: int, boxes: NDArray[np
 
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """Decode, make upright, resize and encode in one call without the GIL. Results and errors are the twin's."""
-    if recipe.format not in _KINDS:
-        return twin.transcode(data, recipe)
     status, width, height, orientation, components, _, _, mcus = _native.read_header(data)
     if status in (Status.UNSUPPORTED, Status.OK) and width * height > recipe.max_pixels:
         status = Status.LIMIT
@@ -275,9 +131,15 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         raise DecodeError(MESSAGES[Status(status)])
     size = recipe.resized(width, height)
     x0, y0, x1, y1 = recipe.crop(*size)
+    window = x1 - x0, y1 - y0
     whole = (x0, y0, x1, y1) == (0, 0, width, height) and recipe.padded(width, height) == (width, height)
     kept = recipe.format == "keep" and whole
-    if _needs_twin(data, components, recipe, kept):
+    profile = _profile(data, components, recipe, kept)
+    if profile or recipe.format not in _KINDS or (recipe.mode == "pad" and not kept):
+        stored = "jpeg" if recipe.format == "keep" else recipe.format
+        fits = recode.fits(stored, *recipe.padded(*window), recipe)
+        if fits and components <= 3 and _takes(window, size, _AS_PIXELS):
+            return _by_both(data, recipe, stored, components, profile)
         decode(data, orientation)  # Pillow says nothing of damage that libjpeg only warns of
         return _by_twin(data, recipe)
     if kept:
@@ -288,20 +150,18 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         written = rewrite(data, recipe.interval(mcus), OPTIMAL, recipe.max_pixels) if recipe.restart and mcus else None
         return Transcoded(bytes(data) if written is None else written, "jpg", width, height, orientation, width, height)
     kind, field = _KINDS[recipe.format]
-    most = recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, MAX_BYTES // 3)
-    if max(x1 - x0, y1 - y0) > MAX_SIDE or (x1 - x0) * (y1 - y0) > most or max(size) > _INT_MAX:
-        raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({x1 - x0}x{y1 - y0} pixels after resizing)")
+    if not _takes(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
+        raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({window[0]}x{window[1]} pixels after resizing)")
     with _borrowed(DecodeOptions(filter=recipe.filter, max_pixels=recipe.max_pixels)) as context:
         status, payload = _native.transcode(
             context.handle,
             data,
             (0, 0, width, height, *size, x0, y0),
-            x1 - x0,
-            y1 - y0,
+            *window,
             orientation,
             recipe.quality,
             *_SAMPLING["420" if kind == Kind.YUV420 else recipe.subsampling],
-            recipe.interval(mcus_per_row(x1 - x0, min(components, 3), recipe.subsampling)),
+            recipe.interval(mcus_per_row(window[0], min(components, 3), recipe.subsampling)),
             _denominator((width, height), size, recipe.reducing_gap),
             kind,
         )
@@ -309,23 +169,44 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         return _by_twin(data, recipe)
     if payload is None:
         raise DecodeError(MESSAGES[Status(status)])
-    return Transcoded(payload, field, x1 - x0, y1 - y0, 1, width, height)
+    return Transcoded(payload, field, *window, 1, width, height)
 
 
-def _needs_twin(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool) -> bool:
-    """Whether a JPEG is to be padded, or has a colour profile that has to be handed on or converted to sRGB."""
-    if recipe.mode == "pad" and not kept:
-        return True
+def _takes(window: tuple[int, int], size: tuple[int, int], most: int) -> bool:
+    """Whether the C code makes a window of an image resampled to `size`, if `most` pixels may be stored."""
+    return max(window) <= MAX_SIDE and math.prod(window) <= most and max(size) <= _INT_MAX
+
+
+def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool) -> bytes:
+    """The colour profile of a JPEG, where it has to be handed on or converted to sRGB."""
     if recipe.icc == "drop" or (kept and recipe.icc != "srgb"):
-        return False
+        return b""
     profile = markers.profile(data if isinstance(data, bytes) else bytes(data))
-    return bool(profile) if recipe.icc == "keep" else colour.needs_conversion(profile, components)
+    return profile if recipe.icc == "keep" or colour.needs_conversion(profile, components) else b""
+
+
+def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int, profile: bytes) -> Transcoded:
+    """Decoded and resampled by the C code, then converted to sRGB, padded and encoded as the twin does."""
+    mode = "long" if recipe.mode == "pad" else recipe.mode
+    made = transcode(data, replace(recipe, format="rgb", icc="drop", mode=mode, pad_color=None, check=None))
+    pixels = Image.frombytes("RGB", (made.width, made.height), made.data)
+    if components == 1:
+        pixels = pixels.getchannel(0)
+    if recipe.icc != "keep":
+        pixels, profile = colour.to_srgb(pixels, profile), b""
+    original = made.original_width, made.original_height
+    return _rewritten(recode.finish(pixels, stored, replace(recipe, restart=0), original, profile), recipe)
 
 
 def _by_twin(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
-    """What the C code does not do: the twin's pixels, with the Huffman tables and markers that a JPEG gets here."""
+    """What the C code does not do: the twin's pixels."""
     made = twin.transcode(data, replace(recipe, restart=0))
-    if made.field != "jpg" or made.data == data:
+    return made if made.data == data else _rewritten(made, recipe)
+
+
+def _rewritten(made: Transcoded, recipe: TranscodeRecipe) -> Transcoded:
+    """What Pillow wrote, with the Huffman tables and markers that a JPEG gets here."""
+    if made.field != "jpg":
         return made
     interval = recipe.interval(_native.read_header(made.data)[-1])
     written = rewrite(made.data, interval, recipe.quality)

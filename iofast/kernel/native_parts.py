@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from iofast.kernel import _native
 from iofast.kernel.contract import Parts, Source, by_check
-from iofast.kernel.native import SOURCE_DTYPES, Context, check_dtypes
+from iofast.kernel.native_batch import SOURCE_DTYPES, Context, check_dtypes
 from iofast.kernel.parts import check_parts
 
 
