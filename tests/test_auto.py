@@ -149,7 +149,7 @@ class Sleeping(Job[int, int]):
         return [0, 1]
 
     def run(self, number: int, part: int) -> None:
-        time.sleep(0.001)
+        time.sleep(0.004)
 
     def finish(self) -> int:
         return 1

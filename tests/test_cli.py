@@ -226,7 +226,8 @@ class TestPack:
             pixels = rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)
             Image.fromarray(pixels).resize((640, 480)).save(tmp_path / "images" / f"{number}.jpg")
         target = tmp_path / "out.lmdb"
-        command = [sys.executable, "-m", "iofast", "pack", str(tmp_path / "images"), str(target), "--resize", "256"]
+        command = [sys.executable, "-m", "iofast", "pack", str(tmp_path / "images"), str(target)]
+        command += ["--resize", "256", "--workers", "2"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         deadline = time.monotonic() + 30
         partial = tmp_path / "out.lmdb.partial"

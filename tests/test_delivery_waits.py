@@ -137,4 +137,4 @@ class TestAConsumerWhoseStreamIsFarBehindItsHost:
         begun = time.monotonic()
         batches.close()  # type: ignore[attr-defined]
         assert workers() == 0
-        assert time.monotonic() - begun < 0.5
+        assert time.monotonic() - begun < 5, "or it waited for the stream as long as it may: 10 s"

@@ -341,6 +341,7 @@ def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypa
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file")  # a signal between open() and `with`, where memory is asked for
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a signal in a destructor
 def test_signals_while_it_is_decoded(numbered: FastDataset) -> None:
     expected = digest(cached(numbered, transform=CROP))
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -350,7 +351,7 @@ def test_signals_while_it_is_decoded(numbered: FastDataset) -> None:
             with contextlib.suppress(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0005 * number)
                 list(loader)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_REAL, 0)
             assert eventually(lambda: workers() == 0)
             loader.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 0})
             assert digest(loader) == expected

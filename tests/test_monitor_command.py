@@ -9,13 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from monitor_jobs import made
+from monitor_jobs import Watcher, made
 from monitor_moments import busy, starved, unknown
 
 from iofast.cli import main
@@ -38,6 +37,23 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(sources, "machine", lambda _request, _program=None: made(*args, **options))
 
     return give
+
+
+@pytest.fixture
+def struck(monkeypatch: pytest.MonkeyPatch) -> Callable[[signal.Signals], None]:
+    """Has this process get a signal when the command has watched for forty intervals, so not before it is ready."""
+    interval, seen = Watcher.interval, list[int]()
+
+    def strike(number: signal.Signals) -> None:
+        def counted(watcher: Watcher) -> Snapshot:
+            seen.append(1)
+            if len(seen) == 40:
+                os.kill(os.getpid(), number)
+            return interval(watcher)
+
+        monkeypatch.setattr(Watcher, "interval", counted)
+
+    return strike
 
 
 def run(*arguments: str) -> int:
@@ -72,12 +88,14 @@ class TestOnce:
         self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]
     ) -> None:
         given(unknown())
-        assert run("--once", "--seconds", "0.3") == 0
+        assert run("--once", "--seconds", "1") == 0
         assert "7 steps in 12 s were seen" in capsys.readouterr().out
 
-    def test_interrupted_before_a_verdict(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    def test_interrupted_before_a_verdict(
+        self, given: Callable[..., None], struck: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
         given(unknown())
-        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        struck(signal.SIGINT)
         assert run("--once") == 130
         assert capsys.readouterr().err == "iofast monitor: interrupted\n"
 
@@ -98,23 +116,23 @@ class TestOnce:
     @pytest.mark.parametrize(("verdict", "status"), [(starved(), 4), (busy(), 0), (unknown(), 0)])
     def test_fail_on(self, verdict: Verdict, status: int, given: Callable[..., None]) -> None:
         given(verdict)
-        assert run("--once", "--quiet", "--seconds", "0.3", "--fail-on", "input-bound,sync-bound") == status
+        assert run("--once", "--quiet", "--seconds", "1", "--fail-on", "input-bound,sync-bound") == status
 
 
 class TestOnAndOn:
     def test_lines(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
         given()
-        assert run("--seconds", "0.3") == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert lines[1].startswith("iofast monitor: pid 4242: python train0.py · unknown")
-        assert lines[-1].startswith(
-            "iofast monitor: last: pid 4242: python train0.py · input-bound: decode-cpu-workers"
-        )
-        assert len(lines) == 4
+        assert run("--seconds", "1") == 0
+        _, unsure, *sure, last = capsys.readouterr().out.splitlines()
+        bound = "pid 4242: python train0.py · input-bound: decode-cpu-workers"
+        assert unsure.startswith("iofast monitor: pid 4242: python train0.py · unknown")
+        assert all(line.startswith(f"iofast monitor: {bound}") for line in sure)
+        assert last.startswith(f"iofast monitor: last: {bound}")
+        assert 1 <= len(sure) < 10, "not a line for each of a hundred intervals"
 
     def test_an_object_for_each_interval(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
         given()
-        assert run("--seconds", "0.3", "--json") == 0
+        assert run("--seconds", "1", "--json") == 0
         found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert len(found) > 3
         assert found[0]["verdict"] == "unknown"
@@ -122,7 +140,7 @@ class TestOnAndOn:
 
     def test_csv_on_standard_output(self, given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
         given()
-        assert run("--seconds", "0.3", "--csv", "-") == 0
+        assert run("--seconds", "1", "--csv", "-") == 0
         text, error = capsys.readouterr()
         rows = list(csv.DictReader(io.StringIO(text)))
         assert rows[-1]["verdict"] == "input-bound"
@@ -131,7 +149,7 @@ class TestOnAndOn:
     def test_files(self, given: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         given()
         files = ("--csv", str(tmp_path / "a.csv"), "--report", str(tmp_path / "a.html"))
-        assert run("--seconds", "0.3", "--quiet", *files) == 0
+        assert run("--seconds", "1", "--quiet", *files) == 0
         assert capsys.readouterr() == ("", "")
         assert "input-bound" in (tmp_path / "a.csv").read_text()
         assert "input-bound" in (tmp_path / "a.html").read_text()
@@ -150,16 +168,20 @@ class TestOnAndOn:
         assert run("--seconds", "0.4") == 0
         assert capsys.readouterr().out == "iofast monitor: no training process of yours found; waiting\n"
 
-    def test_ctrl_c_is_the_usual_end(self, given: Callable[..., None], tmp_path: Path) -> None:
+    def test_ctrl_c_is_the_usual_end(
+        self, given: Callable[..., None], struck: Callable[..., None], tmp_path: Path
+    ) -> None:
         given()
-        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        struck(signal.SIGINT)
         assert run("--quiet", "--report", str(tmp_path / "a.html"), "--fail-on", "input-bound") == 4
         assert (tmp_path / "a.html").exists()
 
-    def test_termination_leaves_a_report(self, given: Callable[..., None], tmp_path: Path) -> None:
+    def test_termination_leaves_a_report(
+        self, given: Callable[..., None], struck: Callable[..., None], tmp_path: Path
+    ) -> None:
         given()
         before = signal.getsignal(signal.SIGTERM)
-        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        struck(signal.SIGTERM)
         assert run("--quiet", "--report", str(tmp_path / "a.html")) == 143
         assert (tmp_path / "a.html").exists()
         assert signal.getsignal(signal.SIGTERM) is before

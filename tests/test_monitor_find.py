@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -261,9 +262,10 @@ def test_a_real_training() -> None:
         time.sleep(60)
     """
     with running(program) as process:
+        threads = len(glob("/proc/[0-9]*/task/*"))
         start = time.thread_time()
         jobs = {job.pid: job for job in find_jobs()}
-        assert time.thread_time() - start < 0.5
+        assert time.thread_time() - start < 0.3 + 0.0005 * threads  # of everybody; 0.006 s for 65 processes
         assert process.pid in jobs
         (worker,) = Table(os.geteuid()).below(process.pid)
         assert job_of(worker) == job_of(process.pid) == jobs[process.pid]

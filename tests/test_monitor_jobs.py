@@ -32,11 +32,11 @@ class TestJobs:
     def test_snapshots_that_nobody_takes_are_dropped(self) -> None:
         jobs = Jobs(made(), window=5)
         jobs.add(made().find()[0])
-        time.sleep(1.2)  # a hundred snapshots a second, and the queue holds 64
+        time.sleep(2.5)  # a hundred snapshots a second, and the queue holds 64
         taken = 0
         while jobs.next(0.0) is not None:
             taken += 1
-        assert taken <= 70
+        assert taken <= 100  # some come while they are taken
         jobs.close()
         assert threading.active_count() < 20
 

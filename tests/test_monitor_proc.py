@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from proc_folder import ProcFolder, job, running, until
 
@@ -326,9 +327,14 @@ def test_another_users_process_is_seen_as_far_as_that_goes() -> None:
         pytest.skip("only root can make a process of another user")
     with subprocess.Popen(["sleep", "60"], user=65534, group=65534, extra_groups=[]) as process:
         target = job_of(process.pid)
+        while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:  # it is still being loaded
+            time.sleep(0.01)
         child = os.fork()
         if not child:
-            os._exit(foreign_look(target))
+            try:
+                os._exit(foreign_look(target))
+            finally:
+                os._exit(9)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         process.kill()
 

@@ -176,12 +176,13 @@ END
 def test_a_py_spy_that_hangs_or_fails(
     standin: Standin, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacks, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(stacks, "_TIMEOUT_S", 1)
     standin("exec sleep 60")
     probe, began = StackProbe(job), time.monotonic()
     assert probe.burst([], 5) is None
-    assert time.monotonic() - began < 5
-    assert "took more than 0.2 s" in probe.note
+    assert time.monotonic() - began < 20
+    assert "took more than 1 s" in probe.note
+    monkeypatch.setattr(stacks, "_TIMEOUT_S", 60)
     standin("echo 'Error: Failed to find a python interpreter in the .data section' >&2; exit 1")
     probe = StackProbe(job)
     for _ in range(5):

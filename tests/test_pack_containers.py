@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pack_kills import kill
 from PIL import Image
 from tfrecord_messages import Example
 
@@ -205,14 +202,7 @@ class TestResume:
                 pack(images, tmp_path / name, resize=32)
 
     def test_killed_at_some_moment(self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str) -> None:
-        words = [str(images), str(tmp_path / name), "--resize", "32", "--shard-size", str(SHARD), "--quiet"]
-        process = subprocess.Popen([sys.executable, "-m", "iofast", "pack", *words])
-        partial = tmp_path / f"{name}.partial"
-        while process.poll() is None and not any(partial.glob("journal-*")):
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.returncode != 0
+        kill(images, tmp_path / name, 5, resize=32, shard_size=SHARD)
         pack(images, tmp_path / name, resize=32, shard_size=SHARD)
         assert digests(tmp_path / name) == whole[name]
 

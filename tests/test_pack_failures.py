@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -117,7 +118,7 @@ class TestDyingWorkers:
     def test_an_image_that_never_ends_is_one_error(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=3)
         (source / "stuck.png").write_bytes((source / "000.png").read_bytes())
-        report = pack_with(source, tmp_path / "out.lmdb", FAKE, silence=1.0, max_errors=1)
+        report = pack_with(source, tmp_path / "out.lmdb", FAKE, silence=2.5, max_errors=1)  # to import takes 0.3 s
         assert (report.packed, report.failed) == (3, 1)
         assert "stuck" in (tmp_path / "out.lmdb.errors.jsonl").read_text()
 
@@ -175,8 +176,9 @@ class TestDyingWorkers:
 class TestResume:
     def test_a_killed_run_goes_on_to_the_same_bytes(self, images: Path, packed: str, tmp_path: Path) -> None:
         target = tmp_path / "out.lmdb"
-        process = subprocess.Popen(command(images, target, "--quiet"), stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command(images, target, "--quiet", "--workers", "2"), stderr=subprocess.DEVNULL)
         wait_for(lambda: journal_size(target) > 200_000 or process.poll() is not None)
+        process.send_signal(signal.SIGSTOP)  # two workers have four chunks at most, and get no more
         workers = psutil.Process(process.pid).children()
         process.kill()
         process.wait()

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from container_sets import SUFFIXES, build, mask, picture, records
 from foreign_lmdbs import settle
 from foreign_lmdbs import write as write_lmdb
 from foreign_sets import write_beton, write_mds
+from pack_kills import kill
 from tar_sets import foreign
 from test_tfrecord_foreign import write as write_tfrecord
 
@@ -339,7 +337,7 @@ class TestResume:
 
     @pytest.mark.parametrize("name", ["out.lmdb", "out.tar"])
     def test_a_killed_run_goes_on_to_the_same_bytes(self, source: Path, tmp_path: Path, name: str) -> None:
-        kill(source, tmp_path / name)
+        kill(source, tmp_path / name, 10, resize=128)
         report = pack(source, tmp_path / name, resize=128, workers=1)
         assert 0 < report.resumed < 200
         with open_reader(source) as reader:
@@ -351,7 +349,7 @@ class TestResume:
             assert sha256(tmp_path / path.name) == sha256(path)
 
     def test_a_source_that_has_changed_is_told_apart(self, source: Path, tmp_path: Path) -> None:
-        kill(source, tmp_path / "out.lmdb")
+        kill(source, tmp_path / "out.lmdb", 10, resize=128)
         os.utime(source, ns=(0, source.stat().st_mtime_ns + 10**9))
         with pytest.raises(TargetError, match="the source as it was before it changed"):
             pack(source, tmp_path / "out.lmdb", resize=128, workers=1)
@@ -360,17 +358,3 @@ class TestResume:
 def settled(path: Path) -> Path:
     settle(path)
     return path
-
-
-def kill(source: Path, target: Path) -> None:
-    """Begin to pack, and be killed after some images."""
-    program = "import sys; from iofast.cli import main; sys.exit(main(sys.argv[1:]))"
-    words = ["pack", str(source), str(target), "--resize", "128", "--workers", "2", "--quiet"]
-    command = [sys.executable, "-c", program, *words]
-    process = subprocess.Popen(command, cwd=Path(__file__).parent.parent)
-    folder = target.with_name(target.name + ".partial")
-    end = time.monotonic() + 60
-    while time.monotonic() < end and sum(path.stat().st_size for path in folder.glob("journal-*")) < 100_000:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL

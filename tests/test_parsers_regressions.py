@@ -171,9 +171,9 @@ def test_annotations_with_half_a_surrogate_pair() -> None:
 
 
 def test_exif_of_nothing_but_its_name_takes_no_time() -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     assert exif.orientation(b"Exif\0\0" * 300_000) == 1
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 5  # 0.1 s; hours where each is looked at from the start
 
 
 def test_reading_takes_the_memory_of_the_file_not_of_the_limit(tmp_path: Path) -> None:

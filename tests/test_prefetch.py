@@ -316,7 +316,7 @@ def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iofast.loader.prefetch._JOIN_S", 0.05)
+    monkeypatch.setattr("iofast.loader.prefetch._JOIN_S", 0.5)
     release = threading.Event()
 
     class Stuck(Counted):
@@ -326,7 +326,7 @@ def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.
     made = Prefetch(lambda number: Stuck(number, 1), 8, num_workers=8, depth=8)
     start = time.monotonic()
     made.close()
-    assert time.monotonic() - start < 0.3  # 0.05 for all together, not for each
+    assert time.monotonic() - start < 3  # 0.5 for all together, not for each
     release.set()
     assert eventually(lambda: workers() == 0)
 

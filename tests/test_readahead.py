@@ -281,7 +281,9 @@ def test_a_cache_that_goes_cold_is_noticed(container: Reader, calls: Calls, monk
     time.sleep(0.05)
     assert calls == []
     warm = False
-    for come in range(11, count(container)):
+    ahead.ask(20)
+    assert eventually(lambda: bool(calls))
+    for come in range(21, count(container)):
         ahead.ask(come)
         time.sleep(0.002)
     assert eventually(lambda: not ahead._thread.is_alive())

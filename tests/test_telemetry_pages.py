@@ -287,8 +287,9 @@ def test_any_bytes_are_a_page_or_none(slot: Slot, tmp_path: Path, data: st.DataO
         assert all(each.occupancy is None or 0 <= each.occupancy <= 1 for each in loader.stages.values())
 
 
-def test_a_slot_that_is_whole_again_is_read(slot: Slot) -> None:
+def test_a_slot_that_is_whole_again_is_read(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Odd for as long as a thread is without the GIL, not longer."""
+    monkeypatch.setattr("iofast.telemetry.reading._PATIENCE_S", 20)
     path = page_of(slot)
     at = HEADER_SIZE
     with path.open("r+b", buffering=0) as page:

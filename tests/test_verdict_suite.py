@@ -70,28 +70,28 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
     first.record()
     begin = time.monotonic()
     for _ in range(12):
-        device.launch(20_000_000)
-    assert time.monotonic() - begin > 0.14, "the queue holds no more than four"
+        device.launch(60_000_000)
+    assert time.monotonic() - begin > 0.42, "the queue holds no more than four"
     last.record()
     device.synchronize()
     took = time.monotonic() - begin
     assert first.query() and last.query()  # noqa: PT018
-    assert first.elapsed_time(last) == pytest.approx(240, abs=1)
+    assert first.elapsed_time(last) == pytest.approx(720, abs=1)
     time.sleep(0.1)
     device.close()
     until = time.monotonic() + 5
     while not (tmp_path / "busy.bin").exists() and time.monotonic() < until:
         time.sleep(0.01)
     busy = truth.intervals(np.fromfile(tmp_path / "busy.bin", np.int64))
-    assert truth.length(busy) == 240_000_000
+    assert truth.length(busy) == 720_000_000
     assert len(busy) == 1
-    assert took > 0.239
+    assert took > 0.719
     raw = (tmp_path / "ring.bin").read_bytes()
     magic, capacity, period, count = struct.unpack_from("<8sIIQ", raw)
     assert (magic, period) == (b"NVMLRING", 20_000)
     samples = [struct.unpack_from("<QII", raw, 24 + 16 * number) for number in range(min(count, capacity))]
     milliseconds = sum(percent for _, percent, _ in samples) * 0.2
-    assert milliseconds == pytest.approx(240, abs=21), "the last period may be under way"
+    assert milliseconds == pytest.approx(720, abs=21), "the last period may be under way"
     assert [later[0] - sooner[0] for sooner, later in pairwise(samples)] == [20_000] * (count - 1)
 
 

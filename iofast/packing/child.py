@@ -103,14 +103,14 @@ class Child:
         lines = self.log.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
-    def blame(self, cause: str) -> None:
+    def blame(self, cause: str, *, proven: bool) -> None:
         """It died on its first chunk, which is to be done image by image; one that took two workers is skipped.
 
-        One death proves nothing: the kernel kills whom it likes when memory runs out, and any image may be in hand.
+        One death alone is not `proven` to be the image's fault: the kernel kills whom it likes when memory runs out.
         """
         job = self.jobs[0]
         job.careful = True
-        if self.began in job.suspects:
+        if self.began is not None and (proven or self.began in job.suspects):
             job.skip[self.began] = f"the worker process died on this image ({cause})"
         elif self.began is not None:
             job.suspects.add(self.began)

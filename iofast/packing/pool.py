@@ -1,7 +1,8 @@
 """The worker processes of a packing run: fed, listened to, and replaced when they die.
 
 Whatever a worker does, `results` ends: with every chunk done, or with an error. A worker that dies on a chunk is
-replaced and the chunk done again image by image; an image on which two workers die then is one failed image.
+replaced and the chunk done again image by image; an image on which two workers die then, or one is stuck, is one failed
+image.
 """
 
 from __future__ import annotations
@@ -209,7 +210,8 @@ class Pool:
         self._fruitless += worker.began is None
         cause, words = cause_of_death(code), worker.last_words()
         if worker.ready and worker.jobs:
-            worker.blame("it was stuck" if worker.silent > self._silence else cause)
+            stuck = worker.silent > self._silence
+            worker.blame("it was stuck" if stuck else cause, proven=stuck)
         self._again.extend(worker.jobs)
         worker.close()
         if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self.count:
