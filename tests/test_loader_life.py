@@ -315,6 +315,7 @@ def test_ctrl_c(place: Path) -> None:
         assert time.monotonic() - start < 8
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file")  # a signal between open() and `with`
 def test_every_ctrl_c_arrives(loader: FastLoader) -> None:
     """One that finds Python code in a finalizer is lost; of 600 in a tight loop like this, 14 once were."""
     interrupt = signal.getsignal(signal.SIGINT)
