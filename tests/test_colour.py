@@ -100,12 +100,16 @@ def test_both_kernels_show_the_same(format: str, mode: str, icc: str | None) -> 
 
 
 @pytest.mark.skipif(native is None, reason="the native kernel is not built")
+@pytest.mark.parametrize("mode", ["none", "pad", "crop"])
 @pytest.mark.parametrize(
-    "options", [{}, {"size": 32, "mode": "pad"}, {"format": "png"}, {"format": "webp", "icc": "keep"}]
+    "options",
+    [{}, {"format": "png"}, {"format": "webp", "icc": "keep"}, {"format": "rgb", "icc": "drop"}]
+    + [{"icc": "drop", **more} for more in ({}, {"subsampling": "444"}, {"filter": "lanczos"})],
 )
-def test_damage_is_found_whatever_is_made_of_the_pixels(options: dict[str, Any]) -> None:
-    """Pillow is silent where libjpeg only warns, and would store rubbish."""
-    data = jpeg(photo(90, 60), icc_profile=MIXED)
+def test_damage_is_found_whatever_is_made_of_the_pixels(mode: str, options: dict[str, Any]) -> None:
+    """Pillow is silent where libjpeg only warns, and would store rubbish. Also where it is cut off."""
+    options = {"size": None if mode == "none" else 32, "mode": mode, **options}
+    data = jpeg(photo(60, 480), icc_profile=MIXED)
     middle = len(data) - len(data) // 4
     for damaged in (data[:middle] + b"\xff\xd9", data[:middle] + b"\xff\xd3" + data[middle + 2 :]):
         with pytest.raises(DecodeError, match=r"truncated|corrupt"):
@@ -127,6 +131,16 @@ def test_what_cannot_be_stored_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         native.transcode(wide, TranscodeRecipe(format="png")).data
         == twin.transcode(wide, TranscodeRecipe(format="png")).data
     )
+
+
+@each_backend
+def test_a_profile_for_other_images_is_ignored(kernel: ModuleType) -> None:
+    for mode in ("CMYK", "L"):
+        with_profile, without = (
+            kernel.transcode(jpeg(photo(60, 40), mode, **extra), TranscodeRecipe(size=20, mode="short", format="png"))
+            for extra in ({"icc_profile": rgb_profile(WIDE)}, {})
+        )
+        assert with_profile.data == without.data
 
 
 def test_srgb_by_any_name_is_left_alone() -> None:

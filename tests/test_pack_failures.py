@@ -86,6 +86,15 @@ sys.exit(worker.main())
 """
 
 
+DIES_WRITING = """
+import os, signal, sys
+from iofast.packing import worker
+del sys.argv[1]
+worker.JournalWriter.append = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(worker.main())
+"""
+
+
 def pack_with(source: Path, target: Path, worker: str, *, silence: float = 60, **options: int) -> Report:
     """`pack` with workers that run the program `worker`."""
     settings = PackOptions(**options)  # type: ignore[arg-type]
@@ -145,6 +154,7 @@ class TestDyingWorkers:
         [
             ("import sys; sys.exit('no module named horse')", "no module named horse"),
             ("import os; os.write(1, b'\\xff' * 64); input()", "not understood"),
+            (DIES_WRITING, "without doing anything: SIGKILL"),
         ],
     )
     def test_workers_that_cannot_work_are_an_error(self, tmp_path: Path, program: str, words: str) -> None:

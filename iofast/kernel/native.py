@@ -152,6 +152,8 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     kind, field = _KINDS[recipe.format]
     if not _takes(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
         raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({window[0]}x{window[1]} pixels after resizing)")
+    if window != size and not _by_planes(kind, recipe):
+        check(data, orientation)  # what is cut off is not decoded, and damage there shows in no pixel
     with _borrowed(DecodeOptions(filter=recipe.filter, max_pixels=recipe.max_pixels)) as context:
         status, payload = _native.transcode(
             context.handle,
@@ -175,6 +177,11 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
 def _takes(window: tuple[int, int], size: tuple[int, int], most: int) -> bool:
     """Whether the C code makes a window of an image resampled to `size`, if `most` pixels may be stored."""
     return max(window) <= MAX_SIDE and math.prod(window) <= most and max(size) <= _INT_MAX
+
+
+def _by_planes(kind: Kind, recipe: TranscodeRecipe) -> bool:
+    """Whether the C code decodes a usual JPEG as a whole, and cuts its planes; else it decodes what a window needs."""
+    return kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
 
 
 def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool) -> bytes:

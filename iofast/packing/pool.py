@@ -24,7 +24,7 @@ JOURNAL = 64 << 20  # bytes after which a worker begins another journal: what is
 SILENCE = 300.0  # seconds without a sign of life after which an image counts as stuck; the largest take ten
 _TICK = 1.0  # seconds; longest wait for events, and the most that one wait counts as silence
 _STILLBORN = 3  # workers in a row that die before they are ready: it is not going to work
-_FRUITLESS = 8  # deaths per worker without a finished chunk or an image to blame between them: the same
+_FRUITLESS = 8  # deaths per worker with no image in hand, and no finished chunk between them: the same
 _READ = 1 << 18
 
 

@@ -97,6 +97,8 @@ class Worker:
             except Exception as error:  # a damaged image raises whatever it likes, and one must never end the run
                 reason = self._origin.blame(image, _reason(error))
                 failures.append(JournalFailure(image.position, os.fsencode(image.path), reason))
+        if message["careful"]:
+            self.send({"begin": None})  # whoever dies from here on has no image in hand
         place = self._journal.append(message["chunk"], records, failures)
         failed = [(failure.position, failure.reason) for failure in failures]
         bytes_out = sum(len(payload) for record in records for payload in record.fields.values())
