@@ -109,7 +109,7 @@ def test_both_kernels_show_the_same(format: str, mode: str, icc: str | None) -> 
 def test_damage_is_found_whatever_is_made_of_the_pixels(mode: str, options: dict[str, Any]) -> None:
     """Pillow is silent where libjpeg only warns, and would store rubbish. Also where it is cut off."""
     options = {"size": None if mode == "none" else 32, "mode": mode, **options}
-    data = jpeg(photo(60, 480), icc_profile=MIXED)
+    data = jpeg(photo(120, 1200), icc_profile=MIXED)
     middle = len(data) - len(data) // 4
     for damaged in (data[:middle] + b"\xff\xd9", data[:middle] + b"\xff\xd3" + data[middle + 2 :]):
         with pytest.raises(DecodeError, match=r"truncated|corrupt"):
