@@ -225,7 +225,7 @@ class KilledError(BaseException):
     """Stands for a kill: nothing catches it."""
 
 
-CALLS = 21  # of `publish` below, counted: more would leave some untested, fewer would test nothing
+CALLS = 22  # of `publish` below, counted: more would leave some untested, fewer would test nothing
 
 
 @pytest.mark.parametrize("step", range(CALLS + 1))
@@ -239,6 +239,7 @@ def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.M
     target.acquire()
     for name, data in new.items():
         target.stage(name).write_bytes(data)
+    target.stage("journal-0").write_bytes(b"what publishing leaves behind")
     left = step
 
     def counted(call: object) -> object:
@@ -274,7 +275,8 @@ def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.M
         if again.interrupted:
             again.complete()
         elif found.get("set") == b"new manifest":
-            again.discard()  # only the lock was left
+            assert set(os.listdir(again.partial)) <= {"lock"}, "what is left of a finished run is readable"
+            again.discard()
         else:
             again.publish(list(new), ["set", "old-0"])
     assert files(tmp_path) == new

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from tfrecord_sets import CLASSES, build, contents, shards
 from iofast.containers import shard_writer
 from iofast.containers.base import Description
 from iofast.containers.index import ABSENT, Stamp, encode_chunk, row_struct
+from iofast.containers.publish import LOCK, MARKER
 from iofast.containers.shards import write_index
 from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
 from iofast.errors import ContainerError, OptionError, UnfinishedError
@@ -84,8 +86,13 @@ def test_resume_after_a_real_kill(tmp_path: Path) -> None:
         time.sleep(seconds)
         os.kill(child.pid or 0, signal.SIGKILL)
         child.join(30)
-        if child.exitcode == -signal.SIGKILL and not (folder / "out.tfrecord.manifest").exists():
+        partial = folder / "out.tfrecord.partial"
+        if not (folder / "out.tfrecord.manifest").exists() or (partial / MARKER).exists():
+            assert child.exitcode == -signal.SIGKILL
             build(folder / "out.tfrecord", written)
+        elif partial.exists():  # killed between the last file in it and itself
+            assert set(os.listdir(partial)) <= {LOCK}
+            shutil.rmtree(partial)
         assert contents(folder) == contents(tmp_path / "whole")
 
 

@@ -168,9 +168,12 @@ class Target:
 
     def clear(self) -> None:
         """Remove everything that an earlier run left in `<path>.partial/`; the lock stays, and what says `append`."""
-        kept = {LOCK, APPENDING} if self.append else {LOCK}
-        entries = [entry for entry in os.scandir(self.partial) if entry.name not in kept]
-        for entry in sorted(entries, key=lambda entry: entry.name != MARKER):  # without its marker the rest is rubbish
+        (self.partial / MARKER).unlink(missing_ok=True)  # first: without it the rest is rubbish
+        self._empty()
+
+    def _empty(self) -> None:
+        kept = {LOCK, MARKER, APPENDING} if self.append else {LOCK, MARKER}
+        for entry in [entry for entry in os.scandir(self.partial) if entry.name not in kept]:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
@@ -183,7 +186,8 @@ class Target:
         before would add everything again when its command is given again.
         """
         with contextlib.suppress(FileNotFoundError):
-            self.clear()
+            self._empty()
+            (self.partial / MARKER).unlink(missing_ok=True)  # last: who is killed before is completed by the next run
             if self.append:
                 self._move_appending()
             os.unlink(self.partial / LOCK)
