@@ -263,7 +263,7 @@ def test_a_child_may_simply_leave(loader: FastLoader) -> None:
 
 SCRIPT = """
 import os, sys, threading, time
-import torch
+import torch, iofast.errors
 from iofast import FastDataset, FastLoader, transforms as T
 loader = FastLoader(FastDataset(sys.argv[1]), 4, True, transform=T.train(64), dtype=torch.float32, num_workers=3)
 print("ready", flush=True)
@@ -273,6 +273,15 @@ EXITS = {
     "inside the loop": "for batch in loader: sys.exit()",
     "a daemon thread": "threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=True).start()\n"
     "time.sleep(0.1)",
+    "in __del__": """
+class Late:
+    def __del__(self, loader=loader, write=sys.stderr.write, raised=iofast.errors.WorkerError):
+        try:
+            write(str(list(loader)))
+        except raised:
+            pass
+late = Late()
+""",
 }
 
 

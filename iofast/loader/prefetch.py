@@ -1,4 +1,4 @@
-"""Work done ahead of its consumer by threads, delivered in order. Knows nothing of images, batches or torch.
+"""Work done ahead of its consumer by threads, delivered in order. Knows nothing of images or batches.
 
 Contract: results come in the order of their numbers, whatever order the threads finish in; at most `depth` of them are
 in the making or waiting; an exception in a thread reaches the consumer at the number it belongs to; a Ctrl-C in `next`
@@ -13,21 +13,19 @@ and the thread that would set it stands.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 import time
 import weakref
-from _thread import start_new_thread
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar, cast
 
 from iofast.errors import OptionError, WorkerError
+from iofast.loader.threads import EXITING, compute_alone, join_thread, name_for_kernel, start_thread
 from iofast.loader.times import Clock, Stopwatch, Times
 
 T = TypeVar("T")
@@ -177,12 +175,9 @@ class Prefetch(Generic[T, S]):
         self._life.start()
         try:
             self._add_thread()  # one there must be
-        except RuntimeError as error:
+        except WorkerError:
             self.close()
-            what = (
-                f"no thread for the loader: {error}; a limit of processes (ulimit -u, the container's pids) counts them"
-            )
-            raise WorkerError(what) from None
+            raise
         self._employ(num_workers)
         self._ask(start + depth)
 
@@ -223,6 +218,8 @@ class Prefetch(Generic[T, S]):
             raise StopIteration
         self._levels[len(self._shared.ready)] += 1
         if not promise.finished:
+            if self._shared.stopped:
+                raise WorkerError(EXITING)
             self._wait.start()
             try:
                 _wait_for(promise.done, given_up)
@@ -306,7 +303,7 @@ class Prefetch(Generic[T, S]):
                 continue
             try:
                 self._add_thread()
-            except RuntimeError:  # no more threads to give: too many processes, or too little memory
+            except WorkerError:  # no more threads to give: too many processes, or too little memory
                 return
 
     def _add_thread(self) -> None:
@@ -329,35 +326,9 @@ def _wait_for(done: threading.Lock, given_up: Callable[[], object] | None) -> No
             raise WorkerError("nobody waits for this result any more")
 
 
-def start_thread(thread: threading.Thread) -> None:
-    """`Thread.start`, called by another thread: it waits for an `Event`, and a Ctrl-C could leave the new one stuck."""
-    if threading.current_thread() is not threading.main_thread():
-        thread.start()
-        return
-    answer: SimpleQueue[RuntimeError | None] = SimpleQueue()
-
-    def start() -> None:
-        try:
-            thread.start()
-            answer.put(None)
-        except RuntimeError as error:
-            answer.put(error)
-
-    start_new_thread(start, ())
-    if (error := answer.get()) is not None:
-        raise error
-
-
-def name_for_kernel() -> None:
-    """Give the calling thread its Python name also in the kernel, where monitors and `top -H` look."""
-    if sys.version_info < (3, 14):  # from then on Python does
-        with contextlib.suppress(OSError):  # no /proc: another system
-            comm = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
-            comm.write_text(threading.current_thread().name)  # the kernel takes the first 15 bytes
-
-
 def _work(number: int, shared: _Shared, clock: Clock) -> None:
     name_for_kernel()
+    compute_alone()
     clock.begin()
     while isinstance(task := shared.task(clock), tuple) and not shared.stopped:
         promise, part = task
@@ -371,14 +342,6 @@ def _work(number: int, shared: _Shared, clock: Clock) -> None:
         del task, promise, part  # or the last batch would live until the next task
     clock.end()
     shared.end()
-
-
-def join_thread(thread: threading.Thread, seconds: float) -> None:
-    """Wait for a thread to end, if it ever began: the machine may have had no more threads to give, or the interpreter
-    exits while another thread is just starting this one, which then finds that it is to stop.
-    """
-    with contextlib.suppress(RuntimeError):
-        thread.join(seconds)
 
 
 def _end(threads: list[threading.Thread], shared: _Shared, pid: int) -> None:

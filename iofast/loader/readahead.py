@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 
 from iofast.containers.base import Located, Reader
 from iofast.loader.advice import Advice, joined, sample
-from iofast.loader.prefetch import join_thread, name_for_kernel, start_thread
+from iofast.loader.threads import join_thread, name_for_kernel, start_thread
 from iofast.machine import memory_limit
 
 Locate = Callable[[int, bool], Sequence[Located]]  # of a batch, or a few of its rows: the places of every field read
