@@ -8,6 +8,9 @@ centred on (i + 0.5) * scale, weights normalised to sum 1), so that results agre
 
 #include "internal.h"
 
+#define FEW_TAPS 16   /* rounded to 14 bits, 16 weights are together within 1/8 of a level */
+#define MANY_TAPS 256 /* rounded to 16 bits, these are within half a level */
+
 static const double PI = 3.14159265358979323846;
 
 static double box(double x) { return x > -0.5 && x <= 0.5; }
@@ -104,8 +107,8 @@ static window window_of(const iof_span *span, int filter) {
   return (window){scale, FILTERS[filter].support * stretch, 1 / stretch, span->from - span->low, span->high - span->low};
 }
 
-/* Which inputs each output sees, and how far before its centre the first of them lies, in units of the filter. Returns
-the most that any of them sees. */
+/* Which inputs each output sees, and how far before its centre the first of them lies. That difference is exact, so adding
+whole numbers to it rounds as Pillow's own `x + xmin - center` does. Returns the most that any of them sees. */
 static int see(iof_axis *axis, const window *view, const iof_span *span, double *before) {
   const window w = *view;
   /* A plane's last output may have its centre on the far edge itself, where the box filter sees nothing: half-open as it
@@ -122,16 +125,17 @@ static int see(iof_axis *axis, const window *view, const iof_span *span, double 
     to = to > w.length ? w.length : to;
     axis->start[slot] = low + from;
     axis->count[slot] = to - from;
-    before[slot] = (from - centre + 0.5) * w.inverse;
+    before[slot] = from - centre;
     most = to - from > most ? to - from : most;
   }
   return most;
 }
 
+/* In Pillow's order of operations: whether the box filter takes an input on its edge hangs on the last bit. */
 static void weigh(const window *w, int filter, double before, int count, double *weight) {
   double sum = 0;
   for (int k = 0; k < count; k++) {
-    weight[k] = FILTERS[filter].weight(before + k * w->inverse);
+    weight[k] = FILTERS[filter].weight((k + before + 0.5) * w->inverse);
     sum += weight[k];
   }
   sum = sum != 0 ? 1 / sum : 1;
@@ -139,17 +143,18 @@ static void weigh(const window *w, int filter, double before, int count, double 
 }
 
 /* Largest precision at which every weight still fits 16 bits, when it is rounded up too, and no sum of 14-bit inputs
-leaves 32. */
-static int precision_of(const double *weights, size_t n) {
+leaves 32. Rounding is off by up to half a unit for each tap, and in fine patterns all of these add up, so many taps get
+more precision, and loops with wider sums (resample.c). */
+static int precision_of(const double *weights, size_t n, int taps) {
   double largest = 1e-6;
   for (size_t i = 0; i < n; i++)
     if (fabs(weights[i]) > largest) largest = fabs(weights[i]);
-  int precision = 16;
+  int precision = taps > MANY_TAPS ? 26 : IOF_PRECISION_32;
   while (precision > 1 && largest * (1 << precision) > INT16_MAX - 1) precision--;
   return precision;
 }
 
-#define OFFSET (1 << 20) /* above any negative running sum, so that truncation rounds down */
+#define OFFSET (1 << 26) /* above any negative running sum, so that truncation rounds down */
 
 /* Rounded so that the running sum is right: the weights of an output keep the sum 1, and flat areas stay flat. */
 static void quantise(const double *weight, int count, int taps, int precision, int16_t *coef) {
@@ -164,21 +169,15 @@ static void quantise(const double *weight, int count, int taps, int precision, i
   for (int k = count; k < taps; k++) coef[k] = 0;
 }
 
-/* Any filter, one weight after another. Without negative weights the precision is known before, and `weights` is room
-for one output's; else for all of them. */
+/* Any filter, one weight after another; `weights` has room for those of all outputs. */
 static void weigh_each(iof_axis *axis, const window *w, int filter, const double *before, double *weights) {
-  size_t outputs = (size_t)axis->outputs, taps = (size_t)axis->taps, step = axis->positive ? 0 : taps;
-  if (step) memset(weights, 0, outputs * taps * sizeof(double));
-  for (size_t i = 0; i < outputs; i++) {
-    weigh(w, filter, before[i], axis->count[i], weights + i * step);
-    if (!step) quantise(weights, axis->count[i], axis->taps, axis->precision, axis->coef + i * taps);
-  }
-  if (step) axis->precision = precision_of(weights, outputs * taps);
-  for (size_t i = 0; i < outputs && step; i++)
+  size_t outputs = (size_t)axis->outputs, taps = (size_t)axis->taps;
+  memset(weights, 0, outputs * taps * sizeof(double));
+  for (size_t i = 0; i < outputs; i++) weigh(w, filter, before[i], axis->count[i], weights + i * taps);
+  if (!axis->positive || taps > FEW_TAPS) axis->precision = precision_of(weights, outputs * taps, axis->taps);
+  for (size_t i = 0; i < outputs; i++)
     quantise(weights + i * taps, axis->count[i], axis->taps, axis->precision, axis->coef + i * taps);
 }
-
-#define FEW_TAPS 16
 
 typedef float floats __attribute__((vector_size(16)));
 typedef int32_t ints __attribute__((vector_size(16)));
@@ -202,6 +201,7 @@ INLINE floats four_cubic(floats x) {
 /* The weights of four outputs, normalised. */
 INLINE void weigh_four(const double *before, const int32_t *counts, float step, int taps, int cubic, floats *weight) {
   floats x = {(float)before[0], (float)before[1], (float)before[2], (float)before[3]}, sum = {0};
+  x = (x + 0.5f) * step;
   ints count;
   memcpy(&count, counts, sizeof count);
   for (int k = 0; k < taps; k++, x += step) {
@@ -261,7 +261,7 @@ static void weigh_cubic(iof_axis *axis, const window *w, const double *before, f
     }
   }
   const double sizes[4] = {most[0], most[1], most[2], most[3]};
-  axis->precision = precision_of(sizes, 4);
+  axis->precision = precision_of(sizes, 4, taps);
   for (int i = 0; i < axis->outputs; i += 4)
     quantise_four(weights + i / 4 * taps, taps, axis->precision, axis->coef + (size_t)i * (size_t)taps);
 }
@@ -274,7 +274,7 @@ static iof_status make(iof_axis *axis, const iof_span *span, int filter, iof_buf
   window w = window_of(span, filter);
   double bound = 2 * ceil(w.support) + 2;
   int most = bound < w.length + 1 ? (int)bound : w.length + 1;
-  size_t outputs = ((size_t)span->outputs + 3) & ~(size_t)3, weights = (axis->positive ? 1 : outputs) * (size_t)(most + 1);
+  size_t outputs = ((size_t)span->outputs + 3) & ~(size_t)3, weights = outputs * (size_t)(most + 1);
   double *before = iof_reserve(scratch, (outputs + weights) * sizeof(double));
   if (!before || allocate(axis, span->outputs, most + 1)) return IOF_MEMORY;
   memset(before + span->outputs, 0, (outputs - (size_t)span->outputs) * sizeof(double));

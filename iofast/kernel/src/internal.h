@@ -49,8 +49,8 @@ typedef struct {
 /* One axis of the resample: output i is the sum of taps `coef[i * taps + k]` on inputs `start[i] + k`.
 
 `taps` is even and `coef` zero behind `count[i]`; inputs lie in [low, high). `outputs` is rounded up to a multiple of
-eight (coefficients zero). Sums are scaled by 2^precision, which is IOF_PRECISION for `positive` axes: those of filters
-without negative lobes. Where `copies`, each output is one input: IOF_NEAREST, and axes that change nothing. */
+eight (coefficients zero). Sums are scaled by 2^precision, which is IOF_PRECISION for `positive` axes of few taps; positive
+are those of filters without negative lobes. Above IOF_PRECISION_32, sums of 14-bit inputs need more than 32 bits. Where `copies`, each output is one input: IOF_NEAREST, and axes that change nothing. */
 typedef struct {
   int outputs, taps, precision;
   int low, high;
@@ -65,6 +65,7 @@ typedef struct {
 } iof_axis;
 
 #define IOF_PRECISION 14
+#define IOF_PRECISION_32 16
 
 /* Fill `axis`, or leave it where it is made already; `scratch` is for the weights before they are quantised. IOF_MEMORY or
 IOF_OK. */
@@ -117,7 +118,8 @@ typedef struct {
   int block, group; /* outputs; a window has two samples for each of a group. 0: `horizontal` reads the axis itself */
 } iof_short_loops;
 
-/* The loops in sums of 32 bits, for any filter and reduction (resample.c); likewise.
+/* The loops in sums of 32 bits, for any filter and reduction (resample.c); likewise. The sums of the scalar ones have 64 bits,
+for axes with more than IOF_PRECISION_32.
 
 vertical_first     dst[x] = sum_k rows[k][x] * coef[k] >> shift, clipped to [0, 255 << IOF_FRACTION], n bytes
 horizontal         dst pixel i = the axis applied to an int16 RGBX row, clipped to [0, limit], int16 or uint8 RGBX

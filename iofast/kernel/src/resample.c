@@ -1,25 +1,25 @@
-/* The two passes of a resample, and their scalar loops. */
+/* The two passes of a resample, and their scalar loops, whose sums have 64 bits: more than 256 taps need them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-static int32_t clip(int32_t value, int32_t limit) { return value < 0 ? 0 : value > limit ? limit : value; }
+static int32_t clip(int64_t value, int32_t limit) { return value < 0 ? 0 : value > limit ? limit : (int32_t)value; }
 
 #define WIDE_LIMIT (255 << IOF_FRACTION)
 
 static void vertical_first(const uint8_t *const *rows, const int16_t *coef, int taps, int n, int shift, int16_t *dst) {
   for (int x = 0; x < n; x++) {
-    int32_t sum = 1 << (shift - 1);
+    int64_t sum = (int64_t)1 << (shift - 1);
     for (int k = 0; k < taps; k++) sum += rows[k][x] * coef[k];
     dst[x] = (int16_t)clip(sum >> shift, WIDE_LIMIT);
   }
 }
 
-static int32_t horizontal(const int16_t *row, const iof_axis *axis, int i, int channel, int shift) {
+static int64_t horizontal(const int16_t *row, const iof_axis *axis, int i, int channel, int shift) {
   const int16_t *coef = axis->coef + (size_t)i * (size_t)axis->taps;
   const int16_t *p = row + 4 * (size_t)(axis->start[i] - axis->low) + channel;
-  int32_t sum = 1 << (shift - 1);
+  int64_t sum = (int64_t)1 << (shift - 1);
   for (int k = 0; k < axis->count[i]; k++) sum += p[4 * k] * coef[k];
   return sum >> shift;
 }
@@ -40,7 +40,7 @@ static void horizontal_gray(const int16_t *row, const iof_axis *axis, const int3
   (void)pairs;
   for (int i = 0; i < axis->outputs; i++) {
     const int16_t *coef = axis->coef + (size_t)i * (size_t)axis->taps, *p = row + (axis->start[i] - axis->low);
-    int32_t sum = 1 << (shift - 1);
+    int64_t sum = (int64_t)1 << (shift - 1);
     for (int k = 0; k < axis->count[i]; k++) sum += p[k] * coef[k];
     dst[i] = (uint8_t)clip(sum >> shift, 255);
   }
@@ -48,7 +48,7 @@ static void horizontal_gray(const int16_t *row, const iof_axis *axis, const int3
 
 static void vertical_last(const int16_t *const *rows, const int16_t *coef, int taps, int n, int shift, uint8_t *dst) {
   for (int x = 0; x < n; x++) {
-    int32_t sum = 1 << (shift - 1);
+    int64_t sum = (int64_t)1 << (shift - 1);
     for (int k = 0; k < taps; k++) sum += rows[k][x] * coef[k];
     dst[x] = (uint8_t)clip(sum >> shift, 255);
   }
@@ -141,6 +141,11 @@ static int32_t *expand_spread(iof_resampler *r) {
   return pairs;
 }
 
+/* The loops for one pass. */
+static const iof_loops *loops_for(const iof_resampler *r, const iof_axis *axis) {
+  return axis->precision > IOF_PRECISION_32 ? &iof_loops_scalar : r->loops;
+}
+
 static const int16_t *coefficients(const iof_axis *axis, int j) { return axis->coef + (size_t)j * (size_t)axis->taps; }
 
 static const uint8_t *pixel_row(const iof_pixels *p, int x, int y) {
@@ -210,17 +215,17 @@ static void put_rgbx(const iof_resampler *r, const room *m, int j, const iof_tar
 }
 
 static iof_status vertical_then_horizontal(iof_resampler *r, const iof_pixels *p, const iof_target *t) {
-  const iof_loops *loops = r->loops;
+  const iof_loops *across = loops_for(r, &r->x), *down = loops_for(r, &r->y);
   room m;
   iof_status status = reserve_room(r, 0, &m);
-  int spread = loops->horizontal_spread && spreads(&r->x), n = 4 * (r->x.high - r->x.low);
+  int spread = across->horizontal_spread && spreads(&r->x), n = 4 * (r->x.high - r->x.low);
   const int32_t *pairs = spread ? expand_spread(r) : expand_pairs(r);
   if (status || !pairs) return IOF_MEMORY;
   const uint8_t *first = pixel_row(p, r->x.low, r->y.low);
   for (int j = 0; j < r->y.outputs; j++) {
     gather(&r->y, j, first, p->stride, m.rows);
-    loops->vertical_first(m.rows, coefficients(&r->y, j), r->y.taps, n, r->y.precision - IOF_FRACTION, m.wide);
-    (spread ? loops->horizontal_spread : loops->horizontal_rgbx)(m.wide, &r->x, pairs, r->x.precision + IOF_FRACTION, m.rgbx);
+    down->vertical_first(m.rows, coefficients(&r->y, j), r->y.taps, n, r->y.precision - IOF_FRACTION, m.wide);
+    (spread ? across->horizontal_spread : across->horizontal_rgbx)(m.wide, &r->x, pairs, r->x.precision + IOF_FRACTION, m.rgbx);
     put_rgbx(r, &m, j, t);
   }
   return IOF_OK;
@@ -231,7 +236,7 @@ static const int16_t WHOLE[2] = {1 << IOF_PRECISION, 0};
 /* The source rows before `upto` through the horizontal pass, each into its place in the ring of `slots` rows. */
 static void add_rows(const iof_resampler *r, const iof_pixels *p, const int32_t *pairs, int16_t *wide, int16_t *ring, int slots,
                      int *done, int upto) {
-  const iof_loops *loops = r->loops;
+  const iof_loops *loops = loops_for(r, &r->x);
   size_t stride = 4 * (((size_t)r->x.outputs + 7) & ~(size_t)7);
   for (; *done < upto; ++*done) {
     const uint8_t *row = pixel_row(p, r->x.low, *done), *rows[2] = {row, row};
@@ -249,7 +254,7 @@ static iof_status horizontal_then_vertical(iof_resampler *r, const iof_pixels *p
   while (slots < y->taps) slots *= 2;
   room m;
   iof_status status = reserve_room(r, stride * (size_t)slots, &m);
-  const int32_t *pairs = r->loops->spread_wide && spreads(&r->x) ? expand_spread(r) : expand_pairs(r);
+  const int32_t *pairs = loops_for(r, &r->x)->spread_wide && spreads(&r->x) ? expand_spread(r) : expand_pairs(r);
   if (status || !pairs) return IOF_MEMORY;
   size_t wide_size = 4 * (size_t)(r->x.high - r->x.low) + 4 * (size_t)r->x.taps + 64;
   int16_t *ring = m.wide + ((wide_size + 31) & ~(size_t)31);
@@ -258,7 +263,7 @@ static iof_status horizontal_then_vertical(iof_resampler *r, const iof_pixels *p
     add_rows(r, p, pairs, m.wide, ring, slots, &done, y->start[j] + y->count[j]);
     for (int k = 0; k < y->taps; k++) /* behind the last: any row, its weight is zero */
       m.rows[k] = (const uint8_t *)(ring + (size_t)((y->start[j] + (k < y->count[j] ? k : 0)) & (slots - 1)) * stride);
-    r->loops->vertical_last((const int16_t *const *)m.rows, coefficients(y, j), y->taps, (int)stride,
+    loops_for(r, y)->vertical_last((const int16_t *const *)m.rows, coefficients(y, j), y->taps, (int)stride,
                             y->precision + IOF_FRACTION, m.rgbx);
     put_rgbx(r, &m, j, t);
   }
@@ -300,7 +305,7 @@ static int32_t *expand_eights(iof_resampler *r) {
 }
 
 static iof_status plane_vertical_first(iof_resampler *r, const uint8_t *first, size_t stride, const iof_target *t) {
-  const iof_loops *loops = r->loops;
+  const iof_loops *across = loops_for(r, &r->x), *down = loops_for(r, &r->y);
   int n = r->x.high - r->x.low;
   size_t wide_size = (size_t)n + (size_t)r->x.taps + 64;
   int16_t *wide = iof_reserve(&r->wide, wide_size * sizeof(int16_t));
@@ -312,8 +317,8 @@ static iof_status plane_vertical_first(iof_resampler *r, const uint8_t *first, s
   for (int j = 0; j < r->y.outputs; j++) {
     uint8_t *to = t->data + j * t->y_stride;
     gather(&r->y, j, first, stride, rows);
-    loops->vertical_first(rows, coefficients(&r->y, j), r->y.taps, n, r->y.precision - IOF_FRACTION, wide);
-    loops->horizontal_gray(wide, &r->x, pairs, r->x.precision + IOF_FRACTION, out);
+    down->vertical_first(rows, coefficients(&r->y, j), r->y.taps, n, r->y.precision - IOF_FRACTION, wide);
+    across->horizontal_gray(wide, &r->x, pairs, r->x.precision + IOF_FRACTION, out);
     for (int i = 0; i < r->x.outputs; i++) to[i * t->x_stride] = out[i];
   }
   return IOF_OK;

@@ -1,0 +1,91 @@
+"""Patterns of one pixel, of any length to any length: one weight that differs from Pillow's shows as many levels."""
+
+from __future__ import annotations
+
+import platform
+from types import ModuleType
+
+import numpy as np
+import pytest
+from kernel_images import Pixels, View, each_backend, expected, jpeg, worst
+from PIL import Image
+from raw_images import raw_batch, run
+
+from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, TranscodeRecipe
+
+SIDES = range(1, 129)  # 16,384 pairs of lengths
+# Without vector loops Pillow and the kernel add and multiply alike; Pillow for Arm may fuse the two.
+same_arithmetic = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="ties hang on one bit")
+
+
+def pattern(length: int) -> Pixels:
+    """A row of pixels: every second, every third, and any of them white."""
+    x = np.arange(length)
+    chance = np.random.default_rng(length).integers(0, 2, length)
+    return (np.stack((x % 2, x % 3 == 0, chance), axis=1)[None] * 255).astype(np.uint8)
+
+
+def difference(kernel: ModuleType, rows: list[Pixels], views: list[View], name: str) -> int:
+    """The largest difference from Pillow over some images; their views have windows of one size."""
+    sizes = [(row.shape[1], row.shape[0]) for row in rows]
+    source, _alive = raw_batch(Kind.RGB, [row.tobytes() for row in rows], sizes)
+    status, pixels = run(kernel, source, views, DecodeOptions(filter=name))
+    assert not any(status)
+    wanted = [expected(Image.fromarray(row), view, name) for row, view in zip(rows, views, strict=True)]
+    return worst(pixels, np.stack(wanted))
+
+
+@same_arithmetic
+@each_backend
+@pytest.mark.parametrize("name", ["nearest", "box"])
+def test_every_pair_of_lengths(kernel: ModuleType, name: str) -> None:
+    rows = [pattern(length) for length in SIDES]
+    for size in SIDES:
+        views = [View((0, 0, length, 1, size, 1, 0, 0), (size, 1)) for length in SIDES]
+        assert difference(kernel, rows, views, name) <= 1, size
+
+
+@same_arithmetic
+@each_backend
+@pytest.mark.parametrize("name", ["nearest", "box"])
+@pytest.mark.parametrize(("length", "size"), [(227, 64), (415, 128), (127, 58), (234, 156), (96, 144)])
+def test_ties_wherever_the_region_lies(kernel: ModuleType, name: str, length: int, size: int) -> None:
+    """Across and down, in a crop, in a window of the whole, and mirrored."""
+    row = pattern(length + 50)
+    middle = size // 2
+    across = [
+        View((50, 0, 50 + length, 1, size, 1, 0, 0), (size, 1)),
+        View((31, 0, 31 + length, 1, size, 1, 0, 0), (size, 1), True),
+    ]
+    down = [View((view.box[1], view.box[0], 1, view.box[2], 1, size, 0, 0), (1, size)) for view in across]
+    column = row.transpose(1, 0, 2)
+    assert difference(kernel, [row] * 2, across, name) <= 1
+    assert difference(kernel, [column] * 2, down, name) <= 1
+    window = View((31, 0, 31 + length, 1, size, 1, middle, 0), (size - middle, 1))
+    assert difference(kernel, [row], [window], name) <= 1
+
+
+@each_backend
+@pytest.mark.parametrize("name", FILTERS)
+def test_long_reductions(kernel: ModuleType, name: str) -> None:
+    """So many weights are so small that their rounding, where it follows the pattern, would make many levels."""
+    lengths = [993, 1986, 2137, 4608, 18_724, 26_214, 43_690, 65_535]
+    rows = [pattern(length) for length in lengths]
+    for turned in (False, True):
+        images = [row.transpose(1, 0, 2) for row in rows] if turned else rows
+        for size in (1, 2, 5):
+            window = (1, size) if turned else (size, 1)
+            views = [View((0, 0, *image.shape[1::-1], *window, 0, 0), window) for image in images]
+            assert difference(kernel, images, views, name) <= 1
+
+
+@each_backend
+@pytest.mark.parametrize("name", ["box", "bilinear"])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_long_reductions_while_packing(kernel: ModuleType, mode: str, name: str) -> None:
+    """Packing reduces the planes of a JPEG, by the same weights."""
+    length = 10_923  # rounded to 14 bits, weights would be 1 and 2 in turn
+    stripes = np.broadcast_to((np.arange(length) % 2 * 255).astype(np.uint8)[None, :, None], (8, length, 3))
+    data = jpeg(stripes, mode, quality=100)
+    recipe = TranscodeRecipe(size=1, mode="exact", filter=name, reducing_gap=0, quality=100)
+    assert worst(kernel.decode(kernel.transcode(data, recipe).data), np.full((1, 1, 3), 127, np.uint8)) <= 2
