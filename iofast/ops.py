@@ -105,7 +105,8 @@ class RandomChoice:
         if weights.shape != (len(choices),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
             raise OptionError(f"RandomChoice: p must be {len(choices)} numbers from 0 on, not all 0, found {self.p!r}")
         object.__setattr__(self, "transforms", tuple(choices))
-        object.__setattr__(self, "p", tuple((weights / weights.sum()).tolist()))
+        shares = weights / weights.max()  # first: the sum of large weights may be infinite
+        object.__setattr__(self, "p", tuple((shares / shares.sum()).tolist()))
 
 
 @dataclass(frozen=True, slots=True)

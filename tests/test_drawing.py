@@ -76,6 +76,10 @@ class TestRandomChoice:
         even = work([T.RandomChoice([T.Grayscale(), T.Solarize(0.5)])])
         assert (even.steps[:, 0] == Step.SOLARIZE).mean() == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(N))
 
+    @pytest.mark.parametrize("unit", [5e-324, 1.7e308])
+    def test_weights_of_any_size(self, unit: float) -> None:
+        assert T.RandomChoice([T.Grayscale(), T.Solarize(0.5)], p=[unit, unit]).p == (0.5, 0.5)
+
     def test_lists_of_different_lengths(self) -> None:
         lists = [[T.ColorJitter(0.4, 0.4), T.Grayscale()], T.Solarize(0.25)]
         made = work([T.RandomChoice(lists), T.RandomSolarize(0.5)])

@@ -222,6 +222,19 @@ class TestWeighted:
         for pairs in (x * 16 + y, x * 16 + np.roll(x, 1)):
             assert abs(surprise(np.bincount(pairs, minlength=256), 50_000 / 256, 255)) < 4
 
+    @pytest.mark.parametrize("unit", [5e-324, 1e-310, 2.3e-308, 1e-16, 1, 3e307])
+    def test_weights_of_any_size(self, unit: float) -> None:
+        """Sums of tiny weights have few bits, those of huge ones are infinite."""
+        for weights, possible in (([1, 0], [0]), ([0, 1, -0.0], [1]), ([5, 5, 0, 5, 0], [0, 1, 3]), ([1], [0])):
+            order = Weighted(np.multiply(weights, unit), 1000).bind(Population(len(weights)), 4)
+            seen = np.bincount(order.indices(0, np.arange(1000)), minlength=len(weights))
+            assert np.flatnonzero(seen).tolist() == possible
+            assert seen.max() < 2 * seen[possible].min()
+
+    def test_a_weight_that_the_sum_does_not_see_is_not_drawn(self) -> None:
+        order = Weighted([1, 1e-300, 1e308, 1], 1000).bind(Population(4), 4)
+        assert set(order.indices(0, np.arange(1000)).tolist()) == {2}
+
     def test_what_is_given_is_copied(self) -> None:
         weights = np.ones(4)
         mode = Weighted(weights)
@@ -264,8 +277,8 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: Weighted("abc"), "numbers"),  # type: ignore[arg-type]
     (lambda: Weighted([1, -0.5]), "found -0.5 at 1"),
     (lambda: Weighted([1, float("nan")]), "found nan at 1"),
-    (lambda: Weighted([0, 0]), "sum above 0"),
-    (lambda: Weighted([1e308, 1e308]), "finite sum"),
+    (lambda: Weighted([1, float("inf")]), "found inf at 1"),
+    (lambda: Weighted([0, -0.0]), r"not all be 0, found \[0, -0\.0\]"),
     (lambda: Weighted([1, 1], 0), "length"),
     (lambda: Weighted([1, 1]).bind(Population(3)), "one per sample, 3, found 2"),
 ]

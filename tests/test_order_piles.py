@@ -129,6 +129,10 @@ class TestMixed:
         order = Mixed([0, 1, 0]).bind(Population(60, parts=(10, 50, 0)), 3)
         assert set(through(order, 3).tolist()) == set(range(10, 60))
 
+    @pytest.mark.parametrize("unit", [5e-324, 1.7e308])
+    def test_weights_of_any_size(self, unit: float) -> None:
+        assert Mixed([unit, 0, unit]).quotas().tolist() == [512, 0, 512]
+
     def test_as_many_sets_as_slots(self) -> None:
         weights = np.ones(1024)
         weights[0], weights[1] = 0, 2
@@ -200,7 +204,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: Mixed([1]).bind(Population(3, parts=(2, 1))), "one per dataset, 2, found 1"),
     (lambda: Mixed([1, 1]).bind(Population(3, parts=(3, 0))), "weight 1.0 for dataset 1"),
     (lambda: Mixed([10_000, 1]), "1 in 1024, found 1.0 of 10001"),
-    (lambda: Mixed([0, 0]), "sum above 0"),
+    (lambda: Mixed([0, 0]), "not all be 0"),
     (lambda: Buckets([]), "at least one"),
     (lambda: Buckets([(224, 224), (112, 112)]), r"aspect ratio, found \(224, 224\) and \(112, 112\)"),
     (lambda: Buckets([(224, 224), (224, 224)]), "aspect ratio"),

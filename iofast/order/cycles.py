@@ -16,7 +16,7 @@ import numpy as np
 
 from iofast.errors import OptionError
 from iofast.order.base import Given, Indices, Mode, Order, Part, Population, checksum
-from iofast.order.orders import checked_length, checked_weights
+from iofast.order.orders import checked_length, checked_weights, shares_of
 from iofast.order.permutation import key_word, permuted_each, permuted_groups, streams
 
 ROUND = 1024  # positions in which the parts of `Mixed` are exact
@@ -145,7 +145,8 @@ class Mixed(Mode):
 
     def quotas(self) -> Indices:
         """Samples of each dataset in every 1024 positions: int64, one per weight."""
-        parts = np.array(self.weights) / math.fsum(self.weights) * ROUND  # alike on every machine
+        shares = shares_of(np.array(self.weights))
+        parts = shares / math.fsum(shares) * ROUND  # alike on every machine
         quotas: Indices = np.floor(parts).astype(np.int64)
         largest = np.argsort(quotas - parts, kind="stable")  # of equal remainders the first
         quotas[largest[: ROUND - int(quotas.sum())]] += 1

@@ -121,7 +121,7 @@ class _Weighted(Order):
 
     def __init__(self, weights: NDArray[np.float64], length: int, seed: int) -> None:
         super().__init__(len(weights), length, seed)
-        self._sums = np.cumsum(weights)
+        self._sums = np.cumsum(shares_of(weights))
         self._checksum = checksum(weights)
 
     def _indices(self, part: Part) -> Indices:
@@ -146,12 +146,16 @@ def checked_weights(weights: ArrayLike) -> NDArray[np.float64]:
         raise OptionError(f"weights must be a row of at least one number, found shape {array.shape}")
     if wrong := np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[:1].tolist():
         raise OptionError(f"weights must be finite and 0 or more, found {array[wrong[0]]} at {wrong[0]}")
-    with np.errstate(over="ignore"):
-        total = float(array.sum())
-    if not 0 < total < np.inf:
-        raise OptionError(f"weights must have a finite sum above 0, found {total}")
+    if not array.any():
+        raise OptionError(f"weights must not all be 0, found {shown(weights)}")
     array.flags.writeable = False
     return array
+
+
+def shares_of(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`weights` in parts of the largest: their sum is 1 or more and finite, however small or large they are."""
+    shares: NDArray[np.float64] = weights / weights.max()
+    return shares
 
 
 def checked_length(length: object) -> int | None:
