@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Literal, Self
 
@@ -86,7 +86,7 @@ class RandomSolarize:
 class RandomChoice:
     """One of several operations on colours, or lists of them, for each image; `p` are their probabilities, or weights.
 
-    Without `p` each is as likely as the others.
+    Without `p` each is as likely as the others. An empty list changes nothing, as in torchvision's `RandomApply`.
     """
 
     transforms: Sequence[Colour | Sequence[Colour]]
@@ -111,16 +111,29 @@ class RandomChoice:
 
 @dataclass(frozen=True, slots=True)
 class Normalize:
-    """(pixel - mean) / std, with pixels in [0, 1] and one mean and std per channel (R, G, B), or one for all three."""
+    """(pixel - mean) / std, with pixels in [0, 1] and one mean and std per channel (R, G, B), or one for all three.
+
+    `max_value` is the largest pixel that mean and std speak of: with 255 both are divided by 255. Without it both must
+    be at most 1, because larger ones are almost always those of pixels from 0 to 255.
+    """
 
     mean: Sequence[float]
     std: Sequence[float]
+    max_value: float | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", _per_channel("mean", self.mean))
-        object.__setattr__(self, "std", _per_channel("std", self.std))
-        if min(self.std) <= 0:
-            raise OptionError(f"std must be above 0, found {self.std}")
+        mean, std = _per_channel("Normalize: mean", self.mean), _per_channel("Normalize: std", self.std)
+        if min(std) <= 0:
+            raise OptionError(f"Normalize: std must be above 0, found {std}")
+        largest = 1.0 if self.max_value is None else _largest(self.max_value)
+        if self.max_value is None and max(*mean, *std) > 1:
+            raise OptionError(
+                f"Normalize: mean and std must be of pixels in [0, 1], found {mean} and {std}; if they are of pixels "
+                "from 0 to 255, give max_value=255 (max_value=1 takes them as they are)"
+            )
+        object.__setattr__(self, "mean", tuple(value / largest for value in mean))
+        object.__setattr__(self, "std", tuple(value / largest for value in std))
+        object.__setattr__(self, "max_value", 1.0)  # from now on: a copy must not divide again
 
     @classmethod
     def imagenet(cls) -> Self:
@@ -265,6 +278,12 @@ def _mix(op: Mix) -> None:
         raise OptionError(f"{name}: num_classes must be a whole number, found {op.num_classes!r}") from None
     if op.num_classes < 1:
         raise OptionError(f"{name}: num_classes must be 1 or more, found {op.num_classes}")
+
+
+def _largest(value: object) -> float:
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise OptionError(f"Normalize: max_value must be above 0, such as 255, found {value!r}")
+    return float(value)
 
 
 def _per_channel(name: str, values: Sequence[float]) -> tuple[float, float, float]:

@@ -90,6 +90,12 @@ class TestRandomChoice:
         np.testing.assert_allclose(made.factors[~first, 0], 0.25, atol=1e-5)
         assert (made.steps[first, 3] == Step.SOLARIZE).mean() == pytest.approx(0.5, abs=0.05)  # independent
 
+    def test_an_empty_list_changes_nothing(self) -> None:
+        made = work([T.RandomChoice([T.ColorJitter(0.4), []], p=[0.8, 0.2])])
+        assert made.steps.shape == (N, 1)
+        assert (made.steps == Step.NOTHING).mean() == pytest.approx(0.2, abs=4 * 0.4 / math.sqrt(N))
+        assert work([T.RandomChoice([[], []])]).steps.shape == (N, 0)
+
     def test_two_choices_are_independent(self) -> None:
         choice = T.RandomChoice([T.Grayscale(), T.Solarize(0.5)])
         made = work([choice, choice]).steps
@@ -262,7 +268,7 @@ def test_impossible_options_are_refused(make: object, message: str) -> None:
 )
 def test_an_order_that_makes_no_sense(transforms: list[T.Transform]) -> None:
     with pytest.raises(
-        OptionError, match=r"of colours .* then Normalize and RandomErasing, then MixUp or CutMix; found"
+        OptionError, match=r"cannot follow .* of colours .* then Normalize and RandomErasing, then MixUp or CutMix$"
     ):
         T.compile(transforms)
 

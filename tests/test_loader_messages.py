@@ -141,7 +141,7 @@ class TestValuesOfAnyType:
         ({"batch_size": np.array([1, 2])}, r"batch_size must be a whole number .* found array\(\[1, 2\]\)"),
         ({"collate": {1: print}}, "collate must map field names to functions, found {1: <built-in"),
         ({"dtype": np.float32}, "dtype must be .*, found <class 'numpy.float32'>"),
-        ({"transform": np.array(3)}, r"a transform is a list .* found array\(3\)"),
+        ({"transform": np.array(3)}, r"transform must be a list .* found array\(3\)"),
     ],
 )
 def test_what_was_expected_and_what_was_found(dataset: FastDataset, options: dict[str, Any], message: str) -> None:

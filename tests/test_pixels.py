@@ -35,7 +35,7 @@ def expected(images: torch.Tensor, ops: Sequence[Op]) -> torch.Tensor:
 @pytest.mark.parametrize("given_layout", FORMATS)
 @pytest.mark.parametrize("wanted_layout", FORMATS)
 @pytest.mark.parametrize("dtype", torch_pixels.FLOATS)
-@pytest.mark.parametrize("ops", [(), (IMAGENET,), (IMAGENET, Normalize((0.1, 0.2, 0.3), (2.0, 3.0, 4.0)))])
+@pytest.mark.parametrize("ops", [(), (IMAGENET,), (IMAGENET, Normalize((0.1, 0.2, 0.3), (2.0, 3.0, 4.0), max_value=1))])
 def test_values_dtype_and_layout(
     ops: tuple[Op, ...], dtype: torch.dtype, wanted_layout: torch.memory_format, given_layout: torch.memory_format
 ) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import pickle
+from dataclasses import replace
 from enum import Enum
-from itertools import product
 
 import numpy as np
 import pytest
@@ -244,84 +243,6 @@ def test_boxes_mean_to_pillow_what_the_transform_means(name: str) -> None:
     assert image.resize((width, height), filter, box=(x0, y0, x1, y1)).crop(window).tobytes() == usual.tobytes()
 
 
-class TestCompile:
-    FIXED = (T.RandomHorizontalFlip(), T.Normalize.imagenet())
-
-    @pytest.mark.parametrize(
-        ("geometry", "size", "evaluation"),
-        [
-            ([], None, True),
-            ([T.Resize(8)], None, True),
-            ([T.Resize((8, 9))], (8, 9), True),
-            ([T.CenterCrop((8, 9))], (8, 9), True),
-            ([T.Resize(20), T.CenterCrop(8)], (8, 8), True),
-            ([T.RandomCrop(8)], (8, 8), False),
-            ([T.Resize((20, 30)), T.RandomCrop((8, 9))], (8, 9), False),
-            ([T.RandomResizedCrop((8, 9))], (8, 9), False),
-        ],
-    )
-    def test_what_is_allowed(self, geometry: list[T.Transform], size: tuple[int, int] | None, evaluation: bool) -> None:
-        for flip, normalize in product((True, False), repeat=2):
-            chosen = [each for each, wanted in zip(self.FIXED, (flip, normalize), strict=True) if wanted]
-            pipeline = T.compile([*geometry, *chosen])
-            assert pipeline.size == size
-            assert pipeline.evaluation == (evaluation and not flip)
-            assert pipeline.ops == ((T.Normalize.imagenet(),) if normalize else ())
-
-    @pytest.mark.parametrize(
-        "transforms",
-        [
-            [T.Normalize.imagenet(), T.Resize(8)],
-            [T.RandomHorizontalFlip(), T.RandomResizedCrop(8)],
-            [T.Normalize.imagenet(), T.RandomHorizontalFlip()],
-            [T.CenterCrop(8), T.Resize(8)],
-            [T.CenterCrop(8), T.CenterCrop(8)],
-            [T.Resize(8), T.Resize(8)],
-            [T.RandomResizedCrop(8), T.CenterCrop(8)],
-            [T.RandomHorizontalFlip(), T.RandomHorizontalFlip()],
-            [T.Resize(8), T.RandomResizedCrop(8)],
-            [len],
-            [T.RandomResizedCrop],
-        ],
-    )
-    def test_any_other_order_says_what_is_allowed(self, transforms: list[T.Transform]) -> None:
-        with pytest.raises(OptionError, match=r"RandomResizedCrop, or Resize .* then pixel operations .*; found "):
-            T.compile(transforms)
-
-    @pytest.mark.parametrize(
-        "transforms",
-        [
-            [T.Resize(8), T.CenterCrop(9)],
-            [T.Resize((8, 20)), T.RandomCrop(9)],
-            [T.Resize((20, 8)), T.CenterCrop(9)],
-            T.evaluate(224, 200),
-        ],
-    )
-    def test_a_crop_that_no_resized_image_can_have(self, transforms: list[T.Transform]) -> None:
-        with pytest.raises(OptionError, match="the crop is larger"):
-            T.compile(transforms)
-
-    def test_a_crop_that_upright_images_can_have(self) -> None:
-        assert T.compile([T.Resize(8), T.CenterCrop((12, 8))]).size == (12, 8)
-
-    def test_not_a_list(self) -> None:
-        with pytest.raises(OptionError, match="is a list"):
-            T.compile(T.Resize(8))  # type: ignore[arg-type]
-        assert T.compile(None) == T.compile([]) == T.Pipeline()
-        assert T.compile(T.compile([T.Resize(8)])) == T.compile([T.Resize(8)])
-
-    def test_presets(self) -> None:
-        assert T.train(96) == [T.RandomResizedCrop(96), T.RandomHorizontalFlip(), T.Normalize.imagenet()]
-        assert T.evaluate() == [T.Resize(256), T.CenterCrop(224), T.Normalize.imagenet()]
-        assert T.evaluate(112)[0] == T.Resize(128)
-        assert T.evaluate(224, 232)[0] == T.Resize(232)
-
-    def test_pickles(self) -> None:
-        for transforms in (T.train(), T.evaluate()):
-            pipeline = T.compile(transforms)
-            assert pickle.loads(pickle.dumps(pipeline)) == pipeline
-
-
 class Mode(Enum):
     """Like torchvision's InterpolationMode."""
 
@@ -337,6 +258,11 @@ class TestOptions:
         assert T.RandomResizedCrop([8, 9]).size == (8, 9)
         assert T.Resize(8, Mode.BICUBIC).interpolation == "bicubic"  # type: ignore[arg-type]
         assert T.Resize(8, Mode.NEAREST_EXACT).interpolation == "nearest"  # type: ignore[arg-type]
+        for name in FILTERS:
+            mode = Image.Resampling[name.upper()]
+            assert T.Resize(8, mode).interpolation == T.Resize(8, int(mode)).interpolation == name  # type: ignore[arg-type]
+        assert T.RandomResizedCrop(8, interpolation=Image.BICUBIC).interpolation == "bicubic"  # type: ignore[arg-type]
+        assert T.ResizeToBucket([(8, 9)], interpolation=3).interpolation == "bicubic"  # type: ignore[arg-type]
         assert T.RandomResizedCrop(8, interpolation="lanczos", antialias=True).interpolation == "lanczos"
         assert T.compile([T.RandomResizedCrop(8, interpolation="box")]).filter == "box"
         assert T.compile([]).filter == "bilinear"
@@ -360,7 +286,9 @@ class TestOptions:
             (lambda: T.Resize(9, max_size=9), "max_size"),
             (lambda: T.Resize(9, "hamming"), "interpolation"),
             (lambda: T.Resize(9, Mode.HAMMING), "interpolation"),
-            (lambda: T.Resize(9, 2), "interpolation"),
+            (lambda: T.Resize(9, 5), r"Resize: interpolation must be one of nearest, .*, found 5"),
+            (lambda: T.Resize(9, True), "interpolation"),
+            (lambda: T.Resize(9, []), "interpolation"),
             (lambda: T.Resize(9, antialias=False), "antialias"),
             (lambda: T.RandomResizedCrop(9, (0.5, 0.2)), "scale"),
             (lambda: T.RandomResizedCrop(9, (0.5,)), "scale"),
@@ -375,6 +303,8 @@ class TestOptions:
             (lambda: T.Normalize((0.5,), (0.5, math.inf, 1)), "std"),
             (lambda: T.Normalize((0.5,), (0.0,)), "std"),
             (lambda: T.Normalize(0.5, (1.0,)), "mean"),
+            (lambda: T.Normalize((0.5,), (0.5,), max_value=0), "Normalize: max_value must be above 0"),
+            (lambda: T.Normalize((0.5,), (0.5,), max_value="255"), "Normalize: max_value must be above 0"),
         ],
     )
     def test_impossible_options_are_refused(self, make: object, message: str) -> None:
@@ -383,6 +313,14 @@ class TestOptions:
 
     def test_normalize_broadcasts_and_folds(self) -> None:
         assert T.Normalize([0.5], [0.25]) == T.Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-        scale, bias = affine([T.Normalize([0.5], [0.25]), T.Normalize([1.0], [2.0])])
+        scale, bias = affine([T.Normalize([0.5], [0.25]), T.Normalize([1.0], [2.0], max_value=1)])
         levels = np.arange(256)[:, None]
         np.testing.assert_allclose(levels * scale + bias, np.repeat(((levels / 255 - 0.5) / 0.25 - 1) / 2, 3, 1))
+
+    @pytest.mark.parametrize(("mean", "std"), [([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]), ([0], [255])])
+    def test_normalize_of_pixels_up_to_255(self, mean: list[float], std: list[float]) -> None:
+        with pytest.raises(OptionError, match=r"^Normalize: mean and std must be of pixels in \[0, 1\].*max_value=255"):
+            T.Normalize(mean, std)
+        given = T.Normalize(mean, std, max_value=255)
+        wanted = T.Normalize([value / 255 for value in mean], [value / 255 for value in std])
+        assert given == wanted == replace(given) == eval(repr(given), vars(T))

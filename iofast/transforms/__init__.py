@@ -1,5 +1,10 @@
 """The user's vocabulary, in torchvision's names and parameters: a list of these is a transform."""
 
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
 from iofast.ops import ColorJitter as ColorJitter
 from iofast.ops import CutMix as CutMix
 from iofast.ops import Grayscale as Grayscale
@@ -11,6 +16,7 @@ from iofast.ops import RandomGrayscale as RandomGrayscale
 from iofast.ops import RandomSolarize as RandomSolarize
 from iofast.ops import Solarize as Solarize
 from iofast.transforms.buckets import ResizeToBucket as ResizeToBucket
+from iofast.transforms.elsewhere import hint as _hint
 from iofast.transforms.geometry import CenterCrop as CenterCrop
 from iofast.transforms.geometry import RandomCrop as RandomCrop
 from iofast.transforms.geometry import RandomHorizontalFlip as RandomHorizontalFlip
@@ -21,6 +27,16 @@ from iofast.transforms.pipeline import Transform as Transform
 from iofast.transforms.pipeline import compile as compile
 from iofast.transforms.presets import evaluate as evaluate
 from iofast.transforms.presets import train as train
+
+if not TYPE_CHECKING:  # a type checker would take every name for one that is there
+
+    def __getattr__(name: str) -> object:
+        """Raise `AttributeError`; for a name of another library's transforms it says what takes its place here."""
+        known = _hint(name)
+        said = "" if known is None else f": {name} {known}"
+        module = sys.modules[__name__]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{said}", name=name, obj=module)
+
 
 __all__ = [
     "CenterCrop",

@@ -97,11 +97,12 @@ def _steps(op: Op, draw: Draw, name: str) -> _Steps:
 
 def _choice(op: RandomChoice, draw: Draw, name: str) -> _Steps:
     """Each list draws under names of its own, so that what one does is no hint of which it was."""
+    nothing: _Steps = np.zeros((len(draw), 0), np.int8), np.zeros((len(draw), 0), np.float32)
     made = [
         [_steps(one, draw, f"{name} {number}.{place}") for place, one in enumerate(each)]  # type: ignore[arg-type]
         for number, each in enumerate(op.transforms)
     ]
-    drawn = [tuple(np.concatenate(each, axis=1) for each in zip(*steps, strict=True)) for steps in made]
+    drawn = [tuple(np.concatenate(each, axis=1) for each in zip(nothing, *steps, strict=True)) for steps in made]
     most = max(codes.shape[1] for codes, _ in drawn)
     codes, factors = np.zeros((len(draw), most), np.int8), np.zeros((len(draw), most), np.float32)
     ends = np.asarray(op.p, np.float64).cumsum()

@@ -24,6 +24,8 @@ MAX_SIZE = 32_767  # pixels a side of what a transform makes: times 65,500 it st
 
 ATTEMPTS = 10  # of RandomResizedCrop and RandomErasing, as in torchvision, before they do without
 
+_PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}  # Image.Resampling, also torchvision's
+
 Column = NDArray[np.float64]
 
 
@@ -212,11 +214,13 @@ class _Resampling(Protocol):
 
 
 def check_filter(transform: _Resampling) -> None:
-    """Turn torchvision's InterpolationMode into its string; refuse what the kernel does not do."""
+    """Turn torchvision's InterpolationMode, or Pillow's number, into a string; refuse what the kernel does not do."""
     given, name = transform.interpolation, type(transform).__name__
     filter = getattr(given, "value", given)
+    if isinstance(filter, int) and not isinstance(filter, bool):
+        filter = _PILLOW.get(filter)
     filter = "nearest" if filter == "nearest-exact" else filter  # the centre of the pixel, as Pillow's nearest
-    if filter not in FILTERS:
+    if not isinstance(filter, str) or filter not in FILTERS:
         raise OptionError(f"{name}: interpolation must be one of {', '.join(FILTERS)}, found {given!r}")
     if not transform.antialias and filter in ("bilinear", "bicubic"):
         raise OptionError(f"{name}: only antialias=True is supported, found {transform.antialias}")

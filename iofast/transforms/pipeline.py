@@ -28,6 +28,7 @@ from iofast.ops import (
 )
 from iofast.transforms.buckets import ResizeToBucket
 from iofast.transforms.drawing import work
+from iofast.transforms.elsewhere import hint
 from iofast.transforms.geometry import (
     CenterCrop,
     RandomCrop,
@@ -42,7 +43,7 @@ Crop = CenterCrop | RandomCrop | RandomResizedCrop | ResizeToBucket
 Transform = Resize | Crop | RandomHorizontalFlip | Op
 
 _ALLOWED = (
-    "a transform is ResizeToBucket or RandomResizedCrop, or Resize and then CenterCrop or RandomCrop (each may be left "
+    "expected ResizeToBucket or RandomResizedCrop, or Resize and then CenterCrop or RandomCrop (each may be left "
     "out), then RandomHorizontalFlip, then pixel operations of colours (ColorJitter, Grayscale, RandomGrayscale, "
     "Solarize, RandomSolarize, or RandomChoice of these), then Normalize and RandomErasing, then MixUp or CutMix"
 )
@@ -150,7 +151,7 @@ def compile(transforms: Iterable[Transform] | Pipeline | None) -> Pipeline:
     for before, after in pairwise(listed):
         first, second = _STAGE[type(before)], _STAGE[type(after)]
         if second < first or (second == first and first not in _SEVERAL):
-            raise OptionError(f"{_ALLOWED}; found {after!r} after {before!r}")
+            raise OptionError(f"{after!r} cannot follow {before!r}: {_ALLOWED}")
     pipeline = Pipeline(
         resize=next((each for each in listed if isinstance(each, Resize)), None),
         crop=next((each for each in listed if isinstance(each, Crop)), None),
@@ -164,11 +165,32 @@ def _listed(transforms: Iterable[Transform] | None) -> list[Transform]:
     if transforms is None:
         return []
     if not isinstance(transforms, Iterable) or not getattr(transforms, "shape", True):  # an array of no dimension
-        raise OptionError(f"a transform is a list such as T.train(224), found {shown(transforms)}")
+        raise OptionError(
+            f"transform must be a list such as T.train(224), found {shown(transforms)}{_advice(transforms)}"
+        )
     listed = list(transforms)
-    if strange := [type(each) for each in listed if type(each) not in _STAGE]:
-        raise OptionError(f"{_ALLOWED}; found {strange[0].__module__}.{strange[0].__qualname__}")
+    if strange := [each for each in listed if type(each) not in _STAGE]:
+        raise OptionError(f"{_named(strange[0])} is no transform of iofast: {_ALLOWED}{_advice(strange[0])}")
     return listed
+
+
+def _named(transform: object) -> str:
+    """The class of another library's transform by its whole name; what is no transform at all as it is."""
+    kind = type(transform)
+    own = kind.__module__ in ("builtins", __name__) or isinstance(transform, type)
+    return shown(transform) if own else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _advice(transform: object) -> str:
+    """What to do about a transform that is not one of ours, to stand at the end of a message."""
+    name = type(transform).__name__
+    if isinstance(transform, type) and transform in _STAGE:
+        return f"; write {transform.__name__}(…)"
+    if name in {kind.__name__ for kind in _STAGE}:
+        return f"; use iofast.transforms.{name}"
+    if (known := hint(name)) is not None:
+        return f"; {name} {known}"
+    return "; functions of your own are the loader's map_sample" if callable(transform) else ""
 
 
 def _checked(pipeline: Pipeline) -> Pipeline:
@@ -176,7 +198,7 @@ def _checked(pipeline: Pipeline) -> Pipeline:
     if resize is None or crop is None:
         return pipeline
     if isinstance(crop, RandomResizedCrop | ResizeToBucket):
-        raise OptionError(f"{_ALLOWED}; found {crop!r} after {resize!r}")
+        raise OptionError(f"{crop!r} cannot follow {resize!r}: {_ALLOWED}")
     height, width = pair("Resize", resize.size)
     high, wide = pair("crop", crop.size)
     short_only = isinstance(resize.size, int)  # then one side is as long as `size`, and the other may be longer

@@ -1,0 +1,65 @@
+"""Names that other libraries' transforms have: what takes their place here, for messages."""
+
+from __future__ import annotations
+
+_IN_MAP_SAMPLE = "is not built in; call torchvision's on the sample's image in the loader's map_sample"
+_ARE_TENSORS = "is not needed: batches are tensors, and the loader's dtype=torch.float32 scales them to [0, 1]"
+_NOT_BUILT_IN = (
+    "AugMix",
+    "AutoAugment",
+    "ElasticTransform",
+    "FiveCrop",
+    "GaussianBlur",
+    "GaussianNoise",
+    "LinearTransformation",
+    "Pad",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomAutocontrast",
+    "RandomChannelPermutation",
+    "RandomEqualize",
+    "RandomInvert",
+    "RandomIoUCrop",
+    "RandomPerspective",
+    "RandomPhotometricDistort",
+    "RandomPosterize",
+    "RandomRotation",
+    "RandomVerticalFlip",
+    "RandomZoomOut",
+    "ScaleJitter",
+    "TenCrop",
+    "TrivialAugmentWide",
+)
+
+_HINTS = {
+    **dict.fromkeys(_NOT_BUILT_IN, _IN_MAP_SAMPLE),
+    **dict.fromkeys(("ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToTorchImage"), _ARE_TENSORS),
+    **dict.fromkeys(("ConvertImageDtype", "ToDtype"), "is the loader's option dtype=, such as dtype=torch.float32"),
+    **dict.fromkeys(("Compose", "Sequential"), "is not needed: a transform is a plain list, transform=[…, …]"),
+    **dict.fromkeys(("Cutout", "CoarseDropout", "RandomErase"), "is RandomErasing here"),
+    **dict.fromkeys(("HorizontalFlip", "RandomFlip"), "is RandomHorizontalFlip here"),
+    "CenterCropRGBImageDecoder": "is [Resize(…), CenterCrop(…)] here",
+    "Cutmix": "is CutMix here",
+    "InterpolationMode": "is not needed: interpolation is a string such as 'bicubic' (torchvision's mode works too)",
+    "Lambda": "is the loader's map_sample for one sample, map_batch for a batch",
+    "Mixup": "is MixUp here",
+    "NormalizeImage": "is Normalize here, with max_value=255 for means of pixels from 0 to 255",
+    "RandomApply": "is RandomChoice here: RandomChoice([[…], []], p=[p, 1 - p])",
+    "RandomOrder": "is not built in; ColorJitter applies its changes in random order",
+    "RandomResizedCropRGBImageDecoder": "is RandomResizedCrop here",
+    "RandomSizedCrop": "is RandomResizedCrop here",
+    "Scale": "is Resize here",
+    "ToDevice": "is the loader's option device=",
+    "ToPILImage": "is not needed: a FastDataset gives PIL images by itself, a FastLoader tensors",
+    "functional": "is not built in; `iofast.pixels` has the operations on batches, torchvision those on images",
+    "v2": "is this module: the transforms have the names and parameters of torchvision's v2",
+}
+
+
+def hint(name: str) -> str | None:
+    """What to say of a transform that is not one of ours, to stand behind its name; None for a name that says nothing.
+
+    `name` is the class's own, without its module.
+    """
+    return _HINTS.get(name)
