@@ -84,22 +84,22 @@ def test_bytes_are_those_of_the_specification() -> None:
     rows = np.zeros(1, index.row_dtype(("cls", "jpg")))
     rows[0] = (7, -1, 500, 375, 6, 0, [(0, 1 << 40, 9, 8), (ABSENT, 0, 0, 0)], np.zeros((0, 16)))
     (chunk,) = chunks(rows)
-    row = struct.pack("<QiHHBB IQII IQII", 7, -1, 500, 375, 6, 0, 0, 1 << 40, 9, 8, ABSENT, 0, 0, 0)
+    row = struct.pack("<QiIIBB IQII IQII", 7, -1, 500, 375, 6, 0, 0, 1 << 40, 9, 8, ABSENT, 0, 0, 0)
     check = struct.pack("<I", google_crc32c.value(row))
-    head = b"iofastIX" + struct.pack("<HHIQIHHQQQI", 1, 64, 58, 0, 1, 2, 0, 5, 99, 0, 0)
+    head = b"iofastIX" + struct.pack("<HHIQIHHQQQI", 1, 64, 62, 0, 1, 2, 0, 5, 99, 0, 0)
     assert chunk == head + struct.pack("<I", google_crc32c.value(head + check)) + check + row
-    assert index.row_struct(FIELDS[:2]).size == index.row_dtype(FIELDS[:2]).itemsize == 58
+    assert index.row_struct(FIELDS[:2]).size == index.row_dtype(FIELDS[:2]).itemsize == 62
 
 
 def test_strips_stand_behind_the_places() -> None:
     """64 bytes for each raw field of the container, in the order of its fields."""
     fields = ("rgb", "txt", "yuv")
-    row = struct.pack("<QiHHBB IQII IQII IQII 32I", 7, -1, 500, 375, 6, 0, *[0, 1, 2, 3] * 3, *range(100, 132))
-    assert index.row_struct(fields).size == index.row_dtype(fields).itemsize == 18 + 3 * 20 + 2 * 64 == len(row)
+    row = struct.pack("<QiIIBB IQII IQII IQII 32I", 7, -1, 500, 375, 6, 0, *[0, 1, 2, 3] * 3, *range(100, 132))
+    assert index.row_struct(fields).size == index.row_dtype(fields).itemsize == 22 + 3 * 20 + 2 * 64 == len(row)
     texts = [struct.pack("<16I", *range(first, first + 16)) for first in (100, 116)]
     assert index.row_struct(fields).pack(7, -1, 500, 375, 6, 0, *[0, 1, 2, 3] * 3, *texts) == row
     chunk = index.encode_chunk(row, 0, fields, STAMP)
-    assert struct.unpack_from("<I", chunk, 12) == (206,)
+    assert struct.unpack_from("<I", chunk, 12) == (210,)
     (found,) = view([chunk], manifest(1, fields)).rows(np.array([0]))
     np.testing.assert_array_equal(found["strips"], np.arange(100, 132).reshape(2, 16))
     with pytest.raises(ContainerError, match="index chunk 0"):
@@ -209,6 +209,6 @@ def test_a_short_header_is_refused() -> None:
 
 
 def test_rows_that_are_no_chunk_are_refused() -> None:
-    for rows, first in ((b"", 0), (b"x" * 57, 0), (b"x" * 58, 5), (bytes(58 * 65_537), 0)):
+    for rows, first in ((b"", 0), (b"x" * 61, 0), (b"x" * 62, 5), (bytes(62 * 65_537), 0)):
         with pytest.raises(ContainerError, match="no chunk"):
             index.encode_chunk(rows, first, FIELDS[:2], STAMP)

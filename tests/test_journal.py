@@ -27,9 +27,8 @@ from iofast.containers.journal import (
 from iofast.errors import ContainerError, TargetError
 from iofast.record import ImageInfo
 
-infos = st.builds(
-    ImageInfo, st.integers(-1, (1 << 31) - 1), st.integers(0, 65_535), st.integers(0, 65_535), st.integers(1, 8)
-)
+sides = st.integers(0, (1 << 31) - 1)
+infos = st.builds(ImageInfo, st.integers(-1, (1 << 31) - 1), sides, sides, st.integers(1, 8))
 fields = st.dictionaries(st.sampled_from(["jpg", "cls", "json", "seg.png"]), st.binary(max_size=50), max_size=4)
 records = st.builds(JournalRecord, st.integers(0, (1 << 64) - 1), st.integers(0, 65_535), infos, fields)
 failures = st.builds(JournalFailure, st.integers(0, 1 << 40), st.binary(max_size=30), st.text(max_size=30))
@@ -126,7 +125,7 @@ def test_a_lying_author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         encoded[:-1],
         encoded + b"x",
         encoded.replace(b"jpg", b"J\xffg"),
-        encoded[:23] + b"\xff" + encoded[24:],
+        encoded[:27] + b"\xff" + encoded[28:],
     ):
         monkeypatch.setattr(module, "_encode_records", lambda _, body=body: [body])
         with JournalWriter(path) as writer:
@@ -212,4 +211,4 @@ def test_scanning_needs_the_memory_of_one_block(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert len(scan(tmp_path / "j")) == 200
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10  # KiB
-    assert os.path.getsize(tmp_path / "j") == 200 * (HEADER_SIZE + 22 + 5 + 3 + (1 << 20))
+    assert os.path.getsize(tmp_path / "j") == 200 * (HEADER_SIZE + 26 + 5 + 3 + (1 << 20))

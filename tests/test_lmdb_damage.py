@@ -191,7 +191,7 @@ def test_places_outside_the_file_are_refused(container: Path, tmp_path: Path) ->
         row_size, rows = struct.unpack_from("<I", data, start + 12)[0], struct.unpack_from("<I", data, start + 24)[0]
         checks = start + 64
         first = checks + 4 * -(-rows // 256)
-        struct.pack_into("<IQI", data, first + 18 + 20, 0, offset, length)  # row 0, field 1: jpg
+        struct.pack_into("<IQI", data, first + 22 + 20, 0, offset, length)  # row 0, field 1: jpg
         crc = google_crc32c.value(bytes(data[first : first + 256 * row_size]))
         struct.pack_into("<I", data, checks, crc)
         struct.pack_into(

@@ -76,9 +76,9 @@ def test_the_index_has_the_checksum_of_every_strip(
     with open_reader(path) as reader:
         fields = reader.manifest.fields
         raws = [field for field in fields if field in ("rgb", "yuv")]
-        size = 18 + 20 * len(fields) + 64 * len(raws)
+        size = 22 + 20 * len(fields) + 64 * len(raws)
         for i, sample in enumerate(samples):  # as docs/format.md tells an outsider to find them
-            at = place[0] + 64 + 4 + i * size + 18 + 20 * len(fields)
+            at = place[0] + 64 + 4 + i * size + 22 + 20 * len(fields)
             for number, field in enumerate(raws):
                 assert list(struct.unpack_from("<16I", data, at + 64 * number)) == expected(field, sample)
         everything = np.arange(len(samples))

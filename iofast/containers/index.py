@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
-from iofast.record import RAW_FIELDS
+from iofast.record import LONGEST_SIDE, RAW_FIELDS
 from iofast.strips import STRIPS
 
 CHUNK_ROWS = 65_536
@@ -60,14 +60,14 @@ def row_dtype(fields: Sequence[str]) -> np.dtype[Any]:
 
     `place` has (file, offset, length, crc) for each field, `strips` 16 checksums for each raw one.
     """
-    head = [("position", "<u8"), ("label", "<i4"), ("width", "<u2"), ("height", "<u2"), ("orientation", "u1")]
+    head = [("position", "<u8"), ("label", "<i4"), ("width", "<u4"), ("height", "<u4"), ("orientation", "u1")]
     strips = ("strips", "<u4", (len(raw_fields(fields)), STRIPS))
     return np.dtype([*head, ("flags", "u1"), ("place", _PLACE, (len(fields),)), strips])
 
 
 def row_struct(fields: Sequence[str]) -> struct.Struct:
     """The same row for `struct`: six numbers, then four for each place, then bytes for each raw field (b"" = zeros)."""
-    return struct.Struct("<QiHHBB" + "IQII" * len(fields) + f"{4 * STRIPS}s" * len(raw_fields(fields)))
+    return struct.Struct("<QiIIBB" + "IQII" * len(fields) + f"{4 * STRIPS}s" * len(raw_fields(fields)))
 
 
 def chunk_size(rows: int, fields: Sequence[str]) -> int:
@@ -207,11 +207,11 @@ class IndexView:
         top = np.iinfo(np.int32).max if classes is None else len(classes) - 1
         last = np.uint64(min(10**self._manifest.key_width, 1 << 64) - 1)  # position that a key has digits for
         wrong = (rows["orientation"] - 1 > 7) | (rows["flags"] != 0) | (rows["label"] < -1) | (rows["label"] > top)
-        wrong |= rows["position"] > last
+        wrong |= (rows["position"] > last) | (np.maximum(rows["width"], rows["height"]) > LONGEST_SIDE)
         if wrong.any():
             row = rows[int(np.argmax(wrong))]
-            said = f"label {row['label']}, orientation {row['orientation']}, flags {row['flags']}, keys of "
-            said += f"{self._manifest.key_width} digits"
+            said = f"label {row['label']}, {row['width']}×{row['height']}, orientation {row['orientation']}, "
+            said += f"flags {row['flags']}, keys of {self._manifest.key_width} digits"
             raise ContainerError(f"{self._where}: the index row of position {row['position']} is impossible: {said}")
 
 

@@ -22,7 +22,7 @@ MAX_BODY = 1 << 36  # a few largest payloads; bounds what a damaged header can m
 
 _HEADER = struct.Struct("<4sHHQIIQI")
 _U32 = struct.Struct("<I")
-_RECORD = struct.Struct("<QHHiHHBB")
+_RECORD = struct.Struct("<QHHiIIBB")
 _FIELD = struct.Struct("<BI")
 _FAILURE = struct.Struct("<QII")
 _MAGIC, _VERSION = b"IFJB", 1

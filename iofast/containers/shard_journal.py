@@ -18,7 +18,7 @@ from iofast.kernel import crc32c
 from iofast.record import ImageInfo
 
 _HEAD = struct.Struct("<II")  # CRC32C of what follows it, length of what follows the head
-_RECORD = struct.Struct("<QIQQiHHBBH")
+_RECORD = struct.Struct("<QIQQiIIBBH")
 _FIELD = struct.Struct("<BIIQ")
 _MAX_ENTRY = 1 << 20
 _STEP = 1 << 20

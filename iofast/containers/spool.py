@@ -20,10 +20,19 @@ from iofast.containers.base import Description
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard, check_split_name
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
-from iofast.record import KEY_WIDTH, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, ImageInfo, check_field, format_key
+from iofast.record import (
+    KEY_WIDTH,
+    LABEL_FIELD,
+    LONGEST_SIDE,
+    MAX_PAYLOAD,
+    RAW_FIELDS,
+    ImageInfo,
+    check_field,
+    format_key,
+)
 from iofast.strips import STRIPS, raw_length, spans, strip_bounds
 
-_ROW = struct.Struct("<QiHHBH")
+_ROW = struct.Struct("<QiIIBH")
 _FIELD = struct.Struct("<HII")
 _STRIPS = struct.Struct(f"<{STRIPS}I")
 
@@ -204,7 +213,7 @@ def strip_checks(field: str, payload: bytes, info: ImageInfo) -> bytes:
 
 
 def _check_info(fields: Mapping[str, bytes], info: ImageInfo) -> None:
-    if not (0 <= info.width <= 0xFFFF and 0 <= info.height <= 0xFFFF and 1 <= info.orientation <= 8):
+    if not (0 <= info.width <= LONGEST_SIDE and 0 <= info.height <= LONGEST_SIDE and 1 <= info.orientation <= 8):
         raise ContainerError(f"{info.width}×{info.height}, orientation {info.orientation} cannot be indexed")
     if not -1 <= info.label < 1 << 31:
         raise ContainerError(f"label {info.label} is not −1 … 2³¹−1")

@@ -22,7 +22,6 @@ SLICE_RECORDS = 1024
 STEP = 65_536  # rows of the index that are looked at in one go
 
 _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
-_MAX_SIDE = 0xFFFF  # of the index; beyond, a size counts as unknown
 _MAX_KEY = 20  # digits
 
 
@@ -133,10 +132,7 @@ def split_ranges(reader: Reader) -> list[tuple[str, int, int]]:
 
 
 def _info(columns: Located, row: int) -> ImageInfo:
-    width, height = int(columns.width[row]), int(columns.height[row])
-    if max(width, height) > _MAX_SIDE:
-        width = height = 0
-    return ImageInfo(int(columns.label[row]), width, height, int(columns.orientation[row]))
+    return ImageInfo(*(int(own[row]) for own in (columns.label, columns.width, columns.height, columns.orientation)))
 
 
 def _key_width(reader: Reader) -> int:

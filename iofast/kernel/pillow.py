@@ -28,6 +28,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from iofast.errors import DecodeError
 from iofast.kernel import exif, markers
 from iofast.kernel.contract import MESSAGES, Header, Status
+from iofast.record import LONGEST_SIDE
 
 
 class _Jpeg(JpegImageFile):
@@ -154,7 +155,7 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
         width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
         width, height = (height, width) if image.tag_v2.get(_ORIENTATION) in (5, 6, 7, 8) else (width, height)
         orientation = 1
-    if width * height > max_pixels:
+    if width * height > max_pixels or max(width, height) > LONGEST_SIDE:
         raise StatusError(Status.LIMIT, f"{width}x{height} pixels")
     return Opened(image, data, kind, (width, height), orientation, stream.tell())
 

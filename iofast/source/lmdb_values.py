@@ -51,7 +51,7 @@ def classify(data: FileBytes, offset: int, length: int) -> Row:
 
 def _of_datum(data: FileBytes, offset: int, datum: Datum) -> Row:
     label, start, length = max(datum.label, -1), datum.start, datum.stop - datum.start
-    if datum.is_raw and datum.channels in (1, 3) and max(datum.width, datum.height) <= 0xFFFF:
+    if datum.is_raw and datum.channels in (1, 3):
         kind = COLOUR if datum.channels == 3 else GREY
         return Row(label, datum.width, datum.height, 1, kind, 0, start, length)
     head = data[offset + start : offset + start + min(length, HEADS[0])]

@@ -1,0 +1,111 @@
+"""Images wider than 65,535 pixels, which a PNG, TIFF, BMP or PPM may be: packed, copied and loaded as any other."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from iofast import FastDataset, FastLoader, open_reader
+from iofast import transforms as T
+from iofast.checking import verify
+from iofast.copying import convert
+from iofast.packing import pack
+
+WIDTH, HEIGHT = 70_000, 4
+SHAPES = [(HEIGHT, WIDTH), (WIDTH, HEIGHT)]  # of tall.png and wide.png
+
+
+def panorama() -> Image.Image:
+    """Red rises from left to right, green falls: a width that lost its upper bits shows in the colour of the middle."""
+    row = (np.arange(WIDTH) * 255 // WIDTH).astype(np.uint8)
+    return Image.fromarray(np.stack([row, 255 - row, np.full_like(row, 90)], -1)[None].repeat(HEIGHT, 0))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("wide") / "images"
+    root.mkdir()
+    panorama().save(root / "wide.png")
+    panorama().transpose(Image.Transpose.ROTATE_90).save(root / "tall.png")
+    return root
+
+
+def check(source: Path) -> None:
+    """The index has the sizes, and both ways of loading give the middle of each image."""
+    dataset = FastDataset(source)
+    located = dataset.reader.locate(np.arange(2))
+    assert list(zip(located.width.tolist(), located.height.tolist(), strict=True)) == SHAPES
+    assert [dataset[i][0].size for i in range(2)] == SHAPES
+    (batch, *_), *_ = FastLoader(dataset, 2, transform=[T.CenterCrop(HEIGHT)], num_workers=1)
+    middle = WIDTH // 2 - 2
+    pieces = [dataset[0][0].crop((0, middle, 4, middle + 4)), dataset[1][0].crop((middle, 0, middle + 4, 4))]
+    for image in [*map(np.asarray, pieces), *batch.permute(0, 2, 3, 1).numpy()]:
+        assert np.abs(image.mean((0, 1)) - (127, 128, 90)).max() < 2
+
+
+def test_a_plain_folder(folder: Path) -> None:
+    check(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("out.lmdb", {}), ("out.tar", {"format": "png"}), ("out.tfrecord", {"format": "keep"})]
+)
+def test_packed_verified_added_to(folder: Path, tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    report = pack(folder, tmp_path / name, **options)
+    assert (report.packed, report.failed) == (2, 0)
+    check(tmp_path / name)
+    pack(folder, tmp_path / name, append=True, **options)
+    assert verify(tmp_path / name).problems == []
+    with open_reader(tmp_path / name) as reader:
+        assert reader.locate(np.arange(4)).width.tolist() == [HEIGHT, WIDTH] * 2
+
+
+def test_copied_from_a_folder_and_on(folder: Path, tmp_path: Path) -> None:
+    convert(folder, tmp_path / "a.tar")
+    convert(tmp_path / "a.tar", tmp_path / "b.lmdb")
+    for name in ("a.tar", "b.lmdb"):
+        check(tmp_path / name)
+
+
+def test_estimated(folder: Path, tmp_path: Path) -> None:
+    report = pack(folder, tmp_path / "out.lmdb", dry_run=True)
+    assert report.estimate is not None
+    assert (report.estimate.sample, report.failed) == (2, 0)
+
+
+@pytest.mark.parametrize("mode", ["exact", "pad"])
+def test_made_small(folder: Path, tmp_path: Path, mode: str) -> None:
+    report = pack(folder, tmp_path / "out.lmdb", resize=16, mode=mode)
+    assert (report.packed, report.failed) == (2, 0)
+    with open_reader(tmp_path / "out.lmdb") as reader:
+        about = [json.loads(record.fields["json"]) for record in reader]
+    assert [(each["original_width"], each["original_height"]) for each in about] == SHAPES
+
+
+def test_too_wide_for_a_jpeg_is_one_image_that_fails(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes((folder / "wide.png").read_bytes())
+    Image.new("RGB", (8, 8)).save(tmp_path / "images" / "b.png")
+    report = pack(tmp_path / "images", tmp_path / "out.lmdb", format="jpeg", max_errors=1)
+    assert (report.packed, report.failed) == (1, 1)
+    (line,) = (tmp_path / "out.lmdb.errors.jsonl").read_text().splitlines()
+    assert "70000x4 pixels" in json.loads(line)["reason"]
+
+
+def test_a_header_that_claims_more_than_an_index_holds_spoils_no_folder(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, "PNG")
+    good = stream.getvalue()
+    header = b"IHDR" + struct.pack(">II", (1 << 32) - 1, 1) + good[24:29]
+    (tmp_path / "a.png").write_bytes(good)
+    (tmp_path / "b.png").write_bytes(good[:12] + header + struct.pack(">I", zlib.crc32(header)) + good[33:])
+    with open_reader(tmp_path) as reader:
+        assert reader.locate(np.arange(2)).width.tolist() == [8, 0]
