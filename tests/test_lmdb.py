@@ -166,7 +166,7 @@ def test_no_records(tmp_path: Path) -> None:
         (6, {"jpg": b"x"}, ImageInfo(3), "all", "label is 3 but its field cls is None"),
         (6, {"cls": b"4"}, ImageInfo(3), "all", "label is 3 but"),
         (6, {"cls": b"3"}, ImageInfo(), "all", "label is -1 but"),
-        (6, {"jpg": b"x"}, ImageInfo(width=70_000), "all", "70000"),
+        (6, {"jpg": b"x"}, ImageInfo(width=1 << 31), "all", "2147483648"),
         (6, {"jpg": b"x"}, ImageInfo(orientation=9), "all", "orientation 9"),
         (6, {"jpg": b"x"}, ImageInfo(), "train", "union"),
         (6, {"jpg": b"x"}, ImageInfo(), "a b", "split name"),
