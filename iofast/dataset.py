@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -80,6 +81,7 @@ class FastDataset(Dataset[Any]):
         self.transform, self.target_transform = transform, target_transform
         self.split, self.orientation = split, orientation
         self._local = threading.local()
+        self._targets: list[int] | None = None
         self.fields = check_fields(fields, self.manifest, ", ".join(paths))
         for name, field in (("transform", "image"), ("target_transform", "label")):
             if self.fields is not None and field not in self.fields and getattr(self, name) is not None:
@@ -102,9 +104,14 @@ class FastDataset(Dataset[Any]):
         return {name: label for label, name in enumerate(self.classes)}
 
     @property
-    def targets(self) -> NDArray[np.int64]:
-        """The labels of all samples, int64 of shape (len,), -1 where there is none."""
-        return self._columns().label
+    def targets(self) -> list[int]:
+        """The labels of all samples, -1 where there is none: a list, as torchvision's ImageFolder has it.
+
+        It is made once, at the first use. Changing it changes no sample; `target_transform` does.
+        """
+        if self._targets is None:
+            self._targets = self.labels().tolist()
+        return self._targets
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -117,6 +124,10 @@ class FastDataset(Dataset[Any]):
         """A SHA-256 that differs where the samples, or their order, do."""
         return self._selection.fingerprint(self.manifest.fingerprint)
 
+    def labels(self) -> NDArray[np.int64]:
+        """The labels of all samples as an array, int64 of shape (len,), -1 where there is none."""
+        return self._columns().label
+
     def sizes(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Widths and heights of all images in pixels, int32 of shape (len,) each, 0 where unknown."""
         columns = self._columns()
@@ -124,6 +135,20 @@ class FastDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return len(self._selection)
+
+    def __add__(self, other: Dataset[Any]) -> Any:
+        """The samples of both: a FastDataset where `other` is one with the same fields, orientation and transforms.
+
+        With any other dataset it is torch's ConcatDataset. Raises `OptionError` where the classes differ.
+        """
+        if not isinstance(other, FastDataset) or not self._gives_samples_like(other):
+            return super().__add__(other)
+        parts = _parts(self) + _parts(other)
+        both = copy(self)
+        both.path, both.split = [name for _, name in parts], None
+        both.reader = JoinedReader([reader for reader, _ in parts], both.path, splits=False)
+        both._selection = self._selection.followed_by(other._selection, len(self.reader))
+        return both
 
     def __getitem__(self, index: int) -> Any:
         return self.__getitems__([operator.index(index)])[0]  # NumPy would round 1.5 down
@@ -184,15 +209,20 @@ class FastDataset(Dataset[Any]):
         return values
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_local", "_targets")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _local=threading.local())
+        self.__dict__.update(state, _local=threading.local(), _targets=None)
 
     def __repr__(self) -> str:
         split = "" if self.split is None else f", split={self.split!r}"
         subset = " (a subset)" if self._selection.is_subset else ""
         return f"FastDataset({self.path!r}{split}): {len(self)} samples{subset}"
+
+    def _gives_samples_like(self, other: FastDataset) -> bool:
+        """Whether the samples of both are made in one way."""
+        same = (self.fields, self.orientation) == (other.fields, other.orientation)
+        return same and self.transform is other.transform and self.target_transform is other.target_transform
 
     def _select(self, whole: Selection, indices: ArrayLike | None, filter: Filter | None) -> None:
         self._selection = whole if indices is None else whole.pick("indices", indices)
@@ -264,6 +294,14 @@ class FastDataset(Dataset[Any]):
             self._local.context = kernel.Context(_EXACT)
         context: kernel.Context = self._local.context
         return context
+
+
+def _parts(dataset: FastDataset) -> list[tuple[Reader, str]]:
+    """The readers that a dataset joins, or its own, each with its name."""
+    reader = dataset.reader
+    if isinstance(reader, JoinedReader):
+        return list(zip(reader.parts, reader.names, strict=True))
+    return [(reader, str(dataset.path))]
 
 
 def _paths(path: Path | Sequence[Path]) -> list[str]:

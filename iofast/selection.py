@@ -89,6 +89,17 @@ class Selection:
             raise OptionError(f"filter must return a mask of shape ({len(self)},), found {answer.shape}")
         return self.pick("filter", np.flatnonzero(answer))
 
+    def followed_by(self, other: Selection, records: int) -> Selection:
+        """These samples, then those of `other`, whose records come behind `records` of these."""
+        moved = [(start + records, stop + records) for start, stop in other._ranges]
+        ranges = self._ranges + moved
+        if self._ranges and moved and self._ranges[-1][1] == moved[0][0]:  # one range, as of a reader of both
+            ranges = [*self._ranges[:-1], (self._ranges[-1][0], moved[0][1]), *moved[1:]]
+        if not self.is_subset and not other.is_subset:
+            return Selection(ranges)
+        both = self.resolve(np.arange(len(self))), other.resolve(np.arange(len(other))) + records
+        return Selection(ranges, np.concatenate(both))
+
     def parts(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """How many samples are of each of the joined datasets, whose records are so many.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -62,10 +64,24 @@ def test_what_it_says_of_itself(path: Path, dataset: FastDataset) -> None:
     assert len(dataset) == 30
     assert dataset.classes == list(CLASSES)
     assert dataset.class_to_idx == {"ant": 0, "bee": 1, "cat": 2}
-    assert dataset.targets.dtype == np.int64
-    assert dataset.targets.tolist() == LABELS
+    assert dataset.labels().dtype == np.int64
+    assert dataset.labels().tolist() == LABELS
     assert dataset.manifest.count == 30
     assert repr(dataset) == f"FastDataset({dataset.path!r}): 30 samples"
+
+
+def test_targets_are_a_list_as_torchvisions(dataset: FastDataset) -> None:
+    targets = dataset.targets
+    assert targets == LABELS
+    assert (targets[:2], targets[-1], targets.count(1), targets.index(2)) == ([0, 0], 2, 10, 20)
+    assert targets + targets == [*LABELS, *LABELS]
+    assert Counter(targets) == {0: 10, 1: 10, 2: 10}
+    assert torch.tensor(targets).dtype == torch.int64
+    assert np.unique(targets).tolist() == [0, 1, 2]
+    assert json.loads(json.dumps(targets)) == LABELS
+    assert dataset.targets is targets  # a loop that asks for it each time stays fast
+    with pytest.raises(AttributeError):
+        dataset.targets = [0] * 30  # type: ignore[misc]
 
 
 def test_every_image_is_upright_rgb(dataset: FastDataset) -> None:
@@ -161,7 +177,7 @@ def test_without_labels_or_classes(tmp_path: Path) -> None:
         writer.write({"jpg": IMAGES[0]})
     dataset = FastDataset(tmp_path / "flat.lmdb")
     assert (dataset[0][1], dataset.classes, dataset.class_to_idx) == (-1, [], {})
-    assert dataset.targets.tolist() == [-1]
+    assert dataset.targets == [-1]
 
 
 class TestSplits:
@@ -176,7 +192,7 @@ class TestSplits:
         return tmp_path / "splits.lmdb"
 
     def test_each(self, packed: Path) -> None:
-        labels = {name: FastDataset(packed, split=name).targets.tolist() for name in ("train", "val", "test", "all")}
+        labels = {name: FastDataset(packed, split=name).targets for name in ("train", "val", "test", "all")}
         assert labels["train"] == list(range(12))
         assert labels["val"] == list(range(12, 17))
         assert labels["test"] == list(range(17, 20))
@@ -205,21 +221,21 @@ class TestSplits:
         with pytest.raises(OptionError, match="has the splits"):
             FastDataset(tmp_path / "nested")
         val = FastDataset(tmp_path / "nested", split="val")
-        assert val.targets.tolist() == [0, 1, 2]
+        assert val.targets == [0, 1, 2]
         assert val[2][0].tobytes() == FastDataset(tmp_path / "nested", split="all")[8][0].tobytes()
 
     def test_ranges_apart_from_each_other_are_one_split(self, packed: Path) -> None:
         """What appending to a packed set leaves; here the ranges are set by hand."""
         dataset = FastDataset(packed, split="all")
         dataset._selection = Selection([(2, 5), (9, 10), (15, 20)])
-        assert dataset.targets.tolist() == [2, 3, 4, 9, 15, 16, 17, 18, 19]
+        assert dataset.targets == [2, 3, 4, 9, 15, 16, 17, 18, 19]
         assert [dataset[i][1] for i in (0, 3, 4, -1)] == [2, 9, 15, 19]
 
     def test_an_empty_set(self, packed: Path) -> None:
         dataset = FastDataset(packed, split="all")
         dataset._selection = Selection([])
         assert len(dataset) == 0
-        assert dataset.targets.tolist() == []
+        assert dataset.targets == []
         assert dataset.__getitems__([]) == []
         with pytest.raises(IndexError):
             dataset[0]
@@ -270,7 +286,7 @@ def test_pickle(path: Path) -> None:
     again = pickle.loads(pickle.dumps(dataset))
     assert len(pickle.dumps(dataset)) < 20_000  # not the images
     assert torch.equal(again[3][0], first[0])
-    assert again.targets.tolist() == LABELS
+    assert again.targets == LABELS
 
 
 @pytest.mark.parametrize("used", [False, True])

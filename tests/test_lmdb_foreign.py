@@ -66,14 +66,14 @@ def test_labels_from_a_list(tmp_path: Path) -> None:
         assert {record.key: record.fields["cls"] for record in reader} == {
             key.decode(): b"%d" % (number % 3 + 1) for number, key in enumerate(entries)
         }
-    assert FastDataset(path, foreign={"label_base": 1}).targets.tolist() == sorted([0, 1, 2] * 4)
+    assert FastDataset(path, foreign={"label_base": 1}).targets == sorted([0, 1, 2] * 4)
     names = tmp_path / "names.txt"
     names.write_text("".join(f"{key.decode()}\t{('tench', 'shark', 'ray')[i % 3]}\n" for i, key in enumerate(entries)))
     with pytest.raises(OptionError, match="has class names, not numbers, so none of them counts from 1"):
         FastDataset(path, foreign={"labels": str(names), "label_base": 1})
     dataset = FastDataset(path, foreign={"labels": str(names)})
     assert dataset.classes == ["ray", "shark", "tench"]
-    assert dataset.targets.tolist() == sorted([0, 1, 2] * 4, reverse=True)
+    assert dataset.targets == sorted([0, 1, 2] * 4, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_disk_that_fails_is_no_reason_to_leave_a_value_out(tmp_path: Path, mon
     path = write(
         tmp_path / "x", {b"%d" % i: datum(picture(i) + bytes(20_000), label=-7, encoded=True) for i in range(9)}
     )
-    assert FastDataset(path).targets.tolist() == [-1] * 9
+    assert FastDataset(path).targets == [-1] * 9
     read = FileBytes.__getitem__
 
     def fail(data: FileBytes, part: slice) -> bytes:
@@ -212,10 +212,10 @@ def test_indexed_once_and_watched(tmp_path: Path, cache: Path, monkeypatch: pyte
 
 def test_a_new_list_of_labels_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "x", {b"a": picture(1)})
-    assert FastDataset(path).targets.tolist() == [-1]
+    assert FastDataset(path).targets == [-1]
     for label in (3, 4):
         (tmp_path / "x.labels.txt").write_text(f"a {label}\n")
-        assert FastDataset(path).targets.tolist() == [label]
+        assert FastDataset(path).targets == [label]
 
 
 def test_a_damaged_cache_is_built_again(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,9 +97,12 @@ class TestOptions:
 
     def test_not_a_dataset(self, place: Path, numbered: FastDataset) -> None:
         subset = torch.utils.data.Subset(numbered, [1, 2])
-        with pytest.raises(OptionError, match=r"found Subset: give FastDataset\(…, indices=subset.indices\)"):
+        with pytest.raises(
+            OptionError,
+            match=r"^dataset must be a FastDataset, found Subset: give FastDataset\(…, indices=subset.indices\)",
+        ):
             FastLoader(subset)  # type: ignore[arg-type]
-        with pytest.raises(OptionError, match="FastLoader reads a FastDataset, found str"):
+        with pytest.raises(OptionError, match=r"dataset must be a FastDataset, found str$"):
             FastLoader(str(place / "numbered.lmdb"))  # type: ignore[arg-type]
 
     def test_an_empty_dataset(self, place: Path, numbered: FastDataset) -> None:

@@ -49,9 +49,9 @@ def check_imagenet(target: Path) -> None:
     """Three classes of three; of the validation images 1, 2, 3 the classes are 2, 1, 0."""
     train, val = (FastDataset(target, split=split) for split in ("train", "val"))
     assert train.classes == val.classes == list(SYNSETS)
-    assert train.targets.tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert train.targets == [0] * 3 + [1] * 3 + [2] * 3
     said = [json.loads(bytes(val.reader.view(9 + i, "json")))["path"].rpartition("/")[2][:-5] for i in range(3)]
-    labels = dict(zip(said, val.targets.tolist(), strict=True))
+    labels = dict(zip(said, val.targets, strict=True))
     assert labels == {f"ILSVRC2012_val_{3 - label:08d}": label for label in range(3)}
 
 
@@ -156,7 +156,7 @@ def test_cifar10(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cifar.main([str(root), str(tmp_path / "out.lmdb")])
     train, test = (FastDataset(tmp_path / "out.lmdb", split=split) for split in ("train", "test"))
     assert (len(train), len(test), len(train.classes)) == (20, 4, 10)
-    assert train.targets.tolist() == [0, 1, 2, 3] * 5
+    assert train.targets == [0, 1, 2, 3] * 5
     assert all((np.asarray(train[i][0]) == seen[i // 4][i % 4]).all() for i in range(20))
     assert (np.asarray(test[3][0]) == seen[5][3]).all()
     put(root / "test_batch.bin", b"x" * 100)
@@ -292,7 +292,7 @@ def test_hf_imagefolder_with_splits(tmp_path: Path) -> None:
     hf_imagefolder.main([str(root), str(tmp_path / "out.lmdb"), "--workers", "1"])
     train = FastDataset(tmp_path / "out.lmdb", split="train", fields=("label", "text.txt"))
     assert [tuple(train[i].values()) for i in range(3)] == [(0, "text 0"), (1, "text 1"), (0, "text 2")]
-    assert FastDataset(tmp_path / "out.lmdb", split="test").targets.tolist() == [1]
+    assert FastDataset(tmp_path / "out.lmdb", split="test").targets == [1]
 
 
 def test_hf_imagefolder_with_objects(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def labels(dataset: FastDataset) -> list[int]:
-    assert [label for _, label in dataset] == dataset.targets.tolist()
-    return dataset.targets.tolist()
+    assert [label for _, label in dataset] == dataset.targets
+    return dataset.targets
 
 
 def test_indices(place: Path) -> None:
@@ -126,7 +126,7 @@ def test_several_paths(place: Path) -> None:
 def test_a_batch_of_several_paths_in_the_torch_loader(place: Path) -> None:
     dataset = FastDataset([place / "a.lmdb", place / "b"], transform=small)
     images, found = next(iter(DataLoader(dataset, 12)))
-    assert found.tolist() == dataset.targets.tolist()
+    assert found.tolist() == dataset.targets
     assert torch.equal(images, torch.stack([image for image, _ in dataset]))
 
 
@@ -175,7 +175,7 @@ def test_fingerprint(place: Path) -> None:
 def test_columns_are_looked_up_a_part_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iofast.dataset._CHUNK", 5)
     dataset = FastDataset(place / "numbered.lmdb")
-    assert dataset.targets.tolist() == list(range(12))
+    assert dataset.targets == list(range(12))
     widths, heights = dataset.sizes()
     assert [*zip(widths.tolist(), heights.tolist(), strict=True)] == [upright(data).size for data in IMAGES]
     assert (widths.dtype, heights.dtype) == (np.int32, np.int32)

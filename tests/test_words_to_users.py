@@ -85,13 +85,13 @@ def test_labels_that_count_from_one(tmp_path: Path) -> None:
     tfrecord_messages.write(tmp_path / "theirs.tfrecord", records)
     plain, based = tmp_path / "plain.lmdb", tmp_path / "based.lmdb"
     assert main(["pack", str(tmp_path / "theirs.tfrecord"), str(plain), "--quiet"]) == 0
-    assert FastDataset(plain).targets.tolist() == [1, 2, 3]
+    assert FastDataset(plain).targets == [1, 2, 3]
     assert main(["pack", str(tmp_path / "theirs.tfrecord"), str(based), "--labels-from", "1", "--quiet"]) == 0
-    assert FastDataset(based).targets.tolist() == [0, 1, 2]
+    assert FastDataset(based).targets == [0, 1, 2]
     target = tmp_path / "again.tfrecord"
     arguments = ["pack", str(tmp_path / "theirs.tfrecord"), str(target), "--labels-from", "1", "--label-base", "1"]
     assert main([*arguments, "--quiet"]) == 0
-    assert FastDataset(target).targets.tolist() == [0, 1, 2]  # counted from 1 in the file, and in ours it says so
+    assert FastDataset(target).targets == [0, 1, 2]  # counted from 1 in the file, and in ours it says so
 
 
 def test_labels_from_where_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

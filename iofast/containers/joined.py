@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -33,13 +34,15 @@ class JoinedReader(Reader):
     """The records of several readers, called parts, as those of one: dense indices go on from part to part.
 
     Classes have to be the same in all parts, or missing in all. Fields are the union; a record of a part without a
-    field does not have it. Splits of one name become one. A key is the part's number, a slash and the record's own.
-    `names` are for messages. Raises `OptionError` where classes or splits do not fit together, naming the difference.
+    field does not have it. Splits of one name become one; without `splits` the whole has none. A key is the part's
+    number, a slash and the record's own. `names` (one per part) are for messages. Raises `OptionError` where classes
+    or splits do not fit together, naming the difference.
     """
 
-    def __init__(self, parts: Sequence[Reader], names: Sequence[str]) -> None:
-        self.parts = tuple(parts)
-        self.manifest = _join([part.manifest for part in parts], names)
+    def __init__(self, parts: Sequence[Reader], names: Sequence[str], *, splits: bool = True) -> None:
+        self.parts, self.names = tuple(parts), tuple(names)
+        manifests = [part.manifest if splits else replace(part.manifest, splits=_whole(part)) for part in parts]
+        self.manifest = _join(manifests, names)
         self._ends = np.cumsum([len(part) for part in parts])
         self._starts = self._ends - [len(part) for part in parts]
 
@@ -141,6 +144,10 @@ class JoinedReader(Reader):
         indices = np.ascontiguousarray(indices, np.int64).reshape(-1)
         pieces = [(rows, ask(self.parts[part], own)) for part, rows, own in self._groups(indices)]
         return _merged(pieces, len(indices))._replace(indices=indices)
+
+
+def _whole(part: Reader) -> dict[str, tuple[tuple[int, int], ...]]:
+    return {WHOLE: ((0, part.manifest.count),)}
 
 
 def _locate(part: Reader, indices: NDArray[np.int64], field: str | None) -> Located:

@@ -183,7 +183,7 @@ class Plan:
     def _ordered(self) -> tuple[Order, Schedule]:
         options, dataset = self.options, self.dataset
         mode = options.mode
-        about = Population(len(dataset), lambda: dataset.targets, dataset.sizes, dataset.parts)
+        about = Population(len(dataset), dataset.labels, dataset.sizes, dataset.parts)
         order = mode.bind(about, options.seed, options.batch_size * self.world_size)
         ranks = self.rank, self.world_size
         if order.sharded and order.sharded != ranks:
@@ -195,10 +195,17 @@ class Plan:
         return order, Schedule(order.length, options.batch_size, *ranks, options.drop_last)
 
 
+_HINTS = {  # what to do about another dataset, by an attribute of its class
+    "indices": ": give FastDataset(…, indices=subset.indices)",
+    "datasets": ": give FastDataset([…, …]), or add FastDatasets with equal fields, orientation and transforms",
+    "root": ": give FastDataset(dataset.root)",
+}
+
+
 def _check_dataset(dataset: FastDataset) -> None:
     if not isinstance(dataset, FastDataset):
-        hint = ": give FastDataset(…, indices=subset.indices)" if hasattr(dataset, "indices") else ""
-        raise OptionError(f"FastLoader reads a FastDataset, found {type(dataset).__name__}{hint}")
+        hint = next((hint for name, hint in _HINTS.items() if hasattr(dataset, name)), "")
+        raise OptionError(f"dataset must be a FastDataset, found {type(dataset).__name__}{hint}")
     if not len(dataset):
         raise OptionError(f"there is nothing to load: {dataset!r}")
     if dataset.transform is not None or dataset.target_transform is not None:
