@@ -57,11 +57,12 @@ def main() -> None:
     dataset, held_out = splits(args.dataset)
     if not dataset.classes:
         raise SystemExit(f"{args.dataset} has no classes to learn: its images lie in no class folders")
-    shared = {"batch_size": args.batch_size, "device": device, "dtype": torch.float32}
+    layout = torch.channels_last  # of images and model alike: convolutions are faster so
+    shared = {"batch_size": args.batch_size, "device": device, "dtype": torch.float32, "memory_format": layout}
     batches = FastLoader(dataset, shuffle=True, seed=args.seed, drop_last=True, transform=T.train(args.size), **shared)
     val = FastLoader(held_out, transform=T.evaluate(args.size), **shared) if held_out else None
 
-    model = network(len(dataset.classes)).to(device, memory_format=torch.channels_last)
+    model = network(len(dataset.classes)).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, nesterov=True, weight_decay=5e-5)
     steps = args.epochs * len(batches)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step / steps))

@@ -173,6 +173,7 @@ class TestPixels:
     def test_the_presets(self, numbered: FastDataset) -> None:
         for preset in (T.train(24), T.evaluate(24)):
             images, _ = next(iter(FastLoader(numbered, N, transform=preset, dtype=torch.float32)))
+            assert images.view(N, -1).shape == (N, 3 * 24 * 24)  # as a model's first layer may, and DDP's gradients
             levels, _ = next(iter(FastLoader(numbered, N, transform=preset[:-1])))
             expected = (levels.float() / 255 - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
             assert torch.allclose(images, expected, atol=1e-5)

@@ -103,12 +103,13 @@ def near(images: torch.Tensor, expected: torch.Tensor) -> bool:
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_the_same_samples_and_choices(numbered: FastDataset, name: str, there: bool) -> None:
     options: dict[str, Any] = {"transform": TRANSFORMS[name], "shuffle": True, "seed": 5}
-    own, other = cached(numbered, there=there, **options), usual(numbered, **options)
+    layout = torch.channels_last if there else torch.contiguous_format
+    own, other = cached(numbered, there=there, memory_format=layout, **options), usual(numbered, **options)
     for _ in range(2):
         for (images, labels), (expected, theirs) in zip(own, other, strict=True):
             assert torch.equal(labels, theirs)
             assert near(images, expected)
-            assert images.is_contiguous(memory_format=torch.channels_last)
+            assert images.is_contiguous(memory_format=layout)
 
 
 @pytest.mark.parametrize("source", ["set.lmdb", "folder"])

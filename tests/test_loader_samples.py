@@ -150,13 +150,14 @@ def killed(sample: Sample, rng: np.random.Generator) -> Sample:
 
 
 class TestFunctions:
-    def test_per_sample(self, path: Path) -> None:
+    @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+    def test_per_sample(self, path: Path, layout: torch.memory_format) -> None:
         dataset = FastDataset(path, fields=["image", "label"])
         plain = list(make(dataset, shuffle=True))
-        batches = list(make(dataset, shuffle=True, map_sample=darker))
+        batches = list(make(dataset, shuffle=True, map_sample=darker, memory_format=layout))
         for before, after in zip(plain, batches, strict=True):
             assert torch.equal(after["image"], before["image"] // 2)
-            assert after["image"].is_contiguous(memory_format=torch.channels_last)
+            assert after["image"].is_contiguous(memory_format=layout)
         noise = torch.cat([batch["noise"] for batch in batches])
         assert len(set(noise.tolist())) == N
         again = torch.cat([batch["noise"] for batch in make(dataset, shuffle=True, map_sample=darker, num_workers=1)])

@@ -32,6 +32,7 @@ from tools.pillow_folder import PillowFolder
 SIZE = 128  # pixels a side: small, so that on two cores the network does not hide the loader
 BATCH = 64
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LAYOUT = torch.channels_last  # of images and network
 CORES = max(1, torch.get_num_threads())
 Batches = FastLoader | DataLoader[tuple[torch.Tensor, torch.Tensor]]
 console = Console(highlight=False)
@@ -86,7 +87,8 @@ def iofast(*arguments: object) -> None:
 def compare(images: Path, packed: Path, epochs: int) -> list[Result]:
     """The same network trained from both loaders; loading alone is measured from a plain folder too."""
     dataset = FastDataset(packed, split="train")
-    options = {"batch_size": BATCH, "shuffle": True, "drop_last": True, "dtype": torch.float32, "device": DEVICE}
+    shared = {"batch_size": BATCH, "dtype": torch.float32, "device": DEVICE, "memory_format": LAYOUT}
+    options = {"shuffle": True, "drop_last": True, **shared}
     ours = FastLoader(dataset, transform=T.train(SIZE), **options)
     plain = FastLoader(FastDataset(images, split="train"), transform=T.train(SIZE), **options)
     torch.manual_seed(0)
@@ -98,13 +100,7 @@ def compare(images: Path, packed: Path, epochs: int) -> list[Result]:
         Result("FastLoader, folder", loading(plain, "FastLoader, folder")),
         Result("Pillow, DataLoader", loading(theirs, "Pillow DataLoader")),
     ]
-    held_out = FastLoader(
-        FastDataset(packed, split="val"),
-        batch_size=BATCH,
-        transform=T.evaluate(SIZE),
-        dtype=torch.float32,
-        device=DEVICE,
-    )
+    held_out = FastLoader(FastDataset(packed, split="val"), transform=T.evaluate(SIZE), **shared)
     for result, batches in ((results[0], ours), (results[2], theirs)):
         model = network(len(dataset.classes or ()))
         result.training = train(model, batches, epochs, result.name)
@@ -133,7 +129,7 @@ def network(classes: int) -> nn.Sequential:
     stem = [nn.Conv2d(3, 48, 8, 8, bias=False), nn.BatchNorm2d(48), nn.ReLU()]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, classes)]
     model = nn.Sequential(*stem, *block(48, 96, 1), *block(96, 128, 2), *block(128, 128, 1), *head)
-    return model.to(DEVICE, memory_format=torch.channels_last)
+    return model.to(DEVICE, memory_format=LAYOUT)
 
 
 def train(model: nn.Module, batches: Batches, epochs: int, name: str) -> float:

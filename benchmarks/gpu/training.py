@@ -73,6 +73,7 @@ def fast(job: Job, source: str) -> FastLoader:
         prefetch=8,
         device=job.device,
         dtype=torch.bfloat16,
+        memory_format=torch.channels_last,  # as the network is
     )
 
 

@@ -37,6 +37,7 @@ def overlap(job: Job, step: Step, what: str, name: str) -> None:
         prefetch=8,
         device=job.device,
         dtype=torch.bfloat16,
+        memory_format=torch.channels_last,  # as the network is
     )
     found = stalls(job, loader, step, steps, warm)
     job.figure(f"{what}: exposed stall, by iofast's clock", found.by_clock, "%", most=ALLOWED)

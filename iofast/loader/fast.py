@@ -73,7 +73,7 @@ class FastLoader(Iterable[Any]):
         transform: Sequence[Transform] | Pipeline | None = None,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.uint8,
-        memory_format: torch.memory_format = torch.channels_last,
+        memory_format: torch.memory_format = torch.contiguous_format,
         prefetch: int | Literal["auto"] = "auto",
         cache: Literal["device"] | None = None,
         readahead: bool | Literal["auto"] = "auto",

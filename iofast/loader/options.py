@@ -52,7 +52,7 @@ class LoaderOptions:
     device          where batches go; on a CUDA GPU two are there ahead of the consumer, finished on a stream beside its
                     own; "cuda" = the one that is current in the consumer's thread when its first epoch begins
     dtype           uint8 as decoded, or a float type: normalised, or scaled to [0, 1] without Normalize
-    memory_format   torch.channels_last (default) or torch.contiguous_format
+    memory_format   torch.contiguous_format (default), or torch.channels_last where the model is too
     prefetch        batches made ahead of the consumer; "auto" = the fewest that keep it from waiting, or 3 where
                     num_workers is a number
     cache           "device": every image is decoded once, at the first use, and kept on the device as uint8 pixels;
@@ -88,7 +88,7 @@ class LoaderOptions:
     transform: Sequence[Transform] | Pipeline | None = None
     device: str | torch.device = "cpu"
     dtype: torch.dtype = torch.uint8
-    memory_format: torch.memory_format = torch.channels_last
+    memory_format: torch.memory_format = torch.contiguous_format
     prefetch: int | Literal["auto"] = "auto"
     cache: Literal["device"] | None = None
     readahead: bool | Literal["auto"] = "auto"
