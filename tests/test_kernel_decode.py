@@ -259,6 +259,31 @@ def test_fast_still_shows_the_same_picture(kernel: ModuleType) -> None:
                 assert error.mean() < np.abs(pixels - moved).mean() / 2
 
 
+def first_scans(data: bytes, count: int) -> bytes:
+    """A progressive JPEG that ends after some of its scans, as if it had no others."""
+    tables = [at for at in range(len(data)) if data[at : at + 2] == b"\xff\xc4"]
+    scans = [at for at in range(len(data)) if data[at : at + 2] == b"\xff\xda"]
+    return data[: min(at for at in (*tables, *scans) if at > scans[count - 1])] + b"\xff\xd9"
+
+
+@each_backend
+@pytest.mark.parametrize("kind", ["progressive", "progressive gray"])
+def test_a_progressive_file_that_lacks_scans_is_whole(kernel: ModuleType, kind: str) -> None:
+    """Nothing in it says that there were more. Its blocks are smoothed, in a crop as in the whole."""
+    data = KINDS[kind](photo(200, 150))
+    for count in (1, 2, 5):
+        lacking = first_scans(data, count)
+        whole = kernel.decode(lacking)
+        assert worst(whole, np.asarray(upright(lacking))) < 12  # versions of libjpeg-turbo smooth differently
+        assert (whole != kernel.decode(data)).any()
+        for x0, y0, x1, y1 in ((90, 60, 150, 140), (0, 100, 40, 150), (170, 0, 200, 9)):
+            view = View((x0, y0, x1, y1, x1 - x0, y1 - y0, 0, 0), (x1 - x0, y1 - y0))
+            for strict in (True, False):
+                status, pixels = decode_view(kernel, lacking, view, DecodeOptions(strict=strict))
+                assert status == Status.OK
+                np.testing.assert_array_equal(pixels, whole[y0:y1, x0:x1])
+
+
 needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
 
 

@@ -186,10 +186,10 @@ def test_what_others_have_to_decode(kernel: ModuleType) -> None:
     pixels = photo(40, 30)
     png = BytesIO()
     Image.fromarray(pixels).save(png, "PNG")
-    cut = jpeg(pixels)[:-40]
-    images = [jpeg(pixels, progressive=True), jpeg(pixels, "CMYK"), png.getvalue(), b"", b"\xff\xd8", cut]
-    status, table, _ = run(kernel, batch_of(images), [whole(40, 30)] * 6, (30, 40))
-    assert status.tolist() == [Status.UNSUPPORTED] * 6
+    cut, filled = jpeg(pixels)[:-40], jpeg(pixels).replace(b"\xff\0", b"\xff\xff\0")
+    images = [jpeg(pixels, progressive=True), jpeg(pixels, "CMYK"), png.getvalue(), b"", b"\xff\xd8", cut, filled]
+    status, table, _ = run(kernel, batch_of(images), [whole(40, 30)] * 7, (30, 40))
+    assert status.tolist() == [Status.UNSUPPORTED] * 7
     assert not table.any()
     good = jpeg(pixels)
     assert one(kernel, good, whole(41, 30), (30, 41))[0] == Status.UNSUPPORTED  # the box lies outside

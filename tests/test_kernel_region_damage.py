@@ -124,6 +124,18 @@ def test_all_ways_agree_on_damaged_files(strict: Decoder, lenient: Decoder, seed
     assert {Status.OK, Status.CORRUPT, Status.TRUNCATED} <= seen
 
 
+@pytest.mark.parametrize("restart", [0, 6])
+@pytest.mark.parametrize("fill", [b"\xff", b"\xff\xff\xff"], ids=["one", "three"])
+def test_fill_bytes_before_a_stuffed_zero(strict: Decoder, lenient: Decoder, restart: int, fill: bytes) -> None:
+    """No encoder writes them, and libjpeg-turbo's fast loop and its slow one read them differently."""
+    drawn = encode(texture(np.random.default_rng(1), 200, 150), "420", restart, 90)
+    stuffed = [i for i in range(len(drawn.data) - 1) if drawn.data[i : i + 2] == b"\xff\0"]
+    for i in stuffed[len(stuffed) // 9 :: len(stuffed) // 9]:
+        data = drawn.data[:i] + fill + drawn.data[i:]
+        agree(strict, data)
+        agree(lenient, data)
+
+
 def test_damage_that_a_region_does_not_meet_costs_nothing_but_a_wrong_marker_does(strict: Decoder) -> None:
     """What is read is the way's; the number of segments and the end of the image are checked all the same."""
     drawn = encode(texture(np.random.default_rng(1), 128, 96), "420", 8)

@@ -31,6 +31,7 @@ from iofast.kernel.frame import FRAMES, Frame, frame_of
 _MARGIN = 2  # pixels around what is needed that a decoder's upsampling may look at
 _EOI, _COM = 0xD9, 0xFE
 _JFIF = b"\xff\xd8\xff\xe0\0\x10JFIF\0" + bytes((1, 1, 0, 0, 1, 0, 1, 0, 0))  # its three components are YCbCr
+_FILLED = b"\xff\xff\0"  # a fill byte before a stuffed zero: only libjpeg itself knows what libjpeg makes of it
 _MARKER = re.compile(rb"\xff([\x01-\xfe])")
 Rect = tuple[int, int, int, int]
 
@@ -170,7 +171,7 @@ def _segments(data: bytes, frame: Frame) -> list[int]:
         last = len(origin) > count
         if data[marker.start(1)] != (_EOI if last else 0xD0 + (len(origin) - 2 & 7)):
             break
-        if last:
+        if last and data.find(_FILLED, frame.scan, marker.start()) < 0:
             return origin
     raise pillow.StatusError(Status.UNSUPPORTED)
 

@@ -33,4 +33,7 @@ static inline iof_jpeg *owner(j_common_ptr info) { return info->client_data; }
 /* Take note of the tables that libjpeg begins with. Jumps to `escape` where memory is short. */
 void iof_jpeg_prepare_encoder(iof_jpeg *jpeg);
 
+/* Of an image whose scans were read: a progressive one that has not all bits of each coefficient. libjpeg smooths its blocks. */
+int iof_lacks_scans(const struct jpeg_decompress_struct *d);
+
 #endif

@@ -147,14 +147,6 @@ static int fits_one_scan(const struct jpeg_decompress_struct *d) {
   return d->num_components == 1 || (d->num_components <= MAX_COMPS_IN_SCAN && blocks <= D_MAX_BLOCKS_IN_MCU);
 }
 
-/* A progressive file that lacks scans: decoders smooth what it has, and would no more if it said that this is all. */
-static int is_complete(const struct jpeg_decompress_struct *d) {
-  int missing = 0;
-  for (int i = 0; i < d->num_components && d->progressive_mode; i++)
-    for (int k = 0; k < DCTSIZE2; k++) missing |= d->coef_bits[i][k];
-  return !missing;
-}
-
 /* Whether each coefficient has a code: those of 8-bit samples do, but a file can hold others, and libjpeg's vector loops
 write rubbish for them without a word. */
 static int fit_baseline(struct jpeg_decompress_struct *d, jvirt_barray_ptr *coefficients) {
@@ -190,7 +182,7 @@ static iof_status read_and_write(iof_jpeg *jpeg, const uint8_t *data, size_t len
   if (!fits_one_scan(d)) return IOF_UNSUPPORTED;
   jpeg->strict = 1;
   jvirt_barray_ptr *coefficients = jpeg_read_coefficients(d);
-  if (!is_complete(d) || !fit_baseline(d, coefficients)) return IOF_UNSUPPORTED;
+  if (iof_lacks_scans(d) || !fit_baseline(d, coefficients)) return IOF_UNSUPPORTED;
   jpeg_copy_critical_parameters(d, c);
   set_tables(c, how->tables);
   c->restart_interval = (unsigned)how->restart;

@@ -177,7 +177,9 @@ iof_status iof_segments_find(iof_segments *segments, const iof_frame *frame, con
     from += marker == 0xFF ? 1 : 2;
     if (!marker) {
       *to++ = 0xFF;
-    } else if (marker != 0xFF) { /* else a fill byte */
+    } else if (marker == 0xFF) { /* a fill byte; before a stuffed zero it is libjpeg's, which takes it for either of two things */
+      if (from + 1 < end && !from[1]) return IOF_UNSUPPORTED;
+    } else {
       begin[++count] = (uint32_t)(to - bytes);
       origin[count] = (uint32_t)(from - data);
       if (marker != 0xD0 + ((count - 1) & 7)) break;

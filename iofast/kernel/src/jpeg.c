@@ -120,6 +120,13 @@ iof_status iof_jpeg_open(iof_jpeg *jpeg, const uint8_t *data, size_t length, int
   return setjmp(jpeg->escape) ? jpeg->failure : open_image(jpeg, data, length, width, height, components);
 }
 
+int iof_lacks_scans(const struct jpeg_decompress_struct *d) {
+  int missing = 0;
+  for (int i = 0; i < d->num_components && d->progressive_mode; i++)
+    for (int k = 0; k < DCTSIZE2; k++) missing |= d->coef_bits[i][k];
+  return missing != 0;
+}
+
 /* Columns [*x0, *x1) with the margin that fancy upsampling needs, starting on an iMCU edge as libjpeg wants it. */
 static void crop_columns(struct jpeg_decompress_struct *d, int x0, int x1, iof_pixels *pixels) {
   JDIMENSION width = d->output_width;
@@ -172,8 +179,9 @@ static iof_status decode_region(iof_jpeg *jpeg, const int32_t rect[4], int denom
   d->do_fancy_upsampling = TRUE;
   d->out_color_space = d->num_components == 4 ? JCS_CMYK : JCS_EXT_RGBX;
   jpeg_start_decompress(d);
-  crop_columns(d, rect[0], rect[2], pixels);
-  int first = rect[1] - MARGIN < 0 ? 0 : rect[1] - MARGIN;
+  int whole = iof_lacks_scans(d); /* smoothed blocks depend on their neighbours, which a crop does not have */
+  crop_columns(d, whole ? 0 : rect[0], whole ? (int)d->output_width : rect[2], pixels);
+  int first = whole || rect[1] - MARGIN < 0 ? 0 : rect[1] - MARGIN;
   pixels->y = first;
   pixels->height = rect[3] - first;
   pixels->stride = (4 * (size_t)pixels->width + SLACK - 1) / SLACK * SLACK;

@@ -51,7 +51,7 @@ typedef struct {
   iof_buffer memory, places;
 } iof_segments;
 
-/* IOF_CORRUPT where the markers are not those that the frame demands. */
+/* IOF_CORRUPT where the markers are not those that the frame demands, IOF_UNSUPPORTED for what libjpeg must judge. */
 iof_status iof_segments_find(iof_segments *segments, const iof_frame *frame, const uint8_t *data, size_t length);
 void iof_segments_free(iof_segments *segments);
 
