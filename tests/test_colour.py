@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_images import each_backend, exif, jpeg, native, photo, save
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, raw, twin
+from iofast.kernel import colour, markers, raw, twin
 from iofast.kernel.contract import Kind, TranscodeRecipe, levels_of
 from iofast.record import RAW_FIELDS
-from tools.odd_images.profiles import SRGB, WIDE, gray_profile, rgb_profile
+from tools.odd_images.profiles import SRGB, WIDE, cmyk_profile, gray_profile, rgb_profile
 from tools.odd_images.scene import over, ramp, scene
 
 MIXED = rgb_profile(SRGB[[2, 0, 1]])
@@ -59,6 +59,68 @@ def test_a_profile_can_be_handed_on(kernel: ModuleType, format: str) -> None:
     assert made.info["icc_profile"] == MIXED
     wanted = np.asarray(Image.fromarray(STORED).resize((32, 24), Image.Resampling.BILINEAR))
     assert off(np.asarray(made), wanted) < 8
+
+
+def sections(data: bytes) -> set[bytes]:
+    """What a JPEG, PNG or WebP is made of: markers, or names of chunks."""
+    if data.startswith(b"\xff\xd8"):
+        return {bytes([marker]) for marker, _, _ in markers._segments(data)}
+    found, at, order = set(), *((8, "big") if data.startswith(b"\x89PNG") else (12, "little"))
+    while at < len(data):
+        first, second = data[at : at + 4], data[at + 4 : at + 8]
+        name, size = (second, first) if order == "big" else (first, second)
+        length = int.from_bytes(size, order)
+        at += length + 12 if order == "big" else length + 8 + length % 2
+        found.add(name)
+    return found
+
+
+def laden(kind: str) -> bytes:
+    """An image whose file says as much beside its pixels as Pillow writes."""
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    image = Image.fromarray(SHOWN)
+    if kind == "CMYK":
+        return save(image.convert("CMYK"), "TIFF", icc_profile=cmyk_profile())
+    if kind == "LAB":
+        image = Image.frombytes("LAB", image.size, np.full((48, 64, 3), (150, 20, 60), np.uint8).tobytes())
+        return save(image, "TIFF", icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes())
+    if kind == "YCbCr":
+        return save(image.convert("YCbCr"), "TIFF", icc_profile=profile)
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Comment", "made at noon")
+    more = {"pnginfo": text} if kind == "PNG" else {"xmp": b"<x/>"}
+    return save(image, kind, icc_profile=rgb_profile(WIDE), exif=exif(1), comment=b"noon", dpi=(72, 72), **more)
+
+
+@each_backend
+@pytest.mark.parametrize("kind", ["LAB", "CMYK", "YCbCr", "JPEG", "PNG", "WEBP", "GIF", "TIFF"])
+@pytest.mark.parametrize("icc", [None, "keep", "drop"])
+def test_what_is_encoded_holds_pixels_and_nothing_else(kernel: ModuleType, kind: str, icc: str | None) -> None:
+    """A profile by LittleCMS has the second in it when it was made, so that no run gave the bytes of another."""
+    data = laden(kind)
+    kept = icc == "keep" and kind in ("JPEG", "PNG", "WEBP", "TIFF", "YCbCr")
+    for format, usual, profile in (
+        ("png", {b"IHDR", b"IDAT", b"IEND"}, b"iCCP"),
+        ("jpeg", {b"\xe0", b"\xdb", b"\xc0", b"\xc4", b"\xdd"}, b"\xe2"),
+        ("webp", {b"VP8 ", b"VP8X"}, b"ICCP"),
+    ):
+        made = kernel.transcode(data, TranscodeRecipe(size=32, mode="short", format=format, icc=icc)).data
+        assert sections(made) <= usual | {profile}
+        assert (profile in sections(made)) == kept
+
+
+@each_backend
+def test_a_profile_for_ink_is_not_handed_on_with_light(kernel: ModuleType) -> None:
+    """The numbers have to become others, so they become those of sRGB."""
+    ink = Image.fromarray(255 - np.dstack([SHOWN[..., [1, 0, 2]], np.full((48, 64), 255, np.uint8)]), "CMYK")
+    for data in (
+        save(ink, "TIFF", icc_profile=cmyk_profile()),
+        save(ink, "JPEG", icc_profile=cmyk_profile(), quality=95),
+    ):
+        made = {
+            icc: kernel.transcode(data, TranscodeRecipe(format="png", icc=icc)).data for icc in ("keep", "srgb", "drop")
+        }
+        assert made["keep"] == made["srgb"] != made["drop"]
 
 
 def test_a_conversion_is_pillows(tmp_path: object) -> None:

@@ -65,6 +65,11 @@ def profile_of(image: Image.Image) -> bytes:
     return profile if isinstance(profile, bytes) else b""
 
 
+def describes(profile: bytes, image: Image.Image) -> bool:
+    """Whether a profile is for pixels such as those of `image`, `L` or `RGB`: by the colour space that it names."""
+    return profile[16:20] == (b"GRAY" if image.mode == "L" else b"RGB ")
+
+
 def is_shown_otherwise(image: Image.Image, *, icc: bool, background: bool) -> bool:
     """Whether `to_srgb` or `lay_over`, where they are wanted, would change pixels; decodes nothing."""
     mode = image.mode if image.mode in ("L", "CMYK") else "L" if image.mode in _GRAY else "RGB"
@@ -77,7 +82,6 @@ def to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
     if made is None:
         return image
     shown: Image.Image = made.apply(image)  # type: ignore[attr-defined]
-    shown.info.clear()  # Pillow puts its own profile there, with the time of day in it, and would write it
     return shown.getchannel(1) if image.mode == "L" else shown
 
 

@@ -253,7 +253,7 @@ def mend_end(opened: Opened) -> Opened:
 
 def plain(image: Image.Image) -> Image.Image:
     """Grayscale of any depth becomes `L`, all else `RGB`; alpha is dropped, not blended."""
-    image.info.clear()  # Pillow would write profile and comment into the next file, and warn of transparency
+    image.info.clear()  # else Pillow warns of transparency that the next mode has no place for
     if image.mode == "I" or image.mode.startswith("I;16"):  # 16 bits; Pillow's convert would clip, not scale
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     return image.convert("L" if image.mode in _GRAY else "RGB")

@@ -115,12 +115,13 @@ def _opaque(opened: pillow.Opened, recipe: TranscodeRecipe) -> tuple[Image.Image
     """Decode: an opaque grayscale (`L`) or colour (`RGB`) image, and the profile that is still to be converted."""
     opened.image.load()
     image: Image.Image = opened.image
-    profile = colour.profile_of(image) if recipe.icc in (None, "srgb") else b""
+    profile = b"" if recipe.icc == "drop" else colour.profile_of(image)
     alpha = None
     if recipe.background != "drop":
         image, alpha = colour.split_alpha(image)
-    if image.mode == "CMYK":
+    if image.mode in ("CMYK", "LAB"):  # the profile is for these numbers, not for those that Pillow makes of them
         image, profile = colour.to_srgb(image, profile), b""
+    profile = b"" if recipe.icc == "keep" else profile
     image = pillow.plain(image)
     if alpha is None:
         return image, profile
@@ -141,7 +142,7 @@ def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: by
         return raw.pack_rgb(_rgb(pixels))
     if kind == "yuv420":
         return raw.pack_yuv(_rgb(pixels))
-    embedded: dict[str, object] = {"icc_profile": profile} if profile else {}
+    embedded: dict[str, object] = {"icc_profile": profile} if colour.describes(profile, pixels) else {}
     if kind == "png":
         return _save(pixels, "PNG", embedded)
     if kind == "webp":
@@ -156,6 +157,7 @@ def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: by
 
 def _save(pixels: Image.Image, name: str, options: dict[str, object]) -> bytes:
     stream = BytesIO()
+    pixels.info.clear()  # Pillow writes profiles and comments that it finds there; its own profiles hold the time of day
     pixels.save(stream, name, **options)
     return stream.getvalue()
 

@@ -99,6 +99,7 @@ def formats() -> list[Odd]:
         Odd(b"lzw.tif", "TIFF, LZW", save(shown, "TIFF", compression="tiff_lzw"), shown, 0),
         Odd(b"jpeg.tif", "TIFF, JPEG inside", save(shown, "TIFF", compression="jpeg", quality=95), shown, 5),
         Odd(b"cmyk.tif", "CMYK TIFF", save(ink, "TIFF"), shown, 1),
+        Odd(b"lab.tif", "CIE Lab TIFF", save(Image.fromarray(shown).convert("LAB"), "TIFF"), shown, 2),
         Odd(
             b"gray16.tif",
             "TIFF, 16-bit gray: the upper 8 bits",
