@@ -157,7 +157,7 @@ def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: by
 
 def _save(pixels: Image.Image, name: str, options: dict[str, object]) -> bytes:
     stream = BytesIO()
-    pixels.info.clear()  # Pillow writes profiles and comments that it finds there; its own profiles hold the time of day
+    pixels.info.clear()  # Pillow writes what it finds there: comments, and profiles with the time of day in them
     pixels.save(stream, name, **options)
     return stream.getvalue()
 
