@@ -100,8 +100,12 @@ class TestSchedule:
             filling = [i % n for i in range(-len(real) % world_size)]
             parts = [schedule.positions(k) for schedule in ranks]
             assert len({len(positions) for positions, _ in parts}) == 1
-            assert np.concatenate([positions for positions, _ in parts]).tolist() == real + filling
-            assert np.concatenate([valid for _, valid in parts]).tolist() == [True] * len(real) + [False] * len(filling)
+            assert np.concatenate([positions[valid] for positions, valid in parts]).tolist() == real
+            assert np.concatenate([positions[~valid] for positions, valid in parts]).tolist() == filling
+            counts = [int(valid.sum()) for _, valid in parts]
+            assert counts == sorted(counts, reverse=True)
+            assert max(counts) - min(counts) <= 1  # no rank has only filling while there is a sample for each
+            assert all(valid[: int(valid.sum())].all() for _, valid in parts)
 
     @given(n=st.integers(1, 300), local=st.integers(1, 4))
     def test_global_batches_are_the_same_for_any_number_of_ranks(self, n: int, local: int) -> None:

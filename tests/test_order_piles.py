@@ -166,6 +166,10 @@ class TestBuckets:
                 assert count == 0 or seen.max() <= seen.min() + 1
             real = ~order.filling(epoch, np.arange(order.length))
             assert sorted(x.ravel()[real].tolist()) == list(range(len(sizes)))
+            for ranks in range(1, batch + 1):  # each has its part of the samples of a batch, as far as they go
+                if batch % ranks == 0:
+                    shares = real.reshape(-1, ranks, batch // ranks).sum(axis=2)
+                    assert (shares >= shares.sum(axis=1, keepdims=True) // ranks).all()
             replaced = order.replacement(epoch, np.arange(order.length), 1).reshape(-1, batch)
             assert (bucket[replaced] == bucket[x]).all()
 

@@ -42,7 +42,8 @@ class Buckets(Mode):
     `sizes` are (height, width) pairs of different aspect ratios. A batch of all ranks together holds samples of one
     size; batches of all sizes come in random order, and the samples of a size in a permutation of the epoch's. The
     last batch of a size is filled up with the first samples of that permutation, so an epoch is some samples longer
-    than the dataset; `filling` says which positions these are. Takes 8 bytes per sample, and reads the sizes of all
+    than the dataset; `filling` says which positions these are. They stand between the batch's own samples at even
+    distances, so that each rank's slice has its part of both. Takes 8 bytes per sample, and reads the sizes of all
     images when it is bound.
     """
 
@@ -97,7 +98,11 @@ class _Buckets(Order):
         batches, rows = np.divmod(part.positions, self._batch)
         batches = permuted(int(self._ends[-1]), f"iofast order {self.seed} {part.epoch} batches", batches)
         buckets = np.searchsorted(self._ends, batches, side="right")
-        return buckets, (batches - self._starts[buckets]) * self._batch + rows
+        first = (batches - self._starts[buckets]) * self._batch
+        own = np.minimum(self._counts[buckets] - first, self._batch)  # samples of the batch that are no filling
+        before = rows * own // self._batch  # of these, those in rows before
+        filled = (rows + 1) * own // self._batch == before
+        return buckets, first + np.where(filled, own + rows - before, before)
 
     def _replacement(self, part: Part, attempts: Indices) -> Indices:
         buckets, _ = self._places(part)

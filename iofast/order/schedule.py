@@ -18,7 +18,8 @@ class Schedule:
 
     `batch_size` is per rank. Global batch k is positions [k·B, (k+1)·B) with B = batch_size · world_size, rank r takes
     its r-th slice. All ranks return equally many batches of equal length. Without `drop_last`, the last global batch
-    has m = n mod B real positions and is filled with positions 0, 1, … to the next multiple of `world_size`.
+    has m = n mod B real positions, dealt evenly: the first m mod world_size ranks have one more than the others, which
+    are filled with positions 0, 1, … in turn. So no rank has only filling unless m < world_size.
     """
 
     n: int
@@ -53,8 +54,10 @@ class Schedule:
         if not 0 <= batch < self.count:
             raise OptionError(f"batch must be 0 to {self.count - 1}, found {batch}")
         start = batch * self.global_batch
-        rows = min(self.batch_size, -(-(self.n - start) // self.world_size))
-        first = start + self.rank * rows
-        positions = np.arange(first, first + rows, dtype=np.int64)
-        # position n + j of the filling is position j; with fewer samples than ranks it begins again at 0
-        return positions % self.n, positions < self.n
+        each, more = divmod(min(self.global_batch, self.n - start), self.world_size)  # `more` ranks have one more
+        first = start + self.rank * each + min(self.rank, more)
+        valid = np.ones(each + (more > 0), np.bool_)
+        positions = np.arange(first, first + len(valid), dtype=np.int64)
+        if self.rank >= more > 0:  # with fewer samples than ranks the filling begins again at 0
+            positions[-1], valid[-1] = (self.rank - more) % self.n, False
+        return positions, valid
