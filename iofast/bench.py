@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.choices import Draw
 from iofast.containers.base import Located
+from iofast.containers.changed import refresh
 from iofast.dataset import FastDataset
 from iofast.errors import DecodeError, OptionError
 from iofast.loader import FastLoader
@@ -104,6 +105,7 @@ class Sample:
         order = Shuffled().bind(Population(len(dataset)), options.seed)
         self.reader = dataset.reader
         self.located: Located = self.reader.locate(dataset.resolve(order.indices(0, positions)))
+        refresh(self.reader, self.located)
         draw = Draw(options.seed, 0, positions)
         self.boxes, self.flips = pipeline.plan(draw, self.located.width, self.located.height)
         assert pipeline.size is not None

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from iofast import kernel
 from iofast.containers.base import Failures, Located, Payloads, Reader
+from iofast.containers.changed import renew
 from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
@@ -172,7 +173,7 @@ class FastDataset(Dataset[Any]):
         located = self.reader.columns(self.resolve(indices))
         if self.orientation == "apply":
             return located
-        turned, upright = located.orientation >= 5, np.ones_like(located.orientation)
+        turned, upright = located.orientation >= 5, np.zeros_like(located.orientation)
         width = np.where(turned, located.height, located.width)
         height = np.where(turned, located.width, located.height)
         return located._replace(width=width, height=height, orientation=upright)
@@ -263,22 +264,23 @@ class FastDataset(Dataset[Any]):
             source = payloads.checked(check)
             for row in range(len(located.indices)):
                 pixels, status = self._decode(located, source, row)
-                if status:
-                    reason = f"{self._name(located, row)}: {kernel.status_message(status)}"
+                if len(renew(self.reader, located, source.rows(slice(row, row + 1)), status, row)):
+                    pixels, status = self._decode(located, source, row)
+                if failure := int(status[0]):
+                    reason = f"{self._name(located, row)}: {kernel.status_message(failure)}"
                     self._fail(DecodeError(reason), row, failed)
-                image = None if status else Image.fromarray(pixels)
+                image = None if failure else Image.fromarray(pixels)
                 images.append(image if transform is None else transform(image))
         return images
 
-    def _decode(self, located: Located, payloads: Payloads, row: int) -> tuple[NDArray[np.uint8], int]:
+    def _decode(self, located: Located, payloads: Payloads, row: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
         width, height = int(located.width[row]), int(located.height[row])
         out = np.empty((1, max(height, 1), max(width, 1), 3), np.uint8)
         status = np.zeros(1, np.int32)
-        one = slice(row, row + 1)
-        source = tuple(None if column is None else column[one] for column in payloads)
         boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
-        kernel.decode_batch(self._context(), source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)  # type: ignore[arg-type]
-        return out[0], int(status[0])
+        source = payloads.rows(slice(row, row + 1))
+        kernel.decode_batch(self._context(), source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)
+        return out[0], status
 
     def _fail(self, error: DecodeError, row: int, failed: Failures | None) -> None:
         if failed is None:

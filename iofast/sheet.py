@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from iofast import kernel
 from iofast.containers.base import Reader
+from iofast.containers.changed import follow
 from iofast.errors import DecodeError, IofastError, OptionError
 from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS
@@ -112,7 +113,9 @@ def _pixels(reader: Reader, index: int) -> NDArray[np.uint8]:
     """The image of a record, upright RGB."""
     located = reader.locate(np.array([index], np.int64))
     if not located.kind[0]:
-        return kernel.decode(reader.view(index), int(located.orientation[0]))
+        data = reader.view(index)
+        follow(reader, located, 0, data)
+        return kernel.decode(data, int(located.orientation[0]))
     width, height = int(located.width[0]), int(located.height[0])
     out, status = np.zeros((1, height, width, 3), np.uint8), np.zeros(1, np.int32)
     boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)

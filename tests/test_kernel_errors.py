@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_images import KINDS, View, batch_of, decode_view, each_backend, jpeg, photo, save, segment, with_size
+from kernel_images import KINDS, View, batch_of, decode_view, each_backend, exif, jpeg, photo, save, segment, with_size
 from PIL import Image
 
 from iofast.errors import DecodeError, OptionError
@@ -64,7 +64,7 @@ CASES = {
     "too many bytes": Case(Status.LIMIT, options=DecodeOptions(max_bytes=len(GOOD) - 1)),
     "just enough bytes": Case(Status.OK, options=DecodeOptions(max_bytes=len(GOOD))),
     "no image": Case(Status.UNSUPPORTED, b"nothing that anyone would call an image"),
-    "empty": Case(Status.UNSUPPORTED, b""),
+    "empty": Case(Status.EMPTY, b""),
     "a program": Case(Status.UNSUPPORTED, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"),
     "too wide": _boxed(0, 0, WIDTH + 1, HEIGHT, 48, 40, 0, 0),
     "too high": _boxed(0, 0, WIDTH, HEIGHT + 1, 48, 40, 0, 0),
@@ -109,6 +109,44 @@ def test_cut_anywhere_is_never_taken_for_whole(kernel: ModuleType, kind: str) ->
         status, pixels = decode_view(kernel, data[:end], view)
         assert status in (Status.TRUNCATED, Status.CORRUPT), end
         assert not pixels.any()
+
+
+TURNED_GOOD = jpeg(photo(WIDTH, HEIGHT), exif=exif(6))
+CHANGES = {
+    "as indexed": (GOOD, (WIDTH, HEIGHT), 1, Status.OK),
+    "not compared": (GOOD, (0, HEIGHT), 1, Status.OK),
+    "narrower": (GOOD, (WIDTH + 1, HEIGHT), 1, Status.CHANGED),
+    "higher": (GOOD, (WIDTH, HEIGHT - 1), 1, Status.CHANGED),
+    "turned by a tag": (GOOD, (HEIGHT, WIDTH), 6, Status.CHANGED),
+    "upside down": (GOOD, (WIDTH, HEIGHT), 3, Status.CHANGED),
+    "tagged": (TURNED_GOOD, (HEIGHT, WIDTH), 6, Status.OK),
+    "tagged since": (TURNED_GOOD, (WIDTH, HEIGHT), 1, Status.CHANGED),
+    "wanted as stored": (TURNED_GOOD, (WIDTH, HEIGHT), 0, Status.OK),
+    "png": (save(Image.fromarray(photo(WIDTH, HEIGHT)), "PNG"), (WIDTH, HEIGHT), 1, Status.OK),
+    "another png": (save(Image.fromarray(photo(WIDTH, HEIGHT)), "PNG"), (WIDTH, 1), 1, Status.CHANGED),
+    "no image any more": (b"nothing", (WIDTH, HEIGHT), 1, Status.UNSUPPORTED),
+}
+
+
+@each_backend
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("outside", [False, True], ids=["", "box outside"])
+def test_a_header_that_contradicts_the_index(kernel: ModuleType, name: str, outside: bool) -> None:
+    data, size, orientation, expected = CHANGES[name]
+    if outside and expected == Status.OK:
+        expected = Status.BOX
+    source, _alive = batch_of([GOOD, data], [1, orientation])
+    indexed = np.array([(0, WIDTH, HEIGHT), (0, *size)], np.int32)
+    region = (0, 0, 300, 300) if outside else (0, 0, 100, 100)
+    boxes = np.array([WHOLE.box, (*region, 48, 40, 0, 0)], np.int32)
+    out, status = np.full((2, 40, 48, 3), 99, np.uint8), np.full(2, -7, np.int32)
+    context, flips = kernel.Context(DecodeOptions()), np.zeros(2, np.uint8)
+    kernel.decode_batch(context, (*source[:5], indexed, None), boxes, flips, out, status, 0, 2)
+    assert status.tolist() == [Status.OK, expected]
+    assert bool(out[1].any()) == (expected == Status.OK)
+    status[:] = -7
+    kernel.decode_each(context, (*source[:5], indexed, None), boxes, flips, list(out), status)
+    assert status.tolist() == [Status.OK, expected]
 
 
 def test_every_status_has_a_message() -> None:

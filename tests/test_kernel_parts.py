@@ -214,6 +214,17 @@ def test_raw_pixels_and_checksums(kernel: ModuleType) -> None:
 
 
 @each_backend
+def test_no_part_of_an_image_that_the_index_does_not_know(kernel: ModuleType) -> None:
+    data = [jpeg(photo(40, 30)), jpeg(photo(40, 30), exif=exif(3))]
+    batch = batch_of([data[0], data[0], data[0], data[1], data[1]], [1, 1, 3, 3, 0])
+    indexed = np.array([(0, 40, 30), (0, 40, 31), (0, 40, 30), (0, 40, 30), (0, 40, 30)], np.int32)
+    batch = batch._replace(source=(*batch.source[:5], indexed, None))
+    status = run(kernel, batch, [whole(40, 30)] * 5, (30, 40))[0]
+    changed, good = Status.UNSUPPORTED, Status.OK
+    assert status.tolist() == [good, changed, changed, good, good]
+
+
+@each_backend
 def test_from_a_file(kernel: ModuleType) -> None:
     batch = batch_of([jpeg(photo(90 + i, 70)) for i in range(4)])
     source, _fd = in_a_file(batch)

@@ -93,7 +93,7 @@ def test_kinds_stand_side_by_side(kernel: ModuleType) -> None:
     image = photo(40, 30)
     payloads = [jpeg(image), payload(Kind.RGB, image), payload(Kind.YUV420, image), save(Image.fromarray(image), "PNG")]
     batch = batch_of(payloads, checked=True)
-    rows = np.array([(0, 0, 0), (1, 40, 30), (2, 40, 30), (0, 9, 9)], np.int32)
+    rows = np.array([(0, 0, 0), (1, 40, 30), (2, 40, 30), (0, 40, 30)], np.int32)
     boxes, flips, status = np.array([whole(40, 30).box] * 4, np.int32), np.zeros(4, np.uint8), np.full(4, -1, np.int32)
     pixels = np.empty((4, 30, 40, 3), np.uint8)
     with closing(kernel.Context(DecodeOptions())) as context:
@@ -203,7 +203,7 @@ def test_kinds_are_numbered_as_the_fields() -> None:
 @each_backend
 def test_the_column_of_kinds_is_checked(kernel: ModuleType) -> None:
     source, _alive = raw_batch(Kind.RGB, [bytes(12)], [(2, 2)])
-    with pytest.raises(OptionError, match="raw must have the shape"):
+    with pytest.raises(OptionError, match="indexed must have the shape"):
         run(kernel, (*source[:5], np.zeros((1, 4), np.int32), None), [whole(2, 2)])
     with pytest.raises(OptionError, match="strips must have the shape"):
         run(kernel, (*source[:6], np.zeros((1, 15), np.uint32)), [whole(2, 2)])

@@ -107,7 +107,12 @@ def describe(reader: Reader, index: int, record: Record) -> dict[str, Any]:
     """A record as JSON has it: what the index says, and its fields with size, and value where they are text."""
     import numpy as np
 
+    from iofast.containers.changed import follow
+    from iofast.record import image_field
+
     located = reader.columns(np.array([index], np.int64))
+    if (image := image_field(record.fields)) is not None:
+        follow(reader, located, 0, record.fields[image])
     label = int(located.label[0])
     classes = reader.manifest.classes
     split = next((name for name, own in reader.manifest.splits.items() if any(a <= index < b for a, b in own)), None)

@@ -5,6 +5,7 @@ The contract is written for all containers at once (docs/format.md); a container
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -18,6 +19,8 @@ from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest
 from iofast.errors import IofastError
 from iofast.record import ImageInfo, Record, format_key, image_field
+
+_log = logging.getLogger("iofast")
 
 # No process has this descriptor, so reading a byte of it fails, and with it only its row.
 UNREADABLE = np.iinfo(np.int32).max
@@ -39,13 +42,20 @@ class Located(NamedTuple):
     label: NDArray[np.int32]  # -1 = no label
     width: NDArray[np.int32]
     height: NDArray[np.int32]
-    orientation: NDArray[np.uint8]  # EXIF 1-8 still to be applied
+    orientation: NDArray[np.uint8]  # EXIF 1-8 still to be applied; 0 = none, whatever the image says
     file: NDArray[np.uint32]  # which file; meaning known to the reader alone
     offset: NDArray[np.uint64]
     length: NDArray[np.uint64]
     kind: NDArray[np.uint8]
     crc: NDArray[np.uint32] | NDArray[np.int64] | None
     strips: NDArray[np.uint32] | None
+
+    @property
+    def certain(self) -> NDArray[np.bool_]:
+        """Which rows have a checksum, so that what the index says of an image holds of the bytes that are read."""
+        if self.crc is None or self.crc.dtype == np.int64:
+            return np.zeros(len(self.indices), np.bool_) if self.crc is None else np.asarray(self.crc >= 0)
+        return np.ones(len(self.indices), np.bool_)
 
     def rows(self, rows: NDArray[np.int64] | slice) -> Located:
         """The same columns of some of the rows."""
@@ -66,13 +76,18 @@ class Located(NamedTuple):
     def payloads(
         self, rows: slice, fds: NDArray[np.int32], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
     ) -> Payloads:
-        """Some rows as the kernel reads them, their bytes at these places."""
-        raw = strips = None
-        if self.kind[rows].any():
-            raw = np.stack((self.kind[rows], self.width[rows], self.height[rows]), 1, dtype=np.int32)
+        """Some rows as the kernel reads them, their bytes at these places.
+
+        A checksum says that an encoded image is the one that was indexed; without one its header has to.
+        """
+        kind, certain = self.kind[rows], self.certain[rows]
+        indexed = strips = None
+        if kind.any() or not certain.all():
+            indexed = np.stack((kind, self.width[rows], self.height[rows]), 1, dtype=np.int32)
+            indexed[certain & (kind == 0), 1:] = 0
             strips = None if self.strips is None else self.strips[rows]
         crcs = None if self.crc is None else self.crc[rows]
-        return Payloads(fds, offsets, lengths, crcs, self.orientation[rows], raw, strips)
+        return Payloads(fds, offsets, lengths, crcs, self.orientation[rows], indexed, strips)
 
     def nowhere(self) -> Located:
         """The same records without a payload, as those that lack a field: `file` is `ABSENT`, all else is 0."""
@@ -101,8 +116,9 @@ class Entry(NamedTuple):
 class Payloads(NamedTuple):
     """The `source` of `kernel.decode_batch` for some rows: open descriptors, or addresses where fd is -1.
 
-    `raw` is (N, 3): kind, upright width and height of payloads that are raw pixels; None where there are none. `strips`
-    as in `Located`: with it and `crcs`, of raw pixels only the strips in the way are read, and each is checked.
+    `indexed` is (N, 3): kind, upright width and height as the index has them; the kernel compares an encoded image's
+    header with them, unless they are 0. None where all are 0. `strips` as in `Located`: with it and `crcs`, of raw
+    pixels only the strips in the way are read, and each is checked.
     """
 
     fds: NDArray[np.int32]
@@ -110,8 +126,12 @@ class Payloads(NamedTuple):
     lengths: NDArray[np.uint64]
     crcs: NDArray[np.uint32] | NDArray[np.int64] | None  # as `Located.crc`
     orientations: NDArray[np.uint8]
-    raw: NDArray[np.int32] | None
+    indexed: NDArray[np.int32] | None
     strips: NDArray[np.uint32] | None
+
+    def rows(self, rows: NDArray[np.intp] | slice) -> Payloads:
+        """The same columns of some of the rows."""
+        return Payloads._make(None if column is None else column[rows] for column in self)
 
     def checked(self, check: bool) -> Payloads:
         """Themselves, or without `check` the same without checksums."""
@@ -126,6 +146,7 @@ class Reader(ABC):
     """
 
     manifest: Manifest
+    _changed: bytearray  # by dense index, from the first image on that was found to be changed
 
     def __len__(self) -> int:
         return self.manifest.count
@@ -182,6 +203,23 @@ class Reader(ABC):
     @abstractmethod
     def name(self, index: int) -> str:
         """What an error message calls this record: container and key, or the path of a file."""
+
+    @property
+    def changed(self) -> int:
+        """How many images were found to be others than the index says, by this reader in this process."""
+        return self._changed.count(1) if hasattr(self, "_changed") else 0
+
+    def note_changed(self, index: int, now: str) -> None:
+        """Count an image that is another than the index says; `now` is its size. The first one is logged."""
+        mine = bytearray(len(self))
+        if self.__dict__.setdefault("_changed", mine) is mine:  # one step: of several threads, one is the first
+            _log.warning(
+                "%s was changed after it was indexed: it is %s pixels now, and read as it is. So are others that were; "
+                "further ones are counted (stats.changed), not named",
+                self.name(index),
+                now,
+            )
+        self._changed[index] = 1
 
     def walk(self, shard: int) -> Iterator[Entry] | None:  # noqa: ARG002
         """All payloads of a file of `manifest.shards`, in their order, found without the index; None where none can be.

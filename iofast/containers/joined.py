@@ -115,6 +115,16 @@ class JoinedReader(Reader):
         part, own = self._place(index)
         return self.parts[part].name(own)
 
+    @property
+    def changed(self) -> int:
+        """Of all parts; see `Reader.changed`."""
+        return sum(part.changed for part in self.parts)
+
+    def note_changed(self, index: int, now: str) -> None:
+        """Told to the record's part; see `Reader.note_changed`."""
+        part, own = self._place(index)
+        self.parts[part].note_changed(own, now)
+
     def close(self) -> None:
         """Close every part."""
         for part in self.parts:

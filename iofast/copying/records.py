@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Located, Reader
+from iofast.containers.changed import follow
 from iofast.containers.identity import is_ours, left_out
 from iofast.containers.index import ABSENT
-from iofast.errors import ContainerError, DecodeError
+from iofast.errors import ContainerError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, LABEL_FIELD, PICKLED, ImageInfo, image_field, is_stored
 
 SLICE_BYTES = 16 << 20  # of payloads that are read at once
@@ -66,8 +67,9 @@ class RecordSource:
             keys = self.reader.keys(columns)
             for first, last in columns.slices(SLICE_BYTES, SLICE_RECORDS):
                 for row, payloads in enumerate(self._payloads(part[first:last]), first):
+                    header = None if self.own else self._header(columns, row, payloads)
                     info = _info(columns, row)
-                    fields = payloads if self.own else self._legal(payloads, info, keys[row])
+                    fields = payloads if self.own else self._legal(payloads, info, keys[row], header)
                     position = int(keys[row]) if self.key_width else -1
                     yield Copy(int(part[row]), position, fields, info)
 
@@ -104,7 +106,14 @@ class RecordSource:
                     fields[name] = value
         return found
 
-    def _legal(self, payloads: Mapping[str, bytes], info: ImageInfo, key: str) -> dict[str, bytes]:
+    def _header(self, columns: Located, row: int, payloads: Mapping[str, bytes]) -> kernel.Header | None:
+        """What the image of a record says of itself; where it has no checksum, `columns` say it too."""
+        image = image_field(payloads)
+        return None if image not in IMAGE_FIELDS else follow(self.reader, columns, row, payloads[image])
+
+    def _legal(
+        self, payloads: Mapping[str, bytes], info: ImageInfo, key: str, header: kernel.Header | None
+    ) -> dict[str, bytes]:
         """Another program's fields as ours: the label as `cls`, an image under its format's name, the key in `json`."""
         fields = {}
         for name, payload in payloads.items():
@@ -112,7 +121,7 @@ class RecordSource:
                 fields[name] = payload
             else:
                 self.dropped[name] += 1
-        _name_image(fields)
+        _name_image(fields, header)
         said = fields.pop(LABEL_FIELD, None)
         if info.label >= 0:
             fields[LABEL_FIELD] = b"%d" % info.label
@@ -148,15 +157,12 @@ def _key_width(reader: Reader) -> int:
     return (width or KEY_WIDTH) if last < 1 << 63 else 0
 
 
-def _name_image(fields: dict[str, bytes]) -> None:
+def _name_image(fields: dict[str, bytes], header: kernel.Header | None) -> None:
     """Give a PNG that calls itself `jpg` its real name, where that is free."""
     image = image_field(fields)
-    if image not in IMAGE_FIELDS:
+    if image not in IMAGE_FIELDS or header is None:
         return
-    try:
-        real = _FIELD_OF.get(kernel.read_header(fields[image]).format, image)
-    except DecodeError:
-        return
+    real = _FIELD_OF.get(header.format, image)
     if real not in fields:
         fields[real] = fields.pop(image)
 

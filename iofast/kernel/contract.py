@@ -24,8 +24,10 @@ Source = tuple[
     NDArray[np.uint64],  # offsets
     NDArray[np.uint64],  # lengths
     "NDArray[np.uint32] | NDArray[np.int64] | None",  # CRC32C of each payload; None, or -1 in int64 = not checked
-    NDArray[np.uint8],  # EXIF orientation, 1-8, to be applied
-    "NDArray[np.int32] | None",  # (N, 3): `Kind`, upright width and height; None = all are encoded images
+    NDArray[np.uint8],  # EXIF orientation, 1-8, to be applied; 0 = as stored, whatever the header says
+    # (N, 3): `Kind`, upright width and height, as the index has them; None = encoded images of unknown size. The header
+    # of an encoded image must agree with this size and with the orientation, unless the width is 0
+    "NDArray[np.int32] | None",
     "NDArray[np.uint32] | None",  # (N, 16): CRC32C of each strip of raw pixels; None = they are checked as a whole
 ]
 
@@ -89,6 +91,8 @@ class Status(IntEnum):
     BOX = 7
     MEMORY = 8
     UNSUPPORTED = 9
+    CHANGED = 10
+    EMPTY = 11
 
 
 MESSAGES = {
@@ -102,6 +106,8 @@ MESSAGES = {
     Status.BOX: "the box lies outside the image (a crop larger than it?), or its size differs from the index",
     Status.MEMORY: "out of memory",
     Status.UNSUPPORTED: "not an image that can be decoded here",
+    Status.CHANGED: "the image's size or orientation differs from the index: its file was changed; open the set again",
+    Status.EMPTY: "the file or field is empty",
 }
 
 

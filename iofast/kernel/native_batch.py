@@ -151,6 +151,6 @@ def _check(
     if boxes.ndim != 2 or boxes.shape[1] != 8:
         raise OptionError(f"boxes must have the shape ({len(status)}, 8), found {boxes.shape}")
     if source[5] is not None and source[5].shape[1:] != (3,):
-        raise OptionError(f"raw must have the shape ({len(status)}, 3), found {source[5].shape}")
+        raise OptionError(f"indexed must have the shape ({len(status)}, 3), found {source[5].shape}")
     if source[6] is not None and source[6].shape[1:] != (STRIPS,):
         raise OptionError(f"strips must have the shape ({len(status)}, {STRIPS}), found {source[6].shape}")

@@ -94,6 +94,8 @@ def _write(
     upright = (frame.height, frame.width) if turned else (frame.width, frame.height)
     if upright[0] * upright[1] > context.options.max_pixels or not _fits(box, upright, size):
         raise pillow.StatusError(Status.UNSUPPORTED)
+    if twin.is_changed(source, row, upright, lambda: twin.read_header(data).orientation):
+        raise pillow.StatusError(Status.UNSUPPORTED)
     axes = [
         _needed(box, axis, size[1 - axis], upright[axis], exif in (MIRRORED_Y if axis else MIRRORED_X))
         for axis in (0, 1)

@@ -141,6 +141,8 @@ class Opened:
 
 def open_image(data: bytes, max_pixels: int) -> Opened:
     """Read the header. Raises `StatusError`, or what Pillow raises."""
+    if not data:
+        raise StatusError(Status.EMPTY)
     kind = _format(data)
     plugin = _heif() if kind == "heic" else _PLUGINS.get(kind)
     if plugin is None:

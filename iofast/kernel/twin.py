@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import google_crc32c
 import numpy as np
@@ -164,7 +164,7 @@ def _check_shapes(
     if boxes.shape != (len(out), 8):
         raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
     if source[5] is not None and source[5].shape != (len(out), 3):
-        raise OptionError(f"raw must have the shape ({len(out)}, 3), found {source[5].shape}")
+        raise OptionError(f"indexed must have the shape ({len(out)}, 3), found {source[5].shape}")
     if source[6] is not None and source[6].shape != (len(out), STRIPS):
         raise OptionError(f"strips must have the shape ({len(out)}, {STRIPS}), found {source[6].shape}")
     columns = [column for column in (*source[:5], flips, status) if column is not None]
@@ -182,6 +182,15 @@ def payload(source: Source, row: int, max_bytes: int) -> bytes:
     if source[3] is not None and source[3][row] >= 0 and crc32c(data) != source[3][row]:
         raise pillow.StatusError(Status.CHECKSUM)
     return data
+
+
+def is_changed(source: Source, row: int, upright: tuple[int, int], orientation: Callable[[], int]) -> bool:
+    """Whether the header of an encoded image, its size made upright, contradicts what the index says of it."""
+    kind, *size = (Kind.ENCODED, 0, 0) if source[5] is None else source[5][row].tolist()
+    if kind != Kind.ENCODED or size[0] <= 0:
+        return False
+    turn = int(source[4][row])
+    return tuple(size) != upright or (1 <= turn <= 8 and turn != orientation())
 
 
 def _strips(source: Source, row: int, kind: int, stored: tuple[int, int], rows: tuple[int, int]) -> bytes:
@@ -225,6 +234,8 @@ def _window(
 ) -> NDArray[np.uint8]:
     opened = pillow.open_image(payload(source, row, options.max_bytes), options.max_pixels)
     orientation = 1 if opened.format == "tiff" else int(source[4][row])
+    if is_changed(source, row, opened.upright(orientation), lambda: opened.orientation):
+        raise pillow.StatusError(Status.CHANGED)
     _check_box(box, size, opened.upright(orientation))
     if options.strict:
         pillow.check_end(opened)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from iofast import kernel
 from iofast.bars import open_bar
 from iofast.containers.base import Located
+from iofast.containers.changed import refresh
 from iofast.errors import OptionError
 from iofast.gpu import AHEAD
 from iofast.loader.buffers import BatchMemory
@@ -149,6 +150,7 @@ class _PartJob(Job[_Part, range]):
 def _decoded(plan: Plan) -> Resident:
     count = len(plan.dataset)
     located = plan.dataset.locate(np.arange(count))
+    refresh(plan.dataset.reader, located)
     # one pixel at least: an image of unknown size fails, and the kernel says why
     sizes = np.maximum(np.stack((located.height, located.width), axis=1), 1).astype(np.int64)
     lengths = 3 * sizes.prod(axis=1)

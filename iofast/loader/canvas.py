@@ -24,6 +24,16 @@ class Canvas(Protocol):
     ) -> NDArray[np.int32]:
         """Make the rows from `start` on, as many as `source` has; the status of each."""
 
+    def decode_here(
+        self,
+        context: kernel.Context,
+        source: Payloads,
+        boxes: NDArray[np.int32],
+        flips: NDArray[np.uint8],
+        rows: list[int],
+    ) -> NDArray[np.int32]:
+        """Make single rows, on the CPU, whatever their boxes were at first; the status of each."""
+
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
         """Replace `rows` by the rows `of` another canvas of the same kind."""
 
@@ -49,6 +59,18 @@ class Uniform:
         kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(boxes))
         return status
 
+    def decode_here(
+        self,
+        context: kernel.Context,
+        source: Payloads,
+        boxes: NDArray[np.int32],
+        flips: NDArray[np.uint8],
+        rows: list[int],
+    ) -> NDArray[np.int32]:
+        status = np.zeros(len(rows), np.int32)
+        kernel.decode_each(context, source, boxes, flips, [self._out[row] for row in rows], status)
+        return status
+
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
         self._out[rows] = cast(Uniform, other)._out[of]
 
@@ -67,19 +89,29 @@ class Ragged:
     """
 
     def __init__(self, boxes: NDArray[np.int32], memory: BatchMemory, memory_format: torch.memory_format) -> None:
-        sizes = output_sizes(boxes)
-        counts = 3 * sizes.prod(axis=1)
-        block = memory.take((rounded_up(int(counts.sum())),))
-        parts = zip(np.cumsum(counts).tolist(), counts.tolist(), sizes.tolist(), strict=True)
-        self._images = [
-            _image(block[end - count : end], height, width, memory_format) for end, count, (height, width) in parts
-        ]
+        self._memory, self._format = memory, memory_format
+        self._images = self._room(boxes)
 
     def decode(
         self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
     ) -> NDArray[np.int32]:
         status = np.zeros(len(boxes), np.int32)
         outs = [image.permute(1, 2, 0).numpy() for image in self._images[start : start + len(boxes)]]
+        kernel.decode_each(context, source, boxes, flips, outs, status)
+        return status
+
+    def decode_here(
+        self,
+        context: kernel.Context,
+        source: Payloads,
+        boxes: NDArray[np.int32],
+        flips: NDArray[np.uint8],
+        rows: list[int],
+    ) -> NDArray[np.int32]:
+        for row, image in zip(rows, self._room(boxes), strict=True):
+            self._images[row] = image
+        status = np.zeros(len(rows), np.int32)
+        outs = [self._images[row].permute(1, 2, 0).numpy() for row in rows]
         kernel.decode_each(context, source, boxes, flips, outs, status)
         return status
 
@@ -90,6 +122,14 @@ class Ragged:
 
     def images(self) -> list[torch.Tensor]:
         return list(self._images)
+
+    def _room(self, boxes: NDArray[np.int32]) -> list[torch.Tensor]:
+        """An image for each box, in one block."""
+        sizes = output_sizes(boxes)
+        counts = 3 * sizes.prod(axis=1)
+        block = self._memory.take((rounded_up(int(counts.sum())),))
+        parts = zip(np.cumsum(counts).tolist(), counts.tolist(), sizes.tolist(), strict=True)
+        return [_image(block[end - count : end], height, width, self._format) for end, count, (height, width) in parts]
 
 
 def _image(memory: torch.Tensor, height: int, width: int, memory_format: torch.memory_format) -> torch.Tensor:

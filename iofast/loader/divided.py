@@ -65,14 +65,15 @@ class Divided:
         if len(here):
             own, first = np.zeros(len(here), np.int32), int(self._slot[start + here[0]])
             out = self._out[first : first + len(here)]
-            kernel.decode_batch(context, _some(source, here), boxes[here], flips[here], out, own, 0, len(here))
+            kernel.decode_batch(context, source.rows(here), boxes[here], flips[here], out, own, 0, len(here))
             status[here] = own
         if len(there):
-            status[there] = self._take_parts(context, _some(source, there), boxes[there], start + there)
-            left = np.flatnonzero(~mine & (status == Status.UNSUPPORTED))
+            status[there] = self._take_parts(context, source.rows(there), boxes[there], start + there)
+            # MEMORY: the file has grown since it was indexed
+            left = np.flatnonzero(~mine & ((status == Status.UNSUPPORTED) | (status == Status.MEMORY)))
             if len(left):
                 status[left] = self.decode_here(
-                    context, _some(source, left), boxes[left], flips[left], (start + left).tolist()
+                    context, source.rows(left), boxes[left], flips[left], (start + left).tolist()
                 )
         return status
 
@@ -84,7 +85,7 @@ class Divided:
         flips: NDArray[np.uint8],
         rows: list[int],
     ) -> NDArray[np.int32]:
-        """Decode single rows on the CPU, whatever they were meant for; the status of each."""
+        """See `Canvas`."""
         status = np.zeros(len(rows), np.int32)
         kernel.decode_each(context, source, boxes, flips, [self._place(row) for row in rows], status)
         return status
@@ -160,7 +161,3 @@ class Divided:
         if self._on_cpu[row]:
             return cast(Pixels, self._out[self._slot[row]])
         return self._extra.setdefault(row, np.zeros((*self.size, 3), np.uint8))
-
-
-def _some(source: Payloads, rows: NDArray[np.intp]) -> Payloads:
-    return Payloads._make(None if column is None else column[rows] for column in source)

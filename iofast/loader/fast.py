@@ -134,6 +134,7 @@ class FastLoader(Iterable[Any]):
             images=sum(ways.values()),
             ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if plan.decoding.on_device else []))},
             decode=plan.decoding.said,
+            changed=self.dataset.reader.changed,
             errors=self._ledger.errors,
             stages=plan.stages.stats(),
             meter=plan.clock.stats,

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.choices import Draw
-from iofast.containers.base import Located
+from iofast.containers.base import Located, Payloads
+from iofast.containers.changed import renew
 from iofast.errors import IofastError
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.canvas import Canvas, Ragged, Uniform, size_of
@@ -50,8 +51,7 @@ class Samples:
         self.mapped: list[Sample | None] = [None] * len(positions)
         self._attempts = np.full(len(positions), attempt, np.int64)  # of what stands in each row
         self._drawn_at = plan.drawn_at(positions)
-        draw = Draw(plan.options.seed, epoch, self._drawn_at, attempt)
-        self.boxes, self._flips = plan.pipeline.plan(draw, self.located.width, self.located.height)
+        self.boxes, self._flips = self._planned(slice(None))
         self.draft = self._draft(instead) if plan.resident else None
         if cached is not None and self.draft is not None:  # known at once, for all rows
             self.reasons = cached.reasons(self.draft, self.located) | self.reasons
@@ -123,6 +123,12 @@ class Samples:
         for row in np.flatnonzero((self.boxes[:, 4] != width) | (self.boxes[:, 5] != height)).tolist():
             self.reasons[row] = ""
 
+    def _planned(self, rows: NDArray[np.intp] | slice) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+        """Boxes and flips of some rows, for the sizes in `located`."""
+        plan, located = self._plan, self.located
+        draw = Draw(plan.options.seed, self._epoch, self._drawn_at[rows], self._attempt)
+        return plan.pipeline.plan(draw, located.width[rows], located.height[rows])
+
     def _canvas(self, instead: Samples | None) -> Canvas:
         plan, rows = self._plan, len(self)
         memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
@@ -154,6 +160,7 @@ class Samples:
                 source = payloads.checked(self._plan.options.check is not None)
                 boxes, flips = self.boxes[some], self._flips[some]
                 status = canvas.decode_here(context, source, boxes, flips, some.tolist())
+                self._decode_changed(canvas, context, source, status, some)
             for row, code in zip(some.tolist(), status.tolist(), strict=True):
                 if code:
                     self.reasons.setdefault(row, kernel.status_message(code))
@@ -165,6 +172,7 @@ class Samples:
             read += monotonic_ns() - begun  # opening files
             source = payloads.checked(self._plan.options.check is not None)
             status = canvas.decode(context, source, self.boxes[rows], self._flips[rows], start)
+            self._decode_changed(canvas, context, source, status, np.arange(start, stop))
         failed = np.flatnonzero(status).tolist() if status.any() else []
         for row in failed:
             self.reasons.setdefault(start + row, kernel.status_message(int(status[row])))
@@ -173,6 +181,36 @@ class Samples:
         nbytes = 0 if start else int(self.located.length.sum())
         stages.read.add(stop - start, work_ns=read, nbytes=nbytes)
         stages.decode.add(stop - start, work_ns=monotonic_ns() - begun - read, failed=len(failed))
+
+    def _decode_changed(
+        self,
+        canvas: Canvas,
+        context: kernel.Context,
+        source: Payloads,
+        status: NDArray[np.int32],
+        rows: NDArray[np.intp],
+    ) -> None:
+        """Once more the images that are others than the index says, with boxes for the sizes that they have now.
+
+        `status` and `source` are of `rows`. Where a batch has one size and no transform that makes it, images of
+        another cannot be made.
+        """
+        if not status.any():
+            return
+        located = self.located.rows(rows)
+        again = renew(self._plan.dataset.reader, located, source, status)
+        if not len(again):
+            return
+        changed = rows[again]
+        for own, now in zip(self.located, located, strict=True):
+            if own is not None and now is not None:
+                own[changed] = now[again]
+        self.boxes[changed], self._flips[changed] = self._planned(changed)
+        if self._plan.pipeline.size is None and isinstance(canvas, Uniform):
+            fits = (self.boxes[changed, 5:3:-1] == canvas.size).all(axis=1)
+            again, changed = again[fits], changed[fits]
+        boxes, flips = self.boxes[changed], self._flips[changed]
+        status[again] = canvas.decode_here(context, source.rows(again), boxes, flips, changed.tolist())
 
     def _read(self, name: str, start: int, stop: int) -> None:
         """A field of some rows."""

@@ -16,6 +16,8 @@ class LoaderStats:
     images       decoded, whether their batch was returned or not
     ways         how many of them in which way; `kernel.Counts` says what the names mean
     decode       where JPEGs are decoded, and why there; "device" of `ways` counts those of the device
+    changed      files of the dataset that were changed in place after it was indexed, as far as they were read since it
+                 was opened: they are read as they are now
     errors       samples of the batches returned that could not be made, each attempt counted
     stages       read, decode (images: bytes, seconds of work), queue (batches: seconds that the consumer waited, how
                  full it was on average) and transfer to a GPU (batches: bytes, seconds of
@@ -30,6 +32,7 @@ class LoaderStats:
     images: int
     ways: Mapping[str, int]
     decode: str
+    changed: int
     errors: int
     stages: Mapping[str, StageStats]
     meter: MeterStats
@@ -40,4 +43,5 @@ class LoaderStats:
     def __str__(self) -> str:
         share = f"{self.images:,} images, {self.errors:,} errors, {self.num_workers} workers {self.depth} batches ahead"
         where = "" if self.decode == "on the CPU" else f", decoded {self.decode}"
-        return f"{share}, {self.cpu_share:.0%} of the cores{where}; {self.meter}"
+        changed = f", {self.changed:,} changed files" if self.changed else ""
+        return f"{share}{changed}, {self.cpu_share:.0%} of the cores{where}; {self.meter}"

@@ -155,6 +155,20 @@ def store(file: Path, members: Mapping[str, object], arrays: Mapping[str, NDArra
         raise
 
 
+def outdate(file: Path) -> None:
+    """Have the next opening build this index again; who has it open goes on with it."""
+    with contextlib.suppress(OSError):
+        os.utime(file, ns=(0, 0))
+
+
+def is_outdated(file: Path) -> bool:
+    """Whether `outdate` was called since the index was written."""
+    try:
+        return file.stat().st_mtime_ns == 0
+    except OSError:
+        return True
+
+
 def load(file: Path) -> tuple[dict[str, Any], Arrays]:
     """Map an index file: its members and its arrays, which stay valid when the file is replaced.
 

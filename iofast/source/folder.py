@@ -18,6 +18,7 @@ from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
 from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
+from iofast.source.cache import outdate
 from iofast.source.image_files import content, in_memory, open_file
 from iofast.source.index import FolderIndex, open_index, reopen_index
 from iofast.source.listing import Source, SourceOptions, printable
@@ -105,11 +106,11 @@ class FolderReader(Reader):
                     if fds[row] != UNREADABLE:
                         held.append(int(fds[row]))
                 else:
-                    buffers.append(in_memory(path))
-                    lengths[row] = len(buffers[-1]) or 1
-                    if len(buffers[-1]):
-                        fds[row], offsets[row] = -1, buffers[-1].ctypes.data
-            yield Payloads(fds, offsets, lengths, None, located.orientation[start:stop], None, None)
+                    lengths[row], data = 1, in_memory(path)
+                    if data is not None:
+                        buffers.append(data)
+                        fds[row], offsets[row], lengths[row] = -1, data.ctypes.data, len(data)
+            yield located.payloads(slice(start, stop), fds, offsets, lengths)
         finally:
             for descriptor in held:
                 os.close(descriptor)
@@ -151,6 +152,12 @@ class FolderReader(Reader):
         """The record that packing without any change would make of this file."""
         data = self._read(index)
         return Record(format_key(index), {self._image_field(index, data): data, **self._fields(index)})
+
+    def note_changed(self, index: int, now: str) -> None:
+        """See `Reader.note_changed`. The next opening builds the index again."""
+        super().note_changed(index, now)
+        if (file := self._open().file) is not None:
+            outdate(file)
 
     def name(self, index: int) -> str:
         """The path of the file."""

@@ -22,7 +22,7 @@ HEADS = (1 << 14, 1 << 17)
 
 
 def open_file(path: bytes) -> tuple[int, int]:
-    """Descriptor and size of a regular file that is not empty; (UNREADABLE, 1) where that fails.
+    """Descriptor and size of a regular file; (UNREADABLE, 1) where that fails.
 
     Raises `SourceError` where there is no descriptor left: that says nothing of the file, and the next one fails too.
     """
@@ -35,21 +35,21 @@ def open_file(path: bytes) -> tuple[int, int]:
             raise SourceError(f"cannot open {printable(path)}: {str(error.strerror).lower()}{advice(error)}") from None
         return UNREADABLE, 1
     status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_size:
+    if stat.S_ISREG(status.st_mode):
         return descriptor, status.st_size
     os.close(descriptor)
     return UNREADABLE, 1
 
 
-def in_memory(path: bytes) -> NDArray[np.uint8]:
-    """The file's bytes, at an address that stays while the array does; none where they cannot be read."""
+def in_memory(path: bytes) -> NDArray[np.uint8] | None:
+    """The file's bytes, at an address that stays while the array does; None where they cannot be read."""
     descriptor, length = open_file(path)
     if descriptor == UNREADABLE:
-        return np.zeros(0, np.uint8)
+        return None
     try:
         return np.frombuffer(os.pread(descriptor, min(length, MAX_BYTES), 0), np.uint8)
     except OSError:
-        return np.zeros(0, np.uint8)
+        return None
     finally:
         os.close(descriptor)
 
@@ -76,24 +76,27 @@ def content(path: bytes) -> bytes:
     return data
 
 
-def read_header(path: bytes) -> tuple[int, int, int, int]:
-    """(bytes, upright width, upright height, orientation) of an image file; zeros where it is missing or no image.
+def read_header(path: bytes) -> tuple[int, int, int, int, int]:
+    """(bytes, time of change, upright width, upright height, orientation) of an image file.
 
-    Raises `SourceError` as `open_file` does.
+    Zeros, and orientation 1, where it cannot be read; where it is no image, of the sizes in pixels. The time is in
+    nanoseconds since 1970. Raises `SourceError` as `open_file` does.
     """
     descriptor, size = open_file(path)
     if descriptor == UNREADABLE:
-        return 0, 0, 0, 1
+        return 0, 0, 0, 0, 1
     header = None
     try:
+        changed = os.fstat(descriptor).st_mtime_ns
         for length in (*HEADS, min(size, MAX_BYTES)):
             if header is None:
                 header = _decoded(os.pread(descriptor, length, 0))
     except OSError:
-        return 0, 0, 0, 1
+        return 0, 0, 0, 0, 1
     finally:
         os.close(descriptor)
-    return (size, 0, 0, 1) if header is None else (size, header.width, header.height, header.orientation)
+    pixels = (0, 0, 1) if header is None else (header.width, header.height, header.orientation)
+    return size, changed, *pixels
 
 
 def _decoded(data: bytes) -> kernel.Header | None:

@@ -22,6 +22,7 @@ from iofast.source.cache import (
     check_columns,
     check_members,
     check_strings,
+    is_outdated,
     is_settled,
     load,
 )
@@ -31,6 +32,8 @@ from iofast.source.scan import scan
 
 THREADS = 16  # also on few cores: on a disk or network most of the time is waiting
 CHUNK = 256  # images per task
+LOOKS = 1024  # files whose size and time are compared when a cached index is opened: 3 ms
+COLUMNS = ("width", "height", "orientation", "size", "times")  # of `FolderIndex`
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +46,15 @@ class FolderIndex:
     height: NDArray[np.int32]
     orientation: NDArray[np.uint8]  # EXIF 1-8, still to be applied
     size: NDArray[np.uint64]  # bytes of the file
+    times: NDArray[np.int64]  # ns since 1970: when the file was changed, 0 where it could not be read
     scanned: tuple[int, int]  # ns since 1970: when the scan began and ended
     file: Path | None = None  # the index file that this is a map of
 
 
 def open_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderIndex:
-    """The index of a folder or manifest file: the cached one if nothing was added or removed since, else a new one.
+    """The index of a folder or manifest file: the cached one if nothing was changed since, else a new one.
+
+    Every folder is looked at, and `LOOKS` of the files: a change of another one is found when it is read.
 
     Any number of processes may call this at the same moment: one builds, the others wait for it. A cache that cannot
     be used costs time, never an error. Raises `SourceError` as `scan` does.
@@ -79,7 +85,7 @@ def build_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderI
     source = scan(root, options)
     ended = time.time_ns()
     count = len(source)
-    size, orientation = np.zeros(count, np.uint64), np.ones(count, np.uint8)
+    size, orientation, times = np.zeros(count, np.uint64), np.ones(count, np.uint8), np.zeros(count, np.int64)
     width, height = np.zeros(count, np.int32), np.zeros(count, np.int32)
     base = os.fsencode(source.root)
 
@@ -87,11 +93,11 @@ def build_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderI
         stop = min(start + CHUNK, count)
         for row in range(start, stop):
             path = os.path.join(base, source.paths[row])
-            size[row], width[row], height[row], orientation[row] = read_header(path)
+            size[row], times[row], width[row], height[row], orientation[row] = read_header(path)
         return stop - start
 
     _run(read, count)
-    return FolderIndex(source, source.fingerprint(), width, height, orientation, size, (began, ended))
+    return FolderIndex(source, source.fingerprint(), width, height, orientation, size, times, (began, ended))
 
 
 def _run(read: Callable[[int], int], count: int) -> None:
@@ -114,7 +120,7 @@ def _file(root: str | os.PathLike[str], options: SourceOptions) -> Path | None:
 def _valid(file: Path, root: str | os.PathLike[str], asked: int) -> FolderIndex | None:
     """The cached index if it is as good as one built now."""
     index = _loaded(file, root)
-    if index is None or not _unchanged(index.source):
+    if index is None or is_outdated(file) or not _unchanged(index.source) or not _files_unchanged(index):
         return None
     settled = is_settled(index.source.watched.stamps, index.scanned)
     return index if settled or index.scanned[0] >= asked else None
@@ -131,6 +137,21 @@ def _unchanged(source: Source) -> bool:
         return False
 
 
+def _files_unchanged(index: FolderIndex) -> bool:
+    """Whether files, evenly spaced, are as they were indexed; those that could not be read then do not count."""
+    base = os.fsencode(index.source.root)
+    rows = np.linspace(0, len(index.size) - 1, min(LOOKS, len(index.size))).astype(np.intp)
+    known = zip(rows.tolist(), index.size[rows].tolist(), index.times[rows].tolist(), strict=True)
+    try:
+        for row, size, time_ns in known:
+            status = os.stat(os.path.join(base, index.source.paths[row])) if time_ns else None
+            if status is not None and (status.st_size, status.st_mtime_ns) != (size, time_ns):
+                return False
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def _loaded(file: Path, root: str | os.PathLike[str]) -> FolderIndex | None:
     try:
         members, arrays = load(file)
@@ -141,7 +162,7 @@ def _loaded(file: Path, root: str | os.PathLike[str]) -> FolderIndex | None:
 
 def _parts(index: FolderIndex) -> tuple[dict[str, object], Arrays]:
     source = index.source
-    arrays: Arrays = {name: getattr(index, name) for name in ("width", "height", "orientation", "size")}
+    arrays: Arrays = {name: getattr(index, name) for name in COLUMNS}
     arrays |= {"labels": source.listed_labels, "stamps": source.watched.stamps}
     arrays |= {} if source.order is None else {"order": source.order}
     arrays |= _strings("paths", source.paths) | _strings("watched", source.watched.paths)
@@ -184,8 +205,7 @@ def _whole(file: Path, path: Path, members: Mapping[str, Any], arrays: Arrays) -
         warnings=tuple(members["warnings"]),
     )
     began, ended = members["scanned"]
-    columns = (arrays["width"], arrays["height"], arrays["orientation"], arrays["size"])
-    if any(len(column) != len(source) for column in (*columns, source.listed_labels)):
+    if any(len(column) != len(source) for column in (*(arrays[name] for name in COLUMNS), source.listed_labels)):
         raise ContainerError(f"{file} has columns of other lengths than its {len(source)} paths")
     fields = sorted({*source.fields, "jpg", "json"})
     check_members(
@@ -196,7 +216,7 @@ def _whole(file: Path, path: Path, members: Mapping[str, Any], arrays: Arrays) -
         classes=source.classes,
         class_order=source.class_order,
     )
-    check_columns({name: arrays[name] for name in ("width", "height", "orientation", "size")}, 0)
+    check_columns({name: arrays[name] for name in COLUMNS}, 0)
     check_columns({"label": source.listed_labels}, 0)
     order = source.order
     if not source.splits:
@@ -207,4 +227,5 @@ def _whole(file: Path, path: Path, members: Mapping[str, Any], arrays: Arrays) -
         check_strings(arrays[f"{name}.blob"], arrays[f"{name}.bounds"])
     if any(len(column.values) != len(source) or len(column.states) != len(source) for column in source.columns):
         raise ContainerError(f"{file} has fields of other lengths than its {len(source)} paths")
-    return FolderIndex(source, members["fingerprint"], *columns, (int(began), int(ended)), file)
+    known = {name: arrays[name] for name in COLUMNS}
+    return FolderIndex(source, members["fingerprint"], scanned=(int(began), int(ended)), file=file, **known)

@@ -17,11 +17,14 @@ struct iof_context {
 };
 
 static inline int iof_is_raw(const iof_source *source, int64_t i) {
-  return source->raw && source->raw[i].kind != IOF_ENCODED;
+  return source->indexed && source->indexed[i].kind != IOF_ENCODED;
 }
 
 /* A payload as a whole, its checksum compared; `*data` points into the context, or to where it lies in memory. */
 iof_status iof_fetch_whole(iof_context *context, const iof_source *source, int64_t i, const uint8_t **data);
+
+/* Whether the header of an encoded image, upright `width` x `height`, contradicts what the index says of it. */
+int iof_is_changed(const iof_source *source, int64_t i, const uint8_t *data, int width, int height);
 
 /* Whether a box lies within an upright image of this size, and its window within what it is resampled to. */
 int iof_box_fits(const iof_box *box, int width, int height, int out_width, int out_height);

@@ -82,6 +82,18 @@ iof_status iof_fetch_whole(iof_context *context, const iof_source *source, int64
   return status;
 }
 
+int iof_is_changed(const iof_source *source, int64_t i, const uint8_t *data, int width, int height) {
+  const iof_raw *indexed = source->indexed ? &source->indexed[i] : NULL;
+  int exif = source->orientations[i], changed = 0;
+  iof_header header;
+  if (indexed && indexed->width > 0) {
+    changed = indexed->width != width || indexed->height != height;
+    if (!changed && exif >= 1 && exif <= 8 && !iof_read_header(data, (size_t)source->lengths[i], &header))
+      changed = header.orientation != exif;
+  }
+  return changed;
+}
+
 int iof_box_fits(const iof_box *b, int width, int height, int out_width, int out_height) {
   return b->x0 >= 0 && b->y0 >= 0 && b->x0 < b->x1 && b->y0 < b->y1 && b->x1 <= width && b->y1 <= height &&
          b->virtual_w >= 1 && b->virtual_h >= 1 && b->x >= 0 && b->y >= 0 && out_width >= 1 && out_height >= 1 &&
@@ -191,9 +203,10 @@ static void zero_row(const iof_output *out, uint8_t *to) {
 /* An encoded image, from payload to target. */
 static iof_status decode_row(iof_context *context, const iof_source *source, int64_t i, const view *v, iof_target target) {
   const uint8_t *data = NULL;
-  int width, height;
-  iof_status status = iof_fetch_whole(context, source, i, &data);
+  int width = 0, height = 0;
+  iof_status status = source->lengths[i] ? iof_fetch_whole(context, source, i, &data) : IOF_EMPTY;
   if (!status) status = open_view(context, data, (size_t)source->lengths[i], v, &width, &height);
+  if ((!status || status == IOF_BOX) && iof_is_changed(source, i, data, width, height)) status = IOF_CHANGED;
   if (!status) status = decode_view(context, v, width, height, target);
   return status;
 }
@@ -229,7 +242,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   const uint8_t *data = NULL;
   int32_t rect[4];
   iof_pixels pixels;
-  iof_raw raw = source->raw[i];
+  iof_raw raw = source->indexed[i];
   view full_size = *v;
   iof_counters *counters = &context->counters;
   full_size.denominator = 1;
@@ -238,7 +251,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   if (!status && !iof_box_fits(v->box, raw.width, raw.height, v->width, v->height)) status = IOF_BOX;
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
   iof_clock_lap(counters, IOF_AXES);
-  if (iof_orientation_of(v->exif).turned) raw.width = source->raw[i].height, raw.height = source->raw[i].width;
+  if (iof_orientation_of(v->exif).turned) raw.width = source->indexed[i].height, raw.height = source->indexed[i].width;
   if (!status) status = fetch_raw(context, source, i, &raw, v, &data);
   if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, iof_takes_rows(&context->resampler), &pixels);
   iof_clock_lap(counters, IOF_COLOUR);
@@ -253,7 +266,7 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
 /* Whether raw pixels are better looked at than read: where it is safe, and where they are in the page cache. Of what is not, a
 read asks the disk for all at once, a look for page after page. */
 static int can_look(const iof_source *source, int64_t start, int64_t stop) {
-  int can = source->raw && iof_guard_holds();
+  int can = source->indexed && iof_guard_holds();
   int64_t step = (stop - start + PROBES - 1) / PROBES;
   for (int64_t i = start; i < stop && can; i += step)
     if (iof_is_raw(source, i) && iof_maps_of(source->fds[i]))

@@ -33,6 +33,8 @@ typedef enum {
   IOF_BOX = 7,         /* a box outside its image */
   IOF_MEMORY = 8,      /* malloc returned NULL */
   IOF_UNSUPPORTED = 9, /* not a JPEG that is decoded here */
+  IOF_CHANGED = 10,    /* an encoded image whose header contradicts the index */
+  IOF_EMPTY = 11,      /* a payload without a byte */
 } iof_status;
 
 typedef enum { IOF_NEAREST, IOF_BOX_FILTER, IOF_BILINEAR, IOF_BICUBIC, IOF_LANCZOS, IOF_FILTERS } iof_filter;
@@ -85,10 +87,11 @@ typedef struct iof_context iof_context;
 /* What a payload is: an encoded image, or pixels as docs/format.md says (fields rgb and yuv). */
 typedef enum { IOF_ENCODED, IOF_RGB, IOF_YUV420 } iof_kind;
 
-/* One row of `raw`: the size, upright, that the index gives. Of encoded images it is not looked at. */
+/* One row of `indexed`: what the index says of a payload. Of an encoded image the header has to agree, in size and orientation,
+unless the width is 0. */
 typedef struct {
   int32_t kind; /* iof_kind */
-  int32_t width, height;
+  int32_t width, height; /* upright */
 } iof_raw;
 
 #define IOF_STRIPS 16 /* parts of a raw payload that have a checksum each: docs/format.md 3.1 */
@@ -99,8 +102,8 @@ typedef struct {
   const uint64_t *offsets;
   const uint64_t *lengths;
   const uint32_t *crcs; /* CRC32C, or NULL: not checked */
-  const uint8_t *orientations; /* EXIF 1-8; anything else counts as 1 */
-  const iof_raw *raw; /* or NULL: all are encoded images */
+  const uint8_t *orientations; /* EXIF 1-8; anything else: as it is stored, whatever its header says */
+  const iof_raw *indexed; /* or NULL: all are encoded images, of which the index says nothing */
   const uint32_t *strips; /* CRC32C of IOF_STRIPS strips of each raw payload: where `crcs` is there, only the strips that hold
   the region's rows are read and checked. NULL: raw payloads are checked as a whole, as encoded images are */
 } iof_source;

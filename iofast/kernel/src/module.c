@@ -77,7 +77,7 @@ typedef struct {
 } array;
 
 /* A source's arrays, with which every list of a call's begins, in the order of its arguments; then those of decode_batch. */
-enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, RAW, STRIPS, SOURCE, BOXES = SOURCE, FLIPS, OUT, STATUS, ARRAYS };
+enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, INDEXED, STRIPS, SOURCE, BOXES = SOURCE, FLIPS, OUT, STATUS, ARRAYS };
 
 static const array OF_SOURCE[SOURCE] = {
     [FDS] = {"fds", sizeof(int32_t), PyBUF_SIMPLE, 0},
@@ -85,7 +85,7 @@ static const array OF_SOURCE[SOURCE] = {
     [LENGTHS] = {"lengths", sizeof(uint64_t), PyBUF_SIMPLE, 0},
     [CRCS] = {"crcs", sizeof(uint32_t), PyBUF_SIMPLE, 1},
     [ORIENTATIONS] = {"orientations", sizeof(uint8_t), PyBUF_SIMPLE, 0},
-    [RAW] = {"raw", sizeof(iof_raw), PyBUF_SIMPLE, 1},
+    [INDEXED] = {"indexed", sizeof(iof_raw), PyBUF_SIMPLE, 1},
     [STRIPS] = {"strips", IOF_STRIPS * sizeof(uint32_t), PyBUF_SIMPLE, 1},
 };
 
@@ -133,7 +133,7 @@ static int take_buffers(PyObject **objects, Py_buffer *buffers, long long start,
 }
 
 PyDoc_STRVAR(decode_batch_doc,
-             "decode_batch(context, fds, offsets, lengths, crcs, orientations, raw, strips, boxes, flips, out, status, start,\n"
+             "decode_batch(context, fds, offsets, lengths, crcs, orientations, indexed, strips, boxes, flips, out, status, start,\n"
              "stop)");
 
 static PyObject *decode_batch(PyObject *self, PyObject *args) {
@@ -146,7 +146,7 @@ static PyObject *decode_batch(PyObject *self, PyObject *args) {
                         &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &objects[10], &start, &stop))
     return NULL;
   if (!take_buffers(objects, b, start, stop) && (h = enter(capsule))) {
-    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[RAW].buf,
+    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf,
                          b[STRIPS].buf};
     const Py_ssize_t *strides = b[OUT].strides;
     iof_output out = {b[OUT].buf, strides[0], strides[1], strides[2], strides[3], (int32_t)b[OUT].shape[2],
@@ -181,7 +181,7 @@ static int places_fit(const Py_buffer *places, long long start, long long stop, 
 }
 
 PyDoc_STRVAR(part_batch_doc,
-             "part_batch(context, fds, offsets, lengths, crcs, orientations, raw, strips, boxes, out, places, parts, status,\n"
+             "part_batch(context, fds, offsets, lengths, crcs, orientations, indexed, strips, boxes, out, places, parts, status,\n"
              "width, height, start, stop)");
 
 static PyObject *part_batch(PyObject *self, PyObject *args) {
@@ -196,7 +196,7 @@ static PyObject *part_batch(PyObject *self, PyObject *args) {
     return NULL;
   if (!take_call(OF_PARTS, PART_ARRAYS - SOURCE, o, b, stop) && places_fit(&b[PLACES], start, stop, b[BYTES].len) &&
       (h = enter(capsule))) {
-    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[RAW].buf, NULL};
+    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf, NULL};
     to.bytes = b[BYTES].buf;
     to.places = b[PLACES].buf;
     Py_BEGIN_ALLOW_THREADS

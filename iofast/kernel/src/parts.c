@@ -50,7 +50,7 @@ static iof_status write_part(iof_context *context, const iof_source *source, int
   if (!status) {
     width = o.turned ? s.height : s.width, height = o.turned ? s.width : s.height;
     if ((uint64_t)width * (uint64_t)height > context->options.max_pixels ||
-        !iof_box_fits(box, width, height, to->width, to->height))
+        !iof_box_fits(box, width, height, to->width, to->height) || iof_is_changed(source, i, data, width, height))
       status = IOF_UNSUPPORTED; /* who decodes it says what is wrong */
   }
   if (!status) {
