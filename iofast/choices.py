@@ -79,9 +79,9 @@ class Draw:
         return np.asarray(1 / (1 + np.exp(np.clip(difference, -700, 700))), np.float64)
 
 
-def generator(seed: int, epoch: int, position: int, attempt: int = 0) -> np.random.Generator:
-    """A generator for a user's function: its numbers depend on these four alone, whoever calls the function."""
-    key = hashlib.blake2b(f"iofast sample {seed} {epoch}".encode(), digest_size=16).digest()
+def generator(seed: int, epoch: int, position: int, attempt: int = 0, name: str = "sample") -> np.random.Generator:
+    """A generator for a user's function: its numbers depend on these five alone, wherever the function is called."""
+    key = hashlib.blake2b(f"iofast {name} {seed} {epoch}".encode(), digest_size=16).digest()
     # Philox counts its blocks in the first word, so position and attempt never come upon each other's
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little"), counter=[0, 0, position, attempt]))
 

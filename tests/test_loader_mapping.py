@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -68,7 +69,8 @@ def faulty(sample: Sample, rng: np.random.Generator) -> Sample:
                     os._exit(3)
         case "sleep":
             time.sleep(100)
-    return {**sample, "pid": os.getpid(), "drawn": float(rng.random())}
+    drawn = [rng.random(), torch.rand(()).item(), random.random(), float(np.random.rand())]
+    return {**sample, "pid": os.getpid(), "drawn": drawn}
 
 
 class Unloadable:
@@ -162,6 +164,15 @@ def _local() -> SampleFunction:
         return sample
 
     return local
+
+
+def test_the_generators_of_a_process_are_seeded_for_each_sample(mapped: Map) -> None:
+    """Whatever it drew before, and also those of libraries that know no other ones."""
+    samples: list[Sample] = [{"do": "nothing"}] * 3
+    drawn = [made["drawn"] for made in mapped(samples)]
+    assert len({number for own in drawn for number in own}) == 12
+    assert [made["drawn"] for made in mapped(samples)] == drawn
+    assert [made["drawn"] for made in mapped(samples[:1])] == drawn[:1]
 
 
 class TestErrors:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from time import monotonic_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.choices import generator
 from iofast.errors import DecodeError
 from iofast.gpu import Bus
 from iofast.loader.assemble import Batch, assemble
 from iofast.loader.divided import Divided
 from iofast.loader.failures import Failure, noted
+from iofast.loader.mapping import asked_for
 from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Job
 from iofast.loader.samples import Samples
@@ -91,10 +93,9 @@ class BatchJob(Job[Made, Slice]):
                 valid = valid[rows]
         if bus is not None and isinstance(samples.canvas, Divided):
             samples.canvas.gather(bus)
-        name = name_of(self._epoch, self._batch)
-        batch, work = assemble(self._plan, samples, rows, valid, name)
+        batch, work = assemble(self._plan, samples, rows, valid, name_of(self._epoch, self._batch))
         if self._plan.way is None:
-            batch = mapped(self._plan, batch, name)
+            batch = mapped(self._plan, batch, self._epoch, self._batch)
         return Made(batch, valid, failures, work, decoded=bus is not None)
 
     def _settle(self, samples: Samples) -> list[Failure]:
@@ -135,13 +136,19 @@ def name_of(epoch: int, batch: int) -> str:
     return f"batch {batch} of epoch {epoch}"
 
 
-def mapped(plan: Plan, batch: Batch, name: str) -> Batch:
-    """What the user's `map_batch` makes of a batch."""
+def mapped(plan: Plan, batch: Batch, epoch: int, number: int) -> Batch:
+    """What the user's `map_batch` makes of batch `number` of an epoch."""
     function = plan.options.map_batch
     if function is None:
         return batch
-    with noted(f"in map_batch: {name}"):
-        made: Batch = function(batch)
+    position = int(plan.drawn_at(plan.schedule.positions(number)[0][:1])[0])
+    about: dict[str, Callable[[], Any]] = {
+        "rng": lambda: generator(plan.options.seed, epoch, position, name="batch"),
+        "epoch": lambda: epoch,
+        "position": lambda: position,
+    }
+    with noted(f"in map_batch: {name_of(epoch, number)}"):
+        made: Batch = function(batch, **{name: about[name]() for name in asked_for(function, [*about])})
         return made
 
 

@@ -73,15 +73,15 @@ class Delivery:
             self._consumer.marks.append(self._plan.way.mark())  # behind its work with the batch before
         return next(self._ahead)
 
-    def hand_over(self, issued: Issued[Made], name: str) -> Made:
-        """The batch on its device, for the consumer's stream. `name` is what notes on errors call it."""
+    def hand_over(self, issued: Issued[Made], epoch: int, number: int) -> Made:
+        """Batch `number` of an epoch on its device, for the consumer's stream."""
         plan, way = self._plan, self._plan.way
         if way is None:
             return issued.value
         if self._ahead is None:
             issued = _issued(plan, way, issued.value)
         made = way.hand_over(issued)
-        return made._replace(batch=mapped(plan, made.batch, name))
+        return made._replace(batch=mapped(plan, made.batch, epoch, number))
 
     def taken(self) -> State | None:
         """After each batch, when the next one is asked for: what "auto" has found by now."""

@@ -20,7 +20,7 @@ from iofast.dataset import FastDataset
 from iofast.errors import StateError
 from iofast.loader.assemble import Batch
 from iofast.loader.auto import Auto, Setting, State, first
-from iofast.loader.batches import BatchJob, name_of
+from iofast.loader.batches import BatchJob
 from iofast.loader.caching import make_resident
 from iofast.loader.delivery import Delivery
 from iofast.loader.failures import Failure, Ledger, OnError
@@ -87,7 +87,7 @@ class FastLoader(Iterable[Any]):
         collate: Mapping[str, Callable[[list[Any]], Any]] | None = None,
         map_sample: SampleFunction | None = None,
         map_processes: int = 0,
-        map_batch: Callable[[Any], Any] | None = None,
+        map_batch: Callable[..., Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -175,7 +175,7 @@ class FastLoader(Iterable[Any]):
         epoch, batch = self._here()
         delivery = self._delivery(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
         try:
-            return delivery.hand_over(next(delivery), name_of(epoch, batch)).batch
+            return delivery.hand_over(next(delivery), epoch, batch).batch
         finally:
             delivery.close()
 
@@ -237,7 +237,7 @@ class FastLoader(Iterable[Any]):
                     return
                 timing.arrived()
                 self._ledger.check(issued.value.failures)
-                made = delivery.hand_over(issued, name_of(progress.epoch, progress.batch))
+                made = delivery.hand_over(issued, progress.epoch, progress.batch)
                 self.last_valid = torch.from_numpy(made.valid)
                 self._ledger.add(made.failures)
                 if ahead is not None:

@@ -6,13 +6,15 @@ A function that holds the GIL stops every other thread; processes do not, at the
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle  # noqa: TID251 (between a process and its own child; nothing is stored)
+import random
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +39,8 @@ class Mapper:
     """Calls `function(sample, rng)` for samples; `rng` depends on the sample's place in the epoch alone.
 
     With `processes` it is called in so many processes, which are started (spawned) when they are first needed: the
-    function must be picklable then, and a script needs its `if __name__ == "__main__"`.
+    function must be picklable then, and a script needs its `if __name__ == "__main__"`. There the global generators of
+    `random`, NumPy and torch are seeded for each sample, also from its place in the epoch alone.
     """
 
     def __init__(self, function: SampleFunction, processes: int) -> None:
@@ -113,9 +116,17 @@ class _Fault(NamedTuple):
     where: str
 
 
-def _apply(function: SampleFunction, samples: list[Sample], seeds: Seeds, made: list[Sample]) -> None:
+def _apply(
+    function: SampleFunction,
+    samples: list[Sample],
+    seeds: Seeds,
+    made: list[Sample],
+    before_each: Callable[[int, int, int, int], None] | None = None,
+) -> None:
     """Adds to `made`, so that its length says which sample raised something."""
     for sample, seed in zip(samples, seeds, strict=True):
+        if before_each is not None:
+            before_each(*seed)
         result = function(sample, generator(*seed))
         if not isinstance(result, dict):
             raise OptionError(f"map_sample must return a dictionary, found {type(result).__name__}")
@@ -129,7 +140,7 @@ def _answer(function: bytes, request: bytes) -> tuple[bytes | memoryview, bytes 
         call = _loaded(function)
         samples, seeds = pickle.loads(request)
         made = []
-        _apply(call, samples, seeds, made)
+        _apply(call, samples, seeds, made, seed_globally)
         return b"", _sendable(made)
     except BaseException as error:
         row = None if made is None else len(made)
@@ -138,6 +149,25 @@ def _answer(function: bytes, request: bytes) -> tuple[bytes | memoryview, bytes 
             return fault, _dumps(error)
         except Exception:
             return fault, b""
+
+
+def seed_globally(seed: int, epoch: int, position: int, attempt: int) -> None:
+    """Seed the generators that belong to a whole process, where the process does one thing at a time."""
+    words = generator(seed, epoch, position, attempt, "global").integers(1 << 32, size=10, dtype=np.uint32)
+    np.random.seed(words[:4])
+    random.seed(words[4:8].tobytes())
+    torch.default_generator.manual_seed(int(words[8:].view(np.int64)[0]))  # of no other device: there may be none
+
+
+def asked_for(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
+    """Which of `names` a user's function has as parameters behind its first one, and not bound by `partial`."""
+    try:
+        _, *parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature, or without a parameter
+        return []
+    named = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    bound = function.keywords if isinstance(function, partial) else {}
+    return [name for name in names if name in named and name not in bound]
 
 
 @lru_cache(maxsize=1)

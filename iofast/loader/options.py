@@ -73,8 +73,11 @@ class LoaderOptions:
     ragged          images of different sizes: "raise", a "list" of (3, h, w) tensors, "pad" with zeros to the largest
     collate         field name -> function from the list of a batch's values to what the batch has there
     map_sample      function (sample dictionary, numpy Generator) -> dictionary, called for each sample after decoding
-    map_processes   so many processes to call it in; 0 = the threads that decode
-    map_batch       function of the finished batch, called in a decoding thread; with a GPU in the consumer's
+    map_processes   so many processes to call it in; 0 = the threads that decode. In a process the generators of `random`,
+                    NumPy and torch are seeded for each sample from its place in the epoch
+    map_batch       function of the finished batch, called in a decoding thread; with a GPU in the consumer's. Parameters
+                    of it that are called rng, epoch or position get a numpy Generator, the epoch, and the position of
+                    the batch's first sample in it
     rank            this process's number and how many there are; found from torch.distributed when left out
     world_size
     """
@@ -102,7 +105,7 @@ class LoaderOptions:
     collate: Mapping[str, Callable[[list[Any]], Any]] | None = None
     map_sample: SampleFunction | None = None
     map_processes: int = 0
-    map_batch: Callable[[Any], Any] | None = None
+    map_batch: Callable[..., Any] | None = None
     rank: int | None = None
     world_size: int | None = None
 

@@ -1,0 +1,54 @@
+"""Random numbers in users' functions of a batch: the same wherever and whenever it is made."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_sets import photographs, write_numbered
+
+from iofast import FastDataset, FastLoader
+from iofast.choices import generator
+
+N = 12
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    path = write_numbered(tmp_path_factory.mktemp("random") / "set.lmdb", photographs(N))
+    return FastDataset(path, fields=["index"])
+
+
+class TestMapBatch:
+    @pytest.mark.parametrize("ranks", [1, 2])
+    def test_gets_what_it_asks_for(self, dataset: FastDataset, ranks: int) -> None:
+        def asking(batch: dict[str, Any], position: int, *, rng: np.random.Generator, epoch: int) -> tuple[Any, ...]:
+            return batch["index"].tolist(), epoch, position, rng.random()
+
+        seen = []
+        for rank in range(ranks):
+            loader = FastLoader(dataset, 4 // ranks, seed=9, map_batch=asking, rank=rank, world_size=ranks)
+            loader.set_epoch(2)
+            first = list(loader)
+            loader.set_epoch(2)
+            assert loader.peek() == first[0]
+            assert list(loader) == first
+            assert [(epoch, position) for _, epoch, position, _ in first] == [(2, index[0]) for index, *_ in first]
+            seen += first
+        numbers = {number for *_, number in seen}
+        assert len(numbers) == len(seen) == N // 4 * ranks
+        assert not numbers & {generator(9, 2, position).random() for position in range(N)}  # those of map_sample
+
+    def test_is_left_alone_otherwise(self, dataset: FastDataset) -> None:
+        def bound(batch: dict[str, Any], rng: str) -> str:
+            return rng
+
+        def rest(batch: dict[str, Any], **options: Any) -> dict[str, Any]:
+            return options
+
+        own = functools.partial(bound, rng="the user's own")
+        assert set(FastLoader(dataset, 4, map_batch=own)) == {"the user's own"}
+        assert list(FastLoader(dataset, 12, map_batch=rest)) == [{}]
+        assert list(FastLoader(dataset, 12, map_batch=len)) == [2]  # index and valid
