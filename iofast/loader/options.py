@@ -73,11 +73,11 @@ class LoaderOptions:
     ragged          images of different sizes: "raise", a "list" of (3, h, w) tensors, "pad" with zeros to the largest
     collate         field name -> function from the list of a batch's values to what the batch has there
     map_sample      function (sample dictionary, numpy Generator) -> dictionary, called for each sample after decoding
-    map_processes   so many processes to call it in; 0 = the threads that decode. In a process the generators of `random`,
-                    NumPy and torch are seeded for each sample from its place in the epoch
-    map_batch       function of the finished batch, called in a decoding thread; with a GPU in the consumer's. Parameters
-                    of it that are called rng, epoch or position get a numpy Generator, the epoch, and the position of
-                    the batch's first sample in it
+    map_processes   so many processes to call it in; 0 = the threads that decode. In a process the generators of
+                    `random`, NumPy and torch are seeded for each sample from its place in the epoch
+    map_batch       function of the finished batch, called in a decoding thread; with a GPU in the consumer's. Its
+                    parameters rng, epoch and position, where it has them, get a numpy Generator, the epoch, and the
+                    position of the batch's first sample in the epoch
     rank            this process's number and how many there are; found from torch.distributed when left out
     world_size
     """
