@@ -17,6 +17,7 @@ from tar_sets import foreign
 
 from iofast.checking import verify
 from iofast.cli import main
+from iofast.containers.publish import Target
 from iofast.copying import CopyOptions, convert
 from iofast.errors import ContainerError, OptionError, TargetError
 from iofast.opening import open_reader, open_writer
@@ -241,8 +242,8 @@ class TestTargets:
 
     def test_work_of_a_pack_is_not_thrown_away(self, tmp_path: Path) -> None:
         path = build(tmp_path / "set.lmdb")
-        (tmp_path / "out.lmdb.partial").mkdir()
-        (tmp_path / "out.lmdb.partial" / "plan.json").write_text("{}")
+        with Target(tmp_path / "out.lmdb") as place:
+            place.note("plan.json", {})
         with pytest.raises(TargetError, match="pack that was interrupted"):
             convert(path, tmp_path / "out.lmdb")
         assert (tmp_path / "out.lmdb.partial" / "plan.json").exists()

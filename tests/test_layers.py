@@ -13,7 +13,7 @@ import pytest
 
 # A folder counts as one unit; inside it, imports are its own business.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "record", "ops", "work", "strips"}),
+    frozenset({"errors", "owned", "record", "ops", "work", "strips"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine", "bars"}),
     frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
     frozenset(
@@ -38,6 +38,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 # containers, the loader runs a dataset, and commands run everything.
 SIDEWAYS = {
     "containers": {"kernel"},
+    "owned": {"errors"},
     "record": {"errors"},
     "ops": {"errors"},
     "work": {"errors"},

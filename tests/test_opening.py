@@ -184,7 +184,8 @@ def test_killed_while_publishing(tmp_path: Path) -> None:
     killed = open_writer(tmp_path / "out.lmdb")
     killed.write({"txt": "first"})
     killed._writer.finish(killed._description)
-    killed._target._write_marker({"names": ["out.lmdb"], "replaced": []})
+    marker = {"names": ["out.lmdb"], "staged": ["out.lmdb"], "replaced": [], "removed": [], "sidecars": []}
+    killed._target.note("publishing", marker)
     killed._target.release()
     with pytest.raises(UnfinishedError, match="run the same command again"):
         open_reader(tmp_path / "out.lmdb")

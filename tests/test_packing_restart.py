@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from iofast import kernel
 from iofast.cli import main
 from iofast.commands import info
 from iofast.containers.lmdb import LmdbReader
+from iofast.containers.publish import Target
 from iofast.errors import OptionError, TargetError
 from iofast.kernel.contract import restart_interval
 from iofast.packing import PackOptions, pack
@@ -127,9 +129,9 @@ def test_the_same_bytes_for_any_number_of_workers(images: Path, tmp_path: Path, 
 
 
 def test_other_intervals_do_not_go_on_with_the_work(images: Path, tmp_path: Path) -> None:
-    source, folder = scan(images, SourceOptions()), tmp_path / "out.lmdb.partial"
-    folder.mkdir()
-    make_plan(source, settings(PackOptions(resize=64), ".lmdb", None), 1000).save(folder / "plan.json")
+    plan = make_plan(scan(images, SourceOptions()), settings(PackOptions(resize=64), ".lmdb", None), 1000)
+    with Target(tmp_path / "out.lmdb") as place:
+        place.note("plan.json", asdict(plan))
     with pytest.raises(TargetError, match="holds the work of a run with restart auto, not 0: give that command again"):
         pack(images, tmp_path / "out.lmdb", resize=64, restart="none")
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -20,6 +21,11 @@ from iofast.errors import ContainerError, TargetError
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def marker(**members: object) -> dict[str, Any]:
+    """What stands in `publishing`."""
+    return {"names": [], "staged": [], "replaced": [], "removed": [], "sidecars": [], **members}
 
 
 @pytest.fixture
@@ -138,12 +144,12 @@ def test_a_read_only_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("make", [lambda path: path.write_bytes(b"x"), lambda path: path.symlink_to("/tmp")])
 def test_something_else_in_the_place_of_the_folder(tmp_path: Path, make: object) -> None:
     make(tmp_path / "out.lmdb.partial")  # type: ignore[operator]
-    with pytest.raises(TargetError, match="is no folder: remove it"):
+    with pytest.raises(TargetError, match="is not a folder; remove it"):
         Target(tmp_path / "out.lmdb").acquire()
 
 
 def test_a_lock_that_is_a_symlink_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "out.lmdb.partial").mkdir()
+    (tmp_path / "out.lmdb.partial").mkdir(0o700)
     (tmp_path / "precious").write_bytes(b"precious")
     (tmp_path / "out.lmdb.partial" / "lock").symlink_to(tmp_path / "precious")
     with pytest.raises(TargetError, match="cannot be written"):
@@ -206,13 +212,13 @@ while done < 40:
 
 
 def test_published_by_another_between_check_and_lock(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked = target._locked
+    take = target._folder._take
 
-    def publish_first(lock: int) -> bool:
+    def publish_first(lock: int) -> None:
         target.path.write_bytes(b"of the other")
-        return locked(lock)
+        take(lock)
 
-    monkeypatch.setattr(target, "_locked", publish_first)
+    monkeypatch.setattr(target._folder, "_take", publish_first)
     with pytest.raises(TargetError, match="exists already"):
         target.acquire()
     assert not target.partial.exists()
@@ -225,6 +231,13 @@ class KilledError(BaseException):
     """Stands for a kill: nothing catches it."""
 
 
+class SetTarget(Target):
+    """A target of several files."""
+
+    def owns(self, name: str) -> bool:
+        return name in ("set", "old-0", "new-0", "new-1")
+
+
 CALLS = 22  # of `publish` below, counted: more would leave some untested, fewer would test nothing
 
 
@@ -235,7 +248,7 @@ def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.M
     new = {"new-0": b"a", "new-1": b"b", "set": b"new manifest"}
     for name, data in old.items():
         (tmp_path / name).write_bytes(data)
-    target = Target(tmp_path / "set", overwrite=True)
+    target = SetTarget(tmp_path / "set", overwrite=True)
     target.acquire()
     for name, data in new.items():
         target.stage(name).write_bytes(data)
@@ -253,7 +266,7 @@ def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.M
         return one
 
     with monkeypatch.context() as patch:
-        for name in ("rename", "unlink", "fsync", "open", "rmdir"):
+        for name in ("rename", "replace", "unlink", "fsync", "open", "rmdir"):
             patch.setattr(os, name, counted(getattr(os, name)))
         try:
             target.publish(list(new), ["set", "old-0"])
@@ -269,7 +282,7 @@ def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.M
         assert found.items() >= new.items()  # whoever sees the manifest sees everything it names
     elif "set" in found:
         assert found.items() >= old.items()
-    again = Target(tmp_path / "set", overwrite=True)
+    again = SetTarget(tmp_path / "set", overwrite=True)
     if again.partial.exists():
         again.acquire()
         if again.interrupted:
@@ -286,7 +299,7 @@ def test_a_set_is_completed_from_any_point(tmp_path: Path, monkeypatch: pytest.M
 def test_an_interrupted_publication_is_no_existing_target(target: Target) -> None:
     target.acquire()
     target.stage().write_bytes(b"data")
-    target._write_marker({"names": [target.path.name], "replaced": []})
+    target.note("publishing", marker(names=["out.lmdb"], staged=["out.lmdb"]))
     os.rename(target.stage(), target.path)
     target.release()
     with target:
@@ -298,11 +311,20 @@ def test_an_interrupted_publication_is_no_existing_target(target: Target) -> Non
 
 
 @pytest.mark.parametrize(
-    "marker", [b"", b"[]", b'{"names": [], "replaced": 3}', b'{"names": [1], "replaced": []}', b"\xff"]
+    "said",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        json.dumps(marker(replaced=3)).encode(),
+        json.dumps(marker(names=[1], staged=["a"])).encode(),
+        json.dumps(marker(names=["out.lmdb"])).encode(),
+        b"\xff",
+    ],
 )
-def test_a_damaged_marker(target: Target, marker: bytes) -> None:
+def test_a_damaged_marker(target: Target, said: bytes) -> None:
     with target:
-        (target.partial / "publishing").write_bytes(marker)
+        (target.partial / "publishing").write_bytes(said)
         with pytest.raises((ContainerError, TargetError)):
             target.complete()
 
@@ -314,7 +336,7 @@ def test_names_that_lead_elsewhere(target: Target, name: str) -> None:
             target.stage(name)
         with pytest.raises(TargetError, match="cannot be the name"):
             target.publish([name])
-        (target.partial / "publishing").write_text(json.dumps({"names": [], "replaced": [name]}))
+        (target.partial / "publishing").write_text(json.dumps(marker(replaced=[name])))
         with pytest.raises(TargetError, match="cannot be the name"):
             target.complete()
 
@@ -323,7 +345,7 @@ def test_what_was_not_staged_is_not_published(target: Target) -> None:
     with target:
         with pytest.raises(TargetError, match="cannot be published: no such file"):
             target.publish()
-        (target.partial / "publishing").write_text(json.dumps({"names": ["out.lmdb"], "replaced": []}))
+        (target.partial / "publishing").write_text(json.dumps(marker(names=["out.lmdb"], staged=["out.lmdb"])))
         with pytest.raises(TargetError, match="cannot be published: no such file"):
             target.complete()
 

@@ -148,7 +148,8 @@ def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
     write(writer, records)
     writer.finish(Description())
     final = list(writer.files.values())
-    target._write_marker({"names": final, "staged": list(writer.files), "replaced": ["x.tar.index"]})
+    marker = {"names": final, "staged": list(writer.files), "replaced": ["x.tar.index"], "removed": [], "sidecars": []}
+    target.note("publishing", marker)
     first = next(iter(writer.files))
     os.rename(target.stage(first), tmp_path / final[0])
     target.release()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iofast import owned
 from iofast.commands import foreign
 
 if TYPE_CHECKING:
@@ -78,9 +80,8 @@ def run(args: argparse.Namespace) -> int:
         require_fields(reader, options, args.path)
         indices = choose(reader, args)
         sheet = contact_sheet(reader, indices, options)
-    draft = f"{args.target}.partial"
-    sheet.save(draft, "PNG")
-    os.replace(draft, args.target)
+    with owned.writing(Path(args.target)) as file:
+        sheet.save(file, "PNG")
     if args.json:
         print(json.dumps({"version": 1, "path": args.target, "indices": indices, "size": list(sheet.size)}))
     elif not args.quiet:

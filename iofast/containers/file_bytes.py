@@ -28,7 +28,7 @@ class FileBytes:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.fd = opened(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # NONBLOCK: a pipe without a writer
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
             raise ContainerError(f"{path} is not a file, or is empty")

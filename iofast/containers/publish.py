@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import json
 import os
@@ -13,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from iofast import owned
+from iofast.containers.locked_folder import LOCK, LockedFolder
 from iofast.errors import ContainerError, IofastError, TargetError
 
-LOCK = "lock"
 MARKER = "publishing"
 PACK_PLAN = "plan.json"  # in the `.partial` folder: what `pack` is at work on there,
 COPY_PLAN = "copy.json"  # or what is copied there
@@ -26,6 +26,7 @@ APPENDED = (
 
 _RESERVED = (".", "..", LOCK, MARKER, APPENDING)
 _MARKED = ("names", "staged", "replaced", "removed", "sidecars")
+_BESIDE = ("names", "replaced", "removed")  # of these: files beside the target
 
 
 class Target:
@@ -42,7 +43,7 @@ class Target:
         self.appended = self.path.with_name(self.path.name + APPENDED)
         self.overwrite, self.append = overwrite, append
         self.sidecars: tuple[str, ...] = ()  # index files for other programs that are made as a part of publishing
-        self._lock: int | None = None
+        self._folder = LockedFolder(self.partial, self.path)
 
     @property
     def going_on(self) -> str:
@@ -60,8 +61,8 @@ class Target:
         try:
             if not self.path.parent.exists():
                 self.path.parent.mkdir(exist_ok=True)
-                sync(self.path.parent.parent)
-            self._lock = self._acquire()
+                owned.sync(self.path.parent.parent)
+            self._folder.acquire()
         except OSError as error:
             if isinstance(error, TargetError):
                 raise
@@ -70,7 +71,7 @@ class Target:
             if not self.interrupted:
                 self.check_free()  # again: another run may have published between the check and the lock
             if self.append and set(os.listdir(self.partial)) <= {LOCK}:  # else it is there, or another run's work is
-                (self.partial / APPENDING).touch()
+                (self.partial / APPENDING).touch(0o600)
         except OSError as error:
             self.discard()
             if isinstance(error, TargetError):
@@ -85,8 +86,7 @@ class Target:
             raise TargetError(f"{there} is not a folder, so {self.path.name} cannot be made in it")
         if not os.access(there, os.W_OK | os.X_OK):
             raise TargetError(f"{there} is not writable, so {self.path.name} cannot be made in it")
-        if os.path.lexists(self.partial) and (self.partial.is_symlink() or not self.partial.is_dir()):
-            raise TargetError(f"{self.partial} stands where the work in progress belongs and is no folder: remove it")
+        self._folder.check()
 
     def check_free(self) -> None:
         """Raise `TargetError` if something stands in the target's place that may not be replaced."""
@@ -111,9 +111,17 @@ class Target:
         """Whether an earlier run had finished everything and was stopped while publishing: call `complete`."""
         return (self.partial / MARKER).is_file()
 
+    def owns(self, name: str) -> bool:
+        """Whether a file of this name beside the target can be one of its own: no other is renamed over or removed."""
+        return name == self.path.name
+
     def stage(self, name: str | None = None) -> Path:
         """Where to make the file that will be called `name` (default: the target itself)."""
         return self.partial / _plain(self.path.name if name is None else name)
+
+    def note(self, name: str, members: Mapping[str, object]) -> None:
+        """Write the file `name` of the folder, whole and durable: what a later run must know."""
+        self._folder.write(name, json.dumps(members, sort_keys=True).encode())
 
     def publish(
         self,
@@ -131,53 +139,61 @@ class Target:
         final = list(names.values()) if isinstance(names, Mapping) else staged
         marker = {"names": final, "staged": staged, "replaced": list(replaced), "removed": list(removed)}
         marker["sidecars"] = list(self.sidecars)
-        for name in itertools.chain.from_iterable(marker.values()):
-            _plain(name)
+        self._check_names(marker)
         try:
             for name in staged:
-                sync(self.stage(name))
-            self._write_marker(marker)
-            self._rename(marker)
-            failed = self._renamed(marker)
+                owned.sync(self.stage(name))
+            self.note(MARKER, marker)
         except OSError as error:
-            raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
-        self.discard()
-        if failed is not None:
-            raise failed
+            raise self._unpublished(error) from None
+        self._carry_out(marker)
 
     def complete(self) -> None:
         """Finish a publication that was interrupted at any point."""
+        file = self.partial / MARKER
         try:
-            marker = json.loads((self.partial / MARKER).read_bytes())
-            marker = {
-                "staged": marker["names"],
-                "removed": [],
-                "sidecars": [],
-                **marker,
-            }  # as the first versions had it
-            plain = {key: [_plain(name) for name in marker[key]] for key in _MARKED}
-            self._rename(plain)
-            failed = self._renamed(plain)
+            marker = json.loads(owned.read(file))
+            marker = {key: list(marker[key]) for key in _MARKED}
+            self._check_names(marker)
         except OSError as error:
-            raise TargetError(f"{self.path} cannot be published: {_reason(error)}") from None
+            raise self._unpublished(error) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise ContainerError(f"{self.partial / MARKER} is damaged: {error}") from None
+            raise ContainerError(f"{file} is damaged: {error}") from None
+        self._carry_out(marker)
+
+    def _check_names(self, marker: Mapping[str, Sequence[str]]) -> None:
+        for name in itertools.chain.from_iterable(marker.values()):
+            _plain(name)
+        strange = [name for key in _BESIDE for name in marker[key] if not self.owns(name)]
+        if strange:
+            raise TargetError(
+                f"{self.partial} names {strange[0]!r}, which cannot be a file of {self.path.name}; delete the folder"
+            )
+        if len(marker["names"]) != len(marker["staged"]):
+            raise ContainerError(f"{len(marker['staged'])} staged files for {len(marker['names'])} names")
+
+    def _carry_out(self, marker: Mapping[str, Sequence[str]]) -> None:
+        try:
+            self._rename(marker)
+            failed = self._renamed(marker)
+        except OSError as error:
+            raise self._unpublished(error) from None
         self.discard()
         if failed is not None:
             raise failed
 
+    def _unpublished(self, error: OSError) -> TargetError:
+        if isinstance(error, TargetError):
+            return error
+        return TargetError(f"{self.path} cannot be published: {_reason(error)}")
+
     def clear(self) -> None:
         """Remove everything that an earlier run left in `<path>.partial/`; the lock stays, and what says `append`."""
-        (self.partial / MARKER).unlink(missing_ok=True)  # first: without it the rest is rubbish
+        self._folder.unlink(MARKER)  # first: without it the rest is rubbish
         self._empty()
 
     def _empty(self) -> None:
-        kept = {LOCK, MARKER, APPENDING} if self.append else {LOCK, MARKER}
-        for entry in [entry for entry in os.scandir(self.partial) if entry.name not in kept]:
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.unlink(entry.path)
+        self._folder.empty({MARKER, APPENDING} if self.append else {MARKER})
 
     def discard(self) -> None:
         """Remove `<path>.partial/` and everything in it, the lock last; give the lock back.
@@ -185,23 +201,20 @@ class Target:
         What was added stays written down in `<path>.appended` until the very end: without it a run that is killed
         before would add everything again when its command is given again.
         """
-        with contextlib.suppress(FileNotFoundError):
-            self._empty()
-            (self.partial / MARKER).unlink(missing_ok=True)  # last: who is killed before is completed by the next run
-            if self.append:
-                self._move_appending()
-            os.unlink(self.partial / LOCK)
-        with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
-            self.partial.rmdir()
-        self.release()
-        if os.path.lexists(self.appended):
-            self.appended.unlink(missing_ok=True)
+        if not self._folder.is_held:  # given back: what is there now is another run's
+            return
+        self._empty()
+        self._folder.unlink(MARKER)  # remove last: if killed earlier, the next run completes publication
+        if self.append:
+            self._move_appending()
+        self._folder.remove()
+        # what another user has put there cannot always be removed, and is not believed
+        with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError):
+            self.appended.unlink()
 
     def release(self) -> None:
         """Give the lock back and leave everything as it is."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._folder.release()
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -215,67 +228,26 @@ class Target:
         return None
 
     def _move_appending(self) -> None:
-        file = self.partial / APPENDING
-        with contextlib.suppress(FileNotFoundError):
-            if file.stat().st_size:
-                os.replace(file, self.appended)
-            else:  # nothing was begun; `<path>.appended` may be there, of a run that was killed
-                file.unlink()
+        found = self._folder.status(APPENDING)
+        if found is not None and found.st_size:
+            self._folder.rename(APPENDING, self.appended)
+        else:  # nothing was begun; `<path>.appended` may be there, of a run that was killed
+            self._folder.unlink(APPENDING)
 
-    def _acquire(self) -> int:
-        while True:
-            self.partial.mkdir(exist_ok=True)
-            try:
-                lock = os.open(self.partial / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            except FileNotFoundError:  # the run before removed the folder under us
-                continue
-            try:
-                mine = self._locked(lock)
-                if mine:
-                    os.ftruncate(lock, 0)
-                    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-            except OSError:
-                os.close(lock)
-                raise
-            if mine:
-                return lock
-            os.close(lock)
-
-    def _locked(self, lock: int) -> bool:
-        """Take the lock; False if the file is no longer the one at its path. Raises `TargetError` if it is taken."""
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise TargetError(f"another run of iofast is writing {self.path} (process {pid})") from None
-        try:
-            return os.path.samestat(os.fstat(lock), os.stat(self.partial / LOCK))
-        except FileNotFoundError:
-            return False
-
-    def _write_marker(self, marker: dict[str, list[str]]) -> None:
-        draft = self.partial / (MARKER + ".draft")
-        draft.write_text(json.dumps(marker, sort_keys=True))
-        sync(draft)
-        draft.rename(self.partial / MARKER)
-        sync(self.partial)
-
-    def _rename(self, marker: dict[str, list[str]]) -> None:
+    def _rename(self, marker: Mapping[str, Sequence[str]]) -> None:
         staged = dict(zip(marker["names"], marker["staged"], strict=True))
         for name in marker["replaced"]:
-            if name in staged and not os.path.lexists(self.stage(staged[name])):
+            if name in staged and self._folder.status(staged[name]) is None:
                 continue  # that is the new one, renamed before the interruption
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path.parent / name)
+            (self.path.parent / name).unlink(missing_ok=True)
         for name in marker["names"]:
             try:
-                os.rename(self.stage(staged[name]), self.path.parent / name)
+                self._folder.rename(staged[name], self.path.parent / name)
             except FileNotFoundError:  # renamed before the interruption
                 os.stat(self.path.parent / name)
-        sync(self.path.parent)
+        owned.sync(self.path.parent)
         for name in marker["removed"]:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path.parent / name)
+            (self.path.parent / name).unlink(missing_ok=True)
 
 
 def require_free(path: str | os.PathLike[str], needed: int) -> None:
@@ -297,15 +269,6 @@ def _plain(name: str) -> str:
     if not isinstance(name, str) or not name or "/" in name or "\0" in name or name in _RESERVED:
         raise TargetError(f"{name!r} cannot be the name of a staged file")
     return name
-
-
-def sync(path: Path) -> None:
-    """Make a file, or a folder's list of names, durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _reason(error: OSError) -> str:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from iofast import owned
 from iofast.containers import shard_journal
 from iofast.containers.base import Description, Kept, Reader, Writer
 from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, raw_fields, row_struct
 from iofast.containers.manifest import Manifest, Shard
-from iofast.containers.publish import sync
 from iofast.containers.shard_files import OpenShard, StagedShards, write
 from iofast.containers.shard_journal import Placed
 from iofast.containers.shard_reader import ShardReader
@@ -160,7 +160,7 @@ class ShardWriter(Writer):
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
             self._link()
             for staged in self.files:
-                sync(self.folder / staged)
+                owned.sync(self.folder / staged)
         self.abort()
         return manifest
 

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import IndexView, chunk_count, chunk_size
+from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import CHUNK_LIMIT, WHOLE, Manifest
-from iofast.containers.publish import APPENDING, LOCK, MARKER, Target
+from iofast.containers.publish import APPENDING, MARKER, Target
 from iofast.errors import ContainerError, IofastError, OptionError, SourceError, TargetError, UnfinishedError
 
 MANIFEST_SUFFIX = ".manifest"
@@ -114,20 +115,34 @@ def set_of(paths: Sequence[str]) -> Path | None:
 
 def check_finished(path: Path) -> None:
     """Raise `UnfinishedError` where `<path>.partial/` stands beside the set `path`, and it is not only added to."""
+    partial = path.with_name(path.name + ".partial")
     try:
-        there = set(os.listdir(path.with_name(path.name + ".partial")))
+        there = set(os.listdir(partial))
     except (FileNotFoundError, NotADirectoryError):
         return
-    if (APPENDING in there or there <= {LOCK}) and path.with_name(path.name + MANIFEST_SUFFIX).exists():
+    except PermissionError:  # another user's; it may be an addition, and what is replaced loses its manifest first
+        there = {APPENDING}
+    if path.with_name(path.name + MANIFEST_SUFFIX).exists() and (
+        APPENDING in there or there <= {LOCK} or not _is_of_its_owner(partial, path)
+    ):
         return
     raise UnfinishedError(f"{path} was not finished: run the same command again to go on with it")
+
+
+def _is_of_its_owner(partial: Path, path: Path) -> bool:
+    """Whether `<path>.partial/` belongs to the user who wrote the index of the set: another user's says nothing."""
+    try:
+        return partial.lstat().st_uid == path.with_name(path.name + INDEX_SUFFIX).lstat().st_uid
+    except OSError:
+        return True
 
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the set `path`. Raises `FileNotFoundError` where there is none, `ContainerError`."""
     partial, file = path.with_name(path.name + ".partial"), path.with_name(path.name + MANIFEST_SUFFIX)
     # killed between two renames of an addition: the index is the new one already, and everything else is there
-    if (partial / MARKER).exists() and not (partial / (path.name + INDEX_SUFFIX)).exists():
+    published = not os.path.exists(partial / (path.name + INDEX_SUFFIX))
+    if os.path.exists(partial / MARKER) and published and _is_of_its_owner(partial, path):
         with contextlib.suppress(FileNotFoundError):
             staged = os.fspath(partial / file.name)
             return Manifest.from_json(FileBytes(staged)[:], staged)
@@ -183,6 +198,9 @@ class ShardTarget(Target):
     ) -> None:
         super().__init__(path, overwrite=overwrite, append=append)
         self._stem, self._suffix = stem_of(self.path.name, suffix), suffix
+        stem, end = re.escape(self._stem) + "(-[0-9A-Za-z_-]+)?", re.escape(suffix)
+        self._shard = re.compile(rf"{stem}-\d+{end}")
+        self._beside = re.compile(rf"{stem}(-\d+\.idx|\.shardindex\.json)|_info\.json")  # see sidecars.py
 
     def check_free(self) -> None:
         """Raise `TargetError` if a set, a file, or shards of the same names stand in the set's place."""
@@ -232,14 +250,19 @@ class ShardTarget(Target):
             return type(error)(f"{self.path} is whole, but not its sidecars: {error}")
         return None
 
+    def owns(self, name: str) -> bool:
+        """Whether a file of this name beside the target can be one of its own; see `Target.owns`."""
+        if name in (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX):
+            return True
+        return bool(self._shard.fullmatch(name) or self._beside.fullmatch(name))
+
     def taken(self, names: Sequence[str]) -> Iterator[str]:
         """The files that are, or may be, of a set of this name; `train-val-000000.tar` may be of `train-val.tar`."""
         sidecars = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
-        shard = re.compile(re.escape(self._stem) + r"(-[0-9A-Za-z_-]+)?-\d+" + re.escape(self._suffix))
         longer = [stem_of(name, self._suffix + MANIFEST_SUFFIX) for name in names if name.endswith(MANIFEST_SUFFIX)]
         others = tuple(f"{stem}-" for stem in longer if len(stem) > len(self._stem))
         for name in names:
-            if name in sidecars or (shard.fullmatch(name) and not name.startswith(others)):
+            if name in sidecars or (self._shard.fullmatch(name) and not name.startswith(others)):
                 yield name
 
     def _replaced(self) -> list[str]:
@@ -253,7 +276,8 @@ class ShardTarget(Target):
         from iofast.containers.sidecars import belonging  # which opens sets, and needs this module
 
         beside = belonging(self.path, shards)
-        return [file.name, self.path.name + INDEX_SUFFIX, *beside, *filter(None, shards)]
+        # a damaged or hostile manifest may name anything
+        return [file.name, self.path.name + INDEX_SUFFIX, *filter(self.owns, [*beside, *shards])]
 
 
 def _find_chunk(

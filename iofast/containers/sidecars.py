@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from iofast import owned
 from iofast.containers import tar, tfrecord
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import WHOLE, Manifest, Shard
@@ -194,7 +195,7 @@ def _index_name(shard: str) -> str:
 def _known(file: Path) -> dict[str, Any]:
     """The splits of timm's file as it is. Raises `TargetError` where it is not one that this module understands."""
     try:
-        splits = json.loads(file.read_bytes())["splits"]
+        splits = json.loads(owned.read(file, own=False))["splits"]
         if all(isinstance(name, str) for said in splits.values() for name in said["filenames"]):
             return dict(splits)
     except FileNotFoundError:
@@ -207,7 +208,7 @@ def _known(file: Path) -> dict[str, Any]:
 def _named(file: Path) -> set[str]:
     """The shards that an index speaks of; one that is none speaks of something else."""
     try:
-        said = json.loads(file.read_bytes())
+        said = json.loads(owned.read(file, own=False))
         if "shardlist" in said:
             return {str(shard["url"]) for shard in said["shardlist"]}
         return {str(name) for split in said["splits"].values() for name in split["filenames"]}
@@ -221,14 +222,8 @@ def _json(said: object) -> str:
 
 def _store(file: Path, text: Iterable[str]) -> None:
     """Write a file under its name when it is whole."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="ascii") as out:
-            out.writelines(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, file)
+        with owned.writing(file) as out:
+            out.writelines(line.encode("ascii") for line in text)
     except OSError as error:
         raise TargetError(f"{file} cannot be written: {(error.strerror or str(error)).lower()}") from None
-    finally:
-        temporary.unlink(missing_ok=True)

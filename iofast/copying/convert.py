@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from iofast import __version__
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.identity import require_elsewhere, told
-from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free, sync
+from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
 from iofast.containers.shard_writer import SHARD_SIZE
 from iofast.containers.shards import ShardTarget, parse_size
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
@@ -185,8 +185,7 @@ class Copying:
                 cleared = True
             require_free(place.partial, self._size - _staged(place.partial))
             if cleared:
-                (place.partial / COPY_PLAN).write_text(json.dumps(self._plan, sort_keys=True))
-                sync(place.partial / COPY_PLAN)
+                place.note(COPY_PLAN, self._plan)
         except BaseException as error:
             if cleared:  # an empty folder beside a set would make it look unfinished
                 place.discard()

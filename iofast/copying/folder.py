@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from iofast import owned
 from iofast.containers.manifest import WHOLE
-from iofast.containers.publish import Target, sync
+from iofast.containers.publish import Target
 from iofast.errors import ContainerError, TargetError
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, ImageInfo, format_key, image_field
 
@@ -97,7 +98,7 @@ class FolderWriter:
         if classes and classes != sorted(classes):
             (self._root / CLASS_FILE).write_text("".join(f"{name}\n" for name in classes), "utf-8")
         os.sync()  # an fsync of each file takes a journal commit, 4 ms on a disk: an hour for a million
-        sync(self._root)
+        owned.sync(self._root)
 
     def _class(self, label: int) -> list[str]:
         if label < 0:

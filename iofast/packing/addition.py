@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from iofast import owned
 from iofast.containers.base import Reader
 from iofast.containers.manifest import WHOLE, Manifest
-from iofast.containers.publish import APPENDING, Target, sync
+from iofast.containers.publish import APPENDING, Target
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError
 from iofast.opening import open_reader
 from iofast.packing.options import PackOptions
@@ -34,11 +35,7 @@ class Addition:
 
     def save(self, place: Target) -> None:
         """Write it down, so that a killed run goes on from the same, also when its work stands already."""
-        members = {**asdict(self), "base": self.base.to_json().decode()}
-        draft, file = place.partial / f"{APPENDING}.draft", place.partial / APPENDING
-        draft.write_text(json.dumps(members))
-        sync(draft)
-        os.replace(draft, file)
+        place.note(APPENDING, {**asdict(self), "base": self.base.to_json().decode()})
 
     def open(self, place: Target) -> Reader:
         """The container that is added to. Raises `TargetError` where it is not the one that the work began with."""
@@ -122,10 +119,10 @@ def find_addition(place: Target) -> Addition:
 
 
 def _load(file: Path) -> Addition | None:
-    """What `Addition.save` wrote; None where there is nothing whole."""
+    """What `Addition.save` wrote; None where there is nothing whole. Raises `TargetError` for another user's file."""
     try:
-        members = json.loads(file.read_bytes())
+        members = json.loads(owned.read(file))
         base = Manifest.from_json(members["base"].encode(), os.fspath(file))
         return Addition(base, members["first"], members["made"], members["plan"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ContainerError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, ContainerError):
         return None

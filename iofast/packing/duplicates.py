@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Writer
 from iofast.kernel import crc32c
-from iofast.packing.failures import write_lines
+from iofast.packing.failures import json_line, read_lines, write_lines
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
 
 _RECENT = 1 << 15  # images that wait to be sorted in
@@ -120,10 +120,9 @@ class Duplicates:
 
     def load(self) -> None:
         """Take what a finished run has saved."""
-        with contextlib.suppress(FileNotFoundError):
-            for line in self.file.read_text().splitlines():
-                value = json.loads(line)
-                each = Duplicate(int(value["key"]), int(value["first"]), value["same_label"])
+        for value in read_lines(self.file):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                each = Duplicate(value["key"], int(value["first"]), bool(value["same_label"]))
                 if each.position >= self._first:
                     self.found[each.position] = each
 
@@ -148,4 +147,4 @@ def _size(fields: Mapping[str, bytes]) -> tuple[int, int]:
 
 def _line(each: Duplicate, path: str | None, first: str | None) -> str:
     images = {"key": format_key(each.position), "path": path, "first": format_key(each.first), "first_path": first}
-    return json.dumps({**images, "same_label": each.same_label}) + "\n"
+    return json_line({**images, "same_label": each.same_label})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from iofast import owned
 from iofast.errors import ErrorBudgetError, TargetError
 from iofast.record import format_key
 
@@ -55,11 +55,10 @@ class Failures:
 
     def load(self) -> None:
         """Take what a finished run has saved."""
-        with contextlib.suppress(FileNotFoundError):
-            for line in self.file.read_text().splitlines():
-                value = json.loads(line)
-                if int(value["key"]) >= self._first:
-                    self._found[int(value["key"])] = Failure(int(value["key"]), value["path"], value["reason"])
+        for value in read_lines(self.file):
+            failure = Failure(value["key"], str(value.get("path")), str(value.get("reason")))
+            if failure.position >= self._first:
+                self._found[failure.position] = failure
 
     def causes(self) -> Mapping[str, int]:
         """How many images failed for each cause, most first."""
@@ -76,35 +75,37 @@ def write_lines(file: Path, kind: str, first: int, lines: Iterable[str]) -> bool
 
     A file that would have no line is removed; gives whether there is one. Raises `TargetError`, which calls it `kind`.
     """
-    every = itertools.chain(_lines_before(file, first), lines)
-    head = next(every, None)
-    if head is None:
-        file.unlink(missing_ok=True)
-        return False
-    temporary = file.with_name(file.name + ".tmp")
+    before = (value for value in read_lines(file) if value["key"] < first) if first else ()
+    kept = (json_line({**value, "key": format_key(value["key"])}) for value in before)
+    every = itertools.chain(kept, lines)
     try:
-        with open(temporary, "w", encoding="ascii") as draft:
-            draft.write(head)
-            draft.writelines(every)
-            draft.flush()
-            os.fsync(draft.fileno())
-        os.replace(temporary, file)
+        head = next(every, None)
+        if head is None:
+            file.unlink(missing_ok=True)
+            return False
+        with owned.writing(file) as draft:
+            draft.writelines(line.encode("ascii") for line in itertools.chain([head], every))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise TargetError(f"the {kind} {file} cannot be written: {error.strerror}") from error
+        raise TargetError(f"the {kind} {file} cannot be written: {error.strerror or error}") from error
     return True
 
 
-def _lines_before(file: Path, first: int) -> list[str]:
-    """What a file of one JSON object a line says of images before position `first`, which an earlier run packed."""
-    if not first:
-        return []
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file that `write_lines` wrote, `key` as a number; what else is in it is left out."""
     try:
-        lines = file.read_text("ascii").splitlines()
-        return [f"{line}\n" for line in lines if int(json.loads(line)["key"]) < first]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+        lines = owned.read(file, own=False).splitlines()  # in a shared folder it may be a colleague's
+    except OSError:
+        return
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            value = json.loads(line)
+            yield {**value, "key": int(value["key"])}
+
+
+def json_line(value: Mapping[str, object]) -> str:
+    """A JSON object on a line of its own, in ASCII."""
+    return json.dumps(value) + "\n"
 
 
 def _line(failure: Failure) -> str:
-    return json.dumps({"key": format_key(failure.position), "path": failure.path, "reason": failure.reason}) + "\n"
+    return json_line({"key": format_key(failure.position), "path": failure.path, "reason": failure.reason})

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from iofast import __version__, kernel
-from iofast.containers.publish import sync
 from iofast.containers.shards import parse_size
 from iofast.errors import TargetError
 from iofast.packing.options import PackOptions
@@ -49,14 +47,6 @@ class Plan:
         """What tells this work from any other."""
         members = {**asdict(self), "chunk": None}
         return hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
-
-    def save(self, path: Path) -> None:
-        """Write to `path`, whole or not at all."""
-        draft = path.with_name(path.name + ".draft")
-        draft.write_text(json.dumps(asdict(self), sort_keys=True))
-        sync(draft)  # or a power cut leaves journals without the plan that tells what they are
-        os.replace(draft, path)
-        sync(path.parent)
 
     def check_same(self, old: Plan, folder: Path) -> None:
         """Raise `TargetError`, naming what differs, unless work that was begun as `old` can go on as this."""

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -139,8 +139,7 @@ def _reason(error: OSError) -> str:
 
 def _take_up(work: Work, place: Target) -> None:
     """Go on with the work of an earlier run, or begin with an empty folder."""
-    file = place.partial / PACK_PLAN
-    old = load_plan(file)
+    old = load_plan(place.partial / PACK_PLAN)
     if old is None:
         if place.interrupted:  # something else than `pack` had finished it
             place.complete()
@@ -150,7 +149,7 @@ def _take_up(work: Work, place: Target) -> None:
         place.clear()
         if work.addition is not None:
             work.addition.save(place)
-        work.plan.save(file)
+        place.note(PACK_PLAN, asdict(work.plan))
         return
     work.plan.check_same(old, place.partial)
     work.plan = replace(work.plan, chunk=old.chunk)  # where chunks end is said by the journals that are there

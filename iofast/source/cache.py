@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import mmap
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast import owned
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import CLASS_ORDERS, WHOLE, Manifest, Shard
 from iofast.containers.sealed import MAX_BYTES, check_seal, seal, unseal
@@ -47,11 +47,16 @@ Index = TypeVar("Index")
 
 
 def cache_folder() -> Path | None:
-    """`$XDG_CACHE_HOME/iofast`, by default `~/.cache/iofast`; None where there is no home or it cannot be made."""
+    """`$XDG_CACHE_HOME/iofast`, by default `~/.cache/iofast`.
+
+    None where there is no home, or where the folder cannot be made or another user may write to it.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         folder = Path(base if os.path.isabs(base) else Path.home() / ".cache") / "iofast"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = folder.resolve()
+        os.close(owned.open_folder(folder))
     except (OSError, RuntimeError):
         return None
     return folder
@@ -82,7 +87,7 @@ def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
 def locked(file: Path) -> Iterator[bool]:
     """Wait until no other process builds this index; False where the file system cannot lock, or write."""
     try:
-        descriptor = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
         yield False
         return
@@ -140,19 +145,11 @@ def store(file: Path, members: Mapping[str, object], arrays: Mapping[str, NDArra
     """Write an index file: temporary name, fsync, rename. Raises `OSError`, and leaves nothing behind then."""
     little = {name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")) for name, array in arrays.items()}
     header = _header(members, little)
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f"{file.stem}-", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(MAGIC + len(header).to_bytes(8, "little") + header)
-            for array in little.values():
-                out.write(bytes(-out.tell() % _ALIGN))
-                out.write(array.data)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with owned.writing(file, 0o600) as out:
+        out.write(MAGIC + len(header).to_bytes(8, "little") + header)
+        for array in little.values():
+            out.write(bytes(-out.tell() % _ALIGN))
+            out.write(array.data)
 
 
 def outdate(file: Path) -> None:
@@ -172,9 +169,9 @@ def is_outdated(file: Path) -> bool:
 def load(file: Path) -> tuple[dict[str, Any], Arrays]:
     """Map an index file: its members and its arrays, which stay valid when the file is replaced.
 
-    Raises `OSError` where there is none, `ContainerError` where its bytes contradict the layout.
+    Raises `OSError` where there is none of this user's own, `ContainerError` where its bytes contradict the layout.
     """
-    with file.open("rb") as opened:
+    with os.fdopen(owned.open_file(file), "rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         if size < len(MAGIC) + 8:
             raise ContainerError(f"{file} is no index: {size} bytes")

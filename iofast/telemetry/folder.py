@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from iofast import owned
 
 NAME: Final = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,20})\.page")  # <pid>-<start time>.page
 _START_TIME = 22  # its field in /proc/<pid>/stat, counting from 1
@@ -44,18 +45,12 @@ def _temporary() -> set[str]:
 
 @contextlib.contextmanager
 def opened(folder: Path, *, make: bool = False) -> Iterator[int]:
-    """A descriptor of `folder`, which is the user's own, 0700 and no symlink. Raises OSError."""
+    """A descriptor of `folder`, which is this user's own, closed to others and no symlink. Raises OSError."""
     if make:
-        with contextlib.suppress(FileExistsError):  # made by us or by anybody: the look at it is below
+        with contextlib.suppress(FileExistsError):  # made by us or by anybody: checked below
             folder.mkdir(0o700)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = owned.open_folder(folder, private=True)
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
-            raise PermissionError(
-                f"a folder of telemetry pages must be the user's own, with mode 0700, found mode "
-                f"{stat.S_IMODE(found.st_mode):04o} of user {found.st_uid}: {folder}"
-            )
         yield descriptor
     finally:
         os.close(descriptor)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from iofast import owned
 from iofast.errors import TargetError
 from iofast.monitor.findings import Verdict
 from iofast.monitor.render import chart, wording
@@ -31,12 +32,10 @@ class Report(Silent):
 
     def close(self, moments: Sequence[Moment]) -> None:
         """Write it; the name has its final content at once, or what it had before."""
-        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
         try:
-            partial.write_text(html(moments, datetime.now(UTC)), encoding="utf-8")
-            partial.replace(self._path)
+            with owned.writing(self._path) as file:
+                file.write(html(moments, datetime.now(UTC)).encode())
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise TargetError(
                 f"--report cannot write {self._path}: {(error.strerror or str(error)).lower()}"
             ) from error

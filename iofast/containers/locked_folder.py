@@ -1,0 +1,139 @@
+"""A folder of this user's own that one process at a time works in: `<DST>.partial/` (docs/format.md section 8).
+
+It is made for this user alone, and one that another user may have made or changed is refused. What removes or renames
+goes through a descriptor, so that nobody can exchange the folder for a link to another one meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from iofast import owned
+from iofast.errors import TargetError
+
+LOCK = "lock"
+
+
+class LockedFolder:
+    """The folder `path`, in which `target` is made. Raises `TargetError`, other `OSError` where the system says no."""
+
+    def __init__(self, path: Path, target: Path) -> None:
+        self.path, self._target = path, target
+        self._descriptor = self._lock = -1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has it."""
+        return self._lock >= 0
+
+    @property
+    def descriptor(self) -> int:
+        """Of the folder, while it is held."""
+        if not self.is_held:
+            raise TargetError(f"{self.path} is not locked by this run")
+        return self._descriptor
+
+    def check(self) -> None:
+        """Raise `TargetError` if there is something in its place that is not a folder of this user's own."""
+        if os.path.lexists(self.path):
+            with contextlib.suppress(FileNotFoundError):
+                os.close(self._open())
+
+    def acquire(self) -> None:
+        """Make it where it does not exist, and take its lock."""
+        while not self.is_held:
+            self.path.mkdir(0o700, exist_ok=True)
+            try:
+                self._descriptor = self._open()
+                self._take(self._open_lock())
+            except FileNotFoundError:  # the run before removed the folder under us
+                pass
+            finally:
+                if not self.is_held:
+                    self.release()
+
+    def release(self) -> None:
+        """Give the lock back and leave everything as it is."""
+        for descriptor in (self._lock, self._descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._lock = -1
+
+    def remove(self) -> None:
+        """Remove the lock, give it back, and remove the folder, which must be empty but for it."""
+        self.unlink(LOCK)
+        self.release()
+        with contextlib.suppress(OSError):  # another run may have come in already: then the folder is its own
+            self.path.rmdir()
+
+    def empty(self, kept: Collection[str]) -> None:
+        """Remove everything in it but the lock and what is called as one of `kept`."""
+        with os.scandir(self.descriptor) as found:
+            entries = [entry for entry in found if entry.name not in kept and entry.name != LOCK]
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.name, dir_fd=self.descriptor)
+            else:
+                self.unlink(entry.name)
+
+    def status(self, name: str) -> os.stat_result | None:
+        """Of a file in it; None where there is none."""
+        try:
+            return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def unlink(self, name: str) -> None:
+        """Remove a file from it, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.descriptor)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file in it, whole and durable."""
+        with owned.writing(Path(name), 0o600, folder=self.descriptor) as file:
+            file.write(data)
+        os.fsync(self.descriptor)
+
+    def rename(self, name: str, goal: Path) -> None:
+        """Move a file or folder out of it, over what is called `goal`. Raises `FileNotFoundError`."""
+        os.rename(name, goal, src_dir_fd=self.descriptor)
+
+    def _open(self) -> int:
+        try:
+            return owned.open_folder(self.path)
+        except NotADirectoryError:
+            raise TargetError(
+                f"{self.path} is in the place of the work in progress and is not a folder; remove it"
+            ) from None
+
+    def _open_lock(self) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(LOCK, flags, dir_fd=self._descriptor)
+        except FileNotFoundError:
+            there = sorted(name for name in os.listdir(self._descriptor) if not name.startswith(".nfs"))
+            if there and LOCK not in there:  # each run makes its lock first and removes it last
+                raise TargetError(
+                    f"{self.path} has {there[0]!r} but no {LOCK!r}, so iofast did not make it; move it elsewhere"
+                ) from None
+            return os.open(LOCK, flags | os.O_CREAT, 0o600, dir_fd=self._descriptor)
+
+    def _take(self, lock: int) -> None:
+        """Lock it, unless it is no longer the file at its path. Raises `TargetError` if another run has it."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), os.stat(self.path / LOCK, follow_symlinks=False)):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+                self._lock = lock
+        except BlockingIOError:
+            pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise TargetError(f"another run of iofast is writing {self._target} (process {pid})") from None
+        finally:
+            if self._lock != lock:
+                os.close(lock)

@@ -1,0 +1,361 @@
+"""A folder that other users may write to: nothing of theirs is believed, and no file of the user's is lost to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from other_users import give_away
+from PIL import Image
+
+from iofast import open_reader, open_writer, owned, pack
+from iofast.cli import main
+from iofast.containers.publish import Target
+from iofast.copying import convert
+from iofast.errors import ContainerError, TargetError
+from iofast.monitor.render.report import Report
+from iofast.source.cache import cache_folder, load, locked, store
+
+Give = Callable[[Path], Path]
+NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
+
+
+@pytest.fixture
+def give(monkeypatch: pytest.MonkeyPatch) -> Give:
+    return partial(give_away, monkeypatch=monkeypatch)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make(tmp_path / "images", 4)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder with a file of the user's."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "thesis.txt").write_text("precious")
+    return tmp_path / "shared"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "iofast"
+
+
+def make(folder: Path, count: int, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    (folder / "a").mkdir(parents=True)
+    for number in range(count):
+        Image.fromarray(rng.integers(0, 256, (20, 30, 3), np.uint8)).save(folder / "a" / f"{number}.png")
+    return folder
+
+
+def marker(**members: object) -> str:
+    return json.dumps({"names": [], "staged": [], "replaced": [], "removed": [], "sidecars": [], **members})
+
+
+def partial_folder(path: Path, said: str) -> Path:
+    """`<path>.partial/` as a run leaves it that was stopped while publishing."""
+    folder = path.with_name(path.name + ".partial")
+    folder.mkdir(0o700)
+    (folder / "lock").touch()
+    (folder / "publishing").write_text(said)
+    return folder
+
+
+def writes(images: Path, path: Path) -> list[Callable[[], object]]:
+    """Everything that makes a container."""
+
+    def by_hand() -> None:
+        with open_writer(path, overwrite=True) as writer:
+            writer.write({"txt": "x"})
+
+    return [
+        lambda: pack(images, path, workers=1),
+        lambda: pack(images, path, workers=1, overwrite=True),
+        lambda: pack(images, path, workers=1, dry_run=True),
+        lambda: convert(images, path),
+        by_hand,
+    ]
+
+
+class TestPartialFolder:
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("mode", [0o700, 0o777])
+    def test_of_another_user(self, images: Path, shared: Path, give: Give, name: str, mode: int) -> None:
+        folder = partial_folder(shared / name, marker(replaced=["thesis.txt"]))
+        folder.chmod(mode)
+        give(folder)
+        for write in writes(images, shared / name):
+            with pytest.raises(TargetError, match=rf"{name}\.partial may be another user's work: .*user 12345"):
+                write()
+        assert {path.name for path in shared.iterdir()} == {"thesis.txt", f"{name}.partial"}
+
+    @pytest.mark.parametrize("mode", [0o770, 0o707])
+    def test_that_others_may_write_to(self, images: Path, shared: Path, mode: int) -> None:
+        partial_folder(shared / "out.tar", marker(replaced=["thesis.txt"])).chmod(mode)
+        with pytest.raises(TargetError, match=f"another user's work: .*mode {mode:04o}"):
+            pack(images, shared / "out.tar", workers=1)
+        assert (shared / "thesis.txt").exists()
+
+    @pytest.mark.parametrize("name", [*NAMES, "out"])
+    @pytest.mark.parametrize("said", ["names", "replaced", "removed"])
+    def test_names_no_file_but_its_own(self, images: Path, shared: Path, name: str, said: str) -> None:
+        folder = partial_folder(shared / name, marker(**{said: ["thesis.txt"], "staged": ["x"] * (said == "names")}))
+        (folder / "x").write_text("written over")
+        with pytest.raises(TargetError, match=r"names 'thesis\.txt', which cannot be a file of out"):
+            convert(images, shared / name)
+        assert (shared / "thesis.txt").read_text() == "precious"
+
+    def test_that_iofast_did_not_make(self, images: Path, shared: Path) -> None:
+        """A folder of the user's own, called so by hand or by someone who may rename it."""
+        (shared / "out.lmdb.partial").mkdir(0o700)
+        (shared / "out.lmdb.partial" / "letters").mkdir()
+        with pytest.raises(TargetError, match="has 'letters' but no 'lock', so iofast did not make it"):
+            pack(images, shared / "out.lmdb", workers=1)
+        assert (shared / "out.lmdb.partial" / "letters").is_dir()
+
+    def test_exchanged_for_a_link_meanwhile(self, shared: Path) -> None:
+        """Possible where others may rename the user's files: nothing that the link leads to is removed."""
+        (shared / "letters").mkdir()
+        (shared / "letters" / "one").write_text("precious")
+        target = Target(shared / "out.lmdb")
+        target.acquire()
+        target.stage("x").touch()
+        target.partial.rename(shared / "moved")
+        target.partial.symlink_to(shared / "letters")
+        target.clear()
+        target.discard()
+        assert (shared / "letters" / "one").read_text() == "precious"
+        assert list((shared / "moved").iterdir()) == []
+
+    def test_another_run_that_came_in_later_keeps_its_work(self, shared: Path) -> None:
+        target, other = Target(shared / "out.lmdb"), Target(shared / "out.lmdb")
+        target.acquire()
+        target.discard()
+        with other:
+            other.stage().touch()
+            target.discard()  # a second time, as an error behind the first may have it
+            assert other.stage().exists()
+
+    def test_is_closed_to_others_and_what_comes_out_of_it_is_not(self, images: Path, shared: Path) -> None:
+        before = os.umask(0o002)
+        try:
+            with Target(shared / "out.lmdb") as target:
+                assert stat.S_IMODE(target.partial.stat().st_mode) == 0o700
+                target.discard()
+            pack(images, shared / "out.lmdb", workers=1)
+            pack(images, shared / "out.tar", workers=1)
+        finally:
+            os.umask(before)
+        assert {stat.S_IMODE(path.stat().st_mode) for path in shared.glob("out*")} == {0o664}
+
+    def test_where_the_server_says_who_the_owner_is(
+        self, images: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """NFS makes root's files nobody's, so what root makes there is not root's, and yet its own."""
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        with Target(shared / "out.lmdb") as target:
+            target.stage("x").touch()
+        with Target(shared / "out.lmdb") as target:
+            assert target.stage("x").exists()
+        pack(images, shared / "out.lmdb", workers=1)
+
+    @pytest.mark.parametrize("name", NAMES[1:])
+    def test_beside_a_set_that_is_read(self, images: Path, shared: Path, give: Give, name: str) -> None:
+        pack(images, shared / name, workers=1)
+        folder = partial_folder(shared / name, marker())
+        manifest = json.loads((shared / f"{name}.manifest").read_bytes())
+        (folder / f"{name}.manifest").write_text(json.dumps({**manifest, "classes": ["planted"]}))
+        folder.chmod(0o755)
+        give(folder)
+        with open_reader(shared / name) as reader:
+            assert reader.manifest.classes == ("a",)
+
+
+class TestBesideTheTarget:
+    def plants(self, path: Path, kind: str, precious: Path) -> None:
+        if kind == "link":
+            path.symlink_to(precious)
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.mkdir()
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_what_was_appended(
+        self, images: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, give: Give, name: str
+    ) -> None:
+        """It says that the images were added already, so a planted one would make an addition do nothing."""
+        more, target = make(shared.parent / "more", 3, seed=1), shared / name
+        pack(images, target, workers=1)
+        said, move = bytearray(), Target._move_appending
+
+        def listen(place: Target) -> None:
+            said.extend((place.partial / "appending").read_bytes())
+            move(place)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Target, "_move_appending", listen)
+            pack(more, target, workers=1, append=True)
+        planted = target.with_name(f"{name}.appended")
+        planted.write_bytes(said)
+        planted.chmod(0o600)
+        pack(more, target, workers=1, append=True)  # the user's own is believed: a run killed at its very end left it
+        with open_reader(target) as reader:
+            assert len(reader) == 7
+        planted.write_bytes(said)
+        give(planted)
+        with pytest.raises(TargetError, match=r"\.appended may be another user's work"):
+            pack(more, target, workers=1, append=True)
+
+    @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+    def test_anything_called_appended(self, images: Path, shared: Path, kind: str) -> None:
+        pack(images, shared / "out.lmdb", workers=1)
+        self.plants(shared / "out.lmdb.appended", kind, shared / "thesis.txt")
+        with pytest.raises((TargetError, OSError)):
+            pack(images, shared / "out.lmdb", workers=1, append=True)
+        pack(images, shared / "out.lmdb", workers=1, overwrite=True)
+        assert (shared / "thesis.txt").read_text() == "precious"
+
+    @pytest.mark.parametrize("kind", ["link", "pipe"])
+    def test_lists_of_errors(self, images: Path, shared: Path, kind: str) -> None:
+        """One that is no file is replaced, never read or written through."""
+        (images / "a" / "bad.png").write_bytes(b"no image")
+        pack(images, shared / "out.lmdb", workers=1, max_errors=1)
+        for name in ("out.lmdb.errors.jsonl", "out.lmdb.errors.jsonl.tmp"):
+            (shared / name).unlink(missing_ok=True)
+            self.plants(shared / name, kind, shared / "thesis.txt")
+        pack(images, shared / "out.lmdb", workers=1, max_errors=1, append=True)
+        lines = (shared / "out.lmdb.errors.jsonl").read_text().splitlines()
+        assert [json.loads(line)["path"] for line in lines] == ["a/bad.png"]
+        assert (shared / "thesis.txt").read_text() == "precious"
+
+    @pytest.mark.parametrize("name", NAMES[1:])
+    def test_a_manifest_that_names_other_files(self, images: Path, shared: Path, name: str) -> None:
+        from iofast.containers.sealed import seal
+
+        pack(images, shared / name, workers=1)
+        file = shared / f"{name}.manifest"
+        members = json.loads(file.read_bytes())
+        strange = {"name": "thesis.txt", "count": 0, "size": 8}
+        del members["crc32c"]
+        file.write_bytes(seal({**members, "shards": [*members["shards"], strange]}))
+        pack(images, shared / name, workers=1, overwrite=True)
+        assert (shared / "thesis.txt").read_text() == "precious"
+        with open_reader(shared / name) as reader:
+            assert len(reader) == 4
+
+    @pytest.mark.parametrize("name", ["x.shardindex.json", "_info.json", "out.tar.manifest", "out.tar.index"])
+    def test_a_pipe_is_not_waited_for(self, images: Path, shared: Path, name: str) -> None:
+        pack(images, shared / "out.tar", workers=1)
+        (shared / name).unlink(missing_ok=True)
+        os.mkfifo(shared / name)
+        if name == "out.tar.manifest":  # then nobody knows whose the shards are
+            with pytest.raises(TargetError, match="is no part of"):
+                pack(images, shared / "out.tar", workers=1, overwrite=True)
+        else:
+            pack(images, shared / "out.tar", workers=1, overwrite=True)
+
+    def test_sidecars(self, images: Path, shared: Path) -> None:
+        (shared / f".out-000000.idx.{os.getpid()}.tmp").symlink_to(shared / "thesis.txt")
+        pack(images, shared / "out.tar", workers=1, sidecars="dali")
+        assert (shared / "thesis.txt").read_text() == "precious"
+        assert (shared / "out-000000.idx").read_text().startswith("v1.2 4\n")
+
+
+class TestCache:
+    @pytest.fixture
+    def arrays(self) -> dict[str, Any]:
+        return {"times": np.arange(3, dtype=np.int64)}
+
+    def test_folder_of_another_user(self, cache: Path, give: Give) -> None:
+        cache.mkdir(parents=True)
+        give(cache)
+        assert cache_folder() is None
+
+    def test_folder_that_others_may_write_to(self, cache: Path) -> None:
+        cache.mkdir(parents=True)
+        cache.chmod(0o770)
+        assert cache_folder() is None
+
+    def test_folder_that_is_a_link_to_the_users_own(self, cache: Path, tmp_path: Path) -> None:
+        (tmp_path / "disk").mkdir(0o700)
+        cache.parent.mkdir()
+        cache.symlink_to(tmp_path / "disk")
+        assert cache_folder() == tmp_path / "disk"
+
+    def test_index_of_another_user(self, tmp_path: Path, arrays: dict[str, Any], give: Give) -> None:
+        store(tmp_path / "x.index", {}, arrays)
+        assert load(tmp_path / "x.index")[1]["times"].tolist() == [0, 1, 2]
+        give(tmp_path / "x.index")
+        with pytest.raises(TargetError, match="another user's work"):
+            load(tmp_path / "x.index")
+
+    def test_lock_that_is_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "x.lock").symlink_to(tmp_path / "made")
+        with locked(tmp_path / "x.index") as done:
+            assert not done
+        assert not (tmp_path / "made").exists()
+
+
+class TestWriting:
+    def names_of_drafts(self, path: Path) -> Iterator[Path]:
+        """Names that drafts of such a file ever had."""
+        yield path.with_name(f"{path.name}.partial")
+        yield path.with_name(f"{path.name}.tmp")
+        yield path.with_name(f".{path.name}.{os.getpid()}.partial")
+        yield path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+    @pytest.mark.parametrize("kind", ["link", "file"])
+    def test_nothing_is_written_through_or_over(self, images: Path, shared: Path, kind: str) -> None:
+        made = shared / "sheet.png", shared / "page.html"
+        drafts = [draft for path in made for draft in self.names_of_drafts(path)]
+        for draft in drafts:
+            draft.symlink_to(shared / "thesis.txt") if kind == "link" else draft.write_text("precious")
+        assert main(["view", str(images), str(made[0]), "--quiet"]) == 0
+        Report(str(made[1])).close([])
+        assert {draft.read_text() for draft in drafts} == {"precious"}
+        assert all(path.stat().st_size for path in made)
+        assert len(list(shared.iterdir())) == len(drafts) + 3
+
+    def test_a_link_in_the_place_itself_is_replaced(self, shared: Path) -> None:
+        (shared / "x").symlink_to(shared / "thesis.txt")
+        with owned.writing(shared / "x") as file:
+            file.write(b"new")
+        assert not (shared / "x").is_symlink()
+        assert (shared / "thesis.txt").read_text() == "precious"
+
+    def test_an_error_leaves_what_was_there(self, shared: Path) -> None:
+        def write() -> None:
+            with owned.writing(shared / "thesis.txt") as file:
+                file.write(b"half")
+                raise ContainerError("in the middle")
+
+        with pytest.raises(ContainerError):
+            write()
+        assert [(path.name, path.read_text()) for path in shared.iterdir()] == [("thesis.txt", "precious")]
+
+
+def test_files_that_are_read(shared: Path, give: Give, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = shared / "thesis.txt"
+    assert owned.read(path) == b"precious"
+    path.chmod(0o664)
+    assert owned.read(path, own=False) == b"precious"
+    with pytest.raises(TargetError, match=r"expected a file of user \d+ that only they may write to"):
+        owned.read(path)
+    monkeypatch.setattr(owned, "LARGEST", 7)
+    with pytest.raises(OSError, match="too large"):
+        owned.read(path, own=False)
+    (shared / "link").symlink_to(path)
+    with pytest.raises(OSError, match="link"):
+        owned.read(shared / "link", own=False)
