@@ -21,10 +21,11 @@ from iofast.containers.changed import renew
 from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
-from iofast.fields import check_fields, decode_field
+from iofast.fields import annotation_fields, check_fields, decode_field
 from iofast.opening import is_shard, open_reader, open_shards
 from iofast.selection import Columns, Filter, Selection, of_split
 from iofast.source.foreign import ForeignOptions
+from iofast.transforms.crop_box import CropBox
 
 _EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is resampled
 _CHUNK = 1 << 16  # records whose columns are looked up at once, where those of all are wanted
@@ -47,8 +48,9 @@ class FastDataset(Dataset[Any]):
     the rows to keep.
 
     `fields` says what a sample consists of, and makes it a dictionary: "image", "label", "key" (a str), "index" (its
-    place in this dataset) and names of the container's fields, decoded as `fields.decode_field` says, None where a
-    record lacks one. Only these are read. `transform` is called with the image, `target_transform` with the label.
+    place in this dataset), "crop" (which part of the stored image "image" is, a `CropBox`) and names of the container's
+    fields, decoded as `fields.decode_field` says, None where a record lacks one. Only these are read. `transform` is
+    called with the image, `target_transform` with the label.
 
     `foreign` says what the files of another program mean, where they do not say it in one of the usual ways: a
     `source.ForeignOptions`, or a mapping of its members, such as `{"names": {"image": "photo"}, "label_base": 1}`.
@@ -117,8 +119,14 @@ class FastDataset(Dataset[Any]):
     @property
     def parts(self) -> tuple[int, ...]:
         """How many samples are of each path, in their order; one number where `indices` mixed the paths' samples."""
-        parts = self.reader.parts if isinstance(self.reader, JoinedReader) else (self.reader,)
-        return self._selection.parts([len(part) for part in parts])
+        return self._selection.parts([len(reader) for reader, _ in _parts(self)])
+
+    @property
+    def annotations(self) -> list[str]:
+        """Those of `fields` that hold places in the image: masks, boxes and keypoints, as far as that can be told."""
+        names = self.fields or ()
+        found = set[str]().union(*(annotation_fields(names, reader.manifest) for reader, _ in _parts(self)))
+        return [name for name in names if name in found]
 
     @property
     def fingerprint(self) -> str:
@@ -200,6 +208,10 @@ class FastDataset(Dataset[Any]):
             return list(self.reader.keys(located))
         if name == "image":
             return self._images(located, check, failed)
+        if name == "crop":
+            sizes = zip(located.width.tolist(), located.height.tolist(), strict=True)
+            turns = located.orientation.tolist()
+            return [CropBox((0, 0, *size), size, False, turn) for size, turn in zip(sizes, turns, strict=True)]
         values: list[Any] = self.reader.values(located.indices, name, check=check, failed=failed)
         for row, payload in enumerate(values):
             try:

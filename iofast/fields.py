@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -20,9 +20,10 @@ from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
 from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS
-from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
+from iofast.record import IMAGE_FIELDS, PLACES, RAW_FIELDS, image_field
 
-PSEUDO_FIELDS = ("image", "label", "key", "index")  # what a sample may consist of besides its record's fields
+OF_IMAGE = ("image", "crop")  # what a sample with an image may consist of besides its record's fields
+PSEUDO_FIELDS = (*OF_IMAGE, "label", "key", "index")  # and what every sample may
 MAX_TEXT = 64 << 20  # bytes of JSON or text, as much as a manifest may have; JSON takes ten times that as objects
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "avif")
@@ -33,7 +34,7 @@ _TENSORS = ("b1", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
 def check_fields(fields: Sequence[str] | None, manifest: Manifest, where: str) -> tuple[str, ...] | None:
     """What a sample shall consist of, checked; None = image and label. Raises `OptionError` for what is not there."""
     has_image = image_field(manifest.fields) is not None or not manifest.count
-    known = (*PSEUDO_FIELDS[not has_image :], *manifest.fields)
+    known = (*PSEUDO_FIELDS[0 if has_image else len(OF_IMAGE) :], *manifest.fields)
     if fields is None:
         if not has_image:
             raise OptionError(f"{where} has no images: say fields=, any of {', '.join(known)}")
@@ -46,6 +47,19 @@ def check_fields(fields: Sequence[str] | None, manifest: Manifest, where: str) -
         if name not in known:
             raise OptionError(f"{where} has no field {name!r}, only {', '.join(known)}")
     return names
+
+
+def annotation_fields(names: Iterable[str], manifest: Manifest) -> set[str]:
+    """Those of `names` that hold places in the image: masks, and boxes and keypoints by the recipe or by their names.
+
+    They are as packing made them follow its images: in pixels of the image as it is stored, upright.
+    """
+    merged = manifest.recipe.get("merged")
+    recipes = [
+        each for each in (merged if isinstance(merged, list) else [manifest.recipe]) if isinstance(each, Mapping)
+    ]
+    told = [each.get(option) for each in recipes for option in ("boxes", "keypoints")]
+    return {name for name in names if name.endswith(".png") or name in PLACES or name in told}
 
 
 def decode_field(name: str, payload: bytes) -> Any:

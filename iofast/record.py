@@ -23,6 +23,8 @@ LABEL_FIELD = "cls"
 _IMAGES = (*IMAGE_FIELDS, *RAW_FIELDS)
 PICKLED = ("pkl", "pyd", "pickle", "pth")  # suffixes of fields: loading one runs code from the file, so none is written
 JSON_FIELD = "json"
+# fields that hardly hold anything else than places in the image
+PLACES = ("boxes.json", "bboxes.json", "bbox.json", "objects.json", "annotations.json", "keypoints.json")
 # members of `json` that iofast itself writes when it packs or converts
 TOLD = frozenset(("path", "original_width", "original_height", "width", "height", "packed", "key"))
 

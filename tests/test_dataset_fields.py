@@ -103,7 +103,10 @@ def test_torch_dataloader(path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (["image", "text"], "has no field 'text', only image, label, key, index, boxes.json, cls, coarse.cls, jpg"),
+        (
+            ["image", "text"],
+            "has no field 'text', only image, crop, label, key, index, boxes.json, cls, coarse.cls, jpg",
+        ),
         ([], "must be a list of names"),
         ("image", "must be a list of names, each once, found 'image'"),
         (["image", "image"], "each once"),

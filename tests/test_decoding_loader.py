@@ -218,10 +218,11 @@ class TestFailures:
         with open_writer(tmp_path / "fields.lmdb") as writer:
             for i in range(8):
                 writer.write({"jpg": IMAGES[3 * i + 5], "cls": i, "boxes.json": b"{" if i == 4 else b"[]"})
-        fields = FastDataset(tmp_path / "fields.lmdb", fields=["image", "label", "boxes.json"])
+        fields = FastDataset(tmp_path / "fields.lmdb", fields=["image", "label", "boxes.json", "crop"])
         options: dict[str, Any] = {"on_error": "replace", **AUGMENT}
         own, other = next(iter(bench.there(fields, **options))), next(iter(here(fields, **options)))
         assert torch.equal(own["label"], other["label"])
+        assert own["crop"] == other["crop"]
         assert not off(own["image"], other["image"])
 
     def test_leaving_early(self, bench: Bench, place: Path) -> None:

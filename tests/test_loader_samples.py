@@ -49,7 +49,7 @@ def make(dataset: FastDataset, **options: Any) -> FastLoader:
 
 class TestFields:
     def test_a_batch_is_a_dictionary(self, path: Path) -> None:
-        fields = ["image", "label", "key", "index", "boxes.json", "soft.json", "targets.json", "txt"]
+        fields = ["image", "label", "key", "index", "crop", "boxes.json", "soft.json", "targets.json", "txt"]
         batches = list(make(FastDataset(path, fields=fields)))
         plain = list(make(FastDataset(path)))
         for batch, (images, labels) in zip(batches, plain, strict=True):

@@ -50,7 +50,7 @@ def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch:
     chosen: Any = slice(None) if rows is None else rows
     made: dict[str, Any] = {}
     for name in plan.fields:
-        if name in plan.collates:
+        if name in plan.collates or name == "crop":
             made[name] = plan.collate(name, _listed(samples, name, rows), batch)
         elif name == "image" and samples.draft is not None:
             made[name] = samples.draft if rows is None else samples.draft.rows(rows)

@@ -123,6 +123,12 @@ class Plan:
                 "collate['image'] gets uint8 images and takes the place of pixel operations: leave dtype and "
                 "Normalize out, or collate in map_batch"
             )
+        left = self.dataset.annotations
+        if left and self.with_images and self.pipeline.moves is not None and "crop" not in self.fields:
+            raise OptionError(
+                f"{' and '.join(left)} would stay as stored, beside images whose pixels {self.pipeline.moves!r} moves: "
+                "add 'crop' to the dataset's fields and move them in map_sample, or leave the transform or them out"
+            )
         if self.pipeline.mix is not None:
             check_mixing(self.pipeline.mix, self.options, self.dataset.classes)
         if self.options.cache is not None:

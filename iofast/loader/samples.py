@@ -25,6 +25,7 @@ from iofast.loader.plan import Plan
 from iofast.loader.resident import Draft
 from iofast.loader.split import WHOLE, on_cpu
 from iofast.telemetry import Stages
+from iofast.transforms.crop_box import CropBox
 
 
 class Samples:
@@ -105,6 +106,9 @@ class Samples:
             return int(self.located.label[row])
         if name == "index":
             return int(self.indices[row])
+        if name == "crop":
+            flip, orientation = bool(self._flips[row]), int(self.located.orientation[row])
+            return CropBox.of(self.boxes[row], self._plan.pipeline.size, flip=flip, orientation=orientation)
         if name == "key":
             return self._plan.dataset.reader.keys(self.located.rows(slice(row, row + 1)))[0]
         return self.values[name][row]

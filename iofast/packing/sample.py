@@ -15,7 +15,7 @@ from iofast.errors import DecodeError, OptionError
 from iofast.kernel import markers
 from iofast.kernel.mask import transcode_mask
 from iofast.packing.annotations import BOX_FORMATS, Geometry, move
-from iofast.record import RAW_FIELDS, ImageInfo
+from iofast.record import PLACES, RAW_FIELDS, ImageInfo
 
 if TYPE_CHECKING:
     from iofast.source.listing import Column
@@ -24,8 +24,6 @@ MAX_UNZIPPED = 1 << 28  # bytes of a gzip'd image; a few hundred kilobytes can c
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _JPEG = b"\xff\xd8\xff"
 _GZIP = b"\x1f\x8b"
-# fields that hardly hold anything else than places in the image
-_FOLLOWING = ("boxes.json", "bboxes.json", "bbox.json", "objects.json", "annotations.json", "keypoints.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class SampleRecipe:
                     f"the column of {column.field} holds values, and masks that follow their images are files: name a "
                     "column of their paths as mask_column"
                 )
-        left = [field for field in fields if field in _FOLLOWING and field not in (self.boxes, self.keypoints)]
+        left = [field for field in fields if field in PLACES and field not in (self.boxes, self.keypoints)]
         told = "is stored as it is, though images are resized: with --boxes or --keypoints it follows them"
         return [f"field {field} {told}" for field in left if self.image.size is not None]
 

@@ -84,6 +84,11 @@ class Pipeline:
         return None
 
     @property
+    def moves(self) -> Transform | None:
+        """What first takes pixels of the stored image to another place; None where all stay."""
+        return self.resize or self.crop or self.flip
+
+    @property
     def filter(self) -> str:
         """The kernel's resampling filter."""
         if isinstance(self.crop, RandomResizedCrop | ResizeToBucket):
