@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from folder_images import few
 from PIL import Image
 
 from iofast.containers.lmdb import LmdbReader
-from iofast.errors import ErrorBudgetError, SourceError
+from iofast.errors import DecodeError, ErrorBudgetError, SourceError
 from iofast.packing import pack
+from iofast.packing.sample import unzipped
 
 
 class TestBadImages:
@@ -76,3 +80,48 @@ class TestBadImages:
         Image.new("RGB", (100, 100)).save(source / "large.png")
         report = pack(source, tmp_path / "out.lmdb", max_errors=1, max_pixels=9999, format="jpeg")
         assert list(report.errors) == ["the image is larger than the limit on pixels or bytes"]
+
+
+class TestGzip:
+    """Images that are packed with gzip: any number of members, one behind the other."""
+
+    def test_members(self) -> None:
+        parts = [b"", b"x" * 511, bytes(range(256)) * 5000, b"", b"end"]
+        packed = b"".join(map(gzip.compress, parts))
+        assert unzipped(packed) == b"".join(parts)
+        assert unzipped(packed + b"tail") == b"".join(parts)
+
+    def test_each_byte_is_handed_over_a_few_times_at_most(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """16 MB of empty members took minutes, because each member was handed all bytes behind it."""
+        data, handed = gzip.compress(b"") * 5000, 0
+        real = zlib.decompressobj
+
+        class Counted:
+            def __init__(self, wbits: int) -> None:
+                self._own = real(wbits)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._own, name)
+
+            def decompress(self, piece: bytes, most: int) -> bytes:
+                nonlocal handed
+                handed += len(piece)
+                return self._own.decompress(piece, most)
+
+        monkeypatch.setattr(zlib, "decompressobj", Counted)
+        assert unzipped(data) == b""
+        assert handed <= 32 * len(data)
+
+    @pytest.mark.parametrize(
+        ("data", "reason"),
+        [
+            (gzip.compress(bytes(99))[:-1], "truncated"),
+            (gzip.compress(b"x")[:8], "truncated"),
+            (gzip.compress(b"x" * 99)[:-6] + bytes(6), "damaged"),
+            (gzip.compress(bytes(1 << 20)), "unpacks to more than 0 MiB"),
+        ],
+    )
+    def test_damage(self, data: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("iofast.packing.sample.MAX_UNZIPPED", 1 << 19)
+        with pytest.raises(DecodeError, match=reason):
+            unzipped(data)

@@ -20,6 +20,7 @@ from iofast.record import PLACES, RAW_FIELDS, ImageInfo
 if TYPE_CHECKING:
     from iofast.source.listing import Column
 
+_LEAST_STEP = 1 << 9  # bytes of a gzip member that are tried first: zlib copies what is behind its end
 MAX_UNZIPPED = 1 << 28  # bytes of a gzip'd image; a few hundred kilobytes can claim any number
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _JPEG = b"\xff\xd8\xff"
@@ -181,17 +182,20 @@ def unzipped(data: bytes) -> bytes:
     """What a gzip file holds, and any other file's bytes as they are. Raises `DecodeError`."""
     if not data.startswith(_GZIP):
         return data
-    parts, size = [], 0
-    while data.startswith(_GZIP):  # a file may hold several, one behind the other
-        unpacker = zlib.decompressobj(wbits=31)
-        try:
-            parts.append(unpacker.decompress(data, MAX_UNZIPPED - size + 1))
-        except zlib.error as error:
-            raise DecodeError(f"the gzip file is damaged ({error})") from None
-        size += len(parts[-1])
-        if size > MAX_UNZIPPED:
-            raise DecodeError(f"the gzip file unpacks to more than {MAX_UNZIPPED >> 20} MiB")
-        if not unpacker.eof:
-            raise DecodeError("the gzip file is truncated")
-        data = unpacker.unused_data
+    parts: list[bytes] = []
+    at = size = 0
+    while data.startswith(_GZIP, at):  # a file may hold several members, one behind the other
+        unpacker, step = zlib.decompressobj(wbits=31), _LEAST_STEP
+        while not unpacker.eof:
+            piece = data[at : at + step]
+            if not piece:
+                raise DecodeError("the gzip file is truncated")
+            try:
+                parts.append(unpacker.decompress(piece, MAX_UNZIPPED - size + 1))
+            except zlib.error as error:
+                raise DecodeError(f"the gzip file is damaged ({error})") from None
+            size += len(parts[-1])
+            if size > MAX_UNZIPPED:
+                raise DecodeError(f"the gzip file unpacks to more than {MAX_UNZIPPED >> 20} MiB")
+            at, step = at + len(piece) - len(unpacker.unused_data), 2 * step
     return b"".join(parts)
