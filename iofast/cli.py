@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ from typing import NoReturn
 
 from iofast import __version__
 from iofast.commands import COMMANDS
-from iofast.errors import IofastError, OptionError
+from iofast.errors import IofastError, OptionError, plain
 
 _EPILOG = """\
 examples:
@@ -36,6 +38,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but some images failed, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's); the exit status."""
+    _print_anything()
     parser = _parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
     _suggest(parser, arguments)
@@ -86,6 +89,24 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
+def _print_anything() -> None:
+    """Have stdout and stderr write what their encoding lacks in other words, instead of an error."""
+    codecs.register_error("iofast", _in_other_words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="iofast")
+
+
+def _in_other_words(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_ASCII.get(each) or ascii(each)[1:-1] for each in missing), error.end
+
+
+_ASCII = {"…": "...", "–": "-", "×": "x", "→": "->", "µ": "u", "█": "#", **dict.fromkeys("▏▎▍▌▋▊▉", "|")}
+
+
 def _suggest(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """End with a suggestion where the first word is no command."""
     word = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -110,4 +131,4 @@ def _say(args: argparse.Namespace, message: str, error: BaseException) -> None:
         import traceback
 
         traceback.print_exception(error)
-    print(f"iofast {args.command}: {message}", file=sys.stderr)
+    print(f"iofast {args.command}: {plain(message)}", file=sys.stderr)

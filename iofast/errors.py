@@ -6,16 +6,19 @@ what is wrong, what was expected, what was found, and where (file, key, offset).
 
 from __future__ import annotations
 
-import re
-
 LONGEST = 2000  # characters of a message: a name in a file that was made to harm may have a million
 
-_UNPRINTABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")  # a terminal would obey some of them
+
+def plain(text: str) -> str:
+    """`text` on one line, with nothing in it that a terminal would obey: what is not printable is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def one_line(text: str) -> str:
     """`text` as a terminal can show it, in up to `LONGEST` characters: what is not printable is escaped."""
-    text = _UNPRINTABLE.sub(lambda found: repr(found[0])[1:-1], text)
+    text = plain(text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[len(text) - LONGEST // 4 :]}"
 
 

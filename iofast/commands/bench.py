@@ -117,10 +117,11 @@ def _show(args: argparse.Namespace, result: BenchResult) -> None:
     from rich.text import Text
 
     from iofast.commands.text import count
+    from iofast.errors import plain
 
     console = Console(highlight=False)
     what = f"{args.path}: {count(result.images, 'image')}, {args.transform} at {args.size} pixels"
-    console.print(Text(f"{what}, {count(result.rounds, 'round')}", "bold"))
+    console.print(Text(plain(f"{what}, {count(result.rounds, 'round')}"), "bold"))
     stages = Table("stage", "µs per image", "", "", box=None, pad_edge=False, header_style="bold")
     stages.columns[1].justify = stages.columns[2].justify = "right"
     total = sum(result.stages.values())

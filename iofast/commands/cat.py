@@ -136,7 +136,7 @@ def describe(reader: Reader, index: int, record: Record) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any], record: Record) -> None:
-    from iofast.commands.text import size
+    from iofast.commands.text import say, size
 
     lines = [("key", facts["key"]), ("index", f"{facts['index']:,}"), ("split", facts["split"])]
     if facts["label"] is not None:
@@ -145,12 +145,12 @@ def _show(facts: dict[str, Any], record: Record) -> None:
         turned = "" if facts["orientation"] == 1 else f", orientation {facts['orientation']} still to be applied"
         lines.append(("image", f"{facts['width']} x {facts['height']} pixels{turned}"))
     for name, value in lines:
-        print(f"{name:<12}{_plain(str(value))}")
+        say(f"{name:<12}{value}")
     width = max(map(len, record.fields), default=0) + 2
     for name, payload in record.fields.items():
         text = _text(payload)
-        shown = "" if text is None else "  " + _plain(text[:_SHOWN]) + (" …" if len(text) > _SHOWN else "")
-        print(f"  {name:<{width}}{size(len(payload)):>8}{shown}")
+        shown = "" if text is None else "  " + text[:_SHOWN] + (" …" if len(text) > _SHOWN else "")
+        say(f"  {name:<{width}}{size(len(payload)):>8}{shown}")
 
 
 def _write(payload: bytes, field: str) -> None:
@@ -175,8 +175,3 @@ def _text(payload: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return None if "\0" in text else text
-
-
-def _plain(text: str) -> str:
-    """On one line, and nothing in it that a terminal would obey."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -78,16 +77,16 @@ def copy(args: argparse.Namespace, work: Callable[..., Copied]) -> int:
 
 def _show(args: argparse.Namespace, result: Copied) -> None:
     """Print the result of a copy as the options say."""
-    from iofast.commands.text import count, duration
+    from iofast.commands.text import count, duration, say
 
     if args.json:
         print(json.dumps(result.facts(), sort_keys=True))
         return
     for warning in result.warnings:
-        print(f"iofast {args.command}: warning: {warning}", file=sys.stderr)
+        say(f"iofast {args.command}: warning: {warning}", on_stderr=True)
     if not args.quiet:
-        print(f"{count(result.records, 'record')} in {result.target}, {duration(result.seconds)}")
+        say(f"{count(result.records, 'record')} in {result.target}, {duration(result.seconds)}")
         if result.resumed:
-            print(f"  resumed      {count(result.resumed, 'record')} were there already")
+            say(f"  resumed      {count(result.resumed, 'record')} were there already")
         if result.fingerprint is not None:
-            print(f"  fingerprint  {result.fingerprint}")
+            say(f"  fingerprint  {result.fingerprint}")

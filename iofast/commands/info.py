@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from iofast.commands import foreign
 from iofast.commands.text import size
+from iofast.errors import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -194,7 +195,7 @@ def _show(facts: dict[str, Any], console: Console) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _lines(facts):
-        table.add_row(name, Text(value))  # Text: a class called "[red]" is shown as it is
+        table.add_row(name, Text(plain(value)))  # Text: a class called "[red]" is shown as it is
     console.print(table)
     if facts["shards"]:
         console.print()
@@ -232,7 +233,7 @@ def _show_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[
     for head, column in zip(heads, table.columns, strict=True):
         column.justify = "left" if head in ("class", "shard") else "right"
     for row in rows[:_SHOWN]:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     console.print(table)
     if (hidden := len(rows) - _SHOWN) > 0:
         console.print(f"and {hidden:,} more; --json lists them all")

@@ -176,6 +176,7 @@ _NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet", 
 
 def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and give the exit status."""
+    from iofast.commands.text import say
     from iofast.machine import cores
     from iofast.packing.pool import Pool
 
@@ -185,7 +186,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(report.to_json())
     elif not args.quiet:
-        print("\n".join(summary(report)))
+        say(*summary(report))
     return report.status
 
 

@@ -32,11 +32,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write them, and say what was written."""
+    from iofast.commands.text import say
     from iofast.containers.sidecars import write
 
     made = [str(file) for file in write(args.container, filter(None, args.names.split(",")))]
     if args.json:
         print(json.dumps({"version": 1, "files": made}))
     elif not args.quiet:
-        print("\n".join(made))
+        say(*made)
     return 0

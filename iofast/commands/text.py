@@ -1,8 +1,18 @@
-"""Numbers as people read them."""
+"""What commands print: lines that no name in a file can break, and numbers as people read them."""
 
 from __future__ import annotations
 
+import sys
+
+from iofast.errors import plain
+
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def say(*lines: object, on_stderr: bool = False) -> None:
+    """Print each on a line of its own, with nothing in it that a terminal would obey."""
+    for line in lines:
+        print(plain(str(line)), file=sys.stderr if on_stderr else sys.stdout)
 
 
 def size(bytes_: float) -> str:

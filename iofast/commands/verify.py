@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from iofast.commands import foreign
@@ -45,6 +44,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify one after another; 1 where one of them is not whole, or cannot be opened."""
+    from iofast.commands.text import say
     from iofast.errors import IofastError, OptionError
 
     if args.workers is not None and args.workers < 1:
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             if args.json:
                 print(json.dumps({"version": 1, "path": path, "error": str(error)}))
             else:
-                print(f"iofast verify: error: {error}", file=sys.stderr)
+                say(f"iofast verify: error: {error}", on_stderr=True)
             continue
         status = status if result.whole else 1
         if args.json:
@@ -89,17 +89,15 @@ def _verify(path: str, args: argparse.Namespace) -> Verification:
 
 
 def _show(result: Verification, *, quiet: bool) -> None:
-    from iofast.commands.text import count, size
+    from iofast.commands.text import count, say, size
 
-    for problem in result.problems:
-        print(problem, file=sys.stderr if quiet else sys.stdout)
+    say(*result.problems, on_stderr=quiet)
     if len(result.problems) < result.failed:
-        print(f"and {result.failed - len(result.problems):,} more", file=sys.stderr if quiet else sys.stdout)
+        say(f"and {result.failed - len(result.problems):,} more", on_stderr=quiet)
     if quiet:
         return
     parts = [count(result.records, "record"), f"{count(result.images, 'image')} decoded"]
     parts += [f"{count(result.checked, 'checksum')} compared"] if result.checked else []
     verdict = "all is well" if result.whole else count(result.failed, "problem")
-    print(f"{result.path}: {verdict} ({', '.join(parts)}, {size(result.bytes)} read)")
-    for note in result.notes:
-        print(f"  note: {note}")
+    say(f"{result.path}: {verdict} ({', '.join(parts)}, {size(result.bytes)} read)")
+    say(*(f"  note: {note}" for note in result.notes))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from iofast import owned
 from iofast.commands import foreign
+from iofast.commands.text import say
 
 if TYPE_CHECKING:
     from iofast.containers.base import Reader
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"version": 1, "path": args.target, "indices": indices, "size": list(sheet.size)}))
     elif not args.quiet:
-        print(f"{len(indices)} records on {args.target}, {sheet.width} x {sheet.height} pixels")
+        say(f"{len(indices)} records on {args.target}, {sheet.width} x {sheet.height} pixels")
     return 0
 
 

@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, NoReturn
 
 from iofast.bars import open_bar
+from iofast.errors import plain
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -38,7 +39,7 @@ class Bar(Progress):
         self._bytes = 0
 
     def warn(self, text: str) -> None:
-        print(f"{self._name}: warning: {text}", file=sys.stderr)  # noqa: T201 - the command's own output
+        print(f"{self._name}: warning: {plain(text)}", file=sys.stderr)  # noqa: T201 - the command's own output
 
     def begin(self, images: int, done: int) -> None:
         if not self._visible or not sys.stderr.isatty():
