@@ -168,8 +168,9 @@ class LmdbWriter(Writer):
         return disk.f_bavail * disk.f_frsize < TRANSACTION_BYTES
 
     def _open_environment(self) -> lmdb.Environment:
-        return lmdb.open(  # bytes: it refuses text that is not UTF-8
-            os.fsencode(self.path), subdir=False, lock=False, sync=False, metasync=False, readahead=False, map_size=self._map_size
+        path = os.fsencode(self.path)  # LMDB refuses text that is not UTF-8
+        return lmdb.open(
+            path, subdir=False, lock=False, sync=False, metasync=False, readahead=False, map_size=self._map_size
         )
 
     def _put(self, entries: list[tuple[bytes, bytes]]) -> None:
