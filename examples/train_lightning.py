@@ -5,7 +5,8 @@
     python examples/train_lightning.py images.lmdb --steps 2000 --devices 2 --resume
 
 Lightning leaves a loader that is not torch's DataLoader as it is and inserts no DistributedSampler: FastLoader finds
-its rank itself. So make it in `train_dataloader()`, which is called when the ranks are known.
+its rank itself. So make it in `train_dataloader()`, which is called when the ranks are known. Lightning names each
+epoch by `loader.sampler.set_epoch`, so `limit_train_batches` keeps the ranks in step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Images(lightning.LightningDataModule):
         self.dataset = FastDataset(args.dataset, args.split)
 
     def train_dataloader(self) -> FastLoader:
-        return self._loader(shuffle=True, drop_last=True, transform=T.train(self.args.size))
+        shuffle = not self.trainer.overfit_batches  # which takes the same batches in each epoch
+        return self._loader(shuffle=shuffle, drop_last=True, transform=T.train(self.args.size))
 
     def val_dataloader(self) -> FastLoader:
         return self._loader(transform=T.evaluate(self.args.size))

@@ -5,8 +5,9 @@
     torchrun --standalone --nproc-per-node 2 examples/train_timm.py images.lmdb --model resnet18 --epochs 90 --resume
 
 FastLoader takes the place of `create_loader`: crops, flips, normalisation and the copy to the GPU, which timm divides
-among transform, collate function and prefetcher, are done when a batch arrives (`--no-prefetcher` in train.py). In
-timm's own train.py the lines about `loader_train.sampler` go: the loader counts epochs and finds its rank by itself.
+among transform, collate function and prefetcher, are done when a batch arrives (`--no-prefetcher` in train.py). The
+lines about `loader_train.sampler` in timm's own train.py may stay; `enumerate(loader)` there becomes
+`enumerate(loader, start=loader.batch)`, for the resume in mid-epoch that timm does not have.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     if args.resume:
         timm.models.resume_checkpoint(model, str(args.checkpoint), optimizer)
         loader.load_state_dict(torch.load(args.checkpoint, weights_only=True)["loader"])
-    place = loader.state_dict()
-    update = place["epoch"] * len(loader) + place["batch"]  # where a run goes on, also within an epoch
+    update = loader.epoch * len(loader) + loader.batch  # where a run goes on, also within an epoch
     last = min(epochs * len(loader), args.steps or epochs * len(loader))
 
     trained = DistributedDataParallel(model) if args.distributed else model
     while update < last:
-        for images, labels in loader:
+        first = loader.epoch * len(loader)
+        for batch, (images, labels) in enumerate(loader, start=loader.batch):  # not 0 after a resume
             targets = labels if mixup is None else mixup(images, labels)[1]  # which mixes the images in place
             loss = nn.functional.cross_entropy(trained(images), targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            update += 1
+            update = first + batch + 1
             schedule.step_update(update)
             if update == last:
                 break

@@ -52,10 +52,17 @@ def trained(command: list[str], script: str, packed: Path, folder: Path, *option
     """Run an example in `folder`: the labels of each step, those of all ranks in their order."""
     record = folder / "record"
     record.mkdir(parents=True)
+    started(command, script, packed, record, *options)
+    ranks = [map(json.loads, path.read_text().splitlines()) for path in sorted(record.iterdir())]
+    return [list(chain(*labels)) for labels in zip(*ranks, strict=True)]
+
+
+def started(command: list[str], script: str, packed: Path, record: Path, *options: object) -> str:
+    """What an example prints; the labels of each step go into `record`."""
     path = os.pathsep.join([str(ROOT / "tests" / "recording"), str(ROOT)])
     run = subprocess.Popen(
         [*command, str(ROOT / "examples" / script), str(packed), f"--size={SIZE}", *map(str, options)],
-        cwd=folder,
+        cwd=record.parent,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "RECORD_TRAINING": str(record)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -68,8 +75,7 @@ def trained(command: list[str], script: str, packed: Path, folder: Path, *option
         os.killpg(run.pid, signal.SIGKILL)  # the ranks too: one that hangs would outlive its launcher
         raise
     assert run.returncode == 0, said
-    ranks = [map(json.loads, path.read_text().splitlines()) for path in sorted(record.iterdir())]
-    return [list(chain(*labels)) for labels in zip(*ranks, strict=True)]
+    return said
 
 
 def check(first: list[list[int]], rest: list[list[int]], packed: Path) -> None:
@@ -132,6 +138,22 @@ def test_lightning(packed: Path, tmp_path: Path, own_launcher: bool) -> None:
 
 
 @pytest.mark.interop
+@pytest.mark.parametrize("devices", [1, 2])
+def test_lightnings_limits(packed: Path, tmp_path: Path, devices: int) -> None:
+    """Epochs that end early are other samples each time, and those that are to be the same are the same."""
+    needs("lightning")
+    script, options = str(ROOT / "tests" / "lightning_limits.py"), [f"--devices={devices}", "--max_epochs=3"]
+    options.append(f"--batch_size={GLOBAL_BATCH // devices}")
+    limited, same = (
+        trained([sys.executable], script, packed, tmp_path / name, *options, f"--{name}=2")
+        for name in ("limit_train_batches", "overfit_batches")
+    )
+    epochs = own_order(packed, 3 * EPOCH)
+    assert limited == [batch for start in (0, EPOCH, 2 * EPOCH) for batch in epochs[start : start + 2]]
+    assert same == [list(range(GLOBAL_BATCH)), list(range(GLOBAL_BATCH, 2 * GLOBAL_BATCH))] * 3
+
+
+@pytest.mark.interop
 @pytest.mark.parametrize(
     ("script", "module", "options"),
     [
@@ -149,6 +171,18 @@ def test_two_ranks_of_torchrun(packed: Path, tmp_path: Path, script: str, module
 
 
 @pytest.mark.interop
+def test_accelerate_counts_each_image_once(tmp_path: Path) -> None:
+    needs("accelerate")
+    odd, record = tmp_path / "odd.lmdb", tmp_path / "record"
+    record.mkdir()
+    with open_writer(odd, classes=[f"image {number}" for number in range(33)]) as writer:
+        for number in range(33):
+            writer.write({"jpg": jpeg(photo(48, 48, number)), "cls": number})
+    options = ["--cpu", "--batch-size=4", "--steps=1", f"--checkpoint={tmp_path / 'saved'}"]
+    assert " of 33 images right" in started(torchrun(2), "train_accelerate.py", odd, record, *options)
+
+
+@pytest.mark.interop
 def test_accelerate_prepares_nothing(packed: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
     loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, transform=[T.CenterCrop(SIZE)])
@@ -159,5 +193,4 @@ def test_no_framework_takes_it_for_torchs_dataloader(packed: Path) -> None:
     """Lightning, Accelerate and the Trainer rebuild what is one, with a sampler that shards."""
     loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, transform=[T.CenterCrop(SIZE)])
     assert not isinstance(loader, torch.utils.data.DataLoader)
-    assert not hasattr(loader, "sampler")
-    assert not hasattr(loader, "batch_sampler")
+    assert loader.batch_sampler is None

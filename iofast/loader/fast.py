@@ -6,18 +6,17 @@ order and choices say what a batch is, the reader where its bytes lie, the kerne
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import torch
 
 from iofast import kernel
 from iofast.dataset import FastDataset
-from iofast.errors import StateError
+from iofast.errors import OptionError, StateError
 from iofast.loader.assemble import Batch
 from iofast.loader.auto import Auto, Setting, State, first
 from iofast.loader.batches import BatchJob
@@ -30,10 +29,12 @@ from iofast.loader.options import AnyOrder
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Prefetch
+from iofast.loader.sampler import LoaderSampler, sampler_of
 from iofast.loader.split import Split
-from iofast.loader.state import Progress
+from iofast.loader.state import Course, Progress
 from iofast.loader.stats import LoaderStats
 from iofast.loader.tally import DEVICE, Contexts, Epoch
+from iofast.loader.torch_options import refuse_unknown
 from iofast.machine import cores_of_rank
 from iofast.order import MAX_SEED
 from iofast.order.base import check_whole
@@ -90,33 +91,76 @@ class FastLoader(Iterable[Any]):
         map_batch: Callable[..., Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        **unknown: Never,
     ) -> None:
         given = locals()
+        refuse_unknown(unknown)
         self.options = LoaderOptions(**{each.name: given[each.name] for each in fields(LoaderOptions)})
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None
-        self._plan = Plan(dataset, self.options)
+        self._plan = Plan(dataset, self.options)  # from here on what is fixed cannot be assigned
         self._ledger = Ledger(self.options.on_error, self.options.max_errors)
         self._auto: State | None = None  # of the last epoch
-        self._progress: Progress | None = None  # of the newest iterator
-        self._newest: weakref.ref[Iterator[Any]] | None = None
-        self._start: tuple[int, int] | None = (0, 0)  # (epoch, batch) of the next one, where it was said
-        self._wanted: int | None = None  # the epoch that set_epoch said since the newest iterator was made
+        self._course = Course()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in this process or another, is at the same place and makes its own threads."""
         options = {each.name: getattr(self.options, each.name) for each in fields(LoaderOptions)}
         options["decode"] = self._plan.decoding.option()
-        return _anew, (self.dataset, options, self._here())
+        return _anew, (self.dataset, options, self._course.here)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if "_plan" in self.__dict__ and name in _FIXED:
+            raise OptionError(
+                f"{name} of a loader cannot be changed after it was made: build a new FastLoader with {name}="
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        plan, (epoch, batch) = self._plan, self._course.next
+        said = f"{plan.schedule.count} batches an epoch, next is batch {batch} of epoch {epoch}"
+        return f"FastLoader({self.dataset!r}{self.options.given()}, rank {plan.rank} of {plan.world_size}: {said})"
 
     def __len__(self) -> int:
         """Batches per epoch and rank."""
         return self._plan.schedule.count
 
     @property
+    def batch_size(self) -> int:
+        """Samples per batch and rank."""
+        return self.options.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether the last batch of an epoch is left out where it is short."""
+        return self.options.drop_last
+
+    @property
+    def num_workers(self) -> int:
+        """Threads that decode: as given, or with "auto" as many as are at work now."""
+        return self._setting().num_workers
+
+    @property
+    def sampler(self) -> LoaderSampler:
+        """What frameworks look for: `set_epoch`, and the indices of this rank's samples. It is sharded already."""
+        return sampler_of(self._plan, self._course)
+
+    @property
+    def batch_sampler(self) -> None:
+        """None: batches are made by the loader, and no framework can rebuild it around another sampler."""
+
+    @property
     def epoch(self) -> int:
         """The epoch that the next `iter()` begins, or goes on with."""
-        return self._next()[0]
+        return self._course.next[0]
+
+    @property
+    def batch(self) -> int:
+        """The batch of `epoch` that the next `iter()` begins with: 0, or the place of a state that was loaded.
+
+        for number, (images, labels) in enumerate(loader, start=loader.batch): ...
+        """
+        return self._course.next[1]
 
     @property
     def clock(self) -> StallClock:
@@ -153,26 +197,22 @@ class FastLoader(Iterable[Any]):
 
         Not needed: without it each `iter()` begins the epoch after the last.
         """
-        epoch = check_whole("epoch", epoch, 0, MAX_SEED)
-        if self._start is None:
-            self._wanted = epoch  # the newest iterator may still go on: where it is then is what counts
-        elif self._start[0] != epoch:
-            self._start = (epoch, 0)
+        self._course.set_epoch(check_whole("epoch", epoch, 0, MAX_SEED))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iterator is: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
-        return self._plan.identity.state(*self._here()) | self._plan.decoding.state()
+        return self._plan.identity.state(*self._course.here) | self._plan.decoding.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter()` go on where `state` was taken. Raises `StateError` naming what differs."""
         place = self._plan.identity.place(state, len(self))
         self._plan.decoding.resume(state)
-        self._start, self._wanted = place, None
+        self._course.load(place)
 
     def peek(self) -> Batch:
         """The batch that would come next, without taking it: nothing of the loader's place or counts changes, but that
         the first use decodes what `cache="device"` keeps."""
-        epoch, batch = self._here()
+        epoch, batch = self._course.here
         delivery = self._delivery(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
         try:
             return delivery.hand_over(next(delivery), epoch, batch).batch
@@ -181,37 +221,13 @@ class FastLoader(Iterable[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         self._plan.check_ranks()
-        progress, said = self._progress, self._start is not None or self._wanted is not None
-        if not said and self._plan.ranks_may_part and progress is not None and progress.unfinished:
+        if self._plan.ranks_may_part and (left := self._course.abandoned) is not None:
             raise StateError(
-                f"this iter() would abandon epoch {progress.epoch} after {progress.batch} of {progress.count} batches, "
-                f"and the other ranks may not: say on every rank what comes next, set_epoch({progress.epoch + 1}), or "
-                f"set_epoch({progress.epoch}) to go on in this one; peek() looks at a batch and takes none"
+                f"this iter() would abandon epoch {left.epoch} after {left.batch} of {left.count} batches, "
+                f"and the other ranks may not: say on every rank what comes next, set_epoch({left.epoch + 1}), or "
+                f"set_epoch({left.epoch}) to go on in this one; peek() looks at a batch and takes none"
             )
-        epoch, batch = self._next()
-        self._start, self._wanted, self._progress = None, None, Progress(epoch, batch, len(self))
-        batches = self._batches(self._progress)
-        self._newest = weakref.ref(batches)
-        return batches
-
-    def _here(self) -> tuple[int, int]:
-        """(epoch, batch) to go on at."""
-        if self._start is not None or self._progress is None:
-            return self._start or (0, 0)
-        here = self._progress.next
-        return here if self._wanted is None or self._wanted == here[0] else (self._wanted, 0)
-
-    def _next(self) -> tuple[int, int]:
-        """(epoch, batch) of the next `iter()`: an epoch that was left is not gone on with, unless it was said.
-
-        An iterator that was dropped before it returned anything takes no epoch: Lightning makes one to see if it can.
-        """
-        progress, newest = self._progress, self._newest
-        if self._start is not None or self._wanted is not None or progress is None:
-            return self._here()
-        if progress.fresh and newest is not None and newest() is None:
-            return progress.next
-        return progress.epoch + 1, 0
+        return self._course.begin(len(self), self._batches)
 
     def _batches(self, progress: Progress) -> Iterator[Batch]:
         plan = self._plan
@@ -275,7 +291,10 @@ class FastLoader(Iterable[Any]):
         return Delivery(plan, made, auto, start, stop)
 
 
+_FIXED = {each.name for each in fields(LoaderOptions)} | {"dataset", "options", "sampler", "batch_sampler"}
+
+
 def _anew(dataset: FastDataset, options: dict[str, Any], here: tuple[int, int]) -> FastLoader:
     loader = FastLoader(dataset, **options)
-    loader._start = here
+    loader._course.load(here)
     return loader

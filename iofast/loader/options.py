@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -150,6 +150,18 @@ class LoaderOptions:
                 raise OptionError(f"{name} must be True or False, found {shown(value)}")
         if self.max_errors is not None and self.on_error == "raise":
             raise OptionError("max_errors goes with on_error='replace' or 'drop': with 'raise' the first one raises")
+
+    def given(self) -> str:
+        """The options that are not the defaults, as they are written, each behind a comma."""
+        said = ""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "transform" and isinstance(value, Pipeline):
+                value = value.transforms
+            value = str(value) if each.name == "device" else value
+            if each.name not in ("rank", "world_size") and shown(value) != shown(each.default):
+                said += f", {each.name}={shown(value, 300)}"
+        return said
 
     @property
     def mode(self) -> Mode:

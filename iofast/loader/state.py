@@ -6,7 +6,8 @@ not returned. Every rank's state is the same, so any one of them serves all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ _WHOLE = ("version", "epoch", "batch", "seed", "B")
 _MOST = 1000  # characters of an order's options in a message
 
 
+Place = tuple[int, int]  # epoch, and global batch of it
+
+
 @dataclass(slots=True)
 class Progress:
     """One iterator's place: `batch` counts the global batches of `epoch` that it has returned, of `count` in all."""
@@ -26,16 +30,81 @@ class Progress:
     batch: int
     count: int
     fresh: bool = True  # it has returned nothing yet
+    confirmed: bool = False  # `set_epoch` named its epoch: the next iterator goes on behind it
 
     @property
-    def next(self) -> tuple[int, int]:
-        """(epoch, batch) to go on at; a finished epoch is the beginning of the one after."""
+    def next(self) -> Place:
+        """The place to go on at; a finished epoch is the beginning of the one after."""
         return (self.epoch + 1, 0) if self.batch >= self.count else (self.epoch, self.batch)
 
     @property
     def unfinished(self) -> bool:
         """Whether batches were returned, and others are still to come."""
         return 0 < self.batch < self.count
+
+
+class Course:
+    """The places that a loader's iterators begin at, one after another."""
+
+    def __init__(self) -> None:
+        self._start: Place = (0, 0)  # of the first iterator, and of the first one after a state was loaded
+        self._newest: Progress | None = None  # of the newest iterator since
+        self._iterator: weakref.ref[object] | None = None  # the newest iterator itself
+        self._other: int | None = None  # the epoch that `set_epoch` named since, where it is not the newest's
+
+    @property
+    def here(self) -> Place:
+        """Where the newest iterator is, or the place that was set since it began."""
+        if self._newest is None:
+            return self._start
+        return self._newest.next if self._other is None else (self._other, 0)
+
+    @property
+    def next(self) -> Place:
+        """Where the next iterator begins. It goes on in an epoch that was left only if `set_epoch` named that epoch.
+
+        An iterator that was dropped before it returned anything takes no epoch: Lightning makes one to see if it can.
+        """
+        newest = self._newest
+        if newest is None or newest.confirmed or self._other is not None:
+            return self.here
+        if newest.fresh and self._iterator is not None and self._iterator() is None:
+            return newest.next
+        return newest.epoch + 1, 0
+
+    @property
+    def abandoned(self) -> Progress | None:
+        """The unfinished epoch that the next iterator would leave behind, unless `set_epoch` has said what comes."""
+        newest = self._newest
+        said = newest is None or newest.confirmed or self._other is not None
+        return newest if not said and newest is not None and newest.unfinished else None
+
+    def set_epoch(self, epoch: int, *, anew: bool = False) -> None:
+        """Let the next iterator begin `epoch`, or go on in it: with `anew` only where it has returned nothing yet.
+
+        An iterator that has returned nothing begins `epoch` too, so a framework may call `iter` before `set_epoch`.
+        """
+        newest, self._other = self._newest, None
+        if newest is None:
+            self._start = self._start if self._start[0] == epoch else (epoch, 0)
+            return
+        if newest.fresh and newest.epoch != epoch:
+            newest.epoch, newest.batch = epoch, 0
+        newest.confirmed = newest.epoch == epoch and newest.batch < newest.count and (newest.fresh or not anew)
+        if not newest.confirmed:
+            self._other = epoch
+
+    def load(self, place: Place) -> None:
+        """Let the next iterator begin at `place`."""
+        self._start, self._newest, self._iterator, self._other = place, None, None, None
+
+    def begin(self, count: int, made: Callable[[Progress], Iterator[Any]]) -> Iterator[Any]:
+        """The iterator that `made` makes of its progress, from now on the newest."""
+        newest = Progress(*self.next, count)
+        self._newest, self._other = newest, None
+        iterator = made(newest)
+        self._iterator = weakref.ref(iterator)
+        return iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +131,8 @@ class Identity:
             "fingerprint": self.fingerprint,
         }
 
-    def place(self, state: Mapping[str, Any], count: int) -> tuple[int, int]:
-        """(epoch, batch) of a state of this loader, which has `count` batches an epoch.
+    def place(self, state: Mapping[str, Any], count: int) -> Place:
+        """The place of a state of this loader, which has `count` batches an epoch.
 
         Raises `StateError` that names what differs, or what a state lacks.
         """

@@ -73,6 +73,11 @@ class Pipeline:
     ops: tuple[Op, ...] = ()
 
     @property
+    def transforms(self) -> list[Transform]:
+        """The transforms that it was compiled from."""
+        return [each for each in (self.resize, self.crop, self.flip, *self.ops) if each is not None]
+
+    @property
     def size(self) -> tuple[int, int] | None:
         """(height, width) of every output; None where it depends on the image: then columns 5 and 4 of its box."""
         if isinstance(self.crop, ResizeToBucket):
