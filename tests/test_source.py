@@ -152,7 +152,10 @@ def test_empty_class_keeps_its_number_and_warns(tmp_path: Path) -> None:
     source = scan(tmp_path)
     assert source.classes == ("a", "b", "c")
     assert source.labels.tolist() == [0, 2]
-    assert source.warnings == ("class folders without images: b (their numbers are kept)",)
+    assert source.warnings == (
+        "class folders without images: b (their numbers are kept)",
+        "files that are no images left out: 1 .txt (b/readme.txt)",
+    )
 
 
 def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
@@ -186,15 +189,42 @@ def test_nested_splits_share_the_union_of_their_classes(tmp_path: Path) -> None:
     assert "classes that 'train' lacks: c" in source.warnings
 
 
-def test_one_folder_of_another_name_makes_all_of_them_classes(tmp_path: Path) -> None:
-    source = scan(make(tmp_path, ["train/1.jpg", "test/1.jpg", "extra/1.jpg"]))
-    assert source.classes == ("extra", "test", "train")
-
-
 def test_splits_in_capitals_are_classes_and_warn(tmp_path: Path) -> None:
     source = scan(make(tmp_path, ["Train/1.jpg", "Test/1.jpg"]))
     assert source.classes == ("Test", "Train")
     assert "splits are written in lower case" in source.warnings[0]
+
+
+def test_folders_without_images_beside_splits_do_not_count(tmp_path: Path) -> None:
+    make(tmp_path, ["train/a/1.jpg", "val/a/2.jpg", "meta/readme.txt", "meta/deep/x.csv", "empty/.hidden.jpg"])
+    source = scan(tmp_path)
+    assert source.classes == ("a",)
+    assert source.splits == (("train", 0, 1), ("val", 1, 2))
+    assert source.warnings[0] == "folders without images beside the splits train, val left out: empty, meta"
+    assert "files that are no images left out: 1 .csv (meta/deep/x.csv), 1 .txt (meta/readme.txt)" in source.warnings
+    assert len([line for line in source.warnings if line.startswith("hidden image files")]) == 1
+    make(tmp_path, ["meta/deep/1.jpg"])
+    assert b"meta/deep" in list(source.watched.paths)
+
+
+def test_images_beside_splits_are_an_error(tmp_path: Path) -> None:
+    make(tmp_path, ["train/a/1.jpg", "val/a/2.jpg", "extra/3.jpg", "meta/x.txt"])
+    with pytest.raises(
+        SourceError, match=r"only splits or only classes, found the splits train, val, and extra \(.*manifest"
+    ):
+        scan(tmp_path)
+
+
+def test_one_class_may_be_called_like_a_split(tmp_path: Path) -> None:
+    source = scan(make(tmp_path, ["bus/1.jpg", "car/1.jpg", "train/1.jpg", "val/readme"]))
+    assert source.classes == ("bus", "car", "train", "val")
+    assert source.warnings[:2] == (
+        "folder train taken as a class, not as a split: images are in bus, car beside it, too",
+        "class folders without images: val (their numbers are kept)",
+    )
+    assert scan(make(tmp_path / "upper", ["a/1.jpg", "Train/1.jpg"])).warnings == (
+        "folders Train taken as classes: splits are written in lower case",
+    )
 
 
 def test_empty_split_is_left_out_with_a_warning(tmp_path: Path) -> None:
@@ -219,7 +249,10 @@ def test_links_that_lead_upwards_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "a" / "knot").symlink_to("knot")
     source = scan(tmp_path)
     assert paths(source) == ["a/1.jpg", "b/1.jpg"]
-    assert source.warnings == ("links to a folder above them skipped: a/self, a/up",)
+    assert source.warnings == (
+        "links to a folder above them skipped: a/self, a/up",
+        "files that are no images left out: 1 without a suffix (a/knot)",
+    )
 
 
 def test_links_between_class_folders_end(tmp_path: Path) -> None:
@@ -240,8 +273,8 @@ def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ([], "no images in .*: looked for .jpg .* found an empty folder"),
-        (["a.txt", "b.py"], r"found 2 other files \(\.py, \.txt\)"),
-        (["a/readme"], r"found 1 other files \(no extension\) and 1 subfolders"),
+        (["a.txt", "b.py"], r"found files that are no images: 1 \.py \(b\.py\), 1 \.txt \(a\.txt\)"),
+        (["a/readme"], r"found files that are no images: 1 without a suffix \(a/readme\) and 1 subfolders"),
         (["train/a/x.txt", "val/a/x.txt"], "no images in"),
         (["._a.jpg"], "found 1 hidden images"),
     ],

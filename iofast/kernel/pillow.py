@@ -26,7 +26,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError
-from iofast.kernel import exif, markers
+from iofast.kernel import exif, markers, strangers
 from iofast.kernel.contract import MESSAGES, Header, Status
 from iofast.record import LONGEST_SIDE
 
@@ -72,16 +72,6 @@ _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
 _END = b"\xff\xd9"
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
-_STRANGERS = (
-    (b"<!doctype html", "it is an HTML page"),
-    (b"<html", "it is an HTML page"),
-    (b"<?xml", "it is XML, perhaps SVG"),
-    (b"<svg", "it is SVG"),
-    (b"%pdf", "it is a PDF"),
-    (b"%!ps", "it is PostScript"),
-    (b"\x1f\x8b", "it is a gzip file"),
-    (b"pk\3\4", "it is a ZIP archive"),
-)
 _WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # TIFF tags
 _HUGE = 1 << 26  # pixels; a resampled image larger than this is not made when a window of it is all that is wanted
 
@@ -143,10 +133,10 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
     """Read the header. Raises `StatusError`, or what Pillow raises."""
     if not data:
         raise StatusError(Status.EMPTY)
-    kind = _format(data)
+    kind = format_of(data)
     plugin = _heif() if kind == "heic" else _PLUGINS.get(kind)
     if plugin is None:
-        raise StatusError(Status.UNSUPPORTED, _described(data[:256], kind))
+        raise StatusError(Status.UNSUPPORTED, _refused(data[:256], kind))
     stream = BytesIO(data)
     image = plugin(stream)
     if kind == "jpeg" and not image.tile:
@@ -162,7 +152,8 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
     return Opened(image, data, kind, (width, height), orientation, stream.tell())
 
 
-def _format(data: bytes) -> str:
+def format_of(data: bytes) -> str:
+    """The format of an image that is decoded here, by its first bytes; "" where it is none."""
     start = data[:16]
     if start[:3] == b"\xff\xd8\xff":
         return "jpeg"
@@ -193,16 +184,11 @@ def _heif() -> type[ImageFile] | None:
     return plugin
 
 
-def _described(start: bytes, kind: str) -> str:
-    """What a file is that is no image here, as far as its first bytes tell."""
-    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+def _refused(start: bytes, kind: str) -> str:
+    """Why a file is not decoded here, as far as its first bytes tell."""
     if kind:
         return f"this Pillow does not decode {kind.upper()}" + (": pip install pillow-heif" if kind == "heic" else "")
-    for beginning, what in _STRANGERS:
-        if text.startswith(beginning):
-            return what
-    printable = all(byte >= 32 or byte in b"\t\r\n\f" for byte in text)
-    return "it is text" if text and printable and b"\xff" not in text else ""
+    return strangers.described(start)
 
 
 def header(opened: Opened) -> Header:

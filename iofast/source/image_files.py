@@ -54,6 +54,19 @@ def in_memory(path: bytes) -> NDArray[np.uint8] | None:
         os.close(descriptor)
 
 
+def beginning(path: bytes, length: int) -> bytes:
+    """The first bytes of a file, fewer where it has no more; none where it cannot be read."""
+    descriptor, _ = open_file(path)
+    if descriptor == UNREADABLE:
+        return b""
+    try:
+        return os.pread(descriptor, length, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
 def content(path: bytes) -> bytes:
     """All bytes of a file. Raises `SourceError` where it cannot be read, is no file or has more than an image may."""
     try:

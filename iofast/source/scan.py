@@ -16,7 +16,8 @@ from iofast.source.attached import attach, parse_sides
 from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
 from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest
-from iofast.source.walk import EXTENSIONS, Ancestors, Folder, Images, Walk
+from iofast.source.suffixes import EXTENSIONS
+from iofast.source.walk import Ancestors, Folder, Images, Walk
 
 _CONTAINERS = (".lmdb", ".tar", ".tfrecord", ".tfrecords", ".beton")  # of those, what users try to pack
 
@@ -45,8 +46,8 @@ class _Scan:
 def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> Source:
     """List the images of a folder or of a manifest file (.csv, .tsv, .jsonl, .parquet). Raises `SourceError`.
 
-    A folder whose subfolders are all named train, val, valid, validation or test holds nested splits; each of these,
-    or else the folder itself, holds class folders, or is flat: images and no class. No image is opened.
+    A folder whose subfolders with images are all named train, val, valid, validation or test holds nested splits; each
+    of these, or else the folder itself, holds class folders, or is flat: images and no class. No image is decoded.
     """
     options = options or SourceOptions()
     path = Path(os.path.abspath(root))
@@ -110,15 +111,38 @@ def _scan_folder(root: Path, options: SourceOptions) -> Source:
 
 def _parts(scan: _Scan) -> Iterator[Part]:
     top = _listed(scan, "", ())
-    if not top.folders or not set(top.folders) <= set(SPLIT_ORDER):
-        if top.folders and {name.lower() for name in top.folders} <= set(SPLIT_ORDER):
-            scan.warnings.append(f"folders {few(top.folders)} taken as classes: splits are written in lower case")
-        yield Part(WHOLE, _groups(scan, "", top))
+    splits = [name for name in top.folders if name in SPLIT_ORDER]
+    others = [name for name in top.folders if name not in SPLIT_ORDER]
+    if alike := [name for name in others if name.lower() in SPLIT_ORDER]:
+        scan.warnings.append(f"folders {few(alike)} taken as classes: splits are written in lower case")
+    beside = {name: scan.walk.images(name, top.ancestors) for name in others} if splits else {}
+    if not splits or any(images.total for images in beside.values()):
+        groups = _groups(scan, "", top, beside)
+        _check_mixed(scan, [name for name, images in groups.items() if images.total])
+        yield Part(WHOLE, groups)
         return
+    if beside:
+        scan.warnings.append(f"folders without images beside the splits {few(splits)} left out: {few(beside)}")
     if top.images:
-        scan.warnings.append(f"images beside the splits {few(top.folders)} left out: {len(top.images):,}")
-    for name in sorted(top.folders, key=split_rank):
-        yield Part(name, _groups(scan, name, _listed(scan, name, top.ancestors)))
+        scan.warnings.append(f"images beside the splits {few(splits)} left out: {len(top.images):,}")
+    for name in sorted(splits, key=split_rank):
+        yield Part(name, _groups(scan, name, _listed(scan, name, top.ancestors), {}))
+
+
+def _check_mixed(scan: _Scan, classes: list[str]) -> None:
+    """Warn of a class folder that is called like a split, for that may be meant. Raises `SourceError` for several."""
+    splits = [name for name in classes if name in SPLIT_ORDER]
+    others = [name for name in classes if name not in SPLIT_ORDER]
+    if len(splits) > 1:
+        raise SourceError(
+            f"folders of images beside splits: expected only splits or only classes, found the splits {few(splits)}, "
+            f"and {few(others)} ({scan.root}); move the others away, pack the folder of one split, or name paths and "
+            "splits in a manifest (--split-column)"
+        )
+    if splits:
+        scan.warnings.append(
+            f"folder {few(splits)} taken as a class, not as a split: images are in {few(others)} beside it, too"
+        )
 
 
 def _listed(scan: _Scan, prefix: str, ancestors: Ancestors) -> Folder:
@@ -128,11 +152,13 @@ def _listed(scan: _Scan, prefix: str, ancestors: Ancestors) -> Folder:
     return folder
 
 
-def _groups(scan: _Scan, prefix: str, folder: Folder) -> dict[str, Images]:
-    """The images of one split by class folder; of a folder without class folders under ""."""
+def _groups(scan: _Scan, prefix: str, folder: Folder, known: dict[str, Images]) -> dict[str, Images]:
+    """The images of one split by class folder; of a folder without class folders under "". `known` are listed."""
     loose = Images.of(prefix, folder.images)
     paths = {name: f"{prefix}/{name}" if prefix else name for name in folder.folders}
-    groups = {name: scan.walk.images(path, folder.ancestors) for name, path in paths.items()}
+    groups = {
+        name: known[name] if name in known else scan.walk.images(path, folder.ancestors) for name, path in paths.items()
+    }
     where = f"{prefix}/" if prefix else "the root"
     if any(images.total for images in groups.values()):
         if loose.total:

@@ -15,12 +15,8 @@ import numpy as np
 
 from iofast.errors import SourceError
 from iofast.source.listing import Strings, Watched, few
+from iofast.source.suffixes import EXTENSIONS, Unusual
 
-# ImageFolder's, and some that it lacks.
-EXTENSIONS = (
-    *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
-    *(".gif", ".avif", ".heic", ".heif", ".jfif"),
-)
 IGNORED_FOLDERS = ("__MACOSX",)  # what macOS adds to ZIP files: resource forks, under the images' names
 
 Ancestors = tuple[tuple[int, int], ...]  # (device, inode) of each folder on the way down
@@ -54,9 +50,8 @@ class Walk:
 
     root: Path
     hidden: int = 0  # images whose name begins with a dot
-    other: int = 0  # files that are no images, by their extension
     sides: dict[str, dict[str, str]] = field(default_factory=dict)  # suffix -> path before it -> suffix as written
-    extensions: set[str] = field(default_factory=set)  # of the other files
+    unusual: Unusual = field(default_factory=Unusual)  # files whose suffix is no image's
     loops: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # folders
     seen: dict[str, int] = field(
@@ -74,9 +69,10 @@ class Walk:
                 return None
             self.seen[prefix] = status.st_mtime_ns
             with os.scandir(path) as entries:
-                images, folders = self._sort_out(prefix, entries)
+                images, folders, others = self._sort_out(prefix, entries)
         except OSError as error:
             raise SourceError(f"cannot list folder {path}: {error.strerror or error}") from None
+        images += self.unusual.images(path, prefix, sorted(others))
         return Folder(sorted(images), sorted(folders), (*ancestors, identity))
 
     def images(self, prefix: str, ancestors: Ancestors) -> Images:
@@ -111,19 +107,23 @@ class Walk:
             lines.append(f"hidden folders skipped: {few(sorted(self.ignored))}")
         if self.loops:
             lines.append(f"links to a folder above them skipped: {few(sorted(self.loops))}")
-        return lines
+        return [*lines, *self.unusual.warnings()]
 
     def found(self) -> str:
         """What there was instead of images, for the message that there were none."""
         folders = len(self.seen) - 1
-        what = [f"{self.other:,} other files ({few(sorted(self.extensions))})"] if self.other else []
+        unusual = self.unusual
+        what = [f"files that are no images: {unusual.others()}"] if unusual.other else []
+        what += [f"images of formats that are not supported: {unusual.formats()}"] if unusual.unsupported else []
         what += [f"{self.hidden:,} hidden images"] if self.hidden else []
         what += [f"{folders:,} subfolders"] if folders else []
         return " and ".join(what) or "an empty folder"
 
-    def _sort_out(self, prefix: str, entries: os._ScandirIterator[str]) -> tuple[list[str], list[str]]:
+    def _sort_out(self, prefix: str, entries: os._ScandirIterator[str]) -> tuple[list[str], list[str], list[str]]:
+        """Images by their suffix, folders, and what is neither; without what is hidden."""
         images: list[str] = []
         folders: list[str] = []
+        others: list[str] = []
         for entry in entries:
             name = entry.name
             if _is_folder(entry):
@@ -134,15 +134,13 @@ class Walk:
             elif (end := self._side(name)) is not None:
                 path = f"{prefix}/{name}" if prefix else name
                 self.sides[end][path[: -len(end)]] = path[-len(end) :]
-            elif not name.lower().endswith(EXTENSIONS):
-                self.other += 1
-                if len(self.extensions) < 32:
-                    self.extensions.add(os.path.splitext(name)[1] or "no extension")
             elif name[0] == ".":
-                self.hidden += 1
-            else:
+                self.hidden += name.lower().endswith(EXTENSIONS)
+            elif name.lower().endswith(EXTENSIONS):
                 images.append(name)
-        return images, folders
+            else:
+                others.append(name)
+        return images, folders, others
 
     def _side(self, name: str) -> str | None:
         """The longest suffix of `sides` that a file's name ends in, with something before it."""

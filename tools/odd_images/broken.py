@@ -144,7 +144,12 @@ def strangers() -> list[Odd]:
     return [
         Odd(b"page.jpg", "HTML page of a failed download", page, error="an HTML page"),
         Odd(b"note.jpg", "text", b"This image is no longer available.\n", error="text"),
-        Odd(b"drawing.png", "SVG", b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>', error="XML"),
+        Odd(
+            b"drawing.png",
+            "SVG",
+            b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>',
+            error="SVG: not supported",
+        ),
         Odd(b"paper.jpg", "PDF", b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n" + bytes(50), error="PDF"),
         Odd(b"postscript.jpg", "PostScript, which no program is started for", script, error="PostScript"),
         Odd(b"icon.png", "ICO", save(scene(32, 32), "ICO"), error=UNKNOWN),

@@ -1,0 +1,61 @@
+"""What a file is that no decoder here takes, as far as its first bytes tell."""
+
+from __future__ import annotations
+
+_IMAGES = (  # formats of images that are not decoded here
+    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "JPEG 2000"),
+    (b"\0\0\0\x0cJXL ", "JPEG XL"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"II\xbc", "JPEG XR"),
+    (b"8BPS", "Photoshop (PSD)"),
+    (b"gimp xcf", "GIMP (XCF)"),
+    (b"v/1\x01", "OpenEXR"),
+    (b"#?RADIANCE", "Radiance HDR"),
+    (b"#?RGBE", "Radiance HDR"),
+    (b"DDS ", "DDS"),
+    (b"qoif", "QOI"),
+    (b"BPG\xfb", "BPG"),
+    (b"SIMPLE  =", "FITS"),
+    (b"\0\0\1\0", "ICO"),
+    (b"icns", "ICNS"),
+    (b"FUJIFILMCCD-RAW", "camera raw"),
+)
+_OTHERS = (
+    (b"<!doctype html", "an HTML page"),
+    (b"<html", "an HTML page"),
+    (b"%pdf", "a PDF"),
+    (b"%!ps", "PostScript"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"pk\3\4", "a ZIP archive"),
+    (b"<?xml", "XML"),
+)
+
+
+def image_format(start: bytes) -> str:
+    """The format of an image that is not decoded here, "" where it is none of these."""
+    for beginning, name in _IMAGES:
+        if start.startswith(beginning):
+            return name
+    if start[4:8] == b"ftyp" and start[8:12] == b"crx ":
+        return "camera raw"
+    text = _text(start)
+    if start[128:132] == b"DICM":
+        return "DICOM"
+    return "SVG" if text.startswith((b"<svg", b"<?xml")) and b"<svg" in text else ""
+
+
+def described(start: bytes) -> str:
+    """What a file is that is no image here, for the reason of a failure; "" where that cannot be told."""
+    if name := image_format(start):
+        return f"{name}: not supported; convert it first"
+    text = _text(start)
+    for beginning, what in _OTHERS:
+        if text.startswith(beginning):
+            return f"it is {what}"
+    printable = all(byte >= 32 or byte in b"\t\r\n\f" for byte in text)
+    return "it is text" if text and printable and b"\xff" not in text else ""
+
+
+def _text(start: bytes) -> bytes:
+    return start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()

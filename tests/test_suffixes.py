@@ -1,0 +1,84 @@
+"""Files of a folder whose suffix is no image's: known by their first bytes, or left out with a word about them."""
+
+from __future__ import annotations
+
+import os
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from iofast.errors import SourceError
+from iofast.source.folder import FolderReader
+from iofast.source.listing import Source
+from iofast.source.scan import scan
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def paths(source: Source) -> list[str]:
+    return [os.fsdecode(path) for path in source.paths]
+
+
+def picture(kind: str) -> bytes:
+    out = BytesIO()
+    Image.new("RGB", (6, 4), "red").save(out, kind)
+    return out.getvalue()
+
+
+def test_images_are_known_by_their_first_bytes(tmp_path: Path) -> None:
+    files = {
+        "a/noext": picture("PNG"),
+        "a/photo.jpg_large": picture("JPEG"),
+        "a/0.jpe": b"by its suffix",
+        "a/scan.001": picture("TIFF"),
+        "a/x.anim": picture("GIF"),
+        "a/y.bitmap": picture("BMP"),
+        "a/z.map": picture("PPM"),
+        "b/1.jpg": picture("JPEG"),
+        "b/notes": b"BM is how this text begins",
+        "b/results.dat": b"P5 is how this one begins",
+        "b/empty": b"",
+        "b/raw.NEF": picture("TIFF"),
+        "b/2000.jp2": b"\0\0\0\x0cjP  \r\n\x87\n and more",
+        "b/xl": b"\xff\x0a and more",
+        "b/caption.txt": picture("PNG"),
+        "b/.hidden": picture("PNG"),
+    }
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    os.mkfifo(tmp_path / "b" / "pipe")
+    source = scan(tmp_path)
+    names = ["0.jpe", "noext", "photo.jpg_large", "scan.001", "x.anim", "y.bitmap", "z.map"]
+    assert paths(source) == [f"a/{name}" for name in names] + ["b/1.jpg"]
+    assert source.warnings == (
+        "images with unusual names taken for their first bytes: 1 .001 (a/scan.001), 1 .anim (a/x.anim), "
+        "1 .bitmap (a/y.bitmap), 1 .jpg_large (a/photo.jpg_large), 1 .map (a/z.map), 1 without a suffix (a/noext)",
+        "images left out, of formats that are not supported (convert them first): 1 JPEG 2000 (b/2000.jp2), "
+        "1 JPEG XL (b/xl), 1 camera raw (b/raw.NEF)",
+        "files that are no images left out: 3 without a suffix (b/empty, b/notes, b/pipe), 1 .dat (b/results.dat), "
+        "1 .txt (b/caption.txt)",
+    )
+    reader = FolderReader(tmp_path)
+    assert reader.locate(np.arange(len(reader))).width.tolist() == [0, *[6] * 7]
+
+
+def test_many_files_without_a_suffix_stay_in_order(tmp_path: Path) -> None:
+    data = {f"{number:04d}": picture("PNG") if number % 3 else b"no image" for number in range(400)}
+    for name, content in data.items():
+        (tmp_path / name).write_bytes(content)
+    source = scan(tmp_path)
+    assert paths(source) == [name for name, content in data.items() if content != b"no image"]
+    assert source.warnings[-1] == "files that are no images left out: 134 without a suffix (0000, 0003, 0006, …)"
+
+
+def test_a_folder_of_images_that_are_not_supported_names_them(tmp_path: Path) -> None:
+    (tmp_path / "1.jp2").write_bytes(b"\0\0\0\x0cjP  \r\n\x87\n and more")
+    with pytest.raises(SourceError, match=r"images of formats that are not supported: 1 JPEG 2000 \(1\.jp2\)"):
+        scan(tmp_path)
