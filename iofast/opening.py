@@ -326,8 +326,13 @@ def _open_folder(place: Path) -> Reader:
 
 def _find_mds(place: Path) -> dict[str, Path] | None:
     """Split → `index.json` of MosaicML's format; None where a path is no such folder."""
-    if not place.is_dir() or not ((place / "index.json").exists() or not any(place.glob("*.*"))):
+    if not place.is_dir():
         return None
+    if not (place / "index.json").exists():
+        with os.scandir(place) as entries:
+            folder = next((entry.path for entry in entries if entry.is_dir()), place)  # one says it for all of them
+        if not os.path.exists(os.path.join(folder, "index.json")) or any(place.glob("*.*")):
+            return None
     from iofast.source.mds import find_index
 
     return find_index(place)

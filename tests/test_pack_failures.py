@@ -225,8 +225,8 @@ class TestResume:
         assert sha256(interrupted) == packed
 
     def test_a_torn_journal_costs_only_what_is_torn(self, images: Path, packed: str, interrupted: Path) -> None:
-        journals = sorted(interrupted.with_name("out.lmdb.partial").glob("journal-*"))
-        for journal in journals:
+        journals = interrupted.with_name("out.lmdb.partial").glob("journal-*")
+        for journal in [path for path in journals if path.stat().st_size > 5]:  # a slow worker may have done no chunk
             data = bytearray(journal.read_bytes()[:-5])
             data[len(data) * 2 // 3] ^= 1
             journal.write_bytes(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
 from iofast.commands import foreign
@@ -181,7 +182,10 @@ def run(args: argparse.Namespace) -> int:
     from iofast.packing.pool import Pool
 
     given = vars(args).get("workers")
-    with Pool(cores() if given is None else given) as pool:
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # of NumPy's threads, which packing does not need and a fork not want
+    with Pool(cores() if given is None else given, fork=True) as pool:
         report = _pack(args, pool)
     if args.json:
         print(report.to_json())

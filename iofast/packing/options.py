@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypedDict
 
+from iofast.choices import MAX_SEED
 from iofast.containers.shard_writer import SHARD_SIZE
 from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
 from iofast.kernel.contract import MAX_PIXELS, TranscodeRecipe
-from iofast.order import MAX_SEED
 from iofast.packing.pool import check_workers
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written

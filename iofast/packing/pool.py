@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from iofast.errors import OptionError, SourceError, TargetError, WorkerError
-from iofast.packing.child import Child, Job, cause_of_death, default_command, spawn
+from iofast.packing.child import Child, Job, can_fork, cause_of_death, default_command, fork, spawn
 
 MAX_WORKERS = 1024
 AHEAD = 2  # chunks per worker: one in hand, and one waiting so that it never waits for us
@@ -52,13 +52,17 @@ class Done(NamedTuple):
 class Pool:
     """`count` workers, started on entering a `with` block and gone when it is left.
 
+    `fork`: they may be copies of this process, where it has no threads; those that replace dead ones are new processes.
     This module is light: workers are started before the rest of packing is imported, which takes as long as their own
     imports.
     """
 
-    def __init__(self, count: int, command: Sequence[str] | None = None, *, silence: float = SILENCE) -> None:
+    def __init__(
+        self, count: int, command: Sequence[str] | None = None, *, silence: float = SILENCE, fork: bool = False
+    ) -> None:
         check_workers(count)
         self.count, self._command, self._silence = count, tuple(command or default_command()), silence
+        self._fork = fork
         self._workers: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._again: deque[Job] = deque()
@@ -70,7 +74,9 @@ class Pool:
 
     def start(self) -> None:
         """Start the processes, which takes them about as long as a scan takes us; `results` gives them work."""
-        self._spare = [spawn(self._command) for _ in range(self.count)]
+        forks = self._fork and can_fork()
+        for _ in range(self.count):
+            self._spare.append(fork() if forks else spawn(self._command))
 
     def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[Job]) -> Iterator[Done]:
         """Have all `jobs` done, journals in `folder`; each chunk as it is finished, in any order.
@@ -113,7 +119,11 @@ class Pool:
         self._selector.close()
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,6 +1,7 @@
 """One packing worker: `python -m iofast.packing.worker`, fed chunks of images on stdin, writing records to its journal.
 
-A process of its own, not a fork: the parent may have threads, and a file that crashes a codec takes nobody else along.
+A process of its own: a file that crashes a codec takes nobody else along. `iofast pack` forks it; where the parent may
+have threads it is a new process.
 It says `ready`, then for each chunk `done`, now and then `alive`, and `fatal` when no further image can succeed. Chunks
 that are `careful` (a worker has died on them) announce each image before they touch it.
 """
@@ -26,10 +27,10 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _READ = 1 << 16
 
 
-def main() -> int:
-    """Work until stdin ends."""
+def main(parent: int | None = None) -> int:
+    """Work until stdin ends. `parent`: the process that started this one; else its arguments say it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent alone decides
-    _die_with_parent()
+    _die_with(int(sys.argv[1]) if parent is None else parent)
     incoming, outgoing = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # whatever a library prints must not land between the frames
     worker = Worker(outgoing)
@@ -129,14 +130,14 @@ def _messages(incoming: int) -> Iterator[dict[str, Any]]:
         yield from frames.feed(data)
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     """Be killed when the parent is: it notices nothing of a killed parent while inside a long image."""
     if sys.platform != "linux":
         return  # elsewhere the end of stdin, after the chunk in hand, is soon enough
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[1]):  # it died before the line above
+    if os.getppid() != parent:  # it died before the line above
         os._exit(1)
 
 
