@@ -55,7 +55,7 @@ class FastDataset(Dataset[Any]):
     `foreign` says what the files of another program mean, where they do not say it in one of the usual ways: a
     `source.ForeignOptions`, or a mapping of its members, such as `{"names": {"image": "photo"}, "label_base": 1}`.
 
-    `orientation` "ignore" gives images as they are stored, without the turn that EXIF asks for (TIFF is always turned).
+    `orientation` "ignore" gives images as they are stored, without the turn that EXIF or XMP asks for.
 
     Raises what `open_reader` raises, and `OptionError` for a split, field or index that is not there.
     """

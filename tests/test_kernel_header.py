@@ -159,10 +159,16 @@ def test_no_limit_on_pixels_is_applied_to_a_header(kernel: ModuleType) -> None:
 
 
 @each_backend
-@pytest.mark.parametrize("data", [b"", b"\xff", b"hello, world" * 20, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\0" * 100])
+@pytest.mark.parametrize("data", [b"\xff", b"hello, world" * 20, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\0" * 100])
 def test_what_is_no_image_is_called_so(kernel: ModuleType, data: bytes) -> None:
     with pytest.raises(DecodeError, match=r"^not an image that can be decoded here"):
         kernel.read_header(data)
+
+
+@each_backend
+def test_an_empty_file_is_called_so(kernel: ModuleType) -> None:
+    with pytest.raises(DecodeError, match="is empty"):
+        kernel.read_header(b"")
 
 
 @each_backend

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 
-from iofast.errors import OptionError
+from iofast.errors import DecodeError, OptionError
+from iofast.kernel import twin
 from iofast.kernel.contract import (
     FILTERS,
+    MAX_BYTES,
     MESSAGES,
     PART_COLUMNS,
     STAGES,
@@ -27,6 +30,7 @@ from iofast.kernel.contract import (
     Transcoded,
     TranscodeRecipe,
 )
+from iofast.kernel.payload import HEAD, Stored
 
 __all__ = [
     "Context",
@@ -35,6 +39,7 @@ __all__ = [
     "decode",
     "part_batch",
     "read_header",
+    "probe",
     "transcode",
     "crc32c",
     "read_rows",
@@ -115,6 +120,23 @@ else:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def probe(read: Callable[[int, int], bytes], length: int) -> Header:
+    """`read_header` of an image of `length` bytes, of which `read(offset, count)` gives parts, with few of them read.
+
+    Raises `DecodeError`, and what `read` does.
+    """
+    payload = Stored(read, min(length, MAX_BYTES))
+    if payload[:3] != b"\xff\xd8\xff":
+        return twin.read_header(payload)
+    for most in (HEAD, 1 << 17):  # the second reaches behind a thumbnail or a colour profile
+        try:
+            return read_header(payload[:most])
+        except DecodeError:
+            if most >= length:
+                raise
+    return read_header(payload[:])
 
 
 def status_message(code: int) -> str:

@@ -1,33 +1,48 @@
-"""The one thing that is wanted of an EXIF block. Pillow's reader warns of each oddity in every other tag."""
+"""The orientation that an image's metadata asks for. Pillow's reader warns of each oddity in every other tag."""
 
 from __future__ import annotations
 
+import re
 import struct
 
 _TAG = 0x0112
 _SHORT, _LONG = 3, 4
 _PREFIX = b"Exif\0\0"
+_XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 
 
-def orientation(block: bytes) -> int:
-    """The orientation in `block` (a TIFF header and directories, `Exif` in front or not); 1 where none makes sense."""
+def orientation(block: bytes, xmp: bytes = b"") -> int:
+    """The orientation (1-8) in EXIF, or in XMP where EXIF has no such entry: the precedence of Pillow's `getexif`.
+
+    `block` is a TIFF header and directories, `Exif` in front or not. 1 where nothing makes sense.
+    """
+    value = _in_exif(block)
+    if value is None:
+        match = _XMP.search(xmp)
+        value = int(match[1]) if match else 1
+    return value if 1 <= value <= 8 else 1
+
+
+def _in_exif(block: bytes) -> int | None:
+    """The value in the first directory, 0 where its entry holds no whole number; None where there is no entry."""
     start = 0
     while block.startswith(_PREFIX, start):
         start += len(_PREFIX)
     block = block[start:]  # once: a block of a megabyte of prefixes would be copied 170,000 times
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
     try:
-        value = _find(block, order) if order else 1
+        return _find(block, order) if order else None
     except struct.error:  # the block ends inside the directory
-        return 1
-    return value if 1 <= value <= 8 else 1
+        return None
 
 
-def _find(block: bytes, order: str) -> int:
+def _find(block: bytes, order: str) -> int | None:
     (at,) = struct.unpack_from(order + "I", block, 4)
     (entries,) = struct.unpack_from(order + "H", block, at)
-    for entry in range(at + 2, at + 2 + 12 * entries, 12):
-        tag, kind, _count = struct.unpack_from(order + "HHI", block, entry)
+    value = None
+    for entry in range(at + 2, min(at + 2 + 12 * entries, len(block) - 7), 12):
+        tag, kind = struct.unpack_from(order + "HH", block, entry)
         if tag == _TAG and kind in (_SHORT, _LONG):
             return int(struct.unpack_from(order + ("H" if kind == _SHORT else "I"), block, entry + 8)[0])
-    return 1
+        value = 0 if tag == _TAG else value
+    return value

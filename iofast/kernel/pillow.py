@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from functools import cache
-from io import BytesIO
+from functools import cache, cached_property
 
 import numpy as np
 from PIL import Image, features
@@ -26,8 +25,9 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError
-from iofast.kernel import exif, markers, strangers
+from iofast.kernel import exif, markers, png, strangers
 from iofast.kernel.contract import MESSAGES, Header, Status
+from iofast.kernel.payload import Payload, stream
 from iofast.record import LONGEST_SIDE
 
 
@@ -38,12 +38,19 @@ class _Jpeg(JpegImageFile):
         return Image.Exif()
 
 
+class _Tiff(TiffImageFile):
+    """Pillow turns a TIFF when it loads it, and no other format."""
+
+    def load_end(self) -> None:
+        self._size = self.im.size
+
+
 _PLUGINS: dict[str, type[ImageFile]] = {
     "jpeg": _Jpeg,
     "png": PngImageFile,
     "gif": GifImageFile,
     "bmp": BmpImageFile,
-    "tiff": TiffImageFile,
+    "tiff": _Tiff,
     "ppm": PpmImageFile,
 }
 if features.check("webp"):
@@ -72,7 +79,8 @@ _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
 _END = b"\xff\xd9"
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
-_WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # TIFF tags
+_WIDTH, _HEIGHT, _ORIENTATION, _XMP = 256, 257, 274, 700  # TIFF tags
+_PACKET = b"http://ns.adobe.com/xap/1.0/\0"  # in front of a JPEG's XMP
 _HUGE = 1 << 26  # pixels; a resampled image larger than this is not made when a window of it is all that is wanted
 
 
@@ -110,26 +118,27 @@ def decode_error(error: Exception) -> DecodeError:
     return DecodeError(MESSAGES[reason.status] + (f" ({detail})" if detail else ""))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Opened:
-    """An image whose header was read and whose pixels were not. `size` is (width, height) as `load` will give it.
-
-    `orientation` is what its EXIF says and `turn` has still to be called for. It is 1 for TIFF, which Pillow turns.
-    """
+    """An image whose header was read and whose pixels were not. `size` is (width, height) as `load` will give it."""
 
     image: ImageFile
-    data: bytes
+    data: Payload
     format: str
     size: tuple[int, int]
-    orientation: int
     scan: int  # where the header ended
+
+    @cached_property
+    def orientation(self) -> int:
+        """What EXIF or XMP say, and `turn` has still to be called for."""
+        return _orientation(self.image, self.data)
 
     def upright(self, orientation: int) -> tuple[int, int]:
         """The size (width, height) after `orientation` was applied."""
         return self.size[::-1] if 5 <= orientation <= 8 else self.size
 
 
-def open_image(data: bytes, max_pixels: int) -> Opened:
+def open_image(data: Payload, max_pixels: int) -> Opened:
     """Read the header. Raises `StatusError`, or what Pillow raises."""
     if not data:
         raise StatusError(Status.EMPTY)
@@ -137,22 +146,36 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
     plugin = _heif() if kind == "heic" else _PLUGINS.get(kind)
     if plugin is None:
         raise StatusError(Status.UNSUPPORTED, _refused(data[:256], kind))
-    stream = BytesIO(data)
-    image = plugin(stream)
+    source = stream(data)
+    image = plugin(source)
     if kind == "jpeg" and not image.tile:
         raise StatusError(Status.TRUNCATED, "the header ends before the pixels begin")
-    orientation = exif.orientation(image.info.get("exif", b""))  # XMP is not asked
     width, height = image.size
-    if isinstance(image, TiffImageFile):  # load() will turn it, but only newer versions say so in `size`
+    if isinstance(image, TiffImageFile):  # newer versions say in `size` how it would be turned
         width, height = image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
-        width, height = (height, width) if image.tag_v2.get(_ORIENTATION) in (5, 6, 7, 8) else (width, height)
-        orientation = 1
     if width * height > max_pixels or max(width, height) > LONGEST_SIDE:
         raise StatusError(Status.LIMIT, f"{width}x{height} pixels")
-    return Opened(image, data, kind, (width, height), orientation, stream.tell())
+    return Opened(image, data, kind, (width, height), source.tell())
 
 
-def format_of(data: bytes) -> str:
+def _orientation(image: ImageFile, data: Payload) -> int:
+    """What the metadata says, whichever of it this version of Pillow looks at."""
+    if isinstance(image, PngImageFile):
+        return exif.orientation(*png.metadata(data))
+    if isinstance(image, TiffImageFile):
+        tag, xmp = image.tag_v2.get(_ORIENTATION), image.tag_v2.get(_XMP, b"")
+        xmp = xmp[0] if isinstance(xmp, tuple) and xmp else xmp
+        if tag is None:
+            return exif.orientation(b"", xmp if isinstance(xmp, bytes) else b"")
+        return tag if tag in range(1, 9) else 1
+    xmp = image.info.get("xmp", b"")
+    if isinstance(image, JpegImageFile):
+        packets = (body for name, body in image.applist if name == "APP1" and body.startswith(_PACKET))
+        *_, xmp = b"", *packets
+    return exif.orientation(image.info.get("exif") or b"", xmp or b"")
+
+
+def format_of(data: Payload) -> str:
     """The format of an image that is decoded here, by its first bytes; "" where it is none."""
     start = data[:16]
     if start[:3] == b"\xff\xd8\xff":
@@ -205,7 +228,7 @@ def header(opened: Opened) -> Header:
     about = (opened.format, *size, opened.orientation, components, progressive)
     if not isinstance(image, JpegImageFile):
         return Header(*about)
-    return Header(*about, markers.restart_interval(opened.data), _mcus_per_row(image))
+    return Header(*about, markers.restart_interval(opened.data[:]), _mcus_per_row(image))
 
 
 def _mcus_per_row(image: JpegImageFile) -> int:
@@ -227,7 +250,7 @@ def load(opened: Opened) -> Image.Image:
 
 def check_end(opened: Opened) -> None:
     """Raise `StatusError` for a JPEG without an end-of-image marker. Pillow minds only if pixels are missing."""
-    if opened.format == "jpeg" and opened.data.rfind(_END, opened.scan) < 0:
+    if opened.format == "jpeg" and opened.data[:].rfind(_END, opened.scan) < 0:
         raise StatusError(Status.TRUNCATED, "there is no end-of-image marker")
 
 
@@ -236,7 +259,7 @@ def mend_end(opened: Opened) -> Opened:
 
     Pillow's own way, `ImageFile.LOAD_TRUNCATED_IMAGES`, holds for the whole process.
     """
-    return open_image(opened.data + _END, opened.size[0] * opened.size[1]) if opened.format == "jpeg" else opened
+    return open_image(opened.data[:] + _END, opened.size[0] * opened.size[1]) if opened.format == "jpeg" else opened
 
 
 def plain(image: Image.Image) -> Image.Image:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from iofast.errors import OptionError
+from iofast.errors import IofastError, OptionError
 from iofast.kernel import pillow, raw
 from iofast.kernel.contract import (
     MAX_PIXELS,
@@ -30,6 +30,7 @@ from iofast.kernel.contract import (
     Status,
     Timed,
 )
+from iofast.kernel.payload import Stored
 from iofast.kernel.recode import transcode as transcode
 from iofast.kernel.rows import cached as cached
 from iofast.kernel.rows import map_file as map_file
@@ -233,7 +234,7 @@ def _window(
     source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> NDArray[np.uint8]:
     opened = pillow.open_image(payload(source, row, options.max_bytes), options.max_pixels)
-    orientation = 1 if opened.format == "tiff" else int(source[4][row])
+    orientation = int(source[4][row])
     if is_changed(source, row, opened.upright(orientation), lambda: opened.orientation):
         raise pillow.StatusError(Status.CHANGED)
     _check_box(box, size, opened.upright(orientation))
@@ -283,13 +284,15 @@ def _rgb(image: Image.Image) -> NDArray[np.uint8]:
     return np.asarray(image.convert("RGB"), dtype=np.uint8)
 
 
-def read_header(data: Buffer) -> Header:
-    """What an image's first bytes say; pixels are not decoded. Raises `DecodeError`.
+def read_header(data: Buffer | Stored) -> Header:
+    """What an image says before its pixels are decoded. Raises `DecodeError`.
 
     Where it raises on the first part of a file it may still succeed on the whole.
     """
     try:
-        return pillow.header(pillow.open_image(_as_bytes(data), 1 << 62))
+        return pillow.header(pillow.open_image(data if isinstance(data, Stored) else _as_bytes(data), 1 << 62))
+    except IofastError:  # of what reads the file
+        raise
     except Exception as error:  # Pillow's plugins raise anything on damaged headers
         raise pillow.decode_error(error) from error
 
@@ -299,7 +302,7 @@ def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
     try:
         opened = pillow.open_image(_as_bytes(data), MAX_PIXELS)
         pillow.check_end(opened)
-        return _rgb(pillow.turn(pillow.load(opened), 1 if opened.format == "tiff" else orientation))
+        return _rgb(pillow.turn(pillow.load(opened), orientation))
     except Exception as error:  # as above
         raise pillow.decode_error(error) from error
 

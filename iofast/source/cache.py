@@ -27,7 +27,7 @@ from iofast.containers.sealed import MAX_BYTES, check_seal, seal, unseal
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import crc32c
 
-MAGIC = b"iofast-cache\0\0\0\2"  # the last byte is the version; an older or newer one is built again
+MAGIC = b"iofast-cache\0\0\0\3"  # the last byte is the version; an older or newer one is built again
 # The time stamp of a folder or file may not change for what happens within this time of a change before (2 s on FAT,
 # 4 ms on ext4), so an index built that soon after one cannot know whether it has seen all of it.
 SETTLED = 2_000_000_000  # ns

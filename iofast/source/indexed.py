@@ -25,10 +25,8 @@ from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError, DecodeError
-from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
 from iofast.source.cache import Arrays, cache_file, cached, check_columns, check_members, load, stamps
-from iofast.source.image_files import HEADS
 
 NUMBERS = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 LABEL_NAMES = ("label", "y", "cls", "class", "target", "labels", "fine_label")
@@ -149,8 +147,8 @@ def _field_name(column: Column, taken: Sequence[str], fetch: Fetch) -> str:
     image = None
     if column.kind in ("image", "bytes") and len(column.file):
         try:
-            place = int(column.file[0]), int(column.offset[0]), min(int(column.length[0]), HEADS[1])
-            image = _FIELD_OF.get(kernel.read_header(fetch(*place)).format)
+            file, offset, length = int(column.file[0]), int(column.offset[0]), int(column.length[0])
+            image = _FIELD_OF.get(_header(fetch, file, offset, length).format)
         except DecodeError:
             image = None
         if column.kind == "image" and image is None:
@@ -177,18 +175,20 @@ def _sizes(names: Sequence[str], arrays: Arrays, count: int, fetch: Fetch) -> Ar
             stop = min(start + CHUNK, count)
             rows = zip(*(part[start:stop].tolist() for part in places), strict=True)
             for row, (file, offset, length) in enumerate(rows, start):
-                for head in (*HEADS, min(length, MAX_BYTES)):
-                    try:
-                        header = kernel.read_header(fetch(file, offset, min(length, head)))
-                    except DecodeError:
-                        continue
-                    width[row], height[row], orientation[row] = header.width, header.height, header.orientation
-                    break
+                try:
+                    header = _header(fetch, file, offset, length)
+                except DecodeError:
+                    continue
+                width[row], height[row], orientation[row] = header.width, header.height, header.orientation
 
         with ThreadPoolExecutor(THREADS, "iofast-headers") as pool:
             for _ in pool.map(read, range(0, count, CHUNK)):
                 pass
     return {"width": width, "height": height, "orientation": orientation}
+
+
+def _header(fetch: Fetch, file: int, offset: int, length: int) -> kernel.Header:
+    return kernel.probe(lambda start, count: fetch(file, offset + start, count), length)
 
 
 def _parts(index: TableIndex) -> tuple[dict[str, object], Arrays]:

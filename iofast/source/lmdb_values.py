@@ -7,9 +7,8 @@ from typing import NamedTuple
 from iofast import kernel
 from iofast.containers.file_bytes import FileBytes
 from iofast.errors import DecodeError
-from iofast.kernel.contract import MAX_BYTES
+from iofast.kernel.payload import HEAD
 from iofast.source.datum import TAGS, Datum, NoDatumError, parse_datum
-from iofast.source.image_files import HEADS
 from iofast.source.tfrecord_scan import FORMATS
 
 ENCODED, COLOUR, GREY, NOTHING, OTHER = range(5)  # an image file, three planes, one, none of these; no image nor Datum
@@ -34,7 +33,7 @@ class Row(NamedTuple):
 
 def classify(data: FileBytes, offset: int, length: int) -> Row:
     """What the value at this place is."""
-    head = data[offset : offset + min(length, HEADS[0])]
+    head = data[offset : offset + min(length, HEAD)]
     if head[:1] and head[0] in TAGS:
 
         def read(start: int, count: int) -> bytes:
@@ -54,7 +53,7 @@ def _of_datum(data: FileBytes, offset: int, datum: Datum) -> Row:
     if datum.is_raw and datum.channels in (1, 3):
         kind = COLOUR if datum.channels == 3 else GREY
         return Row(label, datum.width, datum.height, 1, kind, 0, start, length)
-    head = data[offset + start : offset + start + min(length, HEADS[0])]
+    head = data[offset + start : offset + start + min(length, HEAD)]
     image = None if datum.is_raw else _of_image(data, offset + start, length, label, head)
     if image is None:  # of two or four channels, or without pixels: a record without an image
         return Row(label, kind=NOTHING)
@@ -64,16 +63,15 @@ def _of_datum(data: FileBytes, offset: int, datum: Datum) -> Row:
 def _of_image(data: FileBytes, offset: int, length: int, label: int, head: bytes) -> Row | None:
     """An image file; one whose header cannot be read has no size, and fails when it is decoded. None = none."""
     looks = head.startswith(_MAGIC)
-    for size in (HEADS[0], *((HEADS[1], MAX_BYTES) if looks else ())):
-        try:
-            header = kernel.read_header(head if size <= HEADS[0] else data[offset : offset + min(length, size)])
-        except DecodeError:
-            if size >= length:
-                break
-            continue
-        number = _FORMAT.get(header.format.lower(), 0)
-        return Row(label, header.width, header.height, header.orientation, ENCODED, number, 0, length)
-    return Row(label, kind=ENCODED, length=length) if looks else None
+    try:
+        if looks:
+            header = kernel.probe(lambda start, count: data[offset + start : offset + start + count], length)
+        else:
+            header = kernel.read_header(head)
+    except DecodeError:
+        return Row(label, kind=ENCODED, length=length) if looks else None
+    number = _FORMAT.get(header.format.lower(), 0)
+    return Row(label, header.width, header.height, header.orientation, ENCODED, number, 0, length)
 
 
 def what_else(data: FileBytes, offset: int, length: int) -> str:

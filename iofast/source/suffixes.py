@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel import pillow, strangers
-from iofast.source.image_files import HEADS, beginning
+from iofast.kernel.payload import HEAD
+from iofast.source.image_files import beginning
 from iofast.source.listing import few
 
 # ImageFolder's, and some that it lacks.
@@ -126,9 +127,7 @@ def _format(folder: str, name: str) -> str:
     found = pillow.format_of(start)
     if found == "tiff" and suffix in _CAMERA_RAW:
         return "camera raw"
-    if found in ("bmp", "ppm") and not _has_header(
-        beginning(path, HEADS[0])
-    ):  # two letters, with which a text may begin
+    if found in ("bmp", "ppm") and not _has_header(beginning(path, HEAD)):  # two letters, with which a text may begin
         return ""
     return found or strangers.image_format(start)
 

@@ -28,7 +28,6 @@ from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
 from iofast.containers.open_files import OpenFiles
 from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError, DecodeError
-from iofast.kernel.contract import MAX_BYTES
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, check_field, image_field
 from iofast.source.cache import (
     Arrays,
@@ -41,7 +40,6 @@ from iofast.source.cache import (
     load,
 )
 from iofast.source.foreign import MAX_NAMES, ForeignOptions
-from iofast.source.image_files import HEADS
 from iofast.source.index import THREADS
 from iofast.source.tar_names import TarNames, is_meta, key_and_name
 from iofast.strips import raw_length
@@ -251,14 +249,12 @@ def _describe(
             return label, width, height, 1
     if image not in IMAGE_FIELDS:
         return label, 0, 0, 1
-    for length in (*HEADS, MAX_BYTES):
-        try:
-            header = kernel.read_header(tar.read(own[image].offset, min(length, own[image].size)))
-            return label, header.width, header.height, header.orientation
-        except DecodeError:
-            if length >= own[image].size:
-                break
-    return label, 0, 0, 1
+    place = own[image]
+    try:
+        header = kernel.probe(lambda start, count: tar.read(place.offset + start, count), place.size)
+    except DecodeError:
+        return label, 0, 0, 1
+    return label, header.width, header.height, header.orientation
 
 
 def _integer(value: object) -> int:

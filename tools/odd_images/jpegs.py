@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import gzip
+import zlib
 from io import BytesIO
 
 import numpy as np
 from PIL import Image
 
-from tools.odd_images.scene import CORNERS, PURE, Odd, Pixels, exif, gray, jpeg, save, scene, turned
+from tools.odd_images.scene import CORNERS, PURE, Odd, Pixels, chunk, exif, gray, jpeg, save, scene, turned, xmp
 
 # Pillow writes no arithmetic coding: the scene, by libjpeg-turbo's own compressor.
 ARITHMETIC = base64.b85decode(
@@ -107,6 +108,48 @@ def orientations() -> list[Odd]:
             1,
         ),
         Odd(b"exif_5.tif", "TIFF, orientation 5", save(turned(shown, 5), "TIFF", tiffinfo={274: 5}), shown, 0),
+        Odd(b"xmp_6.jpg", "JPEG, orientation 6 in XMP alone", _with_xmp(jpeg(turned(shown, 6)), 6), shown),
+        Odd(
+            b"xmp_7.jpg",
+            "JPEG, orientation 7 in EXIF and 6 in XMP: EXIF's",
+            _with_xmp(jpeg(turned(shown, 7), exif=exif(7)), 6),
+            shown,
+        ),
+        Odd(
+            b"xmp_8.webp",
+            "WebP, orientation 8 in XMP alone",
+            save(turned(shown, 8), "WEBP", lossless=True, xmp=xmp(8)),
+            shown,
+            1,
+        ),
+        Odd(
+            b"xmp_6.tif",
+            "TIFF, orientation 6 in XMP alone",
+            save(turned(shown, 6), "TIFF", tiffinfo={700: xmp(6)}),
+            shown,
+            0,
+        ),
+        *_late_pngs(shown),
+    ]
+
+
+def _with_xmp(data: bytes, orientation: int) -> bytes:
+    body = b"http://ns.adobe.com/xap/1.0/\0" + xmp(orientation)
+    return data[:2] + b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body + data[2:]
+
+
+def _late_pngs(shown: Pixels) -> list[Odd]:
+    """PNGs that say their orientation behind the pixels, or in the words of other programs."""
+    data, block = save(turned(shown, 6), "PNG"), exif(6)
+    digits = f"\nexif\n{len(block):8}\n{block.hex()}\n".encode()
+    text = chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + xmp(6))
+    profile = chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(digits))
+    first, rest, end = data[: data.index(b"IDAT") - 4], data[data.index(b"IDAT") - 4 : -12], data[-12:]
+    early, late = first + profile + rest + end, first + rest + chunk(b"eXIf", block[6:]) + end
+    return [
+        Odd(b"late_exif.png", "PNG, EXIF behind the pixels", late, shown, 0),
+        Odd(b"late_xmp.png", "PNG, orientation in XMP alone, behind the pixels", data[:-12] + text + end, shown, 0),
+        Odd(b"profile.png", "PNG, EXIF in a text as ImageMagick writes it", early, shown, 0),
     ]
 
 

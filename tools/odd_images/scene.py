@@ -95,6 +95,12 @@ def exif(orientation: int) -> bytes:
     return block.tobytes()
 
 
+def xmp(orientation: int) -> bytes:
+    """An XMP packet that holds the same."""
+    said = f'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="{orientation}"/>'
+    return f'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF>{said}</rdf:RDF></x:xmpmeta>'.encode()
+
+
 def turned(pixels: Pixels, orientation: int) -> Pixels:
     """The stored pixels that EXIF `orientation` makes `pixels` of."""
     way = _STORED.get(orientation)

@@ -20,11 +20,15 @@ static size_t tiff_u32(const tiff *t, size_t at) {
   return t->little ? second << 16 | first : first << 16 | second;
 }
 
+static const char PACKET[] = "http://ns.adobe.com/xap/1.0/"; /* in front of XMP, with its NUL */
+
 static int is_exif(const uint8_t *p, size_t n) { return n >= 6 && memcmp(p, "Exif\0", 6) == 0; }
 
-/* Orientation (tag 0x0112) of the first directory of an Exif block, 1 where there is none that makes sense. */
-static int exif_orientation(const uint8_t *p, size_t n) {
-  int orientation = 1;
+static int is_xmp(const uint8_t *p, size_t n) { return n >= sizeof PACKET && memcmp(p, PACKET, sizeof PACKET) == 0; }
+
+/* Orientation (tag 0x0112) in the first directory of an Exif block: 0 for no whole number, -1 where there is no entry. */
+static int64_t exif_orientation(const uint8_t *p, size_t n) {
+  int64_t orientation = -1;
   while (is_exif(p, n)) p += 6, n -= 6; /* some programs write it twice */
   if (n >= 8 && (memcmp(p, "II*", 4) == 0 || memcmp(p, "MM\0*", 4) == 0)) {
     tiff t = {p, n, p[0] == 'I'};
@@ -33,12 +37,30 @@ static int exif_orientation(const uint8_t *p, size_t n) {
     for (size_t i = 0; i < entries && at + 2 + 12 * i + 8 <= t.n; i++) {
       size_t entry = at + 2 + 12 * i;
       unsigned kind = tiff_u16(&t, entry + 2); /* 3 is a short, 4 a long number; others are none */
-      if (tiff_u16(&t, entry) != 0x0112 || (kind != 3 && kind != 4)) continue;
-      size_t value = 1;
-      if (entry + 8 + (kind == 4 ? 4 : 2) <= t.n) value = kind == 4 ? tiff_u32(&t, entry + 8) : tiff_u16(&t, entry + 8);
-      if (value >= 1 && value <= 8) orientation = (int)value;
+      if (tiff_u16(&t, entry) != 0x0112) continue;
+      orientation = kind == 3 || kind == 4 ? -1 : 0;
+      if (!orientation) continue;
+      if (entry + 8 + (kind == 4 ? 4 : 2) <= t.n)
+        orientation = (int64_t)(kind == 4 ? tiff_u32(&t, entry + 8) : tiff_u16(&t, entry + 8));
       break;
     }
+  }
+  return orientation;
+}
+
+/* The same of an XMP packet, whose properties are attributes or elements; -1 where it has none. */
+static int xmp_orientation(const uint8_t *p, size_t n) {
+  static const char name[] = "tiff:Orientation";
+  enum { BEFORE = 5 }; /* characters before the rare one that is looked for */
+  int orientation = -1;
+  for (size_t at = BEFORE; at < n && orientation < 0; at++) {
+    const uint8_t *found = memchr(p + at, 'O', n - at);
+    if (!found) break;
+    at = (size_t)(found - p);
+    size_t value = at - BEFORE + sizeof name - 1;
+    if (value + 2 > n || memcmp(found - BEFORE, name, sizeof name - 1) != 0) continue;
+    value += p[value] == '>' ? 1 : p[value] == '=' && p[value + 1] == '"' ? 2 : n;
+    if (value < n && p[value] >= '0' && p[value] <= '9') orientation = p[value] - '0';
   }
   return orientation;
 }
@@ -73,6 +95,9 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
   size_t at = 2;
   iof_status status = IOF_TRUNCATED, frame = IOF_CORRUPT; /* of a scan that comes before any frame */
   int exif_seen = 0;
+  int64_t orientation = -1; /* Exif's; XMP's where there is none, as in Pillow */
+  const uint8_t *xmp = NULL;
+  size_t xmp_size = 0;
   *header = (iof_header){.orientation = 1};
   if (length < 3 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF) return IOF_UNSUPPORTED;
   while (status == IOF_TRUNCATED && at + 4 <= length) {
@@ -93,12 +118,17 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
       if (is_start_of_frame(marker)) frame = read_frame(body, size - 2, marker, header);
       if (marker == 0xDD && size >= 4) header->restart = (int)u16be(body);
       if (marker == 0xE1 && !exif_seen && is_exif(body, size - 2)) {
-        header->orientation = exif_orientation(body, size - 2);
+        orientation = exif_orientation(body, size - 2);
         exif_seen = 1;
+      } else if (marker == 0xE1 && is_xmp(body, size - 2)) {
+        xmp = body + sizeof PACKET;
+        xmp_size = size - 2 - sizeof PACKET;
       }
       at += 2 + size;
     }
   }
+  if (orientation < 0 && xmp) orientation = xmp_orientation(xmp, xmp_size);
+  if (orientation >= 1 && orientation <= 8) header->orientation = (int)orientation;
   if (header->orientation >= 5) { /* stored on its side */
     int width = header->width;
     header->width = header->height;

@@ -1,0 +1,265 @@
+"""Which way up an image is: EXIF and XMP, wherever a format keeps them, as Pillow's `exif_transpose` finds them."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import PIL
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_images import each_backend, exif, jpeg, photo, save
+from PIL import Image, ImageOps, features
+
+from iofast import FastDataset, FastLoader, kernel
+from iofast.checking import verify
+from iofast.kernel import exif as metadata
+from iofast.kernel import png
+from iofast.kernel.contract import TranscodeRecipe
+from iofast.kernel.payload import Stored
+from iofast.packing import pack
+from tools.odd_images.scene import chunk
+
+SIZE = WIDTH, HEIGHT = 90, 60
+IMAGE = Image.fromarray(photo(*SIZE))
+PACKET = b"http://ns.adobe.com/xap/1.0/\0"
+KEY = b"XML:com.adobe.xmp"
+
+
+def xmp(orientation: int, *, element: bool = False) -> bytes:
+    said = f"><tiff:Orientation>{orientation}</tiff:Orientation" if element else f' tiff:Orientation="{orientation}"'
+    return f"<x:xmpmeta><rdf:Description xmlns:tiff='ns'{said}></rdf:Description></x:xmpmeta>".encode()
+
+
+def raw_profile(orientation: int) -> bytes:
+    """EXIF as ImageMagick writes it into a PNG."""
+    block = exif(orientation)
+    return f"\nexif\n{len(block):8}\n{block.hex()}\n".encode()
+
+
+def app1(*bodies: bytes) -> bytes:
+    segments = b"".join(b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body for body in bodies)
+    data = jpeg(np.asarray(IMAGE))
+    return data[:2] + segments + data[2:]
+
+
+def with_chunks(*chunks: bytes, behind: bool, data: bytes | None = None) -> bytes:
+    """A PNG with more chunks before or behind its pixels."""
+    data = save(IMAGE, "PNG") if data is None else data
+    at = len(data) - 12 if behind else data.index(b"IDAT") - 4
+    return data[:at] + b"".join(chunks) + data[at:]
+
+
+def itxt(text: bytes, packed: bool = False) -> bytes:
+    return chunk(b"iTXt", KEY + bytes([0, packed, 0, 0, 0]) + (zlib.compress(text) if packed else text))
+
+
+def ztxt(key: bytes, text: bytes) -> bytes:
+    return chunk(b"zTXt", key + b"\0\0" + zlib.compress(text))
+
+
+def no_tag() -> bytes:
+    block = Image.Exif()
+    block[0x0131] = "a program"
+    return block.tobytes()
+
+
+def text_tag() -> bytes:
+    """EXIF whose orientation is a text."""
+    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<HHHI4sI", 1, 0x0112, 2, 2, b"6\0\0\0", 0)
+
+
+def cases() -> Iterator[tuple[str, bytes, int]]:
+    """Name, file, and orientation."""
+    yield "jpeg exif", app1(exif(6)), 6
+    yield "jpeg xmp", app1(PACKET + xmp(6)), 6
+    yield "jpeg xmp element", app1(PACKET + xmp(8, element=True)), 8
+    yield "jpeg both", app1(exif(3), PACKET + xmp(6)), 3
+    yield "jpeg xmp first", app1(PACKET + xmp(6), exif(1)), 1
+    yield "jpeg exif without it", app1(no_tag(), PACKET + xmp(5)), 5
+    yield "jpeg exif of text", app1(text_tag(), PACKET + xmp(5)), 1
+    yield "jpeg two packets", app1(PACKET + xmp(5), PACKET + xmp(7)), 7
+    yield "jpeg nine", app1(PACKET + xmp(9)), 1
+    yield "jpeg large packet", app1(PACKET + b"O tiff:Orientation tiff:Orientation=6 " * 1500 + xmp(6)), 6
+    yield "jpeg other packet", app1(b"http://ns.adobe.com/xmp/extension/\0" + xmp(6)), 1
+    for behind in (False, True):
+        where = "behind" if behind else "before"
+        yield f"png exif {where}", with_chunks(chunk(b"eXIf", exif(6)[6:]), behind=behind), 6
+        yield f"png xmp {where}", with_chunks(itxt(xmp(6)), behind=behind), 6
+        yield f"png packed xmp {where}", with_chunks(itxt(xmp(8, element=True), packed=True), behind=behind), 8
+        yield f"png xmp as text {where}", with_chunks(chunk(b"tEXt", KEY + b"\0" + xmp(5)), behind=behind), 5
+        yield f"png xmp as packed text {where}", with_chunks(ztxt(KEY, xmp(7)), behind=behind), 7
+        yield f"png raw profile {where}", with_chunks(ztxt(b"Raw profile type exif", raw_profile(6)), behind=behind), 6
+        yield (
+            f"png text profile {where}",
+            with_chunks(chunk(b"tEXt", png._RAW + b"\0" + raw_profile(3)), behind=behind),
+            3,
+        )
+        yield f"png exif as text {where}", with_chunks(chunk(b"tEXt", b"exif\0" + exif(6)), behind=behind), 6
+        every = itxt(xmp(2)), chunk(b"eXIf", exif(4)[6:]), ztxt(png._RAW, raw_profile(6))
+        yield f"png all {where}", with_chunks(*every, behind=behind), 4
+        yield f"png twice {where}", with_chunks(*(chunk(b"eXIf", exif(n)[6:]) for n in (3, 6)), behind=behind), 6
+        yield f"png of other words {where}", with_chunks(chunk(b"tEXt", b"Comment\0" + xmp(6)), behind=behind), 1
+    early = with_chunks(chunk(b"eXIf", no_tag()[6:]), behind=False)
+    yield "png on both sides", with_chunks(itxt(xmp(6)), behind=True, data=early), 6
+    yield "webp exif", save(IMAGE, "WEBP", lossless=True, exif=exif(6)), 6
+    yield "webp xmp", save(IMAGE, "WEBP", lossless=True, xmp=xmp(6)), 6
+    yield "webp both", save(IMAGE, "WEBP", lossless=True, exif=exif(8), xmp=xmp(6)), 8
+    for number in range(1, 9):
+        yield f"tiff {number}", save(IMAGE, "TIFF", tiffinfo={0x0112: number}), number
+    yield "tiff packed", save(IMAGE, "TIFF", tiffinfo={0x0112: 6}, compression="tiff_lzw"), 6
+    yield "tiff xmp", save(IMAGE, "TIFF", tiffinfo={700: xmp(6)}), 6
+    yield "tiff both", save(IMAGE, "TIFF", tiffinfo={0x0112: 8, 700: xmp(6)}), 8
+    if features.check("avif"):
+        yield "avif exif", save(IMAGE, "AVIF", exif=exif(6)), 6
+        yield "avif xmp", save(IMAGE, "AVIF", xmp=xmp(6)), 6
+        yield "avif both", save(IMAGE, "AVIF", exif=exif(8), xmp=xmp(6)), 8
+
+
+CASES = [pytest.param(data, orientation, id=name) for name, data, orientation in cases()]
+
+
+def probed(data: bytes) -> kernel.Header:
+    return kernel.probe(lambda offset, count: data[offset : offset + count], len(data))
+
+
+def upright(data: bytes, orientation: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """The picture, by Pillow's decoder and turned here."""
+    image = Image.open(io.BytesIO(data))
+    if image.format == "TIFF":  # turned by Pillow, if this version finds the tag
+        image = IMAGE
+    block = Image.Exif()
+    block[0x0112] = orientation
+    plain = Image.fromarray(np.asarray(image.convert("RGB")))
+    plain.info["exif"] = block.tobytes()
+    return np.asarray(ImageOps.exif_transpose(plain))
+
+
+@each_backend
+@pytest.mark.parametrize(("data", "orientation"), CASES)
+def test_header_and_pixels(kernel: ModuleType, data: bytes, orientation: int) -> None:
+    header = kernel.read_header(data)
+    size = (HEIGHT, WIDTH) if orientation >= 5 else (WIDTH, HEIGHT)
+    assert (header.width, header.height, header.orientation) == (*size, orientation)
+    assert probed(data)[:5] == header[:5]
+    made = kernel.transcode(data, TranscodeRecipe(format="png"))
+    wanted = upright(data, orientation)
+    found = np.asarray(Image.open(io.BytesIO(made.data)))
+    assert (made.width, made.height, made.orientation) == (*size, 1)
+    assert np.abs(found.astype(int) - wanted).max() <= 1
+    assert np.abs(kernel.decode(data, orientation).astype(int) - wanted).max() <= 1
+
+
+@pytest.mark.skipif(int(PIL.__version__.split(".")[0]) < 12, reason="older versions look for less")
+@pytest.mark.parametrize(("data", "orientation"), CASES)
+def test_pillow_says_the_same(data: bytes, orientation: int) -> None:
+    shown = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
+    assert (shown == upright(data, orientation)).all()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("turned") / "images"
+    root.mkdir()
+    for number, (name, data, _) in enumerate(cases()):
+        (root / f"{number:03d}.{name.split()[0]}").write_bytes(data)
+    return root
+
+
+def check(dataset: FastDataset, wanted: list[tuple[bytes, int]]) -> None:
+    loader = FastLoader(dataset, 1, num_workers=1)
+    for i, ((data, orientation), (batch, *_)) in enumerate(zip(wanted, loader, strict=True)):
+        picture = upright(data, orientation)
+        for found in (np.asarray(dataset[i][0]), batch[0].permute(1, 2, 0).numpy()):
+            assert found.shape == picture.shape
+            assert np.abs(found.astype(int) - picture).mean() <= 1.5
+
+
+def test_folders_and_what_is_kept_of_them(folder: Path, tmp_path: Path) -> None:
+    wanted = [(data, orientation) for _, data, orientation in cases()]
+    check(FastDataset(folder), wanted)
+    assert verify(folder).problems == []
+    report = pack(folder, tmp_path / "kept.lmdb")
+    assert (report.packed, report.failed) == (len(wanted), 0)
+    check(FastDataset(tmp_path / "kept.lmdb"), wanted)
+    assert verify(tmp_path / "kept.lmdb").problems == []
+
+
+def large(behind: bytes, one: bool) -> bytes:
+    """A PNG of megabytes, its pixels in one chunk or in chunks of 8 KiB as libpng writes them."""
+    noise = np.random.default_rng(1).integers(0, 256, (1000, 1000, 3), np.uint8)
+    data = save(Image.fromarray(noise), "PNG", compress_level=0)
+    at, pixels = data.index(b"IDAT") - 4, b""
+    end = at
+    while data[end + 4 : end + 8] == b"IDAT":
+        length = int.from_bytes(data[end : end + 4], "big")
+        pixels += data[end + 8 : end + 8 + length]
+        end += length + 12
+    step = len(pixels) if one else 8192
+    parts = [chunk(b"IDAT", pixels[start : start + step]) for start in range(0, len(pixels), step)]
+    return data[:at] + b"".join(parts) + behind + data[end:]
+
+
+@pytest.mark.parametrize("one", [False, True], ids=["libpng", "one chunk"])
+@pytest.mark.parametrize(
+    ("behind", "orientation"),
+    [
+        (b"", 1),
+        (chunk(b"eXIf", exif(6)[6:]), 6),
+        (chunk(b"tEXt", b"Comment\0about IDAT, or \0\0\0\0IDAT") + itxt(xmp(6)), 6),
+        (itxt(xmp(6)) + chunk(b"tEXt", b"Comment\0" + bytes(100_000)), 6),
+        (itxt(b"x" * 100_000 + xmp(6)), 6),
+    ],
+    ids=["nothing", "exif", "words", "large text", "large xmp"],
+)
+def test_little_of_a_large_png_is_read(behind: bytes, orientation: int, one: bool) -> None:
+    data = large(behind, one)
+    read = 0
+
+    def part(offset: int, count: int) -> bytes:
+        nonlocal read
+        read += count
+        return data[offset : offset + count]
+
+    header = kernel.probe(part, len(data))
+    assert (header.width, header.orientation) == (1000, orientation)
+    assert read < 100_000 + 2 * len(behind)
+    assert kernel.read_header(data).orientation == orientation
+
+
+@pytest.mark.parametrize("data", [b"", b"IEND", chunk(b"IDAT", b"x") * 50, chunk(b"IDAT", b"") * 9000])
+def test_a_png_without_an_end(data: bytes) -> None:
+    """Nothing is found, within bounds: a guess at the end of the pixels leads nowhere."""
+    head = save(IMAGE, "PNG")
+    assert png.metadata(head[: head.index(b"IDAT") - 4] + data) == (b"", b"")
+
+
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_damaged_chunks_do_no_harm(noise: bytes, at: int) -> None:
+    data = with_chunks(itxt(xmp(6)), ztxt(png._RAW, raw_profile(6)), behind=True)
+    place = len(data) - at
+    for damaged in (data[:place] + noise, data[:place] + noise + data[place + len(noise) :]):
+        block, packet = png.metadata(damaged)
+        assert 1 <= metadata.orientation(block, packet) <= 8
+        stored = Stored(lambda offset, count, damaged=damaged: damaged[offset : offset + count], len(damaged))
+        assert png.metadata(stored) == (block, packet)
+
+
+@pytest.mark.skipif(kernel.backend != "native", reason="the native kernel is not built")
+@given(
+    st.lists(
+        st.sampled_from([b"tiff:Orientation", b'="', b">", b"=", b'"', b"6", b"1", b"x", b"O", b"tiff:"]), max_size=12
+    )
+)
+def test_both_kernels_find_the_same_in_xmp(words: list[bytes]) -> None:
+    """Also where the packet ends, behind which lies the next segment."""
+    from iofast.kernel import native, twin
+
+    data = app1(PACKET + b"".join(words), b'"6">6')
+    assert native.read_header(data) == twin.read_header(data)
