@@ -41,7 +41,7 @@ BAD = [
     ({"seed": -1}, "seed .* found -1"),
     ({"seed": 1 << 64}, "seed .* 18446744073709551615"),
     ({"seed": None}, "seed .* found None"),
-    ({"num_workers": 0}, "num_workers .*'auto'.* found 0"),
+    ({"num_workers": 0, "prefetch": 3}, "prefetch=3 needs threads that work ahead: leave it out with num_workers=0"),
     ({"num_workers": -1}, "num_workers .* found -1"),
     ({"num_workers": 257}, "num_workers .* 256, found 257"),
     ({"num_workers": "two"}, "num_workers .* found 'two'"),

@@ -292,6 +292,12 @@ def test_when_it_speaks(name: str) -> None:
         assert advice.gain <= gain(0.4) + 1e-9, "more than the proved stall"
 
 
+def test_first_workers_of_a_fastloader_without_threads() -> None:
+    alone = {**ALONE, "loaders": (replace(LOADER, kind="FastLoader", num_workers=0),)}
+    assert given_(SINGLE, **alone)["first_workers"].change == 'FastLoader(..., num_workers="auto")'
+    assert "first_workers" not in given_(SINGLE, **THREADS)
+
+
 @pytest.mark.parametrize(("name", "case"), [(name, at) for name in SPEAKS for at in range(len(SPEAKS[name][2]))])
 def test_when_it_is_silent(name: str, case: int) -> None:
     judged, changes = SPEAKS[name][2][case]

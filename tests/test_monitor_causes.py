@@ -66,6 +66,15 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
     "decodes, out of work at times": ({**busy(0.4), **at_work(decode=0.5, starved=0.5)}, Cause.WORKERS, "idle_cores"),
     "collates": ({**busy(), **at_work(collate=0.7, decode=0.3)}, Cause.COLLATE, "collate"),
     "hands over": ({**workers(cpu=0.3), **at_work(send=0.5, collate=0.1, decode=0.4)}, Cause.COLLATE, "collate"),
+    "nobody works ahead": (
+        {
+            "loaders": (replace(FAST, num_workers=0, stages={"decode": 0.5}),),
+            "processes": (MAIN,),
+            "doing": {Doing.RUNNING: 0.6, Doing.FUTEX: 0.4},
+        },
+        Cause.SINGLE,
+        "workers",
+    ),
     "pins": ({**workers(cpu=0.2), "threads": (thread("pt_data_pin", 0.95),)}, Cause.PIN, "pin_cpu"),
     "pins at leisure": ({**busy(), "threads": (thread("pt_data_pin", 0.1),)}, Cause.WORKERS, "idle_cores"),
     "loads by itself": (

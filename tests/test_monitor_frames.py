@@ -61,6 +61,7 @@ def at(line: str = "") -> frames.Text:
         (Frame.LOADER_WAIT, f"{MULTI};Queue.get (^queue.py:180);Condition.wait (^threading.py:331)", ""),  # a pin thread
         (Frame.LOADER_WAIT, f"{MULTI};Queue.get (^multiprocessing/queues.py:122);rebuild_storage_fd (~torch/multiprocessing/reductions.py:540)", ""),
         (Frame.LOADER_WAIT, f"{NEXT};__next__ (~torch/utils/data/sampler.py:9)", ""),
+        (Frame.LOADER_INLINE, f"{LOOP};FastLoader._batches (~iofast/loader/fast.py:215);Prefetch._work_here (~iofast/loader/prefetch.py:312)", ""),
         (Frame.LOADER_INLINE, f"{SINGLE};Data.__getitem__ (/u/train.py:16);Image.resize (~PIL/Image.py:2440)", ""),
         (Frame.LOADER_INLINE, f"{SINGLE};default_collate (~torch/utils/data/_utils/collate.py:401)", ""),
         (Frame.LOADER_INLINE, f"{SINGLE};Data.__getitem__ (/u/train.py:16);{CONV}", ".item()"),  # a network in a dataset

@@ -75,7 +75,7 @@ def expected(count: int, parts: int) -> list[int]:
 
 @given(
     count=st.integers(0, 25),
-    workers=st.integers(1, 5),
+    workers=st.integers(0, 5),  # 0: the consumer itself
     depth=st.integers(1, 6),
     parts=st.integers(0, 6),
     seed=st.integers(0, 1000),

@@ -2,6 +2,7 @@
 
 Where the device has streams, one more thread takes finished batches, has them copied and finished there, and keeps a
 few ahead. It is a second `Prefetch` behind the first, so that errors, Ctrl-C and leaving early mean the same for it.
+Without threads (`num_workers=0`) the consumer does that too.
 
 The host may be far ahead of its device, and memory of a batch is free when the device is done with it. So that thread
 also waits for the consumer's stream: else each batch that was handed over meanwhile would be one more in memory.
@@ -30,7 +31,7 @@ class Delivery:
         self._ahead: Prefetch[Issued[Made], None] | None = None
         consumer = self._consumer = _Consumer()
         way = plan.way
-        if isinstance(way, Transfer):
+        if isinstance(way, Transfer) and made.num_workers:
             try:
                 self._ahead = Prefetch(
                     lambda number: _Issue(plan, way, made, auto, consumer, late=number - start > AHEAD),
@@ -66,12 +67,13 @@ class Delivery:
 
     def __next__(self) -> Issued[Made]:
         """The next batch, still to be handed over."""
-        if self._ahead is None:
-            return Issued(next(self.made), None)
-        if isinstance(self._plan.way, Transfer):
-            self._plan.way.check()
-            self._consumer.marks.append(self._plan.way.mark())  # behind its work with the batch before
-        return next(self._ahead)
+        way, marks = self._plan.way, self._consumer.marks
+        if isinstance(way, Transfer):
+            way.check()
+            marks.append(way.mark())  # behind its work with the batch before
+            if self._ahead is None and len(marks) > AHEAD:
+                way.wait_for(marks.popleft(), lambda: False)
+        return Issued(next(self.made), None) if self._ahead is None else next(self._ahead)
 
     def hand_over(self, issued: Issued[Made], epoch: int, number: int) -> Made:
         """Batch `number` of an epoch on its device, for the consumer's stream."""

@@ -283,7 +283,7 @@ class FastLoader(Iterable[Any]):
         made = Prefetch(
             lambda batch: BatchJob(plan, contexts, epoch, batch),
             stop,
-            num_workers=max(1, min(setting.num_workers, slices)),
+            num_workers=min(setting.num_workers, max(1, slices)),
             depth=setting.depth,
             start=start,
         )

@@ -82,7 +82,7 @@ def _run(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range)
         work_s = made.times().work_s
     finally:
         made.close()
-    return kept, images * made.num_workers / max(work_s, 1e-9)
+    return kept, images * max(1, made.num_workers) / max(work_s, 1e-9)
 
 
 def _decoded(plan: Plan, canvases: list[object], bus: Bus) -> float:

@@ -47,7 +47,7 @@ class LoaderOptions:
     seed            of the order and of every random choice, 0 to 2^64-1
     drop_last       leave out the last batch of an epoch where it is short
     num_workers     decoding threads; "auto" = the fewest that keep the consumer from waiting, at most one for each core
-                    that this rank may use
+                    that this rank may use; 0 = none: the consumer's thread makes each batch when it asks for it
     transform       a list from iofast.transforms; without one all images must be of one size
     device          where batches go; on a CUDA GPU two are there ahead of the consumer, finished on a stream beside its
                     own; "cuda" = the one that is current in the consumer's thread when its first epoch begins
@@ -131,7 +131,7 @@ class LoaderOptions:
     def _check_numbers(self) -> None:
         """Whole numbers, of whatever type, become Python's: a state has to be fit for JSON."""
         ranges = {"batch_size": (1, MAX_SAMPLES), "seed": (0, MAX_SEED), "map_processes": (0, MAX_WORKERS)}
-        ranges |= {"prefetch": (1, MAX_PREFETCH), "num_workers": (1, MAX_WORKERS), "max_errors": (0, MAX_SAMPLES)}
+        ranges |= {"prefetch": (1, MAX_PREFETCH), "num_workers": (0, MAX_WORKERS), "max_errors": (0, MAX_SAMPLES)}
         ranges |= {"world_size": (1, MAX_SAMPLES), "rank": (0, MAX_SAMPLES)}
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
@@ -148,6 +148,10 @@ class LoaderOptions:
         for name in ("shuffle", "drop_last"):
             if not isinstance(value := getattr(self, name), bool | np.bool_):
                 raise OptionError(f"{name} must be True or False, found {shown(value)}")
+        if self.num_workers == 0 and self.prefetch != "auto":
+            raise OptionError(
+                f"prefetch={self.prefetch} needs threads that work ahead: leave it out with num_workers=0"
+            )
         if self.max_errors is not None and self.on_error == "raise":
             raise OptionError("max_errors goes with on_error='replace' or 'drop': with 'raise' the first one raises")
 

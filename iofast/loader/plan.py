@@ -83,6 +83,7 @@ class Plan:
         batch_bytes = 3 * size[0] * size[1] * options.batch_size * options.dtype.itemsize
         depth = options.prefetch if wanted is None else most_depth(batch_bytes, wanted, free_memory() // local_ranks())
         workers = self.decoding.workers(cores_of_rank()) if options.num_workers == "auto" else options.num_workers
+        depth = depth if workers else 1
         # where nothing is decoded, a batch is not worth dividing
         self.slice = options.batch_size if options.cache else self._rows_of_slice(workers, int(depth))
         return Limits(workers, int(depth), -(-options.batch_size // self.slice))
@@ -158,8 +159,10 @@ class Plan:
     def readahead(self, epoch: int) -> Readahead | None:
         """Advice on the batches of an epoch, in their order; None where it is not wanted."""
         reader, wanted = self.dataset.reader, self.options.readahead
-        if wanted is False or self.options.cache or (wanted == "auto" and isinstance(reader, FolderReader)):
+        if wanted is False or self.options.cache:
             return None
+        if wanted == "auto" and (isinstance(reader, FolderReader) or not self.limits.max_workers):
+            return None  # no thread at all where none was wanted
         order, schedule, dataset = self.order, self.schedule, self.dataset
         fields = [*([None] if self.with_images else []), *self.stored]
 

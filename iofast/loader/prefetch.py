@@ -142,7 +142,8 @@ class _Promise(Generic[T, S]):
 class Prefetch(Generic[T, S]):
     """An iterator over the results of jobs `start` to `count` - 1, made by threads that work up to `depth` ahead.
 
-    `name` tells those threads from others of iofast.
+    With `num_workers` 0 there are none: the consumer's thread makes each result when it asks for it. `name` tells the
+    threads from others of iofast.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class Prefetch(Generic[T, S]):
     ) -> None:
         self._make, self._count, self._start, self._at = make, count, start, start
         self._name = name
-        self._depth = depth
+        self._depth = depth if num_workers else 1
         self._pending: dict[int, _Promise[T, S]] = {}  # by number, from _at on
         self._put = start  # numbers below it are with the threads
         self._pid = os.getpid()
@@ -173,12 +174,15 @@ class Prefetch(Generic[T, S]):
         # finalizer ends them before the memory they write to goes
         self._finalizer = weakref.finalize(self, _end, self._threads, self._shared, self._pid)
         self._life.start()
-        try:
-            self._add_thread()  # one there must be
-        except WorkerError:
-            self.close()
-            raise
-        self._employ(num_workers)
+        if num_workers:
+            try:
+                self._add_thread()  # one there must be
+            except WorkerError:
+                self.close()
+                raise
+            self._employ(num_workers)
+        else:
+            self._clocks.append(Clock())
         self._ask(start + depth)
 
     @property
@@ -222,7 +226,10 @@ class Prefetch(Generic[T, S]):
                 raise WorkerError(EXITING)
             self._wait.start()
             try:
-                _wait_for(promise.done, given_up)
+                if self._threads:
+                    _wait_for(promise.done, given_up)
+                else:
+                    self._work_here(promise)
             finally:
                 self._wait.stop()
         if promise.error is not None:
@@ -291,6 +298,16 @@ class Prefetch(Generic[T, S]):
             self._shared.tasks.put((self._pending[self._put], None))
             self._put += 1
 
+    def _work_here(self, promise: _Promise[T, S]) -> None:
+        """Do the tasks, as a thread would, until `promise` is kept."""
+        try:
+            with self._clocks[0].lent():
+                while not promise.finished:
+                    _do(0, self._shared.tasks.get_nowait(), self._shared)
+        except BaseException:  # a Ctrl-C between two tasks: what was taken and not done is lost
+            self.close()
+            raise
+
     def _employ(self, num_workers: int) -> None:
         """In an order that leaves, where a Ctrl-C comes between two lines, a thread too many at work and never none."""
         while self._wanted > num_workers:
@@ -331,17 +348,21 @@ def _work(number: int, shared: _Shared, clock: Clock) -> None:
     compute_alone()
     clock.begin()
     while isinstance(task := shared.task(clock), tuple) and not shared.stopped:
-        promise, part = task
-        try:
-            if part is None:
-                promise.begin(shared)
-            else:
-                promise.run(number, part, shared)
-        except BaseException as error:  # whatever it is belongs to the consumer
-            promise.fail(error, shared)
-        del task, promise, part  # or the last batch would live until the next task
+        _do(number, task, shared)
+        del task  # or the last batch would live until the next task
     clock.end()
     shared.end()
+
+
+def _do(number: int, task: tuple[_Promise[Any, Any], Any], shared: _Shared) -> None:
+    promise, part = task
+    try:
+        if part is None:
+            promise.begin(shared)
+        else:
+            promise.run(number, part, shared)
+    except BaseException as error:  # whatever it is belongs to the consumer
+        promise.fail(error, shared)
 
 
 def _end(threads: list[threading.Thread], shared: _Shared, pid: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from threading import get_ident
@@ -102,6 +103,17 @@ class Clock:
         self.life.start()
         if _cpu_clock_of is not None:
             self._cpu_clock = _cpu_clock_of(get_ident())  # by the thread itself: asked for one that ended, it crashes
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """A stretch of work in a thread that also does other things: only this counts."""
+        before = time.thread_time()
+        self.life.start()
+        try:
+            yield
+        finally:
+            self.life.stop()
+            self._cpu_s += time.thread_time() - before
 
     def end(self) -> None:
         """Last thing in the thread."""

@@ -49,7 +49,9 @@ def _single(training: Training, thresholds: Thresholds) -> Found:
             return None, ()
         text = f"the training thread was loading samples itself in {loading:.0%} of {training.frame_looks} looks"
         return Cause.SINGLE, (Evidence("loader_inline", loading, text),)
-    threads = training.thread_cpu("iofast") is not None or any(one.kind == "FastLoader" for one in training.loaders)
+    threads = training.thread_cpu("iofast") is not None or any(
+        one.kind == "FastLoader" and one.num_workers != 0 for one in training.loaders
+    )
     if training.worker_count or threads or any(one.num_workers for one in training.loaders):
         return None, ()
     running = training.doing[Doing.RUNNING] + training.doing[Doing.DISK]

@@ -62,7 +62,8 @@ def _enough(now: Situation, count: int, room: float) -> int:
 
 def first_workers(now: Situation) -> Advice | None:
     """Silent where a second process would have no core."""
-    if not now.is_input(Cause.SINGLE) or now.fast_loader:
+    ours = any(one.kind == "FastLoader" and one.num_workers == 0 for one in now.training.loaders)
+    if not now.is_input(Cause.SINGLE) or (now.fast_loader and not ours):
         return None
     cores = (now.training.system(lambda one: one.system.cores) or 0.0) / now.ranks
     if cores < 1.5:
@@ -72,7 +73,9 @@ def first_workers(now: Situation) -> Advice | None:
     return Advice(
         name="first_workers",
         text=f"The training thread loads its samples itself, at least {now.low:.0%} of the time; nothing overlaps.",
-        change=f"DataLoader(..., num_workers={wanted}, persistent_workers=True)",
+        change='FastLoader(..., num_workers="auto")'
+        if ours
+        else f"DataLoader(..., num_workers={wanted}, persistent_workers=True)",
         trigger="stall",
         value=now.low,
         gain=min(gain(now.low), beside),

@@ -197,6 +197,8 @@ def _in_loader(inner: Sequence[Call], entry: Call) -> Frame:
         if any(c.name in _STARTING for c in torch):
             return Frame.LOADER_START
         return Frame.LOADER_INLINE if any("SingleProcess" in c.owner for c in torch) else Frame.LOADER_WAIT
+    if any(c.name == "_work_here" for c in ours):
+        return Frame.LOADER_INLINE
     if ours:
         started = any(c.name in ("__init__", "close", "_employ", "_add_thread", "__iter__") for c in ours)
         return Frame.LOADER_START if started else Frame.LOADER_WAIT
