@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from iofast import FastDataset, FastLoader
-from iofast import transforms as T
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError
 from iofast.packing import PackOptions, pack
@@ -297,7 +296,7 @@ def test_dataset_and_loader_give_the_fields(tmp_path: Path) -> None:
     sample = dataset[0]
     assert sample["seg.png"].shape == (20, 30)
     assert (sample["boxes.json"]["objects"][0]["name"], sample["txt"]) == ("spot", "a spot")
-    loader = FastLoader(dataset, batch_size=2, transform=[T.Resize((20, 30))])
+    loader = FastLoader(dataset, batch_size=2)
     batch = next(iter(loader))
     assert tuple(batch["image"].shape[-2:]) == tuple(batch["seg.png"].shape[-2:]) == (20, 30)
     assert batch["txt"] == ["a spot", "a spot"]
