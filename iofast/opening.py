@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from iofast.containers import tar, tfrecord
 from iofast.containers.base import Description, Reader
+from iofast.containers.file_bytes import check_access
 from iofast.containers.lmdb import LmdbReader, LmdbWriter, is_own
 from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.manifest import WHOLE, Manifest
@@ -96,6 +97,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
                 "give a list of paths, or `iofast merge` them first"
             )
         return open_shards(paths, os.fspath(path), foreign)
+    check_access(place)
     if place.is_dir() and not (place / "data.mdb").is_file():
         return _open_folder(place)
     place = place / "data.mdb" if place.is_dir() else place
@@ -137,6 +139,7 @@ def is_container(path: str | os.PathLike[str]) -> bool:
     place = Path(os.fspath(path))
     if is_pattern(os.fspath(path)):
         return True
+    check_access(place)
     if place.is_dir():
         return (place / "data.mdb").is_file() or _find_mds(place) is not None
     if place.suffix.lower() in _LISTS:

@@ -12,8 +12,8 @@ import pytest
 from folder_images import image, make_folder
 from PIL import Image
 
-from iofast import kernel
-from iofast.errors import SourceError
+from iofast import FastDataset, kernel
+from iofast.errors import DecodeError, SourceError
 from iofast.record import image_field
 from iofast.source import folder as folder_module
 from iofast.source.folder import MAX_DESCRIPTORS, FolderReader
@@ -204,6 +204,19 @@ def test_threads_read_at_once(many: FolderReader) -> None:
         thread.join()
     assert not wrong
     assert open_descriptors() <= before  # fewer where what earlier tests left was collected meanwhile
+
+
+@pytest.mark.parametrize("descriptors", [0, 64])
+def test_an_empty_file_is_called_empty(tmp_path: Path, descriptors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "MAX_DESCRIPTORS", descriptors)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "0.jpg").write_bytes(b"")
+    (tmp_path / "images" / "1.jpg").write_bytes(image(9, 7))
+    reader = FolderReader(tmp_path / "images")
+    assert decode(reader, [1, 0])[1] == [kernel.Status.OK, kernel.Status.EMPTY]
+    assert bytes(reader.view(0)) == b""
+    with pytest.raises(DecodeError, match=r"0\.jpg: the file or field is empty"):
+        FastDataset(tmp_path / "images")[0]
 
 
 def test_a_path_that_is_not_utf8_reads(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -147,6 +148,26 @@ def test_a_header_that_contradicts_the_index(kernel: ModuleType, name: str, outs
     status[:] = -7
     kernel.decode_each(context, (*source[:5], indexed, None), boxes, flips, list(out), status)
     assert status.tolist() == [Status.OK, expected]
+
+
+@each_backend
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+        (b"\xff\x4f\xff\x51", "JPEG 2000"),
+        (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
+        (b"8BPS\0\1", "Photoshop (PSD)"),
+        (b"  <SVG xmlns=''>", "SVG"),
+        (b"\xef\xbb\xbf<?xml version='1.0'?><svg>", "SVG"),
+        (b"\0" * 128 + b"DICM", "DICOM"),
+        (b"\0\0\0\x18ftypcrx ", "camera raw"),
+    ],
+)
+def test_formats_that_are_not_supported_are_named(kernel: ModuleType, start: bytes, name: str) -> None:
+    reason = re.escape(f"not an image that can be decoded here ({name}: not supported; convert it first)")
+    with pytest.raises(DecodeError, match=f"^{reason}$"):
+        kernel.decode(start + bytes(100))
 
 
 def test_every_status_has_a_message() -> None:

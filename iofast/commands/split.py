@@ -51,9 +51,11 @@ def run(args: argparse.Namespace) -> int:
     from iofast.copying import Division, split
     from iofast.errors import OptionError
 
-    parts = dict(map(_part, args.split))
-    if len(parts) < len(args.split):
-        raise OptionError("a split is named twice")
+    named = list(map(_part, args.split))
+    parts = dict(named)
+    if len(parts) < len(named):
+        twice = next(name for number, (name, _) in enumerate(named) if name in dict(named[:number]))
+        raise OptionError(f"--split names {twice!r} twice: expected each split once")
     division = Division(parts, args.seed, args.stratify, args.of, args.rest)
     return copy(args, partial(split, args.source, args.target, division))
 
@@ -64,14 +66,15 @@ def _part(text: str) -> tuple[str, float | Sequence[int]]:
 
     from iofast.commands.view import parse_indices
     from iofast.errors import OptionError
+    from iofast.source.text_files import lines
 
     name, equals, part = text.partition("=")
     if not (name and equals and part):
         raise OptionError(f"--split must be NAME=PART, such as val=0.1, found {text!r:.80}")
     if part.startswith("@"):
         try:
-            part = ",".join(Path(part[1:]).read_text("utf-8").split())
-        except (OSError, UnicodeDecodeError) as error:
+            part = ",".join(b"".join(lines(Path(part[1:]))).decode().split())
+        except (OSError, UnicodeError) as error:
             reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not text"
             raise OptionError(f"--split {name}: {part[1:]} cannot be read: {reason}") from None
     if "." in part:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.descriptors import opened
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, SourceError
 from iofast.kernel import map_file, read_rows
 
 _LARGE = 1 << 20  # bytes; reads of fewer are not compared with the size of the file
@@ -90,3 +90,15 @@ def read_at(fd: int, offset: int, length: int) -> bytes:
             break
         data += more
     return data
+
+
+def check_access(place: str | os.PathLike[str]) -> None:
+    """Raise `SourceError` where a path cannot be looked at, or into: some versions of Python call it missing then."""
+    try:
+        if stat.S_ISDIR(os.stat(place).st_mode):
+            os.stat(os.path.join(place, os.curdir))
+    except PermissionError as error:
+        folder = "folder " if os.path.isdir(place) else ""
+        raise SourceError(f"{folder}{place} cannot be read: {str(error.strerror).lower()}") from None
+    except (OSError, ValueError):
+        return  # missing, or no path at all: said elsewhere

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +23,20 @@ Shares = Mapping[str, float]
 def parse_shares(value: str | Shares) -> dict[str, float]:
     """Split -> share of all images, from `val=0.1,test=0.05` or a mapping. Raises `OptionError`."""
     try:
-        pairs = list(value.items()) if isinstance(value, Mapping) else [_pair(part) for part in value.split(",")]
-        shares = {check_split_name(name.strip()): float(share) for name, share in pairs}
+        pairs: list[tuple[str, Any]] = (
+            list(value.items()) if isinstance(value, Mapping) else [_pair(part) for part in value.split(",")]
+        )
+        names = [check_split_name(name.strip()) for name, _ in pairs]
+        shares = {name: float(share) for name, (_, share) in zip(names, pairs, strict=True)}
     except ContainerError as error:
         raise OptionError(f"split: {error}") from None
     except (TypeError, ValueError, AttributeError):
         raise OptionError(f"split must be names with shares, as in val=0.1,test=0.05, found {value!r}") from None
-    if not shares or {REST, WHOLE} & set(shares) or len(shares) < len(pairs):
-        given = ", ".join(str(name) for name, _ in pairs)
+    if len(shares) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise OptionError(f"split names {twice!r} twice: expected each name once, found {value!r}")
+    if not shares or {REST, WHOLE} & set(shares):
+        given = ", ".join(names)
         raise OptionError(f"split needs names beside {REST!r}, the rest, and {WHOLE!r}, all of them; found {given!r}")
     if not all(math.isfinite(share) and share > 0 for share in shares.values()) or sum(shares.values()) >= 1:
         raise OptionError(f"the shares of split must be above 0 and leave something for {REST!r}, found {value!r}")

@@ -26,6 +26,7 @@ from iofast.containers.manifest import CLASS_ORDERS, WHOLE, Manifest, Shard
 from iofast.containers.sealed import MAX_BYTES, check_seal, seal, unseal
 from iofast.errors import ContainerError, SourceError
 from iofast.kernel import crc32c
+from iofast.source.text_files import check_file
 
 MAGIC = b"iofast-cache\0\0\0\3"  # the last byte is the version; an older or newer one is built again
 # The time stamp of a folder or file may not change for what happens within this time of a change before (2 s on FAT,
@@ -72,10 +73,11 @@ def cache_file(*words: bytes) -> Path | None:
 
 
 def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
-    """(N, 2): size and time of the last change of each file. Raises `SourceError` for one that is not there."""
+    """(N, 2): size and time of the last change of each file. Raises `SourceError` where there is no file."""
     found = []
     for path in paths:
         try:
+            check_file(path)
             status = os.stat(path)
         except OSError as error:
             raise SourceError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from iofast.errors import SourceError
 from iofast.source.listing import few, printable
+from iofast.source.text_files import lines
 
 CLASS_FILE = "classes.txt"
 
@@ -49,12 +50,12 @@ def check_distinct(names: Collection[str], root: Path) -> tuple[str, ...]:
 def read_class_file(path: Path) -> tuple[str, ...]:
     """The classes that a text file names, one per line; blank lines at the end do not count. Raises `SourceError`."""
     try:
-        lines = path.read_text("utf-8-sig").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not UTF-8"
+        names = b"".join(lines(path)).decode().rstrip().splitlines()
+    except (OSError, UnicodeError) as error:
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "its text is damaged"
         raise SourceError(f"class order 'file' needs {path}, one class per line: {reason}") from None
     first: dict[str, int] = {}
-    for number, name in enumerate(map(str.strip, lines), 1):
+    for number, name in enumerate(map(str.strip, names), 1):
         if not name:
             raise SourceError(f"{path}, line {number}: empty, expected a class")
         if first.setdefault(name, number) != number:

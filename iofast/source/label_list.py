@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
 from iofast.errors import OptionError, SourceError
+from iofast.source.text_files import lines
 
 MAX_BYTES = 4 << 30  # of such a file; ImageNet's has 50 MB
 
@@ -29,13 +30,12 @@ def read_label_list(path: str, base: int) -> LabelList:
     try:
         if Path(path).stat().st_size > MAX_BYTES:
             raise SourceError(f"{path} has more than {MAX_BYTES} bytes: is it the list of labels?")
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise SourceError(
-            f"the list of labels {path} cannot be read: {(error.strerror or str(error)).lower()}"
-        ) from None
+        read = b"".join(lines(Path(path))).splitlines()
+    except (OSError, UnicodeError) as error:
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "its text is damaged"
+        raise SourceError(f"the list of labels {path} cannot be read: {reason}") from None
     words: dict[bytes, bytes] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read, 1):
         parts = line.strip().rsplit(maxsplit=1)
         if not parts:
             continue

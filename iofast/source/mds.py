@@ -22,6 +22,7 @@ from iofast.errors import ContainerError, SourceError
 from iofast.source.cache import stamps
 from iofast.source.indexed import Column, Fetch, IndexedReader, Table, fetch_from, open_table
 from iofast.source.listing import split_rank
+from iofast.source.text_files import check_file
 from iofast.source.unpacked import PackedFiles
 
 INDEX = "index.json"
@@ -101,6 +102,7 @@ def open_mds(folder: Path, found: Mapping[str, Path]) -> MdsReader:
 def read_index(file: Path) -> list[MdsShard]:
     """The shards that an `index.json` names. Raises `ContainerError`, naming it."""
     try:
+        check_file(file)
         if file.stat().st_size > MAX_INDEX:
             raise ContainerError(f"it has more than {MAX_INDEX} bytes")
         parsed = json.loads(file.read_bytes())
@@ -157,6 +159,7 @@ def _relative(name: object) -> str:
 
 def _is_index(file: Path) -> bool:
     try:
+        check_file(file)
         with file.open("rb") as opened:
             return b'"shards"' in opened.read(1 << 12)
     except OSError:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import SourceError
 from iofast.source.listing import Strings, printable
+from iofast.source.text_files import check_file, encoding_of, lines
 
 MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # Cells.kinds
 MAX_COLUMNS = MAX_FIELDS - 2  # with image and path there are as many fields as a manifest can have
@@ -87,10 +88,13 @@ def read_table(path: Path) -> Table:
     """Read a manifest whole. Raises `SourceError` naming file and line."""
     table = Table(path)
     try:
+        check_file(path)
         for line, values in _READERS[path.suffix.lower()](path):
             _append(table, line, values)
     except OSError as error:
         raise SourceError(f"cannot read manifest {path}: {error.strerror or error}") from None
+    except UnicodeError as error:
+        raise SourceError(f"cannot read manifest {path}: its text is damaged ({error})") from None
     for cells in table.columns.values():
         cells.pad(len(table))
     if not len(table):
@@ -123,7 +127,9 @@ def printable_column(name: str) -> str:
 
 
 def _read_delimited(path: Path, delimiter: str) -> Iterator[Row]:
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+    encoding = encoding_of(path)
+    errors = "surrogateescape" if encoding == "utf-8-sig" else "strict"  # a path may have any bytes
+    with path.open(encoding=encoding, errors=errors, newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         header: list[str] | None = None
         try:
@@ -159,17 +165,16 @@ def _read_tsv(path: Path) -> Iterator[Row]:
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
-    with path.open("rb") as file:
-        for line, text in enumerate(file, 1):
-            if text.isspace():
-                continue
-            try:
-                values = json.loads(text.removeprefix(b"\xef\xbb\xbf"), parse_constant=_no_constant)
-            except (ValueError, RecursionError) as error:
-                fail(path, line, f"not a JSON object: {error}")
-            if not isinstance(values, dict):
-                fail(path, line, f"expected a JSON object, found {type(values).__name__}")
-            yield line, values
+    for line, text in enumerate(lines(path), 1):
+        if text.isspace():
+            continue
+        try:
+            values = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            fail(path, line, f"not a JSON object: {error}")
+        if not isinstance(values, dict):
+            fail(path, line, f"expected a JSON object, found {type(values).__name__}")
+        yield line, values
 
 
 def _no_constant(name: str) -> NoReturn:
