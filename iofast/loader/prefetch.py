@@ -222,8 +222,8 @@ class Prefetch(Generic[T, S]):
             raise StopIteration
         self._levels[len(self._shared.ready)] += 1
         if not promise.finished:
-            if self._shared.stopped:
-                raise WorkerError(EXITING)
+            if self._shared.stopped and threading.current_thread() is threading.main_thread():
+                raise WorkerError(EXITING)  # a daemon thread may wait: the exit ends it
             self._wait.start()
             try:
                 if self._threads:
