@@ -118,11 +118,14 @@ class FastLoader(Iterable[Any]):
 
     def __repr__(self) -> str:
         plan, (epoch, batch) = self._plan, self._course.next
-        said = f"{plan.schedule.count} batches an epoch, next is batch {batch} of epoch {epoch}"
+        count = "no end of" if plan.order.endless else plan.schedule.count
+        said = f"{count} batches an epoch, next is batch {batch} of epoch {epoch}"
         return f"FastLoader({self.dataset!r}{self.options.given()}, rank {plan.rank} of {plan.world_size}: {said})"
 
     def __len__(self) -> int:
-        """Batches per epoch and rank."""
+        """Batches per epoch and rank. Raises `TypeError` where the order has no end."""
+        if self._plan.order.endless:
+            raise TypeError("the loader has no length: its sampler never ends")
         return self._plan.schedule.count
 
     @property
@@ -205,7 +208,7 @@ class FastLoader(Iterable[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter()` go on where `state` was taken. Raises `StateError` naming what differs."""
-        place = self._plan.identity.place(state, len(self))
+        place = self._plan.identity.place(state, self._plan.schedule.count)
         self._plan.decoding.resume(state)
         self._course.load(place)
 
@@ -227,7 +230,7 @@ class FastLoader(Iterable[Any]):
                 f"and the other ranks may not: say on every rank what comes next, set_epoch({left.epoch + 1}), or "
                 f"set_epoch({left.epoch}) to go on in this one; peek() looks at a batch and takes none"
             )
-        return self._course.begin(len(self), self._batches)
+        return self._course.begin(self._plan.schedule.count, self._batches)
 
     def _batches(self, progress: Progress) -> Iterator[Batch]:
         plan = self._plan

@@ -27,7 +27,12 @@ class LoaderSampler(Sampler[int]):
         self._course.set_epoch(check_whole("epoch", epoch, 0, MAX_SEED), anew=True)
 
     def __len__(self) -> int:
-        """Samples that this rank returns in an epoch, those that fill up its last batch included."""
+        """Samples that this rank returns in an epoch, those that fill up its last batch included.
+
+        Raises `TypeError` where the order has no end.
+        """
+        if self._plan.order.endless:
+            raise TypeError("the sampler has no length: it never ends")
         schedule = self._plan.schedule
         last = schedule.count - 1
         return last * schedule.batch_size + len(schedule.positions(last)[0])

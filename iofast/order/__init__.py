@@ -12,7 +12,7 @@
     Repeated(3)                        # each sample three times in a row, augmented anew; Repeated(3, Blocks()) too
     Mixed([0.8, 0.2])                  # two datasets opened as one
     Buckets([(224, 224), (192, 256)])  # batches of like aspect ratio
-    Sampled(sampler)                   # a torch sampler
+    Sampled(sampler)                   # a torch sampler, also one that never ends
 
 The sample at position p of epoch e is a pure function of (seed, e, p): nothing is shuffled in memory and nothing
 depends on what was asked before, so any rank, worker or resumed run computes any part of any epoch by itself. Start-up

@@ -102,7 +102,13 @@ class Order(ABC):
 
     def describe(self) -> dict[str, object]:
         """The mode and all its options, for JSON. Equal descriptions and seeds mean equal orders."""
-        return {"mode": self.mode, "count": self.count, "length": self.length, **self._options()}
+        length = None if self.endless else self.length
+        return {"mode": self.mode, "count": self.count, "length": length, **self._options()}
+
+    @property
+    def endless(self) -> bool:
+        """Whether an epoch has no end. Then `length` is only how far positions can be counted."""
+        return False
 
     @property
     def sharded(self) -> tuple[int, int] | None:

@@ -74,6 +74,10 @@ class _Repeated(Order):
         self.times, self.inner = times, inner
 
     @property
+    def endless(self) -> bool:
+        return self.inner.endless
+
+    @property
     def sharded(self) -> tuple[int, int] | None:
         return self.inner.sharded
 

@@ -1,0 +1,227 @@
+"""Samplers that never end, as self-supervised training has them: one epoch without an end, resumed by batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loader_sets import photographs, with_broken, write_numbered
+from torch.utils.data import Sampler
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.errors import OptionError, StateError
+from iofast.order import Order, Population, Repeated, Sampled
+from iofast.order.endless import BATCHES, BLOCK, STRETCH, Endless
+
+N, B = 20, 6
+
+
+class Infinite(Sampler[int]):
+    """Permutations of `n` samples one after another, as DINOv2's InfiniteSampler gives them. It has no length."""
+
+    def __init__(self, n: int = N, seed: int = 0, start: int = 0, step: int = 1) -> None:
+        self.n, self.seed, self.start, self.step = n, seed, start, step
+        self.runs = self.given = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.runs += 1
+        for index in islice(self.everything(), self.start, None, self.step):
+            self.given += 1
+            yield index
+
+    def everything(self) -> Iterator[int]:
+        rng = np.random.default_rng(self.seed)
+        while True:
+            yield from rng.permutation(self.n).tolist()
+
+
+def first(sampler: Infinite, most: int) -> list[int]:
+    return list(islice(sampler.everything(), sampler.start, sampler.start + most * sampler.step, sampler.step))
+
+
+def bound(sampler: Any, population: int = N, batch: int = B) -> Order:
+    return Sampled(sampler).bind(Population(population), 0, batch)
+
+
+class TestOrder:
+    def test_nothing_is_held_of_what_comes(self) -> None:
+        sampler = Infinite()
+        order = bound(sampler)
+        assert isinstance(order, Endless)
+        assert order.endless
+        assert order.describe() == {"mode": "sampled", "count": N, "length": None, "sampler": "Infinite"}
+        looked = sampler.given
+        assert order.indices(0, np.arange(1000)).tolist() == first(sampler, 1000)
+        assert sampler.given < looked + 10_000
+        assert Repeated(2, Sampled(Infinite())).bind(Population(N)).endless
+
+    def test_any_position_may_be_asked_for(self) -> None:
+        sampler = Infinite()
+        order, wanted = bound(sampler), np.array(first(sampler, 400_000))
+        for positions in (range(70), range(300_000, 300_006), range(299_900, 299_906), range(5), [399_999, 7, 399_998]):
+            asked = np.array(positions)
+            assert (order.indices(0, asked) == wanted[asked]).all()
+
+    def test_only_a_stretch_is_in_memory(self) -> None:
+        order = bound(Infinite())
+        for start in range(0, 3 * STRETCH, 5000):
+            order.indices(0, np.arange(start, start + 5000))
+        (stream,) = order._streams.values()  # type: ignore[attr-defined]
+        assert STRETCH <= stream.stop - stream.first <= STRETCH + 5000
+        order.indices(0, np.arange(3 * BLOCK, 3 * BLOCK + 6))  # as after a resume: what was passed over is not kept
+        (stream,) = order._streams.values()  # type: ignore[attr-defined]
+        assert stream.stop - stream.first <= STRETCH + BLOCK
+        assert stream.first <= stream.stop - STRETCH  # a thread may be behind by batches
+        assert bound(Infinite(), batch=1000)._batch * BATCHES > STRETCH  # type: ignore[attr-defined]
+
+    def test_one_run_serves_all_that_is_asked_in_turn(self) -> None:
+        sampler = Infinite()
+        order = bound(sampler)
+        runs = sampler.runs
+        order.checksum(0)
+        for start in range(0, 600, 6):
+            order.indices(0, np.arange(start + 60, start + 66))  # readahead
+            order.indices(0, np.arange(start, start + 6))
+        assert sampler.runs == runs + 1
+        order.indices(1, np.arange(6))
+        assert sampler.runs == runs + 2  # an epoch of its own
+
+    def test_replacements_are_of_the_same_batch(self) -> None:
+        sampler = Infinite()
+        order, positions = bound(sampler), np.arange(600, 606)
+        batch = first(sampler, 606)[600:]
+        drawn = np.concatenate([order.replacement(0, positions, attempt) for attempt in range(1, 30)])
+        assert set(drawn.tolist()) == set(batch)
+        assert order.replacement(0, positions[2:4], 5).tolist() == order.replacement(0, positions, 5)[2:4].tolist()
+
+    def test_pickles_and_forks_begin_a_run_of_their_own(self) -> None:
+        sampler = Infinite()
+        order, wanted = bound(sampler), first(sampler, 300)
+        assert order.indices(0, np.arange(100)).tolist() == wanted[:100]
+        assert pickle.loads(pickle.dumps(order)).indices(0, np.arange(300)).tolist() == wanted
+        child = os.fork()
+        if not child:
+            os._exit(order.indices(0, np.arange(200, 300)).tolist() != wanted[200:])
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def test_a_length_too_long_to_be_held(self) -> None:
+        class Long(Infinite):
+            def __len__(self) -> int:
+                return 1 << 40
+
+        sampler = Long()
+        order = bound(sampler)
+        assert (order.endless, order.length, sampler.given) == (False, 1 << 40, 0)
+        assert order.indices(0, np.arange(100)).tolist() == first(sampler, 100)
+
+    def test_a_sampler_without_a_length_that_ends(self) -> None:
+        class Finite(Infinite):
+            def __init__(self, end: int) -> None:
+                super().__init__()
+                self.end = end
+
+            def __iter__(self) -> Iterator[int]:
+                return islice(super().__iter__(), self.end)
+
+        order = bound(Finite(50))
+        assert (order.endless, order.length) == (False, 50)
+        late = bound(Finite(100_000))
+        assert late.endless
+        for _ in range(2):
+            with pytest.raises(OptionError, match=r"^the sampler Finite has no length and ended after 100000 indices"):
+                late.indices(0, np.arange(99_990, 100_010))
+        assert late.indices(0, np.arange(99_990, 100_000)).tolist() == first(Finite(0), 100_000)[-10:]
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [(lambda: (N if at == 70_000 else 0 for at in count()), f"found {N} at position 70000 of epoch 0"),
+         (lambda: (0.5 for _ in count()), "must give whole numbers")],
+    )  # fmt: skip
+    def test_what_it_may_not_give(self, given: Any, message: str) -> None:
+        class Odd(Sampler[int]):
+            def __iter__(self) -> Iterator[int]:
+                return iter(given())
+
+        with pytest.raises(OptionError, match=message):
+            bound(Odd()).indices(0, np.arange(69_999, 70_002))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    return FastDataset(write_numbered(tmp_path_factory.mktemp("endless") / "set.lmdb", photographs(N)))
+
+
+def make(dataset: FastDataset, sampler: Any, rank: int = 0, ranks: int = 1, **options: Any) -> FastLoader:
+    given = {"transform": [T.RandomResizedCrop(8)], "num_workers": 2} | options
+    return FastLoader(dataset, B // ranks, order=sampler, rank=rank, world_size=ranks, **given)
+
+
+def taken(loader: FastLoader, batches: int) -> list[list[int]]:
+    return [labels.tolist() for _, labels in islice(loader, batches)]
+
+
+def batches_of(sampler: Infinite, batches: int, size: int = B) -> list[list[int]]:
+    indices = first(sampler, batches * size)
+    return [indices[at : at + size] for at in range(0, len(indices), size)]
+
+
+class TestLoader:
+    def test_has_no_length_and_no_end(self, dataset: FastDataset) -> None:
+        loader = make(dataset, Infinite())
+        assert taken(loader, 20) == batches_of(Infinite(), 20)
+        for sized in (loader, loader.sampler):
+            with pytest.raises(TypeError, match=r"no length: .* never ends"):
+                len(sized)
+        assert "no end of batches an epoch" in repr(loader)
+        assert list(islice(loader.sampler, 8)) == first(Infinite(), 8)
+
+    def test_a_resume_goes_on_behind_the_last_batch(self, dataset: FastDataset) -> None:
+        loader = make(dataset, Infinite())
+        whole = list(islice(loader, 12))
+        again = make(dataset, Infinite(), num_workers=1)
+        taken(again, 7)
+        state = json.loads(json.dumps(again.state_dict()))
+        assert (state["epoch"], state["batch"], state["order"]["length"]) == (0, 7, None)
+        last = make(dataset, Infinite(), num_workers=0)
+        last.load_state_dict(state)
+        assert (last.epoch, last.batch) == (0, 7)
+        for (images, labels), (wanted, theirs) in zip(islice(last, 5), whole[7:], strict=True):
+            assert torch.equal(images, wanted)
+            assert torch.equal(labels, theirs)
+
+    def test_another_run_is_refused(self, dataset: FastDataset) -> None:
+        state = make(dataset, Infinite()).state_dict()
+        with pytest.raises(StateError, match=r"another order: .*checksum"):
+            make(dataset, Infinite(seed=1)).load_state_dict(state)
+        with pytest.raises(StateError, match="another order"):
+            make(dataset, range(N)).load_state_dict(state)
+
+    def test_ranks_together_are_one(self, dataset: FastDataset) -> None:
+        shares = [taken(make(dataset, Infinite(), rank, 2), 9) for rank in (0, 1)]
+        assert [a + b for a, b in zip(*shares, strict=True)] == batches_of(Infinite(), 9)
+
+    def test_a_share_is_not_dealt_again(self, dataset: FastDataset) -> None:
+        """A sampler that steps over the others' samples says so by the attributes of torch's DistributedSampler."""
+        for rank in (0, 1):
+            sampler = Infinite(start=rank, step=2)
+            sampler.num_replicas, sampler.rank = 2, rank  # type: ignore[attr-defined]
+            assert taken(make(dataset, sampler, rank, 2), 9) == batches_of(sampler, 9, B // 2)
+
+    def test_broken_images_are_replaced(self, dataset: FastDataset, tmp_path_factory: pytest.TempPathFactory) -> None:
+        path = tmp_path_factory.mktemp("broken") / "set.lmdb"
+        broken = FastDataset(with_broken(path, photographs(N), [3, 11]))
+        found = [taken(make(broken, Infinite(), on_error="replace", num_workers=workers), 20) for workers in (0, 2)]
+        assert found[0] == found[1]
+        for batch, wanted in zip(found[0], batches_of(Infinite(), 20), strict=True):
+            assert set(batch) == set(wanted) - {3, 11}
+            assert [a for a, b in zip(batch, wanted, strict=True) if b not in (3, 11)] == [
+                b for b in wanted if b not in (3, 11)
+            ]
