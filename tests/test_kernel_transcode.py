@@ -247,7 +247,7 @@ def test_what_cannot_be_decoded_is_refused(kernel: ModuleType, format: str) -> N
     for data, reason in (
         (whole[: len(whole) // 2], "truncated"),
         (whole[: segment(whole, 0xC4)], "truncated|corrupt"),
-        (b"", "not an image"),
+        (b"", "is empty"),
         (b"no image at all, whatever its name says", "not an image"),
         (with_size(whole, 121, 90), "larger than the limit"),
         (save(Image.fromarray(photo(121, 90)), "PNG"), "larger than the limit"),

@@ -87,7 +87,7 @@ def to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
 
 def split_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
     """An image without its alpha, and its alpha (`L`) where it has some that is not all opaque."""
-    if not has_alpha(image) or image.mode.startswith(("I", "F")):
+    if not has_alpha(image):
         return image, None
     gray = image.mode in _GRAY
     if image.mode in ("RGBa", "La"):

@@ -111,6 +111,14 @@ MESSAGES = {
 }
 
 
+class StatusError(Exception):
+    """Why an image cannot be decoded: one of the kernel's status codes, and what Pillow said."""
+
+    def __init__(self, status: Status, detail: str = "") -> None:
+        super().__init__(detail)
+        self.status = status
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
     """How a batch is decoded: the same for every row.

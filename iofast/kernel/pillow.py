@@ -2,7 +2,8 @@
 
 Images are opened by the plugin class that their first bytes name, never by `Image.open`. That is an explicit list of
 formats (none that starts a program, as EPS does), and it leaves out Pillow's own check for oversized images, which can
-be turned off for a whole process only; the caller's `max_pixels` takes its place, before anything is decoded.
+be turned off for a whole process only; the caller's `max_pixels` takes its place, before anything is decoded. Plugins
+that make the check again are kept from it.
 Everything here works with Pillow 9.5 and later, so with Pillow-SIMD 9.5 too.
 """
 
@@ -12,8 +13,8 @@ import math
 import struct
 from dataclasses import dataclass
 from functools import cache, cached_property
+from io import BytesIO
 
-import numpy as np
 from PIL import Image, features
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
@@ -25,8 +26,9 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError
-from iofast.kernel import exif, markers, png, strangers
+from iofast.kernel import depth, exif, markers, png, strangers
 from iofast.kernel.contract import MESSAGES, Header, Status
+from iofast.kernel.contract import StatusError as StatusError
 from iofast.kernel.payload import Payload, stream
 from iofast.record import LONGEST_SIDE
 
@@ -39,16 +41,39 @@ class _Jpeg(JpegImageFile):
 
 
 class _Tiff(TiffImageFile):
-    """Pillow turns a TIFF when it loads it, and no other format."""
+    """Pillow turns a TIFF when it loads it, and no other format; it applies a limit of its own."""
+
+    def load_prepare(self) -> None:
+        self.im = Image.new(self.mode, (self.tag_v2[_WIDTH], self.tag_v2[_HEIGHT]), None).im
+        super().load_prepare()
 
     def load_end(self) -> None:
         self._size = self.im.size
 
 
+class _Reluctant(BytesIO):
+    """Gives 16 bytes or all: of fewer than 30 Pillow does not compare the size of a WebP with a limit of its own."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(-1 if size is None else min(size, 16))
+
+
+class _Gif(GifImageFile):
+    """Pillow applies a limit of its own where a frame is to be cleared for the next one, and there is none here."""
+
+    @property
+    def disposal_method(self) -> int:
+        return 0
+
+    @disposal_method.setter
+    def disposal_method(self, value: int) -> None:
+        pass
+
+
 _PLUGINS: dict[str, type[ImageFile]] = {
     "jpeg": _Jpeg,
     "png": PngImageFile,
-    "gif": GifImageFile,
+    "gif": _Gif,
     "bmp": BmpImageFile,
     "tiff": _Tiff,
     "ppm": PpmImageFile,
@@ -84,14 +109,6 @@ _PACKET = b"http://ns.adobe.com/xap/1.0/\0"  # in front of a JPEG's XMP
 _HUGE = 1 << 26  # pixels; a resampled image larger than this is not made when a window of it is all that is wanted
 
 
-class StatusError(Exception):
-    """Why an image cannot be decoded: one of the kernel's status codes, and what Pillow said."""
-
-    def __init__(self, status: Status, detail: str = "") -> None:
-        super().__init__(detail)
-        self.status = status
-
-
 def failure(error: Exception) -> StatusError:
     """The status code that an exception out of Pillow, or of this module, stands for."""
     if isinstance(error, StatusError):
@@ -105,6 +122,8 @@ def _meaning(error: Exception, detail: str) -> Status:
         return Status.MEMORY
     if isinstance(error, Image.DecompressionBombError):
         return Status.LIMIT
+    if "unknown pixel mode" in detail:
+        return Status.UNSUPPORTED
     cause = error.__cause__ or error  # Pillow turns what a short header raises into SyntaxError
     if isinstance(cause, (EOFError, IndexError, struct.error)) or any(words in detail for words in _CUT):
         return Status.TRUNCATED
@@ -146,7 +165,7 @@ def open_image(data: Payload, max_pixels: int) -> Opened:
     plugin = _heif() if kind == "heic" else _PLUGINS.get(kind)
     if plugin is None:
         raise StatusError(Status.UNSUPPORTED, _refused(data[:256], kind))
-    source = stream(data)
+    source = _Reluctant(data[:]) if kind == "webp" else stream(data)
     image = plugin(source)
     if kind == "jpeg" and not image.tile:
         raise StatusError(Status.TRUNCATED, "the header ends before the pixels begin")
@@ -244,8 +263,13 @@ def load(opened: Opened) -> Image.Image:
 
     Pillow is silent on damage that libjpeg only warns of, so unlike the native kernel this does not find it.
     """
+    return plain(decode(opened))
+
+
+def decode(opened: Opened) -> Image.Image:
+    """The pixels in Pillow's mode for them, but in bytes."""
     opened.image.load()
-    return plain(opened.image)
+    return depth.to_bytes(opened.image)
 
 
 def check_end(opened: Opened) -> None:
@@ -263,10 +287,8 @@ def mend_end(opened: Opened) -> Opened:
 
 
 def plain(image: Image.Image) -> Image.Image:
-    """Grayscale of any depth becomes `L`, all else `RGB`; alpha is dropped, not blended."""
+    """Grayscale becomes `L`, all else `RGB`; alpha is dropped, not blended."""
     image.info.clear()  # else Pillow warns of transparency that the next mode has no place for
-    if image.mode == "I" or image.mode.startswith("I;16"):  # 16 bits; Pillow's convert would clip, not scale
-        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     return image.convert("L" if image.mode in _GRAY else "RGB")
 
 

@@ -113,9 +113,8 @@ def _resized(
 
 def _opaque(opened: pillow.Opened, recipe: TranscodeRecipe) -> tuple[Image.Image, bytes]:
     """Decode: an opaque grayscale (`L`) or colour (`RGB`) image, and the profile that is still to be converted."""
-    opened.image.load()
-    image: Image.Image = opened.image
-    profile = b"" if recipe.icc == "drop" else colour.profile_of(image)
+    image = pillow.decode(opened)
+    profile = b"" if recipe.icc == "drop" else colour.profile_of(opened.image)
     alpha = None
     if recipe.background != "drop":
         image, alpha = colour.split_alpha(image)

@@ -6,9 +6,24 @@ import struct
 from io import BytesIO
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, features
 
-from tools.odd_images.scene import CORNERS, Odd, Pixels, chunk, gray, jpeg, over, png, ramp, save, scene
+from tools.odd_images.scene import (
+    CORNERS,
+    Odd,
+    Pixels,
+    chunk,
+    gray,
+    jpeg,
+    over,
+    png,
+    ramp,
+    save,
+    scene,
+    tiff,
+    twelve,
+)
 
 
 def _palette(transparent: bool) -> bytes:
@@ -108,9 +123,45 @@ def formats() -> list[Odd]:
             1,
         ),
     ]
+    found += _deep(gray(shown)[..., 0].astype(np.int64), gray(shown))
     if features.check("avif"):
         found.append(Odd(b"plain.avif", "AVIF", save(shown, "AVIF", quality=95), shown, 6))
     return found
+
+
+def _deep(levels: NDArray[np.int64], shown: Pixels) -> list[Odd]:
+    """Gray samples that are not bytes from black to white."""
+    light = (levels / 255).astype("<f4").tobytes()
+    signed = (levels * 9 - 500).astype("<i2").tobytes()
+    dark = ((255 - levels) * 257).astype("<u2").tobytes()
+    lacking = "without SMinSampleValue and SMaxSampleValue"
+    return [
+        Odd(b"gray12.tif", "TIFF, 12-bit gray: the upper 8 bits", tiff(twelve(levels * 16), 12), shown, 1),
+        Odd(b"white0.tif", "TIFF, 16-bit gray, 0 is white", tiff(dark, 16, photometric=0), shown, 1),
+        Odd(b"float.tif", "TIFF, floating point, 0 to 1 declared", tiff(light, 32, 3, span=(0, 1)), shown, 1),
+        Odd(b"float_open.tif", "TIFF, floating point, no range declared", tiff(light, 32, 3), error=lacking),
+        Odd(
+            b"signed.tif",
+            "TIFF, signed 16 bits, -500 to 1795 declared",
+            tiff(signed, 16, 2, span=(-500, 1795)),
+            shown,
+            1,
+        ),
+        Odd(b"signed_open.tif", "TIFF, signed 16 bits, no range declared", tiff(signed, 16, 2), error=lacking),
+        Odd(
+            b"gray32.tif",
+            "TIFF, 32-bit gray, no range declared",
+            tiff(levels.astype("<u4").tobytes(), 32),
+            error=lacking,
+        ),
+        Odd(
+            b"gray10.pgm",
+            "PGM, 10 bits",
+            b"P5 64 48 1023\n" + (levels * 1023 // 255).astype(">u2").tobytes(),
+            shown,
+            1,
+        ),
+    ]
 
 
 def _clear_gif() -> bytes:

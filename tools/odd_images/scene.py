@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
@@ -119,3 +120,37 @@ def png(samples: NDArray[np.generic], colour: int, depth: int, *chunks: bytes) -
     head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([depth, colour, 0, 0, 0])
     body = (chunk(b"IHDR", head), *chunks, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(body)
+
+
+def tiff(
+    samples: bytes,
+    bits: int,
+    kind: int = 1,
+    order: str = "<",
+    span: tuple[float, float] | tuple[()] = (),
+    **tags: int,
+) -> bytes:
+    """A TIFF of 64 x 48 gray samples of a `kind` (1 unsigned, 2 signed, 3 floating point) that Pillow may not write.
+
+    `span` is declared as SMinSampleValue and SMaxSampleValue. `tags`: compression, photometric.
+    """
+    entries = [(256, 3, WIDTH), (257, 3, HEIGHT), (258, 3, bits), (259, 3, tags.get("compression", 1))]
+    entries += [(262, 3, tags.get("photometric", 1)), (273, 4, 8), (277, 3, 1), (278, 3, HEIGHT)]
+    entries += [(279, 4, len(samples)), (339, 3, kind)]
+    doubles = list(zip((340, 341), span, strict=False))
+    samples += bytes(len(samples) % 2)
+    directory = struct.pack(order + "H", len(entries) + len(doubles))
+    for tag, form, value in entries:
+        directory += struct.pack(order + ("HHIHH" if form == 3 else "HHII"), tag, form, 1, value, *[0] * (form == 3))
+    behind = 8 + len(samples) + 2 + 12 * (len(entries) + len(doubles)) + 4
+    for number, (tag, _) in enumerate(doubles):
+        directory += struct.pack(order + "HHII", tag, 12, 1, behind + 8 * number)
+    head = (b"II" if order == "<" else b"MM") + struct.pack(order + "HI", 42, 8 + len(samples))
+    return head + samples + directory + bytes(4) + b"".join(struct.pack(order + "d", value) for _, value in doubles)
+
+
+def twelve(samples: NDArray[np.generic]) -> bytes:
+    """Samples of 12 bits, two in three bytes."""
+    first, second = samples.reshape(-1, 2).astype(np.uint16).T
+    parts = first >> 4, (first & 15) << 4 | second >> 8, second & 255
+    return np.stack(parts, 1).astype(np.uint8).tobytes()
