@@ -180,6 +180,7 @@ class TestLoader:
         for sized in (loader, loader.sampler):
             with pytest.raises(TypeError, match=r"no length: .* never ends"):
                 len(sized)
+        assert loader  # frameworks ask whether there is one
         assert "no end of batches an epoch" in repr(loader)
         assert list(islice(loader.sampler, 8)) == first(Infinite(), 8)
 

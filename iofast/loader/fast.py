@@ -128,6 +128,10 @@ class FastLoader(Iterable[Any]):
             raise TypeError("the loader has no length: its sampler never ends")
         return self._plan.schedule.count
 
+    def __bool__(self) -> bool:
+        """True: there is always a batch, and `if loader:` must not ask an endless one for its length."""
+        return True
+
     @property
     def batch_size(self) -> int:
         """Samples per batch and rank."""

@@ -213,5 +213,5 @@ def _checked(pipeline: Pipeline) -> Pipeline:
     high, wide = pair("crop", crop.size)
     short_only = isinstance(resize.size, int)  # then one side is as long as `size`, and the other may be longer
     if min(high, wide) > height if short_only else (high > height or wide > width):
-        raise OptionError(f"no image can have a {crop!r} after {resize!r}: the crop is larger")
+        raise OptionError(f"{crop!r} cannot follow {resize!r}: the crop is larger than any image that was resized so")
     return pipeline
