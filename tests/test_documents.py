@@ -56,7 +56,9 @@ def test_python_in_documents_runs(
     if "pack(" in program:
         (tmp_path / "out.lmdb").unlink()  # it makes that itself
     monkeypatch.chdir(tmp_path)
-    exec(compile(program, name, "exec", dont_inherit=True), {"__name__": "__main__"})
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(program, name, "exec", dont_inherit=True), names)
+    names.clear()  # an iterator among them ends its threads now, and not in the middle of another test
 
 
 def test_every_option_of_loading_is_told() -> None:
