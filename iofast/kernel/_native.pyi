@@ -59,9 +59,23 @@ def transcode(
     kind: int,
     /,
 ) -> tuple[int, bytes | None]: ...
+def encode(
+    context: _Context,
+    pixels: Buffer,
+    channels: int,
+    width: int,
+    height: int,
+    quality: int,
+    h_samp: int,
+    v_samp: int,
+    restart: int,
+    kind: int,
+    /,
+) -> tuple[int, bytes | None]: ...
 def rewrite(
     context: _Context, data: Buffer, restart: int, tables: int, max_pixels: int, /
 ) -> tuple[int, bytes | None]: ...
+def png_rows(filtered: Buffer, width: int, height: int, channels: int, /) -> bytes | None: ...
 def read_header(data: Buffer, /) -> tuple[int, int, int, int, int, int, int, int]: ...
 def read_rows(fd: int, offsets: Buffer, size: int, out: Buffer, /) -> int: ...
 def map_file(fd: int, length: int, /) -> _Map | None: ...

@@ -10,6 +10,7 @@ _BARE = (0x00, 0x01, *range(0xD0, 0xD8))  # markers without a length
 
 
 _PROFILE = b"ICC_PROFILE\0"
+_PART = 65_519  # bytes of a profile in one segment
 
 
 def restart_interval(data: bytes) -> int:
@@ -27,6 +28,16 @@ def profile(data: bytes) -> bytes:
     if not parts or len(parts[0]) < 14 or len(parts) != parts[0][13]:
         return b""
     return b"".join(part[14:] for part in parts)
+
+
+def with_profile(data: bytes, profile: bytes) -> bytes:
+    """A JPEG that has no profile with this one, behind its first segment (JFIF). Raises `ValueError` above 16 MB."""
+    parts = [profile[at : at + _PART] for at in range(0, len(profile), _PART)]
+    at = 4 + int.from_bytes(data[4:6], "big")
+    head = ((len(part) + 16).to_bytes(2, "big") + _PROFILE + bytes((n, len(parts))) for n, part in enumerate(parts, 1))
+    return b"".join(
+        (data[:at], *(b"\xff\xe2" + each + part for each, part in zip(head, parts, strict=True)), data[at:])
+    )
 
 
 def has_end(data: bytes) -> bool:

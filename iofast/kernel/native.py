@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel import _native, colour, markers, recode, twin
+from iofast.kernel import _native, colour, markers, native_codec, recode, twin
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_PIXELS,
@@ -28,6 +26,7 @@ from iofast.kernel.contract import (
     mcus_per_row,
 )
 from iofast.kernel.native_batch import Context as Context
+from iofast.kernel.native_batch import borrowed, decode_one
 from iofast.kernel.native_batch import cached as cached
 from iofast.kernel.native_batch import decode_batch as decode_batch
 from iofast.kernel.native_batch import decode_each as decode_each
@@ -37,7 +36,6 @@ from iofast.kernel.twin import Buffer
 crc32c = _native.crc32c
 map_file = _native.map_file
 
-_SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 _INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them
 _AS_PIXELS = MAX_BYTES // 3  # pixels, where they are not encoded
 _KINDS = {
@@ -69,10 +67,10 @@ def check(data: Buffer, orientation: int = 1) -> None:
     status, width, height, tagged, _, _, restart, _ = _native.read_header(data)
     if not status and not restart and 0 < width * height <= _WHOLE.max_pixels:
         right, low = (height, width) if tagged >= 5 else (width, height)
-        with _borrowed(_WHOLE) as context:
+        with borrowed(_WHOLE) as context:
             before = _rows(context)
             last = np.array([[right - 1, low - 1, right, low, 1, 1, 0, 0]], np.int32)
-            if not _decoded(context, data, 1, last, np.empty((1, 1, 1, 3), np.uint8)) and _rows(context) > before:
+            if not decode_one(context, data, 1, last, np.empty((1, 1, 1, 3), np.uint8)) and _rows(context) > before:
                 return
     decode(data, orientation)
 
@@ -95,29 +93,12 @@ def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
         raise DecodeError(MESSAGES[Status.LIMIT])
     out = np.empty((1, height, width, 3), np.uint8)
     boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
-    with _borrowed(_WHOLE) as context:
-        status = _decoded(context, data, orientation, boxes, out)
+    with borrowed(_WHOLE) as context:
+        status = decode_one(context, data, orientation, boxes, out)
     if status:
         raise DecodeError(MESSAGES[Status(status)])
     image: NDArray[np.uint8] = out[0]
     return image
-
-
-def _decoded(context: Context, data: Buffer, orientation: int, boxes: NDArray[np.int32], out: NDArray[np.uint8]) -> int:
-    """Decode one image that lies in memory; gives its status."""
-    payload = np.frombuffer(data, np.uint8)
-    source = (
-        np.array([-1], np.int32),
-        np.array([payload.ctypes.data], np.uint64),
-        np.array([payload.size], np.uint64),
-        None,
-        np.array([orientation], np.uint8),
-        None,
-        None,
-    )
-    result = np.zeros(1, np.int32)
-    decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, result, 0, 1)
-    return int(result[0])
 
 
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
@@ -126,7 +107,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     if status in (Status.UNSUPPORTED, Status.OK) and width * height > recipe.max_pixels:
         status = Status.LIMIT
     if status == Status.UNSUPPORTED:
-        return _by_twin(data, recipe)
+        return recode.transcode_with(native_codec.CODEC, data, recipe)
     if status:
         raise DecodeError(MESSAGES[Status(status)])
     size = recipe.resized(width, height)
@@ -141,7 +122,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         if fits and components <= 3 and _takes(window, size, _AS_PIXELS):
             return _by_both(data, recipe, stored, components, profile)
         decode(data, orientation)  # Pillow says nothing of damage that libjpeg only warns of
-        return _by_twin(data, recipe)
+        return recode.transcode_with(native_codec.CODEC, data, recipe)
     if kept:
         if recipe.check != "end":
             check(data, orientation)  # a container holds only images that decode
@@ -154,7 +135,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({window[0]}x{window[1]} pixels after resizing)")
     if window != size and not _by_planes(kind, recipe):
         check(data, orientation)  # what is cut off is not decoded, and damage there shows in no pixel
-    with _borrowed(DecodeOptions(filter=recipe.filter, max_pixels=recipe.max_pixels)) as context:
+    with borrowed(DecodeOptions(filter=recipe.filter, max_pixels=recipe.max_pixels)) as context:
         status, payload = _native.transcode(
             context.handle,
             data,
@@ -162,13 +143,13 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
             *window,
             orientation,
             recipe.quality,
-            *_SAMPLING["420" if kind == Kind.YUV420 else recipe.subsampling],
+            *native_codec.SAMPLING["420" if kind == Kind.YUV420 else recipe.subsampling],
             recipe.interval(mcus_per_row(window[0], min(components, 3), recipe.subsampling)),
             _denominator((width, height), size, recipe.reducing_gap),
             kind,
         )
     if status == Status.UNSUPPORTED:
-        return _by_twin(data, recipe)
+        return recode.transcode_with(native_codec.CODEC, data, recipe)
     if payload is None:
         raise DecodeError(MESSAGES[Status(status)])
     return Transcoded(payload, field, *window, 1, width, height)
@@ -193,7 +174,7 @@ def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool)
 
 
 def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int, profile: bytes) -> Transcoded:
-    """Decoded and resampled by the C code, then converted to sRGB, padded and encoded as the twin does."""
+    """Decoded and resampled by the C code, then converted to sRGB, padded and encoded as other formats are."""
     mode = "long" if recipe.mode == "pad" else recipe.mode
     made = transcode(data, replace(recipe, format="rgb", icc="drop", mode=mode, pad_color=None, check=None))
     pixels = Image.frombytes("RGB", (made.width, made.height), made.data)
@@ -202,22 +183,7 @@ def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int
     if recipe.icc != "keep":
         pixels, profile = colour.to_srgb(pixels, profile), b""
     original = made.original_width, made.original_height
-    return _rewritten(recode.finish(pixels, stored, replace(recipe, restart=0), original, profile), recipe)
-
-
-def _by_twin(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
-    """What the C code does not do: the twin's pixels."""
-    made = twin.transcode(data, replace(recipe, restart=0))
-    return made if made.data == data else _rewritten(made, recipe)
-
-
-def _rewritten(made: Transcoded, recipe: TranscodeRecipe) -> Transcoded:
-    """What Pillow wrote, with the Huffman tables and markers that a JPEG gets here."""
-    if made.field != "jpg":
-        return made
-    interval = recipe.interval(_native.read_header(made.data)[-1])
-    written = rewrite(made.data, interval, recipe.quality)
-    return made if written is None else made._replace(data=written)
+    return recode.finish(native_codec.CODEC, pixels, stored, recipe, original, profile)
 
 
 def rewrite(data: Buffer, restart: int, tables: int = OPTIMAL, max_pixels: int = MAX_PIXELS) -> bytes | None:
@@ -228,28 +194,11 @@ def rewrite(data: Buffer, restart: int, tables: int = OPTIMAL, max_pixels: int =
     one scan may have, coefficients out of range, quantisation that changes between scans, missing scans). Raises
     `DecodeError` for damage.
     """
-    with _borrowed(_WHOLE) as context:
+    with borrowed(_WHOLE) as context:
         status, payload = _native.rewrite(context.handle, data, restart, tables, max_pixels)
     if status not in (Status.OK, Status.UNSUPPORTED):
         raise DecodeError(MESSAGES[Status(status)])
     return payload
-
-
-_idle: dict[DecodeOptions, list[Context]] = {}
-
-
-@contextmanager
-def _borrowed(options: DecodeOptions) -> Iterator[Context]:
-    """A context for one image. Kept for the next: fresh scratch memory costs a page fault for each 4 KiB, 0.1 ms."""
-    idle = _idle.setdefault(options, [])  # append and pop of a list are atomic
-    try:
-        context = idle.pop()  # asking first whether there is one would leave room for another thread to take it
-    except IndexError:
-        context = Context(options)
-    try:
-        yield context
-    finally:
-        idle.append(context)
 
 
 def _denominator(original: tuple[int, int], size: tuple[int, int], gap: float) -> int:

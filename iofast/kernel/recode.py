@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from io import BytesIO
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,15 +42,28 @@ def transcode(data: bytes | bytearray | memoryview, recipe: TranscodeRecipe) -> 
         raise OptionError("restart markers in JPEGs that are kept need the native kernel (`iofast doctor`)")
     if isinstance(recipe.restart, int) and recipe.restart and not _writes_markers():
         raise OptionError(f"restart={recipe.restart} needs Pillow 10.2 or the native kernel, found {pillow_version}")
+    return transcode_with(PILLOW, data, recipe)
+
+
+class Codec(NamedTuple):
+    """What works on the images that Pillow opens: Pillow itself, or the native kernel where it is faster."""
+
+    decode: Callable[[pillow.Opened], Image.Image]  # as pillow.decode
+    resample: Callable[[Image.Image, tuple[int, ...], tuple[int, int], str], Image.Image]  # as pillow.resample
+    encode: Callable[[Image.Image, str, TranscodeRecipe, bytes], bytes]  # as encode
+
+
+def transcode_with(codec: Codec, data: bytes | bytearray | memoryview, recipe: TranscodeRecipe) -> Transcoded:
+    """`transcode` without its checks."""
     try:
-        return _transcode(data if isinstance(data, bytes) else bytes(data), recipe)
+        return _transcode(codec, data if isinstance(data, bytes) else bytes(data), recipe)
     except DecodeError:
         raise
     except Exception as error:  # Pillow's plugins raise anything on damaged files
         raise pillow.decode_error(error) from error
 
 
-def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
+def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded:
     opened = pillow.open_image(data, recipe.max_pixels)
     original = opened.upright(opened.orientation)
     size = recipe.resized(*original)
@@ -60,7 +75,7 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
         if not colour.is_shown_otherwise(opened.image, **asked):
             pillow.check_end(opened)
             if recipe.check != "end":
-                pillow.load(opened)  # a container holds only images that decode
+                codec.decode(opened)  # a container holds only images that decode
             return Transcoded(data, _FIELDS[opened.format], *original, opened.orientation, *original)
     kind = recipe.format
     if kind == "keep":  # what no container stores loses nothing as PNG; new sizes are no longer the file's pixels
@@ -68,7 +83,7 @@ def _transcode(data: bytes, recipe: TranscodeRecipe) -> Transcoded:
     if not fits(kind, width, height, recipe):
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")
     profile = colour.profile_of(opened.image) if recipe.icc == "keep" else b""
-    return finish(_resized(opened, size, box, recipe), kind, recipe, original, profile)
+    return finish(codec, _resized(codec, opened, size, box, recipe), kind, recipe, original, profile)
 
 
 def fits(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> bool:
@@ -78,11 +93,16 @@ def fits(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> bool:
 
 
 def finish(
-    pixels: Image.Image, kind: str, recipe: TranscodeRecipe, original: tuple[int, int], profile: bytes = b""
+    codec: Codec,
+    pixels: Image.Image,
+    kind: str,
+    recipe: TranscodeRecipe,
+    original: tuple[int, int],
+    profile: bytes = b"",
 ) -> Transcoded:
     """Resampled pixels (`L` or `RGB`), padded and encoded as `kind`: any format but "keep"."""
     padded = pad(pixels, recipe)
-    return Transcoded(_encode(padded, kind, recipe, profile), _FIELDS[kind], *padded.size, 1, *original)
+    return Transcoded(codec.encode(padded, kind, recipe, profile), _FIELDS[kind], *padded.size, 1, *original)
 
 
 def pad(pixels: Image.Image, recipe: TranscodeRecipe) -> Image.Image:
@@ -96,24 +116,28 @@ def pad(pixels: Image.Image, recipe: TranscodeRecipe) -> Image.Image:
 
 
 def _resized(
-    opened: pillow.Opened, size: tuple[int, int], box: tuple[int, int, int, int], recipe: TranscodeRecipe
+    codec: Codec,
+    opened: pillow.Opened,
+    size: tuple[int, int],
+    box: tuple[int, int, int, int],
+    recipe: TranscodeRecipe,
 ) -> Image.Image:
     goal = size[::-1] if opened.orientation >= 5 else size
     scaled = _draft(opened, goal, recipe.reducing_gap)
-    pixels, profile = _opaque(opened, recipe)
+    pixels, profile = _opaque(codec, opened, recipe)
     if scaled:  # a box in the stored image, so the resize comes before the turn
         small = pixels.resize(goal, pillow.FILTERS[recipe.filter], box=scaled)
         made = pillow.cut(pillow.turn(small, opened.orientation), box)
     else:
         upright = pillow.turn(pixels, opened.orientation)
         window = (box[2] - box[0], box[3] - box[1])
-        made = pillow.resample(upright, (0, 0, *upright.size, *size, box[0], box[1]), window, recipe.filter)
+        made = codec.resample(upright, (0, 0, *upright.size, *size, box[0], box[1]), window, recipe.filter)
     return colour.to_srgb(made, profile)  # last: LittleCMS takes 24 ns a pixel, and mostly there are fewer by now
 
 
-def _opaque(opened: pillow.Opened, recipe: TranscodeRecipe) -> tuple[Image.Image, bytes]:
+def _opaque(codec: Codec, opened: pillow.Opened, recipe: TranscodeRecipe) -> tuple[Image.Image, bytes]:
     """Decode: an opaque grayscale (`L`) or colour (`RGB`) image, and the profile that is still to be converted."""
-    image = pillow.decode(opened)
+    image = codec.decode(opened)
     profile = b"" if recipe.icc == "drop" else colour.profile_of(opened.image)
     alpha = None
     if recipe.background != "drop":
@@ -136,7 +160,8 @@ def _draft(opened: pillow.Opened, size: tuple[int, int], gap: float) -> tuple[fl
     return None if drafted is None or opened.image.size == opened.size else drafted[1]
 
 
-def _encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: bytes) -> bytes:
+def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: bytes) -> bytes:
+    """An `L` or `RGB` image as `kind`: any format but "keep"; with its profile, where that is for such images."""
     if kind == "rgb":
         return raw.pack_rgb(_rgb(pixels))
     if kind == "yuv420":
@@ -163,6 +188,9 @@ def _save(pixels: Image.Image, name: str, options: dict[str, object]) -> bytes:
 
 def _rgb(image: Image.Image) -> NDArray[np.uint8]:
     return np.asarray(image.convert("RGB"), dtype=np.uint8)
+
+
+PILLOW = Codec(pillow.decode, pillow.resample, encode)
 
 
 def _writes_markers() -> bool:

@@ -350,6 +350,17 @@ iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t lengt
   return status;
 }
 
+iof_status iof_encode(iof_context *context, const uint8_t *pixels, int channels, const iof_recipe *recipe,
+                      const uint8_t **encoded, size_t *encoded_length) {
+  iof_jpeg *jpeg = iof_region_idle_jpeg(context->region);
+  iof_encoded result = {0};
+  iof_status status = recipe->kind == IOF_ENCODED ? iof_jpeg_encode(jpeg, pixels, channels, recipe, &result)
+                                                  : store(context, pixels, recipe, &result);
+  *encoded = result.data;
+  *encoded_length = result.length;
+  return status;
+}
+
 iof_status iof_rewrite(iof_context *context, const uint8_t *data, size_t length, const iof_rewriting *how,
                        const uint8_t **encoded, size_t *encoded_length) {
   iof_encoded result = {0};

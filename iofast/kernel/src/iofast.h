@@ -195,10 +195,19 @@ valid until its next use. */
 iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
                          const uint8_t **encoded, size_t *encoded_length);
 
+/* Encode pixels as a JPEG, or store them as YUV420: `recipe` without box, orientation and denominator. `channels` are
+interleaved: 3 = RGB, or for a JPEG 1 = gray. `*encoded` as above. */
+iof_status iof_encode(iof_context *context, const uint8_t *pixels, int channels, const iof_recipe *recipe,
+                      const uint8_t **encoded, size_t *encoded_length);
+
 /* Write a JPEG's coefficients again, as baseline in one scan, with all its APPn and COM markers. IOF_UNSUPPORTED where one
 baseline scan cannot hold them, or where a progressive file lacks scans. `*encoded` as above. */
 iof_status iof_rewrite(iof_context *context, const uint8_t *data, size_t length, const iof_rewriting *how,
                        const uint8_t **encoded, size_t *encoded_length);
+
+/* The pixels of a PNG: `height` rows of a filter's number and `width` pixels of `channels` bytes (1, 3 or 4), as zlib gives
+them. IOF_CORRUPT for a filter that there is not. */
+iof_status iof_png_rows(const uint8_t *filtered, int width, int height, int channels, uint8_t *pixels);
 
 /* Read size and orientation from the first bytes of a JPEG, without libjpeg. IOF_TRUNCATED: more bytes may help. */
 iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *header);
