@@ -16,8 +16,10 @@ from iofast.monitor.snapshot import (
     Looks,
     ProcessFigures,
     Snapshot,
+    Source,
     SystemFigures,
     Tier,
+    WaitSite,
     Window,
 )
 
@@ -126,6 +128,7 @@ def starved(text: str = "", **changes: object) -> Verdict:
         phases={Phase.WARM_UP: 4.0, Phase.TRAINING: 92.0, Phase.VALIDATION: 11.0, Phase.CHECKPOINT: 3.0},
         seconds=92.0,
         steps=212,
+        waits=WaitSite(text or "/u/train.py", 41, text or "main", text or "queue.get", Source.THREADS, True, 0.34),
     )
     return replace(verdict, **changes)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, stacks, thread, trai
 from iofast.monitor.advice import RULES, advise
 from iofast.monitor.advice.situation import MOST_GAIN, gain
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, Stall, Verdict
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, SyncSite, Tier, Work
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, Source, SyncSite, Tier, WaitSite, Work
 
 Changes = dict[str, Any]
 LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
@@ -53,6 +53,8 @@ CACHE = verdict(Bound.INPUT, Cause.PAGE_CACHE, evidence=(Evidence("major_faults"
 COLLATE, STARTS = verdict(Bound.INPUT, Cause.COLLATE), verdict(Bound.INPUT, Cause.EPOCH_START)
 PIN = verdict(Bound.INPUT, Cause.PIN, evidence=(Evidence("pin_cpu", 0.9, ""),))
 SKEW = verdict(Bound.INPUT, Cause.RANK_SKEW, evidence=(Evidence("rank_gap", 0.4, ""),))
+FED = WaitSite("/u/train.py", 41, "batches", "queue.get", Source.THREADS, True, 0.6)
+STORES, ALONE = verdict(Bound.INPUT, Cause.STORAGE, waits=FED), {"processes": (MAIN,)}
 COMPUTE = verdict(Bound.COMPUTE, low=0.0, high=0.02)
 MEMORY, LAUNCH = verdict(Bound.MEMORY, low=0.0, high=0.02), verdict(Bound.LAUNCH, low=0.0, high=0.1)
 SYNC, TRANSFER = verdict(Bound.SYNC, low=0.0, high=0.1), verdict(Bound.TRANSFER, low=0.0, high=0.1)
@@ -141,6 +143,22 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         [(CPU, BUSY), (COMPUTE, {"processes": workers(2.5)})],
     ),
     "slow_rank": ((SKEW, BUSY), "another rank's", [(CPU, BUSY)]),
+    "reading_ahead": (
+        (STORES, ALONE),
+        "ThreadPoolExecutor",
+        [
+            (STORAGE, ALONE),
+            (STORES, BUSY),
+            (replace(STORES, cause=Cause.CPU), ALONE),
+            (replace(STORES, waits=replace(FED, source=Source.SOCKET)), ALONE),
+            (replace(STORES, waits=replace(FED, loader=False)), ALONE),
+        ],
+    ),
+    "sender": (
+        (replace(STORES, cause=Cause.FEEDER), ALONE),
+        "that program",
+        [(STORES, ALONE), (verdict(Bound.INPUT, Cause.FEEDER), ALONE)],
+    ),
     "pin_memory": (
         (TRANSFER, COPIES),
         "pin_memory=True",

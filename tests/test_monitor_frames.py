@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import pytest
+from monitor_stacks import at, knowing, stack
 
 from iofast.monitor.probe import frames, work
-from iofast.monitor.probe.calls import Call, Stack, parse
+from iofast.monitor.probe.calls import Call, parse
 from iofast.monitor.probe.frames import frame_of
 from iofast.monitor.probe.work import work_of
 from iofast.monitor.snapshot import Frame, Work
@@ -43,17 +44,6 @@ STEP = (
 )
 
 
-def stack(text: str) -> Stack:
-    text = text.replace("~", "/v/lib/python3.11/site-packages/").replace("^", "/usr/lib/python3.11/")
-    (found,) = parse(f"thread (7): MainThread;{text} 1\n")
-    return found
-
-
-def at(line: str = "") -> frames.Text:
-    """Every line of the user's code reads so."""
-    return lambda call: line if call.user else ""
-
-
 @pytest.mark.parametrize(
     ("frame", "text", "line"),
     [
@@ -76,7 +66,6 @@ def at(line: str = "") -> frames.Text:
         (Frame.LOADER_INLINE, f"{LOOP};DataPipeline.iterator (~webdataset/pipeline.py:105);_batched (~webdataset/filters.py:786)", ""),
         (Frame.LOADER_WAIT, f"{LOOP};DALIGenericIterator.__next__ (~nvidia/dali/plugin/pytorch/__init__.py:240);Pipeline.share_outputs (~nvidia/dali/pipeline.py:1200)", ""),
         (Frame.LOADER_INLINE, f"{LOOP};DALIGenericIterator.__next__ (~nvidia/dali/plugin/pytorch/__init__.py:240);run (~nvidia/dali/pipeline.py:9);source (/u/train.py:3)", ""),
-        (Frame.LOADER_WAIT, f"{LOOP};Background.__next__ (/u/prefetch.py:8);Queue.get (^queue.py:171);Condition.wait (^threading.py:327)", ""),
         (Frame.LOADER_WAIT, f"{LOOP};DataLoaderShard.__iter__ (~accelerate/data_loader.py:567);{MULTI.removeprefix(LOOP + ';')};{POLL}", ""),
         (Frame.LOADER_WAIT, f"_FitLoop.advance (~lightning/pytorch/loops/fit_loop.py:1);_PrefetchDataFetcher.__next__ (~lightning/pytorch/loops/fetchers.py:134);{MULTI.removeprefix(LOOP + ';')};{POLL}", ""),
         (Frame.FORWARD, f"{LOOP};{CONV}", ""),
@@ -114,11 +103,12 @@ def at(line: str = "") -> frames.Text:
         (Frame.COMPILE, f"{LOOP};_find_and_load (<frozen importlib._bootstrap>:1176);<module> (~torch/nn/modules/conv.py:1)", ""),
         (Frame.FORWARD, f"{LOOP};_fn (~torch/_dynamo/eval_frame.py:1);call (/tmp/torchinductor_me/ab/cab.py:80)", ""),
         (Frame.COMMUNICATION, f"{LOOP};wrapper (~torch/distributed/c10d_logger.py:81);all_reduce (~torch/distributed/distributed_c10d.py:2991)", ""),
-        (Frame.OTHER, f"{LOOP};log (/u/log.py:4)", "time.sleep(1)"),
+        (Frame.WAITING, f"{LOOP};log (/u/log.py:4)", "time.sleep(1)"),
+        (Frame.OTHER, f"{LOOP};log (/u/log.py:4)", "json.dumps(figures)"),
     ],
 )  # fmt: skip
 def test_the_training_thread(frame: Frame, text: str, line: str) -> None:
-    assert frame_of(stack(text).calls, at(line)).frame is frame
+    assert frame_of(stack(text).calls, at(line), knowing()).frame is frame
 
 
 @pytest.mark.parametrize(
@@ -162,9 +152,11 @@ def test_pil_reads_where_its_line_says_so() -> None:
 
 
 def test_what_is_done_inline_is_worker_work() -> None:
-    seen = frame_of(stack(f"{SINGLE};Data.__getitem__ (/u/train.py:16);Image.resize (~PIL/Image.py:2440)").calls, at())
+    seen = frame_of(
+        stack(f"{SINGLE};Data.__getitem__ (/u/train.py:16);Image.resize (~PIL/Image.py:2440)").calls, at(), knowing()
+    )
     assert work_of(seen.inline, at()) is Work.RESIZE
-    assert frame_of(stack(f"{MULTI};{POLL}").calls, at()).inline == ()
+    assert frame_of(stack(f"{MULTI};{POLL}").calls, at(), knowing()).inline == ()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +170,7 @@ def test_what_is_done_inline_is_worker_work() -> None:
     ],
 )  # fmt: skip
 def test_where_the_host_waits_for_the_device(text: str, line: str, site: tuple[str, int, str] | None) -> None:
-    found = frame_of(stack(text).calls, at(line)).sync
+    found = frame_of(stack(text).calls, at(line), knowing()).sync
     assert (None if found is None else (found.file, found.line, found.call.removeprefix("."))) == site
 
 

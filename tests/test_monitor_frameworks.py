@@ -1,4 +1,7 @@
-"""Stacks of frameworks and loaders that are not PyTorch's own, as py-spy 0.4.3 recorded them (framework_stacks.txt)."""
+"""Stacks of frameworks and loaders that are not PyTorch's own, as py-spy 0.4.3 recorded them (framework_stacks.txt).
+
+Those of ZeroMQ and gRPC are of a program with a generator of its own, `PROGRAM`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from monitor_stacks import knowing, lines, stack
 
 from iofast.monitor.probe import work
-from iofast.monitor.probe.calls import Stack, parse
+from iofast.monitor.probe.calls import Stack
 from iofast.monitor.probe.frames import compiled, frame_of
 from iofast.monitor.snapshot import Frame, Work
+
+PROGRAM = """\
+from feeder import net, opt, receive
+
+
+def batches():
+    while True:
+        yield receive()
+
+
+for x in batches():
+    loss = net(x).sum()
+    loss.backward()
+    opt.step()
+"""
+OWN = ("pyzmq", "grpcio")
 
 
 class Recorded(NamedTuple):
@@ -27,9 +47,7 @@ def recorded() -> list[Recorded]:
     found = []
     for line in (Path(__file__).parent / "framework_stacks.txt").read_text().splitlines():
         library, thread, kind, calls = line.split(" | ", 3)
-        calls = calls.replace("(~", "(/v/lib/python3.11/site-packages/").replace("(^", "(/usr/lib/python3.11/")
-        (stack,) = parse(f"thread (7): MainThread;{calls} 1\n")
-        found.append(Recorded(library, thread, kind, stack))
+        found.append(Recorded(library, thread, kind, stack(calls)))
     return found
 
 
@@ -39,7 +57,8 @@ RECORDED = recorded()
 @pytest.mark.parametrize("one", RECORDED, ids=lambda one: f"{one.library.split()[0]}-{one.thread}-{one.kind}")
 def test_what_it_is_at(one: Recorded) -> None:
     if one.thread == "training":
-        assert frame_of(one.stack.calls, lambda _: "").frame is Frame(one.kind)
+        source = {"/u/train.py": PROGRAM} if one.library.startswith(OWN) else {}
+        assert frame_of(one.stack.calls, lines(source), knowing(source)).frame is Frame(one.kind)
         return
     assert one.thread == "worker" or work.works(one.stack.calls)
     assert work.work_of(one.stack.calls, lambda _: "") is Work(one.kind)
@@ -54,6 +73,6 @@ def test_none_of_them_is_compiled() -> None:
 
 def test_every_library_is_there() -> None:
     libraries = {one.library.split()[0] for one in RECORDED}
-    assert libraries == {"lightning", "accelerate", "transformers", "torchdata", "webdataset"}
+    assert libraries == {"lightning", "accelerate", "transformers", "torchdata", "webdataset", *OWN}
     kinds = {one.kind for one in RECORDED if one.thread == "training"}
     assert kinds >= {"loader-wait", "loader-inline", "loader-start", "forward", "backward", "optimizer", "validation"}

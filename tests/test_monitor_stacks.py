@@ -17,7 +17,7 @@ from iofast.monitor.probe import stacks
 from iofast.monitor.probe.calls import call
 from iofast.monitor.probe.source_text import SourceText
 from iofast.monitor.probe.stacks import StackProbe, missing_right
-from iofast.monitor.snapshot import Frame, Job, Work
+from iofast.monitor.snapshot import Frame, Job, Source, Work
 
 TRAINING = """
 import time
@@ -39,6 +39,26 @@ if __name__ == "__main__":
     print("on", flush=True)
     for batch in batches:
         pass
+"""
+OWN = """
+import queue, sys, threading, time
+import torch
+
+waiting, net = queue.Queue(2), torch.nn.Linear(8, 8)
+
+def fill():
+    while True:
+        time.sleep(0.05)
+        waiting.put(torch.zeros(2, 8))
+
+def batches():
+    while True:
+        yield waiting.get()
+
+threading.Thread(target=fill, daemon=True).start()
+for x in batches():
+    print("on", flush=True)
+    net(x).sum().backward()
 """
 Standin = Callable[[str], None]
 
@@ -91,6 +111,30 @@ def test_a_training_that_waits_for_its_worker(training: tuple[int, int]) -> None
     assert figures.worker_looks >= 10
     assert figures.workers.get(Work.DECODE, 0.0) > 0.7, figures
     assert sum(figures.main.values()) == pytest.approx(1.0)
+
+
+def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
+    """A generator round a queue: what waits is the loader, the line is named, and the thread behind it is looked at."""
+    program = tmp_path / "train.py"
+    program.write_text(OWN)
+    if stacks._find() is None:
+        pytest.skip("py-spy is not installed")
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "on\n"
+        probe = StackProbe(Job(process.pid, 0, ""))
+        figures = probe.burst([], 20)
+        process.kill()
+    if figures is None and "memory is missing" in probe.note:
+        pytest.skip(probe.note)
+    assert figures is not None, probe.note
+    assert figures.main.get(Frame.LOADER_WAIT, 0.0) > 0.5, figures
+    assert figures.trains
+    site = figures.waits[0]
+    assert (site.file, site.line, site.function) == (str(program), 14, "batches")
+    assert (site.call, site.source, site.loader) == ("queue.get", Source.THREADS, True)
+    assert site.share > 0.5
+    assert figures.workers.get(Work.READ, 0.0) > 0.5, "a storage that sleeps is a storage"
 
 
 def test_one_that_has_ended() -> None:

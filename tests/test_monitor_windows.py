@@ -39,7 +39,6 @@ class Reading:
         (Look(0, Doing.DISK), NEITHER, (False, True)),
         (Look(0, Doing.QUEUE), NEITHER, (False, True)),
         (Look(0, Doing.FUTEX), NEITHER, (False, True)),
-        (Look(0, Doing.FUTEX), NEITHER._replace(busy_threads=False), (False, False)),
         (Look(0, Doing.STOPPED), NEITHER, (False, False)),
     ],
 )

@@ -32,19 +32,17 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 
 from iofast.monitor.findings import Stall
-from iofast.monitor.snapshot import Doing, Frame, Tier, Window
+from iofast.monitor.snapshot import LOADER, Doing, Frame, Source, Tier, Window
 from iofast.monitor.thresholds import Thresholds
-from iofast.monitor.training import LOADER, Training
+from iofast.monitor.training import Training
 
 _STEPS = (0.0, 0.02, 0.25, 0.5, 0.75, 0.98, 1.01)  # idle shares that choose G; 1.01 chooses no window
 # What next() itself may use of running, when a batch has arrived (to be woken up, unpickle, map): of its waits, which
 # it follows, and of all running, for batches that were there already.
 _TAKING_OVER, _WAKING_UP = 0.05, 0.15
 _INSIDE_ERROR = 0.01  # a page's intervals and ours begin and end apart by a step
-# A training thread without workers that is on no processor and on no lock reads its data: from a disk, from a network,
-# from a storage that makes it sleep. Checkpoints and pauses are other phases.
-_READING = (Doing.DISK, Doing.ASLEEP, Doing.QUEUE)
 _PICKLED = 1 << 20  # bytes a second that the training process reads beside workers: batches come through a pipe
+_WITHIN = frozenset({Source.THREADS, Source.EVENTS, Source.PROCESSES})  # also processes: pools have threads for them
 _FEW = 8  # looks at stacks, below which they do not correct the thread's states
 _ALIKE = 0.1  # looks of a burst see the same second: correlation within bursts, where few bursts cannot show it
 _MANY = 1.5  # looks in a window, from which on windows follow one another
@@ -143,25 +141,27 @@ class _Known:
         self._training, self._z = training, thresholds.chosen_z
         self._autograd = training.thread_cpu("pt_autograd") or 0.0
         queues = training.worker_count > 0
-        # A pin thread or a loader of threads hands batches over within the process.
+        # A pin thread, a loader of threads or a pool of futures hands batches over within the process.
         within = training.thread_cpu("pt_data_pin") is not None or training.thread_cpu("iofast") is not None
+        within |= any(site.loader and site.source in _WITHIN for site in training.waits)
+        # Waits of which stacks do not say whether they are the loader's.
+        self._waiting = frames_share(training, {Frame.WAITING}, z).high if training.frames(Frame.WAITING) else 0.0
         running, queue = training.doing[Doing.RUNNING], training.doing[Doing.QUEUE]
         waking = 1.0 + (min(_WAKING_UP, running / queue) if queue else 0.0)
-        self._surely = {Doing.QUEUE: 1.0} if queues else {}
+        sure = training.named_workers and self._waiting < thresholds.notice
+        self._surely = {Doing.QUEUE: 1.0} if sure else {}
         if queues and not within:
             self._maybe = {Doing.QUEUE: waking, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER}
         elif queues or within:
             self._maybe = {Doing.QUEUE: waking, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER, Doing.FUTEX: 1.0}
         else:  # no worker: the thread loads by itself, or an unknown loader does
             self._maybe = dict.fromkeys(set(Doing) - {Doing.STOPPED}, 1.0)
-            self._surely = dict.fromkeys(_READING, 1.0)
+            self._surely = {Doing.DISK: 1.0}  # reads its data; checkpoints and pauses are other phases
         # A device is waited for on a lock; on a processor too, but so does the host run.
-        self._host = {Doing.RUNNING: 1.0, Doing.DISK: 1.0, Doing.ASLEEP: 1.0, Doing.STOPPED: 1.0, Doing.QUEUE: 1.0}
-        if queues:
-            del self._host[Doing.QUEUE]
-        elif not within:
-            self._host = {what: weight for what, weight in self._host.items() if what not in _READING}
+        self._host = dict.fromkeys(set(Doing) - {Doing.FUTEX} - self._surely.keys(), 1.0)
         loader = frames_share(training, LOADER, z)
+        if self._waiting:
+            loader = Share(loader.low, frames_share(training, LOADER | {Frame.WAITING}, z).high)
         if waited is not None:
             loader = Share(max(0.0, waited - _INSIDE_ERROR), min(1.0, waited + _INSIDE_ERROR))
         busy = frames_share(training, set(Frame) - LOADER - {Frame.SYNC}, z)
@@ -212,7 +212,7 @@ class _Known:
             seconds = fsum(window.seconds for window in windows) or 1.0
             low = fsum(window.seconds * window.wait_low for window in windows) / seconds
             return 1.0 - wilson(low, looks, self._z).low
-        return min(1.0, wilson(_sum(doing, self._host), looks, self._z).high + self._autograd)
+        return min(1.0, wilson(_sum(doing, self._host), looks, self._z).high + self._autograd + self._waiting)
 
     def sampled(self, windows: Sequence[Window], least: float, idle: float | None) -> tuple[float, float]:
         """The same of windows of single looks, which are a sample of the time: most of it passed between them.
@@ -225,7 +225,8 @@ class _Known:
             share, weight = min(1.0, max(0.0, window.idle or 0.0)), window.seconds / seconds
             host, waits = _sum(window.doing, self._host), _sum(window.doing, self._maybe)
             above.append(weight * (share - waits if share >= least else 0.0))
-            below.append(weight * (min(1.0, host + self._autograd) if share >= least else share))
+            host += self._autograd + self._waiting
+            below.append(weight * (min(1.0, host) if share >= least else share))
             idles.append(weight * share)
         if idle is None:
             off = [share - by for share, by in zip(idles, below, strict=True)]

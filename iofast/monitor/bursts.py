@@ -11,7 +11,8 @@ from math import fsum
 from typing import Final, TypeVar
 
 from iofast.monitor.probe.stacks import StackProbe
-from iofast.monitor.snapshot import Job, StackFigures, SyncSite
+from iofast.monitor.snapshot import Job, StackFigures
+from iofast.monitor.training import pooled
 
 _BUDGET: Final = 0.009  # of one core, py-spy's processes and ours: /proc and verdicts use as much
 _LOOKS: Final = 20  # in a burst, which takes a second; starting py-spy costs as much as 25 looks
@@ -93,18 +94,14 @@ def together(found: Sequence[StackFigures]) -> StackFigures | None:
     if len(found) < 2:
         return found[0] if found else None
     looks, worker_looks = sum(each.looks for each in found), sum(each.worker_looks for each in found)
-    sites: dict[tuple[str, int, str], float] = {}
-    for each in found:
-        for site in each.syncs:
-            key = site.file, site.line, site.call
-            sites[key] = sites.get(key, 0.0) + site.share * each.looks / max(1, looks)
-    most = sorted(sites.items(), key=lambda item: -item[1])[:_MOST_SITES]
     return StackFigures(
         looks=looks,
         main=_mean([(each.main, each.looks) for each in found]),
         worker_looks=worker_looks,
         workers=_mean([(each.workers, each.worker_looks) for each in found]),
-        syncs=tuple(SyncSite(*place, share) for place, share in most),
+        syncs=tuple(pooled([(each.syncs, each.looks) for each in found])[:_MOST_SITES]),
+        waits=tuple(pooled([(each.waits, each.looks) for each in found])[:_MOST_SITES]),
+        trains=any(each.trains for each in found),
         single_tensor_optimizer=any(each.single_tensor_optimizer for each in found),
         anomaly_detection=any(each.anomaly_detection for each in found),
         convolutions=any(each.convolutions for each in found),

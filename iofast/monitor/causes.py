@@ -4,6 +4,9 @@ The order is that of certainty: who loads (nobody but the training thread; or on
 one thread that everything goes through (pin), then what the workers are at. Workers that are on a processor are the
 limit, with cores left or without; workers that are not wait for their storage, unless their stacks show them collating
 or handing batches over. A storage that sleeps is a storage: a network file system leaves nothing else behind.
+
+Of a loader that is the program's own, the line at which the training thread waits says what feeds it: threads of the
+process, its children, or another program behind a socket, of which nothing more can be seen from here.
 """
 
 from __future__ import annotations
@@ -11,23 +14,51 @@ from __future__ import annotations
 from math import fsum
 
 from iofast.monitor.findings import Cause, Evidence
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, Work
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, Source, WaitSite, Work
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training, Workers
 
 _FEW = 8  # looks at stacks, below which not to have met a thing means nothing
 _TWICE = 1.5  # looks: what was met once may be anything
 _CPU_WORK = (Work.DECODE, Work.RESIZE, Work.AUGMENT)
+_THREADS = (Source.THREADS, Source.EVENTS, Source.PROCESSES)  # a pool of threads is multiprocessing's, too
 Found = tuple[Cause | None, tuple[Evidence, ...]]
 
 
 def find_cause(training: Training, thresholds: Thresholds) -> Found:
     """The cause of a stall, None where the figures do not tell, with its evidence."""
-    for look in (_rank_skew, _single, _pin, _threads, _worker_processes):
+    for look in (_rank_skew, _feeder, _single, _pin, _threads, _worker_processes):
         cause, evidence = look(training, thresholds)
         if cause is not None:
             return cause, evidence
     return None, ()
+
+
+def longest_wait(training: Training, thresholds: Thresholds) -> WaitSite | None:
+    """The line at which the training thread waits longest, or makes its batches; None where it hardly does."""
+    return next((site for site in training.waits if site.share >= thresholds.notice), None)
+
+
+def waiting(site: WaitSite) -> str:
+    """That line in words."""
+    file = site.file.rpartition("/")[2]
+    does, what = ("waits", f", for `{site.call}`") if site.call else ("makes its batches", "")
+    return f"the training thread {does} in `{site.function}`, {file}:{site.line}{what}, {site.share:.0%} of the time"
+
+
+def _feeder(training: Training, thresholds: Thresholds) -> Found:
+    """Another program sends the batches; a child of this one can be seen at work."""
+    site = longest_wait(training, thresholds)
+    if site is None or not site.loader or site.source not in (Source.SOCKET, Source.PROCESSES):
+        return None, ()
+    if training.worker_count or (site.source is Source.PROCESSES and training.other_threads >= thresholds.disk):
+        return None, ()
+    name, cpu = training.busiest_child
+    used = Evidence("child_cpu", cpu, f"{name}, which it started, is on a processor {cpu:.0%} of the time")
+    if cpu >= thresholds.worker_asleep:
+        cause, cores = _cores(training, thresholds, None)
+        return cause, (used, *cores)
+    return Cause.FEEDER, (used,) if name else ()
 
 
 def _rank_skew(training: Training, thresholds: Thresholds) -> Found:
@@ -89,10 +120,13 @@ def _threads(training: Training, thresholds: Thresholds) -> Found:
         return None, ()
     if work <= 0:  # a loader of threads that tells nothing
         others, seen = training.other_threads, training.work
-        if others < (thresholds.notice if seen else thresholds.disk):
+        fed = any(site.loader and site.source in _THREADS for site in training.waits[:1])
+        if not fed and others < (thresholds.notice if seen else thresholds.disk):
             return None, ()
-        used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.1f} cores")
-        if seen.get(Work.READ, 0.0) > 0.5:
+        used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.2f} cores")
+        computing = fsum(seen.get(what, 0.0) for what in _CPU_WORK)
+        asleep = others < (thresholds.disk if computing >= thresholds.collate else thresholds.worker_asleep)
+        if (seen.get(Work.READ, 0.0) > 0.5 and computing < thresholds.collate) or (fed and asleep):
             return Cause.STORAGE, (used,)
         cause, cores = _cores(training, thresholds, None)
         return cause, (used, *cores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from iofast.monitor.snapshot import Tier
+from iofast.monitor.snapshot import Tier, WaitSite
 
 
 class Bound(StrEnum):
@@ -40,6 +40,7 @@ class Cause(StrEnum):
     PIN = "pin"
     EPOCH_START = "epoch-start"
     RANK_SKEW = "rank-skew"
+    FEEDER = "feeder"
 
 
 class Severity(StrEnum):
@@ -114,3 +115,4 @@ class Verdict:
     phases: dict[Phase, float] = field(default_factory=dict)  # seconds in each
     seconds: float = 0.0  # of training that it rests on
     steps: int | None = None
+    waits: WaitSite | None = None  # where the training thread waits longest, or makes a batch by itself

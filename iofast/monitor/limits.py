@@ -70,6 +70,9 @@ def _bound(training: Training, stall: Stall | None, thresholds: Thresholds) -> F
     if idle is None:
         if stall is not None and high >= thresholds.bound and not (below and high < thresholds.severe):
             return _straddling(stall, thresholds)
+        if (asleep := training.asleep) is not None and asleep - high >= thresholds.severe:
+            reason = f"the training process sleeps {asleep:.0%} of the time, at most {high:.0%} for its loader"
+            return Finding(Bound.UNKNOWN, reason=reason)
         return Finding(Bound.COMPUTE, reason="no device in sight: what is judged is the host")
     if idle < thresholds.idle:
         return _busy(training, idle, thresholds)
@@ -192,7 +195,10 @@ def _launch_or_sync(training: Training, thresholds: Thresholds) -> Finding | Non
             return None
         syncing = training.frames(Frame.SYNC) or 0.0
         launching = fsum(training.frames(frame) or 0.0 for frame in _LAUNCHING)
+        launching = min(launching, 1.0 - (training.asleep or 0.0))  # a process that sleeps launches nothing
         how = "was waiting for the device"
+        if (training.frames(Frame.WAITING) or 0.0) > max(syncing, launching):
+            return None  # that is what it does while the device idles, whatever it waits for
     if syncing >= thresholds.sync and launching <= thresholds.launch_to_sync * syncing:
         sites = training.syncs()
         where = f", most at {sites[0].file}:{sites[0].line} ({sites[0].call})" if sites else ""

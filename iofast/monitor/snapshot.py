@@ -45,7 +45,23 @@ class Frame(StrEnum):
     CHECKPOINT = "checkpoint"  # torch.save and the like
     COMPILE = "compile"  # torch.compile, autotuning, imports
     COMMUNICATION = "communication"  # all_reduce, barrier
+    WAITING = "waiting"  # in a queue, a lock, a socket or a timer, of which nothing says whether it is the loader's
     OTHER = "other"
+
+
+LOADER = frozenset({Frame.LOADER_WAIT, Frame.LOADER_INLINE, Frame.LOADER_START})
+
+
+class Source(StrEnum):
+    """What the call waits for in which a thread was seen, by the library that the call belongs to."""
+
+    THREADS = "threads"  # of this process: a queue, a lock, a future
+    PROCESSES = "processes"  # that multiprocessing or subprocess started
+    SOCKET = "socket"  # another program: a socket, ZeroMQ, gRPC
+    EVENTS = "events"  # of an asyncio loop
+    FILE = "file"  # reads by itself
+    TIMER = "timer"  # sleeps by itself
+    NONE = "none"  # works by itself
 
 
 class Work(StrEnum):
@@ -182,6 +198,23 @@ class SyncSite:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitSite:
+    """A line of the user's code at which the training thread waits, or makes a batch by itself.
+
+    `function` is the one that the line is in, `call` what it calls there ("" where it works), `loader` whether a
+    training loop gets its batch there; if not, nothing says what the wait is for.
+    """
+
+    file: str
+    line: int
+    function: str
+    call: str  # queue.get, multiprocessing.Queue.get, time.sleep, ...
+    source: Source
+    loader: bool
+    share: float  # of the looks
+
+
+@dataclass(frozen=True, slots=True)
 class StackFigures:
     """What stacks of a burst said."""
 
@@ -190,6 +223,8 @@ class StackFigures:
     worker_looks: int
     workers: dict[Work, float]
     syncs: tuple[SyncSite, ...] = ()
+    waits: tuple[WaitSite, ...] = ()
+    trains: bool = False  # a training loop, a backward pass or an optimizer was seen
     single_tensor_optimizer: bool = False  # an optimiser that launches per parameter was seen
     anomaly_detection: bool = False
     convolutions: bool = False  # torch/nn/modules/conv.py was seen

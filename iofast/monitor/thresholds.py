@@ -51,8 +51,9 @@ class Thresholds:
     Phases (ours): share of looks, or of samples, from which an interval belongs to one
     phase_frames, paused, burst_bytes (a second written), burst_ratio (to the median), warm_idle (more idle than later)
 
-    Idle: below so many cores of CPU, and a device less busy than this, nothing trains: ours
-    idle_cpu, idle_busy
+    Idle: below so many cores of CPU, and a device less busy than this, nothing trains: ours. Stacks show a training
+    that waits; without them it takes less CPU than any loop uses
+    idle_cpu, idle_cpu_unseen, idle_busy
     """
 
     notice: float = 0.05
@@ -94,6 +95,7 @@ class Thresholds:
     burst_ratio: float = 10.0
     warm_idle: float = 0.30
     idle_cpu: float = 0.02
+    idle_cpu_unseen: float = 0.002
     idle_busy: float = 0.01
 
     def __post_init__(self) -> None:

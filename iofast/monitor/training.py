@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
+from typing import TypeVar
 
+from iofast.monitor.probe.family import WORKER
 from iofast.monitor.snapshot import (
+    LOADER,
     DeviceFigures,
     Doing,
     Frame,
@@ -16,11 +19,12 @@ from iofast.monitor.snapshot import (
     Snapshot,
     StackFigures,
     SyncSite,
+    WaitSite,
     Window,
     Work,
 )
 
-LOADER: frozenset[Frame] = frozenset({Frame.LOADER_WAIT, Frame.LOADER_INLINE, Frame.LOADER_START})
+Site = TypeVar("Site", SyncSite, WaitSite)
 _UNUSED = 0.99  # a device that idles more, and is not known to be this job's, is nothing this job trains on
 
 
@@ -83,12 +87,17 @@ class Training:
 
     def syncs(self) -> list[SyncSite]:
         """Lines that wait for the device, the worst first; shares are of all looks."""
-        shares: dict[tuple[str, int, str], float] = {}
-        for one in self.stacks:
-            for site in one.syncs:
-                key = site.file, site.line, site.call
-                shares[key] = shares.get(key, 0.0) + site.share * one.looks / self.frame_looks
-        return [SyncSite(*key, share) for key, share in sorted(shares.items(), key=lambda item: (-item[1], item[0]))]
+        return pooled([(one.syncs, one.looks) for one in self.stacks])
+
+    @cached_property
+    def waits(self) -> list[WaitSite]:
+        """Lines at which the training thread waits or makes a batch, the longest first; shares are of all looks."""
+        return pooled([(one.waits, one.looks) for one in self.stacks])
+
+    @property
+    def trains(self) -> bool:
+        """Whether stacks showed a training: a loop that trains, or a loader."""
+        return any(one.trains or LOADER & one.main.keys() for one in self.stacks)
 
     @cached_property
     def work(self) -> dict[Work, float]:
@@ -178,6 +187,15 @@ class Training:
         whole = waited + fsum(main.cpu_s or 0.0 for main in known)
         return _share(waited / whole) if whole > 0 else None
 
+    @property
+    def asleep(self) -> float | None:
+        """Share of the time that no thread of the training process used a processor or was queued for one, at least."""
+        own = [one.main for one in self.snapshots]
+        if not any(one.cpu_s is not None for one in own):
+            return None
+        queued = fsum(one.runnable_s or 0.0 for one in own) / self.seconds
+        return _share(1.0 - self.main_cpu - queued)
+
     @cached_property
     def main_reads(self) -> float:
         """Bytes a second that read() returned to the training process."""
@@ -214,6 +232,21 @@ class Training:
     def worker_count(self) -> int:
         """Workers alive at once, at most."""
         return max((sum(process.role == "worker" for process in one.processes) for one in self.snapshots), default=0)
+
+    @cached_property
+    def busiest_child(self) -> tuple[str, float]:
+        """Of the processes below that are no workers: name and cores in use; "" and 0 where there is none."""
+        used: dict[tuple[str, int], list[float]] = {}
+        for _, process in self.processes("other"):
+            used.setdefault((process.name, process.pid), []).append(process.cpu_s)
+        cores = {key: fsum(times) / self.seconds for key, times in used.items()}
+        busiest = max(sorted(cores), key=cores.__getitem__, default=("", 0))
+        return busiest[0], cores.get(busiest, 0.0)
+
+    @cached_property
+    def named_workers(self) -> bool:
+        """Whether processes are there that PyTorch has named as its loader's workers."""
+        return any(process.name == WORKER for _, process in self.processes("worker"))
 
     def thread_cpu(self, prefix: str) -> float | None:
         """Processors' share of the busiest thread of that name; None where there is no such thread."""
@@ -287,6 +320,17 @@ class Training:
         if whole > 1.2 * self.seconds:  # they run side by side
             whole = self.seconds
         return _share(fsum(value for value, _ in known) / whole)
+
+
+def pooled(parts: Sequence[tuple[Sequence[Site], int]]) -> list[Site]:
+    """Sites of several bursts as those of one, the largest share first; with the looks of each burst."""
+    looks = sum(count for _, count in parts)
+    shares: dict[Site, list[float]] = {}
+    for sites, count in parts:
+        for site in sites:
+            shares.setdefault(replace(site, share=0.0), []).append(site.share * count)
+    found = [replace(place, share=fsum(counts) / max(1, looks)) for place, counts in shares.items()]
+    return sorted(found, key=lambda site: (-site.share, site.file, site.line, site.call))
 
 
 def mean(values: Iterable[float | None]) -> float | None:

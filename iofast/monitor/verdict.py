@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from iofast.monitor.bounds import exposed
-from iofast.monitor.causes import find_cause
+from iofast.monitor.causes import find_cause, longest_wait, waiting
 from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, Stall, Verdict
 from iofast.monitor.limits import Finding, other_than_input
 from iofast.monitor.phases import phases, seconds_by_phase
-from iofast.monitor.snapshot import Snapshot, Tier
+from iofast.monitor.snapshot import Snapshot, Tier, WaitSite
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 from iofast.monitor.training import Training
 
@@ -79,18 +79,22 @@ class _Case:
     thresholds: Thresholds
 
     def verdict(self, finding: Finding, cause: Cause | None = None, stall: Stall | None = None) -> Verdict:
-        stall = stall or self.stall
+        stall, site = stall or self.stall, longest_wait(self.training, self.thresholds)
+        reason = finding.reason
+        if finding.bound is Bound.UNKNOWN and site is not None and not site.loader:
+            reason = f"{reason}: {waiting(site)}, and nothing says whether for its batches"
         return Verdict(
             bound=finding.bound,
             cause=cause,
             stall=stall,
             severity=severity(stall, self.thresholds),
-            evidence=_general(self.training, stall) + finding.evidence,
-            reason=finding.reason,
+            evidence=_general(self.training, stall, site) + finding.evidence,
+            reason=reason,
             tier=stall.tier if stall is not None else Tier.OUTSIDE,
             phases=self.spent,
             seconds=self.training.seconds,
             steps=self.training.steps,
+            waits=site,
         )
 
 
@@ -127,7 +131,8 @@ def _nothing_trains(every: Training, spent: dict[Phase, float], thresholds: Thre
     busy = every.device(lambda device: device.busy)
     if busy is None and every.idle is not None:
         busy = 1.0 - every.idle
-    if every.cpu >= thresholds.idle_cpu or (busy or 0.0) >= thresholds.idle_busy or every.steps:
+    least = thresholds.idle_cpu if every.stacks else thresholds.idle_cpu_unseen
+    if every.cpu >= least or (busy or 0.0) >= thresholds.idle_busy or every.steps or every.trains:
         return None
     shown = "no device at work" if busy is not None else "no device in sight"
     return f"the job used {every.cpu:.3f} cores and {shown}"
@@ -211,13 +216,15 @@ def _middle(stall: Stall) -> float:
 _Text = Callable[[float], str]
 
 
-def _general(training: Training, stall: Stall | None) -> tuple[Evidence, ...]:
+def _general(training: Training, stall: Stall | None, site: WaitSite | None) -> tuple[Evidence, ...]:
     """What every verdict shows where it is known."""
     found = []
     if stall is not None:
         what = "the host waits for its loader" if stall.host_wait else "the device idles for want of a batch"
         span = f"{stall.low:.0%}" if stall.width < 0.005 else f"{stall.low:.0%} to {stall.high:.0%}"
         found.append(Evidence("stall", fsum((stall.low, stall.high)) / 2, f"{what} {span} of the time"))
+    if site is not None:
+        found.append(Evidence("waits_at", site.share, waiting(site)))
     cores = training.system(lambda one: one.system.cores)
     of = "" if cores is None else f" of {cores:g}"
     figures: tuple[tuple[str, float | None, _Text], ...] = (

@@ -30,7 +30,6 @@ MOST_LOOKS: Final = 20  # a second
 _BUDGET: Final = 0.006  # of one core: verdicts, views and waking up use a third more
 _FEWEST_LOOKS: Final = 2.0  # a second, however dear they are
 _PEERS_EVERY: Final = 5  # looks
-_BUSY_THREADS: Final = 0.02  # of a core that other threads of the training process use
 _MOST_NOTES: Final = 16
 
 
@@ -128,7 +127,7 @@ class Watch:
         self._files.glimpse([*self._proc.workers, self.job.pid])
         devices = self._devices(pids, seconds)
         device = self._own(devices)
-        self._windows.add(self._looks, seconds, self._loading(processes, looks.cpu_s, seconds))
+        self._windows.add(self._looks, seconds, self._loading(processes))
         self._looks = []
         idle = None if device is None or device.busy is None else 1.0 - device.busy
         stacks = self._bursts.take() if self._bursts is not None else None
@@ -155,14 +154,10 @@ class Watch:
         self.cost_s += cost
         return snapshot
 
-    def _loading(self, processes: tuple[ProcessFigures, ...], main_cpu_s: float | None, seconds: float) -> Loading:
+    def _loading(self, processes: tuple[ProcessFigures, ...]) -> Loading:
         within = any(each.live and each.kind == "FastLoader" and each.num_workers for each in self._loaders)
-        others = None if main_cpu_s is None else processes[0].cpu_s - main_cpu_s
-        return Loading(
-            processes=any(each.role == "worker" for each in processes),
-            threads=within or self._proc.loader_threads,
-            busy_threads=others is None or others >= _BUSY_THREADS * seconds,
-        )
+        workers = any(each.role == "worker" for each in processes)
+        return Loading(processes=workers, threads=within or self._proc.loader_threads)
 
     def _devices(self, pids: tuple[int, ...], seconds: float) -> tuple[DeviceFigures, ...]:
         """The job's: by pid, or by option; where the driver does not say, all of which that may be so."""

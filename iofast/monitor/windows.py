@@ -32,7 +32,6 @@ class Loading(NamedTuple):
 
     processes: bool  # workers
     threads: bool  # pin thread, or a loader's threads
-    busy_threads: bool = True  # whether any thread but the training one used a processor
 
 
 class _Waiting(NamedTuple):
@@ -102,7 +101,7 @@ def waits(look: Look, loading: Loading) -> tuple[bool, bool]:
         return False, False
     if loading.processes or loading.threads:
         return doing is Doing.QUEUE and loading.processes, doing in (Doing.QUEUE, Doing.FUTEX) or look.blind
-    return False, doing is not Doing.FUTEX or loading.busy_threads
+    return False, True
 
 
 def _window(looks: list[_Waiting], idle: float | None) -> Window:

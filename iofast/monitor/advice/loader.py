@@ -6,7 +6,7 @@ from math import ceil, floor
 
 from iofast.monitor.advice.situation import Situation, gain
 from iofast.monitor.findings import Advice, Cause, Phase
-from iofast.monitor.snapshot import Work
+from iofast.monitor.snapshot import Source, Work
 
 MOST_WORKERS = 64
 
@@ -180,6 +180,51 @@ def slow_rank(now: Situation) -> Advice | None:
     )
 
 
+_BESIDE = {  # what to do, where a loader of the program's own waits for what it reads
+    Source.THREADS: (
+        "one thread at a time waits for what it reads, and several would wait side by side",
+        "concurrent.futures.ThreadPoolExecutor(8).map(load, samples)  # or several of the threads that fill the queue",
+    ),
+    Source.EVENTS: (
+        "an asyncio loop reads nothing while a step computes in its thread",
+        "run the loop in a thread of its own, with several requests at once, and take batches from a queue.Queue",
+    ),
+}
+
+
+def reading_ahead(now: Situation) -> Advice | None:
+    """Silent where processes or another program read, and where threads compute."""
+    site = now.verdict.waits
+    if not now.is_input(Cause.STORAGE) or site is None or not site.loader or site.source not in _BESIDE:
+        return None
+    if now.training.workers is not None:
+        return None
+    why, change = _BESIDE[site.source]
+    return Advice(
+        name="reading_ahead",
+        text=f"Training waits in `{site.function}` {site.share:.0%} of the time: {why}.",
+        change=change,
+        trigger="waits_at",
+        value=site.share,
+        gain=gain(now.low),
+    )
+
+
+def sender(now: Situation) -> Advice | None:
+    """Silent where this machine makes the batches."""
+    site = now.verdict.waits
+    if not now.is_input(Cause.FEEDER) or site is None:
+        return None
+    return Advice(
+        name="sender",
+        text=f"Another program sends the batches; training waits {site.share:.0%} of the time in `{site.call}`.",
+        change="look at that program where it runs: its processors, its storage, and the network between",
+        trigger="waits_at",
+        value=site.share,
+        gain=gain(now.low),
+    )
+
+
 COUNTS = (first_workers, more_workers, more_threads)
 RULES = (
     prefetch,
@@ -188,4 +233,6 @@ RULES = (
     pin_thread,
     worker_threads,
     slow_rank,
+    reading_ahead,
+    sender,
 )

@@ -11,7 +11,7 @@ All of it comes from the watched process: what cannot be parsed is a call of nob
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _MOST_CALLS = 400  # of one stack: deeper ones lose their outermost
@@ -42,6 +42,9 @@ class Call:
     line: int
     where: str
     user: bool
+
+
+Text = Callable[[Call], str]  # the line of source that a call is at, "" where unknown
 
 
 @dataclass(frozen=True, slots=True)

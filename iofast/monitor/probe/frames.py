@@ -9,14 +9,15 @@ decides, since training loops are often within closures of optimisers and within
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from iofast.monitor.probe.calls import Call
-from iofast.monitor.snapshot import Frame
-
-Text = Callable[[Call], str]  # the line of source that a call is at, "" where unknown
+from iofast.monitor.probe.calls import Call, Text
+from iofast.monitor.probe.feeds import Feeds
+from iofast.monitor.probe.waits import Wait, wait_of
+from iofast.monitor.probe.work import work_of
+from iofast.monitor.snapshot import Frame, Source, Work
 
 _TORCH_LOADERS = re.compile(r"torch/utils/data/dataloader\.py$|torchdata/stateful_dataloader/")
 _STARTING = frozenset({"__iter__", "_get_iterator", "_reset", "__init__", "_shutdown_workers", "__del__"})
@@ -26,9 +27,10 @@ _OTHER_LOADERS = re.compile(
     r"|tensorflow/python/data|torchdata/nodes)(/|$)"
 )
 _IN_C = re.compile(r"nvidia/dali/|ffcv/|tensorflow/")  # loaders whose work no Python frame shows
-_WAITING = re.compile(
-    r"std/(threading|queue|selectors|multiprocessing/(queues|connection|synchronize)|concurrent/futures/_base|asyncio/.*)\.py$"
-)
+TRAINING = frozenset({Frame.BACKWARD, Frame.OPTIMIZER})
+_ELSEWHERE = frozenset({Source.THREADS, Source.PROCESSES, Source.SOCKET, Source.EVENTS})  # others make the batch
+_DECISIVE = TRAINING | {Frame.COMPILE, Frame.COMMUNICATION, Frame.TRANSFER}
+_IMAGES = frozenset({Work.READ, Work.DECODE, Work.RESIZE, Work.AUGMENT, Work.COLLATE})
 _VALIDATION = re.compile(
     r"(_?(run|do)_)?(validate|validation|valid|evaluate|evaluation|eval|val|test)"
     r"(_(epoch|one_epoch|loop|step|model|phase|net|network|set|pass|run|accuracy|loss|all))?$"
@@ -127,27 +129,38 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one stack of the training thread says. `inline`: the calls within the loader, where it works in here."""
+    """What one stack of the training thread says.
+
+    `inline`: the calls within the loader, where it works in here. `wait`: where it waits, or makes a batch, unless
+    that is in PyTorch's loader or ours. `trains`: it is in a training loop.
+    """
 
     frame: Frame
     sync: Sync | None = None
     inline: tuple[Call, ...] = ()
+    wait: Wait | None = None
+    trains: bool = False
 
 
-def frame_of(calls: Sequence[Call], text: Text) -> Seen:
+def frame_of(calls: Sequence[Call], text: Text, feeds: Feeds) -> Seen:
     """What a thread with these calls, the innermost first, is at."""
     loader = _entry(calls)
     outer = calls if loader is None else calls[loader:]
     if any(_SAVING.match(f"{c.where}:{c.name}") for c in calls):
         return Seen(Frame.CHECKPOINT)
     validating = any(_validates(c) for c in outer)
+    wait = wait_of(calls, text)
     if loader is not None:
-        frame = _in_loader(calls[:loader], calls[loader])
+        frame = _in_loader(calls[:loader], calls[loader], wait)
         inline = tuple(calls[:loader]) if frame is Frame.LOADER_INLINE else ()
-        return Seen(Frame.VALIDATION if validating else frame, inline=inline)
+        known = any(_TORCH_LOADERS.search(c.where) or c.where.startswith("iofast/loader/") for c in calls[: loader + 1])
+        return Seen(Frame.VALIDATION if validating else frame, inline=inline, wait=None if known else wait)
     if validating:
         return Seen(Frame.VALIDATION)
-    return _in_step(calls, text)
+    seen = _in_step(calls, text)
+    if seen.frame in _DECISIVE:
+        return replace(seen, trains=seen.frame in TRAINING)
+    return _in_loop(calls, text, feeds, wait, seen)
 
 
 def single_tensor(calls: Sequence[Call]) -> bool:
@@ -183,12 +196,30 @@ def _entry(calls: Sequence[Call]) -> int | None:
             return place
         if _OTHER_LOADERS.match(call.where) and call.name != "<module>":
             return place
-        if call.name == "__next__" and call.user and _waits(calls[:place]):  # somebody's own loader, in a thread
-            return place
     return None
 
 
-def _in_loader(inner: Sequence[Call], entry: Call) -> Frame:
+def _in_loop(calls: Sequence[Call], text: Text, feeds: Feeds, wait: Wait | None, seen: Seen) -> Seen:
+    """The same of a program whose loader is its own: a generator, an iterator, a queue."""
+    place = feeds.entry(calls, wait)
+    if place is not None:
+        inner = tuple(calls[:place])
+        forward = seen.frame is Frame.FORWARD and work_of(inner, text) not in _IMAGES
+        if forward or (seen.frame is Frame.SYNC and not calls[0].user):
+            return replace(seen, trains=True)
+        if not inner or (wait is not None and wait.source in _ELSEWHERE):
+            return Seen(Frame.LOADER_WAIT, wait=wait, trains=True)
+        return Seen(Frame.LOADER_INLINE, inline=inner, wait=wait, trains=True)
+    if wait is None or seen.frame is not Frame.OTHER:
+        return seen
+    if (batch := feeds.awaits(wait)) is not None:
+        return Seen(Frame.LOADER_WAIT, wait=replace(wait, at=batch, call="asyncio"), trains=True)
+    if wait.source in _ELSEWHERE or wait.source is Source.TIMER:
+        return Seen(Frame.WAITING, wait=wait, trains=feeds.trains(calls, wait))
+    return replace(seen, trains=feeds.trains(calls, wait))
+
+
+def _in_loader(inner: Sequence[Call], entry: Call, wait: Wait | None) -> Frame:
     torch = [c for c in (*inner, entry) if _TORCH_LOADERS.search(c.where)]
     ours = [c for c in (*inner, entry) if c.where.startswith("iofast/loader/")]
     if any(_FETCH.search(c.where) and c.name == "fetch" for c in inner):
@@ -204,7 +235,9 @@ def _in_loader(inner: Sequence[Call], entry: Call) -> Frame:
         return Frame.LOADER_START if started else Frame.LOADER_WAIT
     if any(c.where.startswith("torchdata/nodes/") and c.name in ("reset", "_shutdown") for c in (*inner, entry)):
         return Frame.LOADER_START
-    if _waits(inner) or (_IN_C.search(entry.where) and not any(c.user for c in inner)):
+    if wait is not None and wait.source in _ELSEWHERE:
+        return Frame.LOADER_WAIT
+    if _IN_C.search(entry.where) and not any(c.user for c in inner):
         return Frame.LOADER_WAIT
     return Frame.LOADER_START if entry.name == "__iter__" and not inner else Frame.LOADER_INLINE
 
@@ -270,7 +303,3 @@ def _validates(call: Call) -> bool:
     if call.user or _TRAINER.match(call.where):
         return _VALIDATION.match(call.name) is not None
     return _VALIDATION_LOOPS.match(call.where) is not None
-
-
-def _waits(inner: Sequence[Call]) -> bool:
-    return bool(inner) and _WAITING.match(inner[0].where) is not None

@@ -13,19 +13,23 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from iofast.monitor.probe import frames, work
 from iofast.monitor.probe.calls import Stack, parse
-from iofast.monitor.probe.frames import Sync
+from iofast.monitor.probe.feeds import Feeds
+from iofast.monitor.probe.frames import Seen, Sync
 from iofast.monitor.probe.source_text import SourceText
-from iofast.monitor.snapshot import Frame, Job, StackFigures, SyncSite, Work
+from iofast.monitor.probe.waits import wait_of
+from iofast.monitor.snapshot import Frame, Job, Source, StackFigures, SyncSite, WaitSite, Work
 
 _SECONDS = 1  # of a burst: py-spy takes whole ones
 _FASTEST = 100  # looks a second
 _TIMEOUT_S = 10.0  # for a burst: py-spy looks up all symbols of a process before its first look
 _LARGEST = 8 << 20  # of what py-spy writes
 _MOST_SITES = 20
+_FED_BY_THREADS = (Source.THREADS, Source.EVENTS)
 _TRIES = 3  # of bursts that fail for no reason that is known
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
@@ -38,6 +42,7 @@ class StackProbe:
         self._job = job
         self._program = _find()
         self._text = SourceText(job.pid)
+        self._feeds = Feeds(self._text, self._text.loops)
         self._failures = 0
         self._refused = self._workers_refused = False
         if self._program is None:
@@ -56,7 +61,7 @@ class StackProbe:
         running = [_Recording(self._program, pid, max(1, min(_FASTEST, looks))) for pid in pids]
         results = [recording.result() for recording in running]
         stacks = list(parse(results[0][0]))
-        tally = _Tally(self._text)
+        tally = _Tally(self._text, self._feeds)
         for stack in stacks:
             tally.add_training(stack, self._job.pid)
         if not tally.looks:
@@ -87,12 +92,14 @@ class StackProbe:
 class _Tally:
     """Looks, counted by what they saw."""
 
-    def __init__(self, text: SourceText) -> None:
-        self._text = text
+    def __init__(self, text: SourceText, feeds: Feeds) -> None:
+        self._text, self._feeds = text, feeds
         self._frames: Counter[Frame] = Counter()
         self._work: Counter[Work] = Counter()
+        self._threads: Counter[Work] = Counter()  # of the program's own, which may feed its training
         self._syncs: Counter[Sync] = Counter()
-        self._single_tensor = self._anomalies = self._convolutions = self._compiled = False
+        self._waits: Counter[WaitSite] = Counter()
+        self._trains = self._single_tensor = self._anomalies = self._convolutions = self._compiled = False
 
     @property
     def looks(self) -> int:
@@ -103,10 +110,14 @@ class _Tally:
         if stack.thread != pid and stack.thread_name != "MainThread":
             self._add_thread(stack)
             return
-        seen = frames.frame_of(stack.calls, self._text)
+        seen = frames.frame_of(stack.calls, self._text, self._feeds)
+        self._feeds.learn(stack.calls, stack.looks, trains=seen.frame in frames.TRAINING)
         self._frames[seen.frame] += stack.looks
         if seen.sync is not None:
             self._syncs[seen.sync] += stack.looks
+        if (site := _site(seen)) is not None:
+            self._waits[site] += stack.looks
+        self._trains |= seen.trains
         if seen.inline:
             self._work[work.work_of(seen.inline, self._text)] += stack.looks
         self._single_tensor |= frames.single_tensor(stack.calls)
@@ -132,6 +143,8 @@ class _Tally:
         self._work.update(found)
 
     def figures(self) -> StackFigures:
+        if any(site.loader and site.source in _FED_BY_THREADS for site in self._waits):
+            self._work.update(self._threads)
         looks, worker_looks = self.looks, self._work.total()
         return StackFigures(
             looks=looks,
@@ -142,6 +155,8 @@ class _Tally:
                 SyncSite(sync.file, sync.line, sync.call, count / looks)
                 for sync, count in self._syncs.most_common(_MOST_SITES)
             ),
+            waits=tuple(replace(site, share=count / looks) for site, count in self._waits.most_common(_MOST_SITES)),
+            trains=self._trains,
             single_tensor_optimizer=self._single_tensor,
             anomaly_detection=self._anomalies,
             convolutions=self._convolutions,
@@ -154,6 +169,20 @@ class _Tally:
             kind = work.work_of(stack.calls, self._text)
         if kind is not None:
             self._work[kind] += stack.looks
+        elif any(call.user for call in stack.calls) and (wait := wait_of(stack.calls, self._text)) is not None:
+            if wait.source in (Source.FILE, Source.SOCKET, Source.TIMER):
+                self._threads[Work.READ] += stack.looks
+            elif wait.source is Source.NONE:
+                self._threads[work.work_of(stack.calls, self._text)] += stack.looks
+
+
+def _site(seen: Seen) -> WaitSite | None:
+    """Without its share."""
+    loader = seen.frame in (Frame.LOADER_WAIT, Frame.LOADER_INLINE)
+    if seen.wait is None or not (loader or seen.frame is Frame.WAITING):
+        return None
+    wait = seen.wait
+    return WaitSite(wait.at.path, wait.at.line, wait.at.name, wait.call, wait.source, loader, 0.0)
 
 
 class _Recording:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from iofast.monitor.probe.calls import Call
-from iofast.monitor.probe.frames import Text
+from iofast.monitor.probe.calls import Call, Text
 from iofast.monitor.snapshot import Work
 
 Table = tuple[tuple[Work, re.Pattern[str]], ...]

@@ -12,7 +12,8 @@ from iofast.monitor.render.figures import NAMES, figures
 from iofast.monitor.render.moment import Moment
 
 _JUDGED = ("time", "pid", "rank", "command", "verdict", "cause", "severity", "tier", "stall_low", "stall_high")
-COLUMNS = (*_JUDGED, *(f"interval_{name}" for name in NAMES), "advice")
+_WAITS = ("waits_at", "waits_for", "waits_share")
+COLUMNS = (*_JUDGED, *_WAITS, *(f"interval_{name}" for name in NAMES), "advice")
 
 
 class Rows:
@@ -26,7 +27,7 @@ class Rows:
 
     def update(self, moment: Moment) -> None:
         """A row; a number that is not available is an empty cell."""
-        verdict, now = moment.verdict, figures(moment.snapshot)
+        verdict, now, site = moment.verdict, figures(moment.snapshot), moment.verdict.waits
         row = [
             f"{time.time():.3f}",
             moment.job.pid,
@@ -38,6 +39,11 @@ class Rows:
             verdict.tier.value,
             None if verdict.stall is None else _short(verdict.stall.low),
             None if verdict.stall is None else _short(verdict.stall.high),
+            *(
+                ("", "", None)
+                if site is None
+                else (cell(f"{site.file}:{site.line}"), cell(site.call), _short(site.share))
+            ),
             *(_short(getattr(now, name)) for name in NAMES),
             cell(verdict.advice[0].text) if verdict.advice else "",
         ]

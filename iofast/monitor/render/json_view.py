@@ -34,6 +34,7 @@ def to_json(snapshot: Snapshot, verdict: Verdict) -> dict[str, Any]:
         "stall": None if verdict.stall is None else _data(asdict(verdict.stall)),
         "tier": verdict.tier.value,
         "reason": plain(verdict.reason),
+        "waits": None if verdict.waits is None else _data(asdict(verdict.waits)),
         "evidence": [_data(asdict(evidence)) for evidence in verdict.evidence],
         "advice": [_data(asdict(advice)) for advice in verdict.advice],
         "phases": _data(verdict.phases),

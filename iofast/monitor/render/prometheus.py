@@ -14,6 +14,7 @@ from iofast.monitor.render.figures import Figures, figures, own_devices
 from iofast.monitor.render.moment import Moment, Silent
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LONGEST = 120  # characters of a label that a program chooses
 _SLOWEST_S = 10.0  # a client that says nothing for this long is left
 
 HELP = {
@@ -21,6 +22,7 @@ HELP = {
     "iofast_verdict": "1 for the verdict that holds, with its cause and severity",
     "iofast_stall_low_ratio": "lower bound of the exposed stall, a share of training time",
     "iofast_stall_high_ratio": "upper bound of the exposed stall",
+    "iofast_wait_ratio": "share of training time that the training thread spends at the line where it waits longest",
     "iofast_images_per_second": "images that training took in the last interval",
     "iofast_loader_cpu_cores": "cores that loader processes and threads used",
     "iofast_main_cpu_cores": "cores that the training process used",
@@ -57,7 +59,11 @@ def exposition(moments: Sequence[Moment]) -> str:
 
 def _samples(moment: Moment) -> Iterator[Sample]:
     job, verdict, now = moment.job, moment.verdict, figures(moment.snapshot)
-    own = (("pid", str(job.pid)), ("rank", "" if job.rank is None else str(job.rank)), ("command", job.command[:120]))
+    own = (
+        ("pid", str(job.pid)),
+        ("rank", "" if job.rank is None else str(job.rank)),
+        ("command", job.command[:_LONGEST]),
+    )
     cause = "" if verdict.cause is None else verdict.cause.value
     judged = (("verdict", verdict.bound.value), ("cause", cause), ("severity", verdict.severity.value))
     yield Sample("iofast_verdict", own + judged, 1)
@@ -65,6 +71,10 @@ def _samples(moment: Moment) -> Iterator[Sample]:
         tier = (*own, ("tier", verdict.stall.tier.value))
         yield Sample("iofast_stall_low_ratio", tier, verdict.stall.low)
         yield Sample("iofast_stall_high_ratio", tier, verdict.stall.high)
+    if (site := verdict.waits) is not None:
+        place = (("file", site.file[-_LONGEST:]), ("line", str(site.line)), ("function", site.function[:_LONGEST]))
+        what = (("call", site.call[:_LONGEST]), ("source", site.source.value))
+        yield Sample("iofast_wait_ratio", (*own, *place, *what), site.share)
     yield from (Sample(name, own, value) for name, value in _rates(now) if value is not None)
     total = sum(verdict.phases.values())
     for phase, seconds in verdict.phases.items():

@@ -36,6 +36,7 @@ WHY = {
     Cause.PIN: "the thread that pins batches is late",
     Cause.EPOCH_START: "an epoch begins with starting workers and filling the queue",
     Cause.RANK_SKEW: "another rank waits for its data, and this one for that rank",
+    Cause.FEEDER: "another program sends the batches, and is late",
 }
 TIERS = {
     Tier.OUTSIDE: "seen from outside (/proc, NVML)",
@@ -44,6 +45,7 @@ TIERS = {
 }
 STYLES = {Severity.NONE: "green", Severity.NOTICE: "cyan", Severity.BOUND: "yellow", Severity.SEVERE: "red"}
 NONE = "–"
+_TOLD = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
 
 
 def headline(verdict: Verdict) -> str:
@@ -176,7 +178,7 @@ def summary(moment: Moment) -> str:
     parts.append(f"tier {verdict.tier.value}")
     if verdict.advice:
         parts.append(plain(verdict.advice[0].change or verdict.advice[0].text))
-    elif told := [evidence.text for evidence in verdict.evidence if evidence.name in ("step_phases", "stack_phases")]:
+    elif told := [evidence.text for evidence in verdict.evidence if evidence.name in _TOLD]:
         parts.append(plain(told[0]))
     return " · ".join(parts)
 

@@ -1,0 +1,217 @@
+"""Training loops in a program's source, and the lines at which they get their batches. Parsed as text, never run.
+
+A stack does not say that a function is a generator, nor whose value is a batch; the source of its caller does:
+
+    for batch in batches():        a loop over batches gets them in its header
+    while True:                    a loop that counts, or never ends, gets a batch at a line
+        batch = queue.get()        whose value is used, later in the same turn, by the call that trains
+
+A loop trains if it calls `backward()`, an optimizer's `step()`, or a function that does, by its name or by its body in
+the same file. Calls in a nested loop over something else do not count: a loop over epochs is no training loop, nor is
+one that gets a job and trains for many steps. A loop that sends something to others gets answers from them, and these
+cannot be told from batches.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from iofast.monitor.probe import syntax
+from iofast.monitor.probe.syntax import For, Function, Scope, called, calls
+
+_TRAINS = re.compile(r"((\w*_)?(backward|apply_gradients|apply_updates|value_and_grad|GradientTape)|grad)$")
+_TRAINS_BATCH = re.compile(  # where it is given one; train(job) may be a whole training
+    r"((\w*_)?(train|training|fit|learn|learning|optimi[sz]e|update)_(on_|one_)?(step|batch|iter|iteration)(_fn)?"
+    r"|partial_fit)$"
+)
+_OPTIMIZER = re.compile(r"opt|scaler", re.IGNORECASE)  # whose step() it is
+_NEXT = frozenset({"next", "anext", "__next__"})
+_SENDS = re.compile(r"(put|put_nowait|send\w*|publish|remote|rpc_\w+|all_reduce|broadcast)$")
+_DEEPEST = 8  # functions that call each other, from the loop to the call that trains
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop that trains, or a function that makes one step.
+
+    head    lines of what it iterates over; none where it counts
+    gets    lines that get a batch, with the functions called there that are given the batch
+    awaits  lines that wait in an asyncio loop, in order; `fed` says whether all of them wait for batches
+    """
+
+    function: str
+    first: int
+    last: int
+    head: range
+    gets: dict[int, frozenset[str]]
+    awaits: tuple[int, ...] = ()
+    fed: bool = False
+
+
+class Loops:
+    """The training loops of one file, the inner ones first. A file that cannot be parsed has none."""
+
+    def __init__(self, text: str) -> None:
+        self._file = _File()
+        self.loops: list[Loop] = []
+        try:
+            self._tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self._tree = ast.Module([], [])
+        for node in ast.walk(self._tree):
+            if isinstance(node, Function):
+                self._file.functions.setdefault(node.name, []).append(node)
+        self._search(self._tree, "<module>", frozenset())
+        self.loops.sort(key=lambda loop: loop.last - loop.first)
+
+    def head_at(self, line: int) -> bool:
+        """Whether a training loop iterates over what this line makes."""
+        return any(line in loop.head for loop in self.loops)
+
+    def gets_at(self, line: int, callee: str) -> bool:
+        """Whether a training loop gets its batch by the call of `callee` at this line."""
+        return any(line in loop.gets and callee not in loop.gets[line] for loop in self.loops)
+
+    def trains_at(self, line: int) -> bool:
+        """Whether this line is in a training loop."""
+        return any(loop.first <= line <= loop.last for loop in self.loops)
+
+    def run_at(self, line: int) -> list[Loop]:
+        """The asynchronous training loops in what this line runs: `asyncio.run(train())`."""
+        if not any(loop.awaits for loop in self.loops):
+            return []
+        statements = [node for node in ast.walk(self._tree) if isinstance(node, ast.stmt) and syntax.holds(node, line)]
+        names = syntax.mentioned(min(statements, key=syntax.length)) if statements else set[str]()
+        functions = set[str]()
+        while missing := (names & self._file.functions.keys()) - functions:
+            functions |= missing
+            for name in missing:
+                names = names.union(*map(syntax.mentioned, self._file.functions[name]))
+        return [loop for loop in self.loops if loop.awaits and loop.function in functions]
+
+    def _search(self, node: ast.AST, function: str, batch: frozenset[str]) -> None:
+        """`batch`: names of what the loops around this node have got."""
+        for child in ast.iter_child_nodes(node):
+            inside, known = function, batch
+            if isinstance(child, Function):
+                inside, known = child.name, syntax.parameters(child)
+            if isinstance(child, Scope):
+                known = self._add(child, inside, known)
+            self._search(child, inside, known)
+
+    def _add(self, scope: Scope, function: str, batch: frozenset[str]) -> frozenset[str]:
+        """Add a scope that trains; names of what it has got, for the loops in it."""
+        head = range(0)
+        if isinstance(scope, For) and not syntax.is_counter(scope.iter):
+            if batch.isdisjoint(syntax.names(scope.iter)):  # no part of a batch
+                head = range(scope.lineno, (scope.iter.end_lineno or scope.lineno) + 1)
+            batch |= syntax.assigned(scope)
+        nodes = list(syntax.turn(scope, nested=True))
+        training = [call for call in calls(nodes) if self._file.trains(call)]
+        trains = any(call in training for call in calls(syntax.turn(scope, nested=False)))
+        if trains or (head and _reaches(syntax.assigned(scope), _statements(nodes), training)):
+            gets = _Gets(scope, nodes, training, batch, counting=not head)
+            awaits = [scope.lineno] if isinstance(scope, ast.AsyncFor) else []
+            awaits += [node.lineno for node in nodes if isinstance(node, ast.Await)]
+            fed = all(line in head or line in gets.lines for line in awaits)
+            last = scope.end_lineno or scope.lineno
+            self.loops.append(Loop(function, scope.lineno, last, head, gets.lines, tuple(awaits), fed))
+            batch = gets.batch
+        return frozenset() if isinstance(scope, Function) else batch
+
+
+@dataclass
+class _File:
+    """The functions of a file by name and, of those asked for, which of them train."""
+
+    functions: dict[str, list[Function]] = field(default_factory=dict)
+    training: dict[str, bool] = field(default_factory=dict)
+
+    def trains(self, call: ast.Call, depth: int = 0) -> bool:
+        """Whether a call trains the network, or is of a function of this file that does."""
+        name = called(call)
+        if _TRAINS.match(name):
+            return True
+        if _TRAINS_BATCH.match(name) and not all(isinstance(argument, ast.Constant) for argument in call.args):
+            return True
+        if name == "step" and isinstance(call.func, ast.Attribute) and _OPTIMIZER.search(ast.unparse(call.func.value)):
+            return True
+        if name not in self.training and depth < _DEEPEST:
+            self.training[name] = False  # functions may call each other
+            bodies = self.functions.get(name, ())
+            inner = (one for body in bodies for one in calls(syntax.turn(body, nested=False)))
+            self.training[name] = any(self.trains(one, depth + 1) for one in inner)
+        return self.training.get(name, False)
+
+
+class _Gets:
+    """Lines of a scope that get a batch, and the names of what they get."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        nodes: Sequence[ast.AST],
+        training: Sequence[ast.Call],
+        batch: frozenset[str],
+        *,
+        counting: bool,
+    ) -> None:
+        self.lines: dict[int, frozenset[str]] = {}
+        self.batch = batch
+        self._training = training
+        counters = syntax.assigned(scope) if counting else frozenset()
+        sends = any(
+            _SENDS.match(called(call)) and set(syntax.names(*call.args)) - counters for call in calls(ast.walk(scope))
+        )
+        statements: list[ast.stmt] = [scope] if isinstance(scope, ast.While) else []
+        statements += _statements(nodes)
+        for place, statement in enumerate(statements):
+            sources = [call for call in calls(syntax.within(statement)) if call not in training]
+            is_next = any(called(call) in _NEXT for call in sources)
+            if is_next or (counting and not sends and not self._is_made_of_batch(statement, sources)):
+                self._add(statement, sources, statements[place + 1 :])
+            if self.batch & syntax.used(statement):
+                self.batch |= syntax.assigned(statement)
+
+    def _is_made_of_batch(self, statement: ast.stmt, sources: Sequence[ast.Call]) -> bool:
+        if isinstance(statement, For) and not self.batch.isdisjoint(syntax.names(statement.iter)):
+            return True
+        return any(not self.batch.isdisjoint(syntax.names(*call.args)) for call in sources)
+
+    def _add(self, statement: ast.stmt, sources: Sequence[ast.Call], later: Sequence[ast.stmt]) -> None:
+        """Add the lines of a statement, if what it gets goes into a call that trains."""
+        given = frozenset(
+            called(call)
+            for call in calls(syntax.within(statement))
+            if call in self._training and any(part in sources for each in call.args for part in ast.walk(each))
+        )  # update(state, next(batches))
+        if given or (sources and _reaches(syntax.assigned(statement), later, self._training)):
+            self.batch |= syntax.assigned(statement)
+            for line in syntax.lines(statement):
+                self.lines[line] = self.lines.get(line, frozenset()) | given
+
+
+def _reaches(value: frozenset[str], later: Sequence[ast.stmt], training: Sequence[ast.Call]) -> bool:
+    """Whether what these names hold goes into a call that trains. A value that is the loss itself is no batch."""
+    first = value
+    for statement in later:
+        if not value & syntax.used(statement):
+            continue
+        trains = [call for call in calls(syntax.within(statement)) if call in training and not _is_of_loss(call, first)]
+        if any(not value.isdisjoint(syntax.names(call)) for call in trains):
+            return True
+        value |= syntax.assigned(statement)
+    return False
+
+
+def _is_of_loss(call: ast.Call, losses: frozenset[str]) -> bool:
+    """Whether a call is the backward pass of one of these: `loss.backward()`, `accelerator.backward(loss)`."""
+    of = [*call.args, *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
+    return _TRAINS.match(called(call)) is not None and any(not losses.isdisjoint(syntax.variable(one)) for one in of)
+
+
+def _statements(nodes: Sequence[ast.AST]) -> list[ast.stmt]:
+    return [node for node in nodes if isinstance(node, ast.stmt)]
