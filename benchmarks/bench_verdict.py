@@ -5,7 +5,8 @@
 Each program of benchmarks/verdicts/programs.py runs twice: watched by a monitor that knows nothing but its pid, and
 with `iofast.watch` inside. The device is simulated by a process with a timed queue, which publishes its busy time
 through a stand-in NVML. The true stall follows from the recorded timelines. Thresholds were tuned on the suite "tune";
-"final", with other sizes, seeds and kinds, is scored once. With --resume what ran before is only judged again.
+"final", with other sizes, seeds and kinds, is scored once. Programs of ZeroMQ and gRPC need pyzmq and grpcio, and are
+left out where these are missing. With --resume what ran before is only judged again.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def page(suite: str, found: Sequence[Run], seconds: float) -> str:
 Suite "{suite}": {len({run.program.name for run in ran})} programs, each watched for {seconds:.0f} s. A stall is the
 share of training time in which the device was idle while training was in next(), from the recorded timelines. They also
 say what is right: input-bound from 10%, compute-bound below 5%, either between, whatever a program was built for: a
-machine that is slower for a minute makes another program of it. Launches and synchronisations are as built.
+machine that is slower for a minute makes another program of it. Launches, synchronisations and waits for anything but
+a batch are as built; of the latter the right verdict is an abstention.
 
 {chr(10).join(parts)}
 {measure.machine()}

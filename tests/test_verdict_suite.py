@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 
 from benchmarks.verdicts import kept, truth
+from benchmarks.verdicts.feeders import FEEDERS
 from benchmarks.verdicts.host import Cuda, Device
-from benchmarks.verdicts.programs import SUITES, find
+from benchmarks.verdicts.programs import COMPUTE, INPUT, SUITES, UNKNOWN, find
 from benchmarks.verdicts.score import SHORT, Scored, asked, confusion, score
 from benchmarks.verdicts.suite import Place, Run
 from iofast.monitor.findings import Bound, Severity, Stall, Verdict
@@ -97,10 +99,49 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
 
 def test_suites_are_large_and_apart() -> None:
     for name, programs in SUITES.items():
-        assert len({program.name for program in programs}) == len(programs) >= 24, name
+        assert len({program.name for program in programs}) == len(programs), name
+        assert sum(program.loader not in ("zeromq", "grpc") for program in programs) >= 40, name
     tune, final = (set(SUITES[name]) for name in ("tune", "final"))
     assert not {replace(program, seed=0) for program in final} & {replace(program, seed=0) for program in tune}
     assert len({program.name for program in final} - {program.name for program in tune}) >= 2, "new kinds"
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_loaders_of_a_programs_own_have_twins(suite: str) -> None:
+    """A rule that called all of them input-bound would be wrong of every second one."""
+    own = [program for program in SUITES[suite] if program.loader in ("queue", "processes", "generator", "socket")]
+    for loader in {program.loader for program in own}:
+        assert {program.bounds for program in own if program.loader == loader} >= {INPUT, COMPUTE}, loader
+    assert {program.bounds for program in SUITES[suite]} >= {UNKNOWN}, "waits for something else"
+
+
+GIVEN = """
+import itertools, sys
+from dataclasses import replace
+from pathlib import Path
+from benchmarks.verdicts.feeders import FEEDERS, UnavailableError, feeder_of
+from benchmarks.verdicts.programs import SUITES
+
+for loader in FEEDERS:
+    program = next(one for suite in SUITES.values() for one in suite if one.loader == loader)
+    try:
+        batches = feeder_of(replace(program, load="nothing"), Path(sys.argv[1]))
+    except UnavailableError as error:
+        print(loader, error)
+    else:
+        print(loader, *(len(batch) == program.batch for batch in itertools.islice(batches, 3)), flush=True)
+"""
+
+
+def test_what_feeders_give(tmp_path: Path) -> None:
+    """In a process of its own, which they leave with nothing behind."""
+    command = [sys.executable, "-c", GIVEN, str(tmp_path)]
+    run = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    given = dict(line.split(" ", 1) for line in run.stdout.splitlines())
+    missing = {loader: reason for loader, reason in given.items() if reason.endswith("is not installed")}
+    assert given == {loader: missing.get(loader, "True True True") for loader in FEEDERS}
+    assert missing.keys() <= {"zeromq", "grpc"}
 
 
 def test_what_was_seen_survives_json() -> None:
@@ -111,12 +152,23 @@ def test_what_was_seen_survives_json() -> None:
 def test_scores_count_what_is_wrong() -> None:
     run = Run(find("tune", "compute-step"), inside=False, true=truth_of(0.02))
     wrong = Scored(run, Verdict(Bound.INPUT, None, Stall(0.1, 0.3, Tier.OUTSIDE), Severity.BOUND))
+    assert wrong.misled
     assert (wrong.right, wrong.false_input, wrong.contained, wrong.abstained) == (False, True, False, False)
     wide = Scored(run, Verdict(Bound.COMPUTE, None, Stall(0.0, 0.9, Tier.OUTSIDE), Severity.NONE))
     assert (wide.right, wide.contained, wide.abstained, wide.cause_right) == (True, True, True, None)
     met = {what: met for what, _, _, met in asked([wrong, wide], inside=False)}
     assert not any(met.values())
     assert "| compute-bound | 1 | 1 |" in confusion([wrong, wide])
+
+
+@pytest.mark.parametrize(("name", "bound"), [("sleeps", Bound.UNKNOWN), ("serves", Bound.IDLE)])
+def test_an_abstention_may_be_right(name: str, bound: Bound) -> None:
+    run = Run(find("tune", name), inside=False, true=truth_of(0.0))
+    told = Scored(run, Verdict(bound, None, None, Severity.NONE))
+    assert (told.right, told.misled, told.abstained, told.as_built) == (True, False, False, True)
+    for wrong in (Bound.INPUT, Bound.COMPUTE):
+        one = Scored(run, Verdict(wrong, None, Stall(0.3, 0.4, Tier.STACKS), Severity.NONE))
+        assert (one.right, one.misled) == (False, True)
 
 
 def truth_of(stall: float) -> truth.Truth:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks import slow_device
 from benchmarks.verdicts import data
+from benchmarks.verdicts.feeders import FEEDERS, UnavailableError, feeder_of
 from benchmarks.verdicts.programs import Program
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
@@ -28,16 +29,14 @@ _START_S: Final = 0.5  # of a worker, in the programs of load "start"
 _COPIES: Final = 150  # of each picture, for loaders that want an epoch of files
 
 
-class UnavailableError(RuntimeError):
-    """This machine cannot run the program; says why."""
-
-
 def loader_of(program: Program, folder: Path) -> Iterable[Any]:
     """The loader that training iterates over; its files lie in `folder`."""
     if program.loader == "fast":
         return _fast(program, folder)
     if program.loader == "webdataset":
         return _webdataset(program, folder)
+    if program.loader in FEEDERS:
+        return feeder_of(program, folder)
     dataset = data.KINDS[program.load](program, folder)
     if program.load == "copy":
         _pretend_accelerator()

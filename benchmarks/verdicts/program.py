@@ -10,10 +10,11 @@ cannot run it; one line says why.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,9 @@ from typing import Any, Final
 import torch
 
 from benchmarks.verdicts import loaders
+from benchmarks.verdicts.feeders import Fetched, UnavailableError
 from benchmarks.verdicts.host import Cuda, Device, Network
+from benchmarks.verdicts.others import Answers, serve
 from benchmarks.verdicts.programs import SUITES, Program, find
 from iofast import watch
 from iofast.stall import Meter, StallClock
@@ -62,6 +65,22 @@ class Waits:
             yield batch
 
 
+class AsyncWaits(Waits):
+    """The same of batches for `async for`."""
+
+    def __init__(self, loader: AsyncIterable[Any]) -> None:
+        super().__init__(())
+        self.fetched = loader
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        batches = aiter(self.fetched)
+        while True:
+            since = time.monotonic_ns()
+            batch = await anext(batches)
+            self.next.append((since, time.monotonic_ns()))
+            yield batch
+
+
 class Training:
     """One program at work."""
 
@@ -74,11 +93,15 @@ class Training:
         self.computes(program.step_s if not program.compute else _LAUNCHING_S)
         self.phases: list[tuple[str, int, int]] = []
         self.steps = 0
+        self.answers = Answers(program.cost_s) if program.extra == "asks" else None
         self.small = torch.ones(64)
         self.square = torch.rand(192, 192)
 
     def run(self, seconds: float) -> None:
         """Warm up, train for `seconds`, and write down what happened."""
+        if self.program.loader in ("async", "none"):
+            self._run_without_loader(seconds)
+            return
         loader = loaders.loader_of(self.program, self.files)
         self.beside: Iterator[Any] | None = None
         if self.program.extra in ("second-loader", "idle-loader"):
@@ -88,10 +111,38 @@ class Training:
         waits = Waits(self._watched(loader, self.program.name) if self.inside else loader)
         self.end = sys.maxsize
         batches = self._warmed_up(waits)
-        self.end = time.monotonic_ns() + int(1e9 * seconds)
-        (self.folder / "ready").write_text(str(time.monotonic_ns()))
+        self._begin(seconds)
         self._train(waits, batches)
         self._write(waits)
+
+    def _begin(self, seconds: float) -> None:
+        """What was before is warm-up."""
+        self.end = time.monotonic_ns() + int(1e9 * seconds)
+        (self.folder / "ready").write_text(str(time.monotonic_ns()))
+
+    def _run_without_loader(self, seconds: float) -> None:
+        """A training that is a coroutine, or a server, in which nothing trains."""
+        if self.inside:
+            raise UnavailableError("iofast.watch() has no loader to watch: this program only runs outside")
+        waits = AsyncWaits(Fetched(self.program, self.files))
+        if self.program.loader == "none":
+            self._begin(seconds)
+            self.phases.append(("training", *serve(seconds)))
+        else:
+            self.end = time.monotonic_ns() + int(1e9 * _SETTLING_S)
+            asyncio.run(self.train_fetched(waits))
+            self._begin(seconds)
+            asyncio.run(self.train_fetched(waits))
+        self._write(waits)
+
+    async def train_fetched(self, waits: AsyncWaits) -> None:
+        """Steps with what a coroutine fetches."""
+        since = time.monotonic_ns()
+        async for batch in waits:
+            self.train_step(batch)
+            if time.monotonic_ns() > self.end:
+                break
+        self.phases.append(("training", since, time.monotonic_ns()))
 
     def _train(self, waits: Waits, batches: Iterator[Any] | None) -> None:
         """Epochs, and what is between them, until it is time to end. `batches`: an epoch that has begun."""
@@ -162,6 +213,11 @@ class Training:
                 next(self.beside)
                 waits.next.append((begin, time.monotonic_ns()))
             self.train_step(batch)
+            if self.program.extra == "sleeps":
+                time.sleep(self.program.cost_s)
+            elif self.answers is not None:
+                self.answers.questions.put(self.steps)
+                self.answers.answers.get()
             if time.monotonic_ns() > self.end:
                 break
         self.phases.append(("training", since, time.monotonic_ns()))
@@ -244,7 +300,7 @@ def main() -> int:
         training = Training(program, arguments.folder, files, inside=arguments.inside)
         with loaders.surroundings(program, files):
             training.run(arguments.seconds)
-    except loaders.UnavailableError as error:
+    except UnavailableError as error:
         print(error, file=sys.stderr)
         return UNAVAILABLE
     return 0

@@ -13,6 +13,7 @@ from typing import Final
 from iofast.monitor.findings import Bound, Cause
 
 INPUT, COMPUTE, SYNC, LAUNCH = (Bound.INPUT,), (Bound.COMPUTE,), (Bound.SYNC,), (Bound.LAUNCH,)
+UNKNOWN, IDLE = (Bound.UNKNOWN,), (Bound.IDLE,)  # where a training waits, and not for a batch; where there is none
 ANY: Final = tuple(Cause)
 SLOW_PERIOD: Final = 166_667  # older GPUs take a utilisation sample six times a second; newer ones fifty times
 
@@ -28,7 +29,9 @@ class Program:
     wait        how the training thread waits for the device: never (queues as deep as the device allows), step (.item()
                 after each), loop (.item() after each kernel)
     spin        it waits by asking again and again
-    extra       what else happens: validation, checkpoint, second-loader, idle-loader, one-core, quota, pin, accumulate
+    loader      torch, fast, webdataset; one of the program's own (feeders.py); async: the training is a coroutine; none
+    extra       what else happens: validation, checkpoint, second-loader, idle-loader, one-core, quota, pin, accumulate;
+                sleeps: on its own account after each step; asks: it waits for an answer of another process
     stall       the exposed stall that this is built to have
     bounds, causes   verdicts and causes that are right
     """
@@ -69,7 +72,39 @@ DECODING = _input("decode-1w", 0.6, "decode", Cause.WORKERS)
 INLINE = _input("decode-0w", 0.65, "decode", Cause.SINGLE)
 STEADY = Program("compute-step", COMPUTE)
 
+QUEUE = replace(SLEEPING, name="queue-sleep", loader="queue")  # a generator round a queue that a thread fills
+QUICK = replace(STEADY, name="queue-compute", loader="queue")  # the same with nothing to wait for
+TINY = replace(QUEUE, name="queue-tiny", device=False, stall=0.96, compute=0.0, step_s=0.002)
+SOCKET = replace(QUEUE, name="socket-sleep", loader="socket", causes=(Cause.FEEDER,))
+ASYNC = replace(QUEUE, name="async-sleep", loader="async", stall=0.6, compute=0.0, step_s=0.033)
+SLEEPER = Program("sleeps", UNKNOWN, extra="sleeps", loader="queue", step_s=0.01)
+ASKING = replace(SLEEPER, name="asks", extra="asks")
+SERVER = Program("serves", IDLE, loader="none", device=False)
+
+OWN_TUNE: Final = (
+    QUEUE,
+    TINY,
+    replace(TINY, name="generator-tiny", loader="generator", causes=(Cause.SINGLE,)),
+    replace(DECODING, name="queue-decode", loader="queue", stall=0.5, compute=0.5),
+    QUICK,
+    replace(QUICK, name="queue-cpu-compute", device=False, load="sleep", cost_s=0.02, step_s=0.08),
+    replace(QUEUE, name="processes-sleep", loader="processes"),
+    replace(QUICK, name="processes-compute", loader="processes", load="sleep", cost_s=0.02),
+    replace(QUICK, name="generator-compute", loader="generator", device=False, step_s=0.08),
+    replace(QUEUE, name="futures-sleep", loader="futures", stall=0.4, compute=0.6),
+    replace(QUEUE, name="asyncio-sleep", loader="asyncio", compute=1.0),
+    ASYNC,
+    replace(SOCKET, wait="never"),
+    replace(QUICK, name="socket-compute", loader="socket"),
+    replace(SOCKET, name="zeromq-sleep", loader="zeromq"),
+    replace(SOCKET, name="grpc-sleep", loader="grpc"),
+    SLEEPER,
+    ASKING,
+    SERVER,
+)
+
 TUNE: Final = (
+    *OWN_TUNE,
     SLEEPING,
     replace(SLEEPING, name="sleep-2w-async", workers=2, stall=0.3, compute=0.7, wait="never", cost_s=0.12),
     replace(SLEEPING, name="sleep-spin", stall=0.25, compute=0.75, spin=True, cost_s=0.07, period_us=SLOW_PERIOD),
@@ -105,9 +140,38 @@ TUNE: Final = (
     replace(SLEEPING, name="borderline", bounds=INPUT + COMPUTE, causes=ANY, stall=0.07, compute=0.93),
 )
 
+OWN_FINAL: Final = (
+    replace(QUEUE, cost_s=0.12, stall=0.7, compute=0.3, wait="never"),
+    replace(TINY, cost_s=0.1, step_s=0.004),
+    replace(TINY, name="processes-tiny", loader="processes", cost_s=0.08),
+    replace(TINY, name="generator-tiny", loader="generator", causes=(Cause.SINGLE,), cost_s=0.03, step_s=0.001),
+    replace(DECODING, name="queue-decode", loader="queue", stall=0.4, compute=0.6, batch=12),
+    replace(QUICK, step_s=0.15, wait="never"),
+    replace(QUICK, name="queue-cpu-compute", device=False, load="sleep", cost_s=0.01, step_s=0.12),
+    replace(DECODING, name="processes-decode", loader="processes", stall=0.5, compute=0.5, batch=12),
+    replace(QUICK, name="processes-compute", loader="processes", load="sleep", cost_s=0.01, step_s=0.04),
+    replace(INLINE, name="generator-decode", loader="generator", compute=1.0, stall=0.5),
+    replace(QUICK, name="generator-compute", loader="generator", step_s=0.1, wait="never"),
+    replace(QUEUE, name="futures-sleep", loader="futures", cost_s=0.15, stall=0.6, compute=0.4),
+    replace(QUICK, name="futures-compute", loader="futures", load="sleep", cost_s=0.02, step_s=0.1),
+    replace(DECODING, name="pool-decode", loader="pool", stall=0.4, compute=0.6, batch=12),
+    replace(QUEUE, name="asyncio-sleep", loader="asyncio", cost_s=0.1, stall=0.4, compute=1.5),
+    replace(QUICK, name="asyncio-compute", loader="asyncio", device=False, step_s=0.06),
+    replace(ASYNC, cost_s=0.12, stall=0.8, step_s=0.03),
+    replace(ASYNC, name="async-compute", bounds=COMPUTE, causes=(), load="nothing", stall=0.0, step_s=0.08),
+    replace(SOCKET, cost_s=0.1, stall=0.6, compute=0.4),
+    replace(DECODING, name="socket-decode", loader="socket", stall=0.5, compute=0.5, batch=12),
+    replace(QUICK, name="socket-compute", loader="socket", device=False, load="sleep", cost_s=0.01, step_s=0.1),
+    replace(SOCKET, name="zeromq-sleep", loader="zeromq", cost_s=0.09, stall=0.7, compute=0.3),
+    replace(SOCKET, name="grpc-sleep", loader="grpc", cost_s=0.09, stall=0.4, compute=0.6),
+    replace(SLEEPER, cost_s=0.1, device=False),
+    replace(ASKING, cost_s=0.1, device=False),
+)
+
 FINAL: Final = tuple(
     replace(program, seed=1)
     for program in (
+        *OWN_FINAL,
         replace(SLEEPING, cost_s=0.14, stall=0.8, compute=0.2),
         replace(SLEEPING, name="sleep-2w-async", workers=2, stall=0.55, compute=0.45, wait="never", cost_s=0.2),
         replace(SLEEPING, name="sleep-spin", stall=0.4, compute=0.6, spin=True, cost_s=0.1),

@@ -61,9 +61,21 @@ class Scored:
         return self.verdict.cause in program.causes
 
     @property
+    def judgeable(self) -> bool:
+        """Whether there is a training, and nothing that only its author can tell from a loader."""
+        return not {Bound.UNKNOWN, Bound.IDLE} & set(self.run.program.bounds)
+
+    @property
     def abstained(self) -> bool:
         stall = self.verdict.stall
+        if not self.judgeable:
+            return False
         return self.verdict.bound is Bound.UNKNOWN or stall is None or stall.width > WIDEST
+
+    @property
+    def misled(self) -> bool:
+        """Whether a verdict is wrong and no abstention."""
+        return not self.right and self.verdict.bound is not Bound.UNKNOWN
 
     @property
     def false_input(self) -> bool:
@@ -99,9 +111,11 @@ def asked(scored: Sequence[Scored], *, inside: bool) -> list[tuple[str, str, str
     count = len(scored)
     causes = [one.cause_right for one in scored if one.cause_right is not None]
     false = sum(one.false_input for one in scored)
+    misled = sum(one.misled for one in scored)
     abstained = sum(one.abstained for one in scored)
     rows = [
-        _share("right verdicts", sum(one.right for one in scored), count, 0.95),
+        _share("right verdicts", sum(one.right for one in scored), count, 0.97),
+        ("wrong verdicts, abstentions apart", "0", str(misled), not misled),
         _share("the same, by what programs were built for", sum(one.as_built for one in scored), count, 0.95),
         _share("right causes", sum(causes), len(causes), 0.90),
         ("false input-bound", "0", str(false), not false),
@@ -111,7 +125,7 @@ def asked(scored: Sequence[Scored], *, inside: bool) -> list[tuple[str, str, str
         worst = max((one.error for one in scored if one.error is not None), default=0.0)
         rows.append(("stall, largest error", "≤ 3 points", f"{100 * worst:.1f} points", worst <= INSIDE_ERROR))
     else:
-        known = [one for one in scored if one.verdict.stall is not None]
+        known = [one for one in scored if one.verdict.stall is not None and one.judgeable]
         widths = sorted(one.verdict.stall.width for one in known if one.verdict.stall is not None)
         rows.append(_share("true stall within the bounds", sum(bool(one.contained) for one in known), len(known), 0.95))
         middle = statistics.median(widths) if widths else 1.0

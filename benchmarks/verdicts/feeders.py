@@ -1,0 +1,302 @@
+"""Loaders of a program's own: generators that threads, processes, futures, event loops or other programs feed.
+
+    python -m benchmarks.verdicts.feeders SUITE NAME FILES ADDRESS    the other program: sends while its parent lives
+
+Each is an iterable of batches without an end. Those of ZeroMQ and gRPC need their libraries; the one of a plain socket
+waits at the same place, in a call of a C function by a generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import multiprocessing
+import os
+import queue
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.verdicts import data
+from benchmarks.verdicts.programs import Program, find
+
+_AHEAD: Final = 2  # batches that wait in a queue
+_STARTING_S: Final = 60.0  # for another program to import and answer
+
+Batch = torch.Tensor
+Make = Callable[[int], Batch]
+
+
+class UnavailableError(RuntimeError):
+    """This machine cannot run the program; says why."""
+
+
+def make_batch(dataset: data.Samples, size: int, number: int) -> Batch:
+    """The batch `number` of a dataset."""
+    return torch.stack([dataset[number * size + at][0] for at in range(size)])
+
+
+def _maker(program: Program, folder: Path) -> Make:
+    return functools.partial(make_batch, data.KINDS[program.load](program, folder), program.batch)
+
+
+class Feeder:
+    """An iterable over what a generator yields, which begins anew with each epoch."""
+
+    def __init__(self, batches: Callable[[], Iterator[Batch]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches()
+
+
+def feeder_of(program: Program, folder: Path) -> Iterable[Batch]:
+    """The loader of a program whose `loader` is one of `FEEDERS`. Raises UnavailableError."""
+    return Feeder(FEEDERS[program.loader](program, folder))
+
+
+def _in_line(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+    make = _maker(program, folder)
+
+    def batches() -> Iterator[Batch]:
+        number = 0
+        while True:
+            yield make(number)
+            number += 1
+
+    return batches
+
+
+def _threads(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+    made: queue.Queue[Batch] = queue.Queue(_AHEAD)
+
+    def fill(make: Make) -> None:
+        for number in range(sys.maxsize):
+            made.put(make(number))
+
+    def batches() -> Iterator[Batch]:
+        while True:
+            yield made.get()
+
+    for _ in range(program.workers):
+        threading.Thread(target=fill, args=(_maker(program, folder),), daemon=True).start()
+    return batches
+
+
+def _fill_from_process(made: Any, make: Make) -> None:
+    torch.set_num_threads(1)
+    for number in range(sys.maxsize):
+        made.put(make(number).numpy())
+
+
+def _processes(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+    context = multiprocessing.get_context("fork")
+    made = context.Queue(_AHEAD)
+
+    def batches() -> Iterator[Batch]:
+        while True:
+            yield torch.from_numpy(made.get())
+
+    for _ in range(program.workers):
+        context.Process(target=_fill_from_process, args=(made, _maker(program, folder)), daemon=True).start()
+    return batches
+
+
+def _futures(pool: Executor, make: Make) -> Callable[[], Iterator[Batch]]:
+    def batches() -> Iterator[Batch]:
+        ahead = deque(pool.submit(make, number) for number in range(_AHEAD))
+        for number in range(_AHEAD, sys.maxsize):
+            batch = ahead.popleft().result()
+            ahead.append(pool.submit(make, number))
+            yield batch
+
+    return batches
+
+
+def _pool_of_threads(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+    return _futures(ThreadPoolExecutor(program.workers), _maker(program, folder))
+
+
+def _pool_of_processes(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(program.workers, context, initializer=torch.set_num_threads, initargs=(1,))
+    return _futures(pool, _maker(program, folder))
+
+
+async def _fetch(program: Program, make: Make, number: int) -> Batch:
+    """A batch from a storage that answers late: each of its samples is asked for at once."""
+    if program.load == "sleep":
+        await asyncio.sleep(program.cost_s)
+        return torch.zeros(program.batch, 3, 32, 32, dtype=torch.uint8)
+    return make(number)
+
+
+def _event_loop(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+    make, loop = _maker(program, folder), asyncio.new_event_loop()
+
+    def batches() -> Iterator[Batch]:
+        for number in range(sys.maxsize):
+            yield loop.run_until_complete(_fetch(program, make, number))
+
+    return batches
+
+
+class Fetched:
+    """Batches for `async for`."""
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        self.program, self.make = program, _maker(program, folder)
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        for number in range(sys.maxsize):
+            yield await _fetch(self.program, self.make, number)
+
+
+# --- other programs
+
+
+def _start(program: Program, folder: Path) -> str:
+    """Start the program that sends this one's batches; its address."""
+    address = Path(tempfile.mkdtemp(prefix="iofast-feeder-")) / "socket"
+    suite = "final" if program.seed else "tune"
+    command = [sys.executable, "-m", "benchmarks.verdicts.feeders", suite, program.name, str(folder), str(address)]
+    child = subprocess.Popen(command)
+    until = time.monotonic() + _STARTING_S
+    while not address.with_suffix(".ready").exists():
+        if child.poll() is not None or time.monotonic() > until:
+            raise UnavailableError(f"the program that sends batches did not start: status {child.poll()}")
+        time.sleep(0.05)
+    return f"unix:{address}"
+
+
+def _library(name: str, package: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UnavailableError(f"{package} is not installed") from None
+
+
+def _socket(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(_start(program, folder).removeprefix("unix:"))
+
+    def batches() -> Iterator[Batch]:
+        while True:
+            left = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))[0]
+            yield _unpacked(program, connection.recv(left, socket.MSG_WAITALL))
+
+    return batches
+
+
+def _zeromq(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+    zmq = _library("zmq", "pyzmq")
+    pull = zmq.Context.instance().socket(zmq.PULL)
+    pull.set_hwm(_AHEAD)
+    pull.connect(_start(program, folder).replace("unix:", "ipc://"))
+
+    def batches() -> Iterator[Batch]:
+        while True:
+            yield _unpacked(program, pull.recv())
+
+    return batches
+
+
+def _grpc(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+    grpc = _library("grpc", "grpcio")
+    sent = grpc.insecure_channel(_start(program, folder)).unary_stream("/batches/Send")(b"")
+
+    def batches() -> Iterator[Batch]:
+        for raw in sent:
+            yield _unpacked(program, raw)
+
+    return batches
+
+
+def _unpacked(program: Program, raw: bytes) -> Batch:
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8).reshape(program.batch, -1)
+
+
+def _sent(program: Program, folder: Path) -> Iterator[bytes]:
+    make = _maker(program, folder)
+    return (make(number).numpy().tobytes() for number in range(sys.maxsize))
+
+
+def _send_by_socket(batches: Iterator[bytes], address: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(address))
+        server.listen()
+        address.with_suffix(".ready").touch()
+        connection, _ = server.accept()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        for raw in batches:
+            connection.sendall(struct.pack("<I", len(raw)) + raw)
+
+
+def _send_by_zeromq(batches: Iterator[bytes], address: Path) -> None:
+    zmq = _library("zmq", "pyzmq")
+    push = zmq.Context.instance().socket(zmq.PUSH)
+    push.set_hwm(_AHEAD)
+    push.bind(f"ipc://{address}")
+    address.with_suffix(".ready").touch()
+    for raw in batches:
+        push.send(raw)
+
+
+def _send_by_grpc(batches: Iterator[bytes], address: Path) -> None:
+    grpc = _library("grpc", "grpcio")
+    method = grpc.unary_stream_rpc_method_handler(lambda _request, _context: batches)
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("batches", {"Send": method}),))
+    server.add_insecure_port(f"unix:{address}")
+    server.start()
+    address.with_suffix(".ready").touch()
+    server.wait_for_termination()
+
+
+FEEDERS: Final = {
+    "generator": _in_line,
+    "queue": _threads,
+    "processes": _processes,
+    "futures": _pool_of_threads,
+    "pool": _pool_of_processes,
+    "asyncio": _event_loop,
+    "socket": _socket,
+    "zeromq": _zeromq,
+    "grpc": _grpc,
+}
+_SENDERS: Final = {"socket": _send_by_socket, "zeromq": _send_by_zeromq, "grpc": _send_by_grpc}
+
+
+def main() -> None:
+    suite, name, folder, address = sys.argv[1:]
+    program = find(suite, name)
+    torch.set_num_threads(1)
+    parent = os.getppid()
+
+    def end_with_it() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        shutil.rmtree(Path(address).parent, ignore_errors=True)
+        os._exit(0)
+
+    threading.Thread(target=end_with_it, daemon=True).start()
+    with contextlib.suppress(BrokenPipeError, ConnectionError):
+        _SENDERS[program.loader](_sent(program, Path(folder)), Path(address))
+
+
+if __name__ == "__main__":
+    main()
