@@ -50,6 +50,24 @@ def main():
         loss = net(x).sum()
         loss.backward()
 """,
+    "futures in their order": """
+for future in [pool.submit(load, n) for n in range(100)]:  # batch
+    x = future.result()  # batch
+    net(x).sum().backward()
+""",
+    "tasks in their order": """
+async def train():
+    for task in asyncio.as_completed(tasks):  # batch
+        x = await task  # batch
+        loss = net(x).sum()
+        loss.backward()
+""",
+    "gradients of all ranks": """
+while True:
+    x = queue.get()  # batch
+    net(x).sum().backward()
+    dist.all_reduce(weight.grad)
+""",
     "next()": """
 it = iter(loader)
 for step in range(n):
@@ -200,7 +218,12 @@ for x in loader:
 def batch_lines(text: str) -> set[int]:
     """Where a call of the function `f` gets a batch."""
     loops = Loops(text)
-    return {line for line in range(1, text.count("\n") + 2) if loops.head_at(line) or loops.gets_at(line, "f")}
+    functions = {loop.function for loop in loops.loops}
+    return {
+        line
+        for line in range(1, text.count("\n") + 2)
+        if any(loops.head_at(name, line) or loops.gets_at(name, line, "f") for name in functions)
+    }
 
 
 @pytest.mark.parametrize("name", [*SHAPES, *NO_BATCH])
@@ -211,8 +234,17 @@ def test_where_a_loop_gets_its_batch(name: str) -> None:
 
 def test_the_call_that_trains_is_no_loader() -> None:
     loops = Loops(SHAPES["a call that is given the batch"])
-    assert loops.gets_at(3, "batches")
-    assert not loops.gets_at(3, "update_step")
+    assert loops.gets_at("<module>", 3, "batches")
+    assert not loops.gets_at("<module>", 3, "update_step")
+
+
+def test_a_file_that_was_edited_since() -> None:
+    """Its lines are another function's now."""
+    loops = Loops(SHAPES["a future"])
+    assert loops.gets_at("main", 4, "result")
+    assert loops.trains_at("main", 6)
+    assert not loops.gets_at("prepare", 4, "result")
+    assert not loops.trains_at("prepare", 6)
 
 
 def test_what_an_event_loop_runs() -> None:

@@ -39,7 +39,8 @@ class Feeds:
     def trains(self, calls: Sequence[Call], wait: Wait) -> bool:
         """Whether one of these functions is in a training loop, or runs an asyncio loop for one."""
         return bool(self._run(wait)) or any(
-            (call.path, call.name) in self._training or (call.user and self._loops(call).trains_at(call.line))
+            (call.path, call.name) in self._training
+            or (call.user and self._loops(call).trains_at(call.name, call.line))
             for call in calls
         )
 
@@ -49,9 +50,9 @@ class Feeds:
 
     def _gets(self, calls: Sequence[Call], place: int, wait: Wait | None) -> bool:
         call, callee = calls[place], calls[place - 1].name if place else ""
-        if call.user and self._loops(call).head_at(call.line):
+        if call.user and self._loops(call).head_at(call.name, call.line):
             return True
-        if call.user and self._loops(call).gets_at(call.line, callee):
+        if call.user and self._loops(call).gets_at(call.name, call.line, callee):
             return (wait is not None and wait.source is not Source.NONE) or self._iterates(call, callee)
         if callee == "" or (call.path, call.name) not in self._training or not self._iterates(call, callee):
             return False

@@ -29,7 +29,8 @@ _TRAINS_BATCH = re.compile(  # where it is given one; train(job) may be a whole 
 )
 _OPTIMIZER = re.compile(r"opt|scaler", re.IGNORECASE)  # whose step() it is
 _NEXT = frozenset({"next", "anext", "__next__"})
-_SENDS = re.compile(r"(put|put_nowait|send\w*|publish|remote|rpc_\w+|all_reduce|broadcast)$")
+_SENDS = re.compile(r"(put|put_nowait|send\w*|publish|remote|rpc_\w+)$")
+_HANDLES = frozenset({"result", "get"})  # of a future, of an asynchronous result
 _DEEPEST = 8  # functions that call each other, from the loop to the call that trains
 
 
@@ -67,17 +68,21 @@ class Loops:
         self._search(self._tree, "<module>", frozenset())
         self.loops.sort(key=lambda loop: loop.last - loop.first)
 
-    def head_at(self, line: int) -> bool:
-        """Whether a training loop iterates over what this line makes."""
-        return any(line in loop.head for loop in self.loops)
+    def head_at(self, function: str, line: int) -> bool:
+        """Whether a training loop iterates over what this line of a function makes."""
+        return any(line in loop.head for loop in self._of(function))
 
-    def gets_at(self, line: int, callee: str) -> bool:
-        """Whether a training loop gets its batch by the call of `callee` at this line."""
-        return any(line in loop.gets and callee not in loop.gets[line] for loop in self.loops)
+    def gets_at(self, function: str, line: int, callee: str) -> bool:
+        """Whether a training loop gets its batch by the call of `callee` at this line of a function."""
+        return any(line in loop.gets and callee not in loop.gets[line] for loop in self._of(function))
 
-    def trains_at(self, line: int) -> bool:
-        """Whether this line is in a training loop."""
-        return any(loop.first <= line <= loop.last for loop in self.loops)
+    def trains_at(self, function: str, line: int) -> bool:
+        """Whether this line of a function is in a training loop."""
+        return any(loop.first <= line <= loop.last for loop in self._of(function))
+
+    def _of(self, function: str) -> list[Loop]:
+        """Only those of the function that the stack names: in a file that was edited since, lines are elsewhere."""
+        return [loop for loop in self.loops if loop.function == function]
 
     def run_at(self, line: int) -> list[Loop]:
         """The asynchronous training loops in what this line runs: `asyncio.run(train())`."""
@@ -169,19 +174,24 @@ class _Gets:
         statements: list[ast.stmt] = [scope] if isinstance(scope, ast.While) else []
         statements += _statements(nodes)
         for place, statement in enumerate(statements):
-            sources = [call for call in calls(syntax.within(statement)) if call not in training]
-            is_next = any(called(call) in _NEXT for call in sources)
-            if is_next or (counting and not sends and not self._is_made_of_batch(statement, sources)):
+            sources = [
+                node
+                for node in syntax.within(statement)
+                if isinstance(node, ast.Call | ast.Await) and node not in training
+            ]
+            is_next = any(called(call) in _NEXT for call in calls(sources))
+            is_handle = not counting and any(_is_handle(node, syntax.assigned(scope)) for node in sources)
+            if is_next or is_handle or (counting and not sends and not self._is_made_of_batch(statement, sources)):
                 self._add(statement, sources, statements[place + 1 :])
             if self.batch & syntax.used(statement):
                 self.batch |= syntax.assigned(statement)
 
-    def _is_made_of_batch(self, statement: ast.stmt, sources: Sequence[ast.Call]) -> bool:
+    def _is_made_of_batch(self, statement: ast.stmt, sources: Sequence[ast.expr]) -> bool:
         if isinstance(statement, For) and not self.batch.isdisjoint(syntax.names(statement.iter)):
             return True
-        return any(not self.batch.isdisjoint(syntax.names(*call.args)) for call in sources)
+        return any(not self.batch.isdisjoint(syntax.names(*call.args)) for call in calls(sources))
 
-    def _add(self, statement: ast.stmt, sources: Sequence[ast.Call], later: Sequence[ast.stmt]) -> None:
+    def _add(self, statement: ast.stmt, sources: Sequence[ast.expr], later: Sequence[ast.stmt]) -> None:
         """Add the lines of a statement, if what it gets goes into a call that trains."""
         given = frozenset(
             called(call)
@@ -192,6 +202,14 @@ class _Gets:
             self.batch |= syntax.assigned(statement)
             for line in syntax.lines(statement):
                 self.lines[line] = self.lines.get(line, frozenset()) | given
+
+
+def _is_handle(node: ast.expr, targets: frozenset[str]) -> bool:
+    """Whether this waits for what a target of the loop stands for: `future.result()`, `await task`."""
+    waited: ast.expr | None = node.value if isinstance(node, ast.Await) else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+        waited = node.func.value if node.func.attr in _HANDLES else None
+    return waited is not None and not targets.isdisjoint(syntax.variable(waited))
 
 
 def _reaches(value: frozenset[str], later: Sequence[ast.stmt], training: Sequence[ast.Call]) -> bool:
