@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         status: int = args.run(args)
-        sys.stdout.flush()  # here, where a closed pipe can still be told from success
+        print(end="", flush=True)  # here, where a closed pipe can still be told from success; a daemon has no stdout
         return status
     except BrokenPipeError:  # `iofast info out.lmdb | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from folder_images import few
 
-from iofast.packing.child import Copy
+from iofast.packing.child import Copy, can_fork
 from iofast.packing.pool import Pool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are always new processes")
@@ -113,6 +113,32 @@ def test_beside_another_thread_they_are_new_processes() -> None:
     finally:
         end.set()
         thread.join()
+
+
+def test_without_proc_they_are_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: str) -> list[str]:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("iofast.packing.child.os.listdir", missing)
+    assert not can_fork()
+
+
+def test_a_parent_without_standard_streams(tmp_path: Path) -> None:
+    """As a daemon is: its first pipes are descriptors 0, 1 and 2."""
+    source = few(tmp_path / "images", good=3)
+    command = [
+        sys.executable,
+        "-m",
+        "iofast",
+        "pack",
+        str(source),
+        str(tmp_path / "a.lmdb"),
+        "--workers",
+        "2",
+        "--quiet",
+    ]
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
+    subprocess.run(closed, timeout=120, check=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
 
 
 def copy_of(program: str) -> Copy:

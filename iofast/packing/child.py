@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import math
 import os
@@ -63,7 +64,10 @@ class Copy:
         """Its exit status. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
         end, flags = time.monotonic() + timeout, 0 if timeout == math.inf else os.WNOHANG
         while self.returncode is None:
-            pid, status = os.waitpid(self.pid, flags)
+            try:
+                pid, status = os.waitpid(self.pid, flags)
+            except ChildProcessError:  # where SIGCHLD is ignored nobody learns the status: `subprocess` says 0, too
+                pid, status = self.pid, 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
             elif time.monotonic() > end:
@@ -174,7 +178,12 @@ def can_fork() -> bool:
 
 
 def _alone() -> bool:
-    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+    if sys.platform != "linux":
+        return False
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:  # no /proc is mounted
+        return False
 
 
 def fork() -> Child:
@@ -195,7 +204,9 @@ def fork() -> Child:
     if not pid:
         status = 1
         try:
-            for place, fd in enumerate((orders, said, log.fileno())):
+            # first out of the way of what they are to be: a parent without standard streams has pipes in their places
+            fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (orders, said, log.fileno())]
+            for place, fd in enumerate(fds):
                 os.dup2(fd, place)
             os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # the other workers' pipes among them
             status = worker.main(parent)
