@@ -67,7 +67,7 @@ def copies(photos: Path, folder: Path, count: int) -> Path:
 
 def pack(source: Path, out: Path, size: int, *options: str) -> Path:
     """Pack with the settings that all containers have in common."""
-    command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", str(size), "--quality", "90"]
+    command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", str(size)]  # quality: 90
     subprocess.run([*command, *options, "--quiet"], check=True)
     return out
 

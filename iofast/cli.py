@@ -13,10 +13,10 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
 
 from iofast import __version__
 from iofast.commands import COMMANDS
+from iofast.commands.parser import Parser, did_you_mean
 from iofast.errors import IofastError, OptionError, plain
 
 _EPILOG = """\
@@ -39,10 +39,20 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but some images failed, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's); the exit status."""
     _print_anything()
-    parser = _parser()
+    parser, commands = _parsers()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _suggest(parser, arguments)
-    args = parser.parse_args(arguments)
+    at = next((at for at, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
+    word = arguments[at] if at < len(arguments) else None
+    if word is not None and word not in commands:
+        hint = did_you_mean(word, commands) or f": the commands are {', '.join(commands)}"
+        parser.error(f"unknown command {word!r}{hint}")
+    own = parser if word is None else commands[word]
+    parser.check_options(arguments[:at])
+    own.check_options(arguments[at + 1 :])
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        own.error(f"unrecognized arguments: {' '.join(unknown)}")
+    own.check_paths(args)
     if args.command is None:
         parser.print_help()
         return 2
@@ -54,39 +64,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt as interrupt:
-        _say(args, str(interrupt) or "interrupted", interrupt)
+        _say(args, own.typed(str(interrupt)) or "interrupted", interrupt)
         return 130
     except (IofastError, OSError) as error:
-        _say(args, f"error: {_words(error)}", error)
+        words = own.typed(_words(error), leading=isinstance(error, OptionError))
+        _say(args, f"error: {words}", error)
         return 2 if isinstance(error, OptionError) else 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
+    """The parser of everything, and those of the commands."""
+    parser = Parser(
         prog="iofast",
         description="Pack images into one fast file, and train from it as fast as the machine decodes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"iofast {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
     for name in COMMANDS:
         import_module(f"iofast.commands.{name}").add_parser(commands)
-        commands.choices[name].add_argument(
+        own = commands.choices[name]
+        own.add_argument(
             "--debug", action="store_true", default=False, help="show the traceback of an error (also IOFAST_DEBUG=1)"
         )
-    return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse, but wrong usage is one line as every other error is."""
-
-    def error(self, message: str) -> NoReturn:
-        start, _, words = message.partition("unrecognized arguments: ")
-        shards = [word for word in words.split() if os.path.isfile(word) and ".t" in os.path.basename(word)]
-        if not start and shards:
-            message += ": a pattern of shards goes into quotes, or the shell makes many names of it"
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        own.set_defaults(typed=own.typed)
+    return parser, dict(commands.choices)
 
 
 def _print_anything() -> None:
@@ -105,18 +108,6 @@ def _in_other_words(error: UnicodeError) -> tuple[str, int]:
 
 
 _ASCII = {"…": "...", "–": "-", "×": "x", "→": "->", "µ": "u", "█": "#", **dict.fromkeys("▏▎▍▌▋▊▉", "|")}
-
-
-def _suggest(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """End with a suggestion where the first word is no command."""
-    word = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if word is None or word in COMMANDS:
-        return
-    import difflib  # only a mistyped command pays for it
-
-    close = difflib.get_close_matches(word, COMMANDS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(COMMANDS)}"
-    parser.error(f"unknown command {word!r}; {hint}")
 
 
 def _words(error: Exception) -> str:

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 from iofast.containers import tar, tfrecord
 from iofast.containers.base import Description, Reader
 from iofast.containers.file_bytes import check_access
-from iofast.containers.lmdb import LmdbReader, LmdbWriter, is_own
+from iofast.containers.lmdb import LmdbReader, is_own
 from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import Target
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shard_writer import SHARD_SIZE, ShardWriter
-from iofast.containers.shards import MANIFEST_SUFFIX, ShardTarget, check_finished, expand, is_pattern, set_of
+from iofast.containers.shards import MANIFEST_SUFFIX, check_finished, expand, is_pattern, set_of, shard_bytes
+from iofast.containers.targets import LMDB, target_of, writer_of
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import (
     IMAGE_FIELDS,
     JSON_FIELD,
-    KEY_WIDTH,
     LABEL_FIELD,
     PICKLED,
     RAW_FIELDS,
@@ -37,8 +36,6 @@ from iofast.strips import raw_length
 if TYPE_CHECKING:
     from iofast.source.foreign import ForeignOptions
 
-_LMDB = ".lmdb"
-WRITTEN = (_LMDB, tar.SUFFIX, *tfrecord.SUFFIXES)  # the suffix chooses the container
 _SETS: dict[str, type[ShardReader]] = {tar.SUFFIX: tar.TarReader} | dict.fromkeys(
     tfrecord.SUFFIXES, tfrecord.TfrecordReader
 )  # containers of several files, by the suffix of the name given to `pack`
@@ -63,6 +60,8 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
     nothing to open, `UnfinishedError` where packing never ended, `ContainerError` where the bytes are not a
     container's.
     """
+    if not os.fspath(path):  # which `Path` takes for the current folder
+        raise SourceError("the path is empty: expected a container or a folder of images, found ''")
     reader = _open(path, foreign)
     if foreign is not None:
         from iofast.source.foreign import ForeignReader  # with the index and its cache, which own containers need not
@@ -144,7 +143,7 @@ def is_container(path: str | os.PathLike[str]) -> bool:
         return (place / "data.mdb").is_file() or _find_mds(place) is not None
     if place.suffix.lower() in _LISTS:
         return False
-    return is_shard(place) or place.suffix.lower() in (_LMDB, _BETON) or (place.is_file() and _is_lmdb_file(place))
+    return is_shard(place) or place.suffix.lower() in (LMDB, _BETON) or (place.is_file() and _is_lmdb_file(place))
 
 
 def is_shard(path: str | os.PathLike[str]) -> bool:
@@ -182,13 +181,13 @@ def open_writer(
     recipe: Mapping[str, object] | None = None,
     overwrite: bool = False,
     split: str = WHOLE,
-    shard_size: int = SHARD_SIZE,
+    shard_size: int | None = None,
 ) -> RecordWriter:
     """Begin a new container at `path`, whose suffix says which (.lmdb, .tar, .tfrecord); use it in a `with` block.
 
     `classes` are the names behind the numbers in `cls`; `recipe` is kept in the manifest; `split` is where records go
-    that name none; shards get up to `shard_size` bytes. Nothing stands under `path` before the block has ended without
-    an exception.
+    that name none; shards get up to `shard_size` bytes (default: 10^9). Nothing stands under `path` before the block
+    has ended without an exception.
 
         with open_writer("out.lmdb", classes=["cat", "dog"]) as writer:
             writer.write({"jpg": jpeg, "cls": 1, "boxes.json": [[10, 20, 30, 40]]})
@@ -197,41 +196,7 @@ def open_writer(
     """
     target = target_of(path, overwrite=overwrite)
     names = None if classes is None else tuple(classes)
-    return RecordWriter(target, Description(classes=names, recipe=recipe), split, shard_size)
-
-
-def target_of(
-    path: str | os.PathLike[str], *, overwrite: bool = False, append: bool = False, sidecars: Sequence[str] = ()
-) -> Target:
-    """The place of a container that is made or added to, by its suffix. Raises `OptionError` for an unknown one.
-
-    `sidecars` are made as a part of its publication; see `containers.sidecars`.
-    """
-    place = Path(os.fspath(path))
-    if place.suffix not in WRITTEN:
-        known = ", ".join(WRITTEN)
-        raise OptionError(f"the suffix chooses the container, and this version writes {known}, found {place.name!r}")
-    if place.suffix == _LMDB:
-        target = Target(path, overwrite=overwrite, append=append)
-    else:
-        target = ShardTarget(path, place.suffix, overwrite=overwrite, append=append)
-    if sidecars:
-        from iofast.containers.sidecars import check_names  # costs start-up time, for those who want some
-
-        target.sidecars = check_names(sidecars, place.suffix)
-    return target
-
-
-def writer_of(
-    target: Target, description: Description, shard_size: int = SHARD_SIZE, key_width: int = KEY_WIDTH
-) -> LmdbWriter | ShardWriter:
-    """The writer that stages the container of an acquired target; `description` is the one that `finish` will get."""
-    folder, name = target.partial, target.path.name
-    if target.path.suffix == ".lmdb":
-        return LmdbWriter(target.stage(), key_width=key_width)
-    if target.path.suffix in tfrecord.SUFFIXES:
-        return tfrecord.TfrecordWriter(folder, name, description, shard_size=shard_size, key_width=key_width)
-    return tar.TarWriter(folder, name, shard_size=shard_size, key_width=key_width)
+    return RecordWriter(target, Description(classes=names, recipe=recipe), split, shard_bytes(shard_size, target))
 
 
 class RecordWriter:

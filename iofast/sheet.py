@@ -62,6 +62,8 @@ class SheetOptions:
             raise OptionError(f"size must be 16 to {MAX_SIDE} pixels of a cell, found {self.size}")
         if self.columns is not None and not 1 <= self.columns <= MAX_CELLS:
             raise OptionError(f"columns must be 1 to {MAX_CELLS}, found {self.columns}")
+        if self.box_format is not None and self.boxes == "":
+            raise OptionError(f"box_format={self.box_format} has no effect: expected boxes=, found none; leave it out")
         if self.box_format not in (None, *BOX_FORMATS):
             raise OptionError(f"box_format must be one of {', '.join(BOX_FORMATS)}, found {self.box_format!r}")
 

@@ -62,9 +62,14 @@ def split_of(number: int) -> str:
     return "train" if number < 16 else "val"
 
 
+def in_shards(path: Path | str, size: int) -> dict[str, int]:
+    """The option `shard_size` where it has an effect."""
+    return {"shard_size": size} if Path(path).suffix in SUFFIXES[1:] else {}
+
+
 def build(path: Path, count: int = COUNT, *, shard_size: int = 20_000, splits: bool = True) -> Path:
     """A container of `count` records under `path`, whose suffix says which."""
-    with open_writer(path, classes=CLASSES, recipe={"resize": 48}, shard_size=shard_size) as writer:
+    with open_writer(path, classes=CLASSES, recipe={"resize": 48}, **in_shards(path, shard_size)) as writer:
         for number in range(count):
             writer.write(fields_of(number), split=split_of(number) if splits else None)
     return path

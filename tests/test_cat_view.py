@@ -217,7 +217,7 @@ class TestView:
 
     def test_which_records(self, tmp_path: Path) -> None:
         def chosen(**options: object) -> list[int]:
-            given = {"indices": None, "label": None, "split": None, "count": 100, "seed": 0, "path": "x"} | options
+            given = {"indices": None, "label": None, "split": None, "count": None, "seed": None, "path": "x"} | options
             return choose(reader, argparse.Namespace(**given))
 
         with open_reader(build(tmp_path / "set.tar")) as reader:

@@ -304,9 +304,8 @@ def test_colours_are_checked() -> None:
         with pytest.raises(OptionError, match="a colour must be"):
             levels_of(wrong)
     wrongs: list[dict[str, Any]] = [
-        {"pad_color": "red"},
+        {"size": 9, "mode": "pad", "pad_color": "red"},
         {"size": 9, "mode": "pad", "pad_color": "drop"},
-        {"pad_color": "black"},
         {"icc": "lab"},
         {"icc": "keep", "format": "rgb"},
         {"background": "see-through"},

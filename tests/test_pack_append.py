@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from container_sets import in_shards
 from PIL import Image
 
 from iofast import FastDataset, open_reader, pack
@@ -19,7 +20,11 @@ from iofast.containers.publish import Target
 from iofast.errors import OptionError, SourceError, TargetError
 
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
-OPTIONS: dict[str, Any] = {"resize": 24, "shard_size": 30_000}
+SHARD = 30_000
+
+
+def options_of(target: Path) -> dict[str, Any]:
+    return {"resize": 24, **in_shards(target, SHARD)}
 
 
 def make(root: Path, names: Sequence[str], count: int, seed: int) -> Path:
@@ -47,20 +52,20 @@ class TestAppend:
     @pytest.fixture
     def target(self, sources: tuple[Path, Path], tmp_path: Path, name: str) -> Path:
         (tmp_path / "set").mkdir()
-        pack(sources[0], tmp_path / "set" / name, **OPTIONS)
+        pack(sources[0], tmp_path / "set" / name, **options_of(tmp_path / "set" / name))
         return tmp_path / "set" / name
 
     @pytest.fixture
     def whole(self, sources: tuple[Path, Path], target: Path, tmp_path: Path) -> dict[str, str]:
         """The files that an undisturbed append gives."""
         shutil.copytree(target.parent, tmp_path / "whole")
-        pack(sources[1], tmp_path / "whole" / target.name, append=True, **OPTIONS)
+        pack(sources[1], tmp_path / "whole" / target.name, append=True, **options_of(tmp_path / "whole" / target.name))
         return contents(tmp_path / "whole")
 
     def test_records_follow_and_classes_keep_their_numbers(self, sources: tuple[Path, Path], target: Path) -> None:
         with open_reader(target) as reader:
             old = [(record.key, dict(record.fields)) for record in reader]
-        report = pack(sources[1], target, append=True, **OPTIONS)
+        report = pack(sources[1], target, append=True, **options_of(target))
         assert (report.images, report.packed, report.held, report.classes) == (45, 45, 60, 4)
         with open_reader(target) as reader:
             assert reader.manifest.classes == ("b", "d", "a", "e")
@@ -75,7 +80,7 @@ class TestAppend:
 
     def test_what_was_published_is_not_touched(self, sources: tuple[Path, Path], target: Path) -> None:
         before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in target.parent.iterdir()}
-        pack(sources[1], target, append=True, **OPTIONS)
+        pack(sources[1], target, append=True, **options_of(target))
         after = {path.stat().st_ino: path.read_bytes() for path in target.parent.iterdir()}
         shards = [kept for file, kept in before.items() if file.startswith("out-")]
         assert shards or target.suffix == ".lmdb"
@@ -88,8 +93,8 @@ class TestAppend:
         for workers in (1, 3):
             copy = tmp_path / f"copy{workers}"
             shutil.copytree(target.parent, copy)
-            pack(sources[1], copy / target.name, append=True, workers=workers, **OPTIONS)
-            pack(third, copy / target.name, append=True, workers=workers, **OPTIONS)
+            pack(sources[1], copy / target.name, append=True, workers=workers, **options_of(copy / target.name))
+            pack(third, copy / target.name, append=True, workers=workers, **options_of(copy / target.name))
             found.append(contents(copy))
         assert found[0] == found[1]
         with open_reader(tmp_path / "copy1" / target.name) as reader:
@@ -100,22 +105,22 @@ class TestAppend:
         for part in ("train", "val"):
             shutil.copytree(sources[0] / "b", tmp_path / "images" / part / "b")
         target = tmp_path / name
-        pack(tmp_path / "images", target, **OPTIONS)
-        pack(tmp_path / "images", target, append=True, **OPTIONS)
+        pack(tmp_path / "images", target, **options_of(target))
+        pack(tmp_path / "images", target, append=True, **options_of(target))
         with open_reader(target) as reader:
             assert reader.manifest.splits == {"train": ((0, 30), (60, 90)), "val": ((30, 60), (90, 120))}
         assert len(FastDataset(target, split="val")) == 60
         with pytest.raises(SourceError, match="has splits: train, val; what is to be added has: none"):
-            pack(sources[1], target, append=True, **OPTIONS)
+            pack(sources[1], target, append=True, **options_of(target))
 
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"resize": 32}, "size 24, not 32"),
-            ({"quality": 50}, "quality 90, not 50"),
-            ({"shuffle": 1}, "shuffle None, not 1"),
-            ({"restart": "none"}, "restart auto, not 0"),
-            ({"drop_duplicates": True}, "drop_duplicates None, not True"),
+            ({"resize": 32}, "resize=24, not 32"),
+            ({"quality": 50}, "quality=90, not 50"),
+            ({"shuffle": 1}, "shuffle=None, not 1"),
+            ({"restart": "none"}, "restart=auto, not 0"),
+            ({"drop_duplicates": True}, "drop_duplicates=None, not True"),
         ],
     )
     def test_other_options_are_refused(
@@ -123,13 +128,13 @@ class TestAppend:
     ) -> None:
         before = contents(target.parent)
         with pytest.raises(OptionError, match=words):
-            pack(sources[1], target, append=True, **{**OPTIONS, **options})
+            pack(sources[1], target, append=True, **{**options_of(target), **options})
         assert contents(target.parent) == before
         assert len(os.listdir(target.parent)) == len(before)
 
     def test_nothing_to_add_to(self, sources: tuple[Path, Path], tmp_path: Path, name: str) -> None:
         with pytest.raises(TargetError, match="does not exist"):
-            pack(sources[1], tmp_path / name, append=True, **OPTIONS)
+            pack(sources[1], tmp_path / name, append=True, **options_of(tmp_path / name))
         with pytest.raises(OptionError, match="give one of them"):
             pack(sources[1], tmp_path / name, append=True, overwrite=True)
         assert os.listdir(tmp_path) == []
@@ -156,13 +161,13 @@ class TestAppend:
                 os, call, _killed_at("lock" if call == "unlink" else f"{target.name}.partial", getattr(os, call))
             )
             with pytest.raises(Killed):
-                pack(sources[1], target, append=True, **OPTIONS)
+                pack(sources[1], target, append=True, **options_of(target))
         assert "appending" not in os.listdir(f"{target}.partial")
-        report = pack(sources[1], target, append=True, **OPTIONS)
+        report = pack(sources[1], target, append=True, **options_of(target))
         assert (report.packed, report.held, report.resumed) == (45, 60, 45)
         assert contents(target.parent) == whole
         assert not Path(f"{target}.partial").exists()
-        pack(sources[1], target, append=True, **OPTIONS)  # asked for again: nobody was killed this time
+        pack(sources[1], target, append=True, **options_of(target))  # asked for again: nobody was killed this time
         with open_reader(target) as reader:
             assert len(reader) == 150
 
@@ -183,12 +188,12 @@ class TestAppend:
         with monkeypatch.context() as patch:
             patch.setattr(Target, "_rename", stop)
             with pytest.raises(KeyboardInterrupt):
-                pack(sources[1], target, append=True, **OPTIONS)
+                pack(sources[1], target, append=True, **options_of(target))
         with open_reader(target) as reader:
             assert len(reader) == 60
         with pytest.raises(TargetError, match="append"):
-            pack(sources[1], target, overwrite=True, **OPTIONS)
-        report = pack(sources[1], target, append=True, **OPTIONS)
+            pack(sources[1], target, overwrite=True, **options_of(target))
+        report = pack(sources[1], target, append=True, **options_of(target))
         assert (report.packed, report.resumed) == (45, 45)
         assert contents(target.parent) == whole
 
@@ -202,7 +207,7 @@ def kill_at(steps: int, source: Path, target: Path, kept: Path, whole: dict[str,
         for call in ("rename", "unlink", "link", "replace", "rmdir"):
             patch.setattr(os, call, counted.before(getattr(os, call)))
         try:
-            pack(source, target, append=True, workers=1, **OPTIONS)
+            pack(source, target, append=True, workers=1, **options_of(target))
         except Killed:
             killed = True
     with open_reader(target) as reader:
@@ -210,7 +215,7 @@ def kill_at(steps: int, source: Path, target: Path, kept: Path, whole: dict[str,
     partial = Path(f"{target}.partial")
     left = set(os.listdir(partial)) if partial.exists() else set()
     if "appending" in left or found == 60 or Path(f"{target}.appended").exists():
-        pack(source, target, append=True, **OPTIONS)
+        pack(source, target, append=True, **options_of(target))
         assert not partial.exists()
     else:  # killed at the last steps
         assert left <= {"lock"}
@@ -259,9 +264,9 @@ def test_what_pack_did_not_make(sources: tuple[Path, Path], tmp_path: Path) -> N
 
 def test_classes_or_none(sources: tuple[Path, Path], tmp_path: Path) -> None:
     flat = make(tmp_path / "flat", (".",), 5, 4)
-    pack(flat, tmp_path / "x.tar", **OPTIONS)
+    pack(flat, tmp_path / "x.tar", **options_of(tmp_path / "x.tar"))
     with pytest.raises(SourceError, match="has no classes, what is to be added has 3"):
-        pack(sources[1], tmp_path / "x.tar", append=True, **OPTIONS)
+        pack(sources[1], tmp_path / "x.tar", append=True, **options_of(tmp_path / "x.tar"))
 
 
 def test_new_fields_and_other_library_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,10 +277,10 @@ def test_new_fields_and_other_library_versions(tmp_path: Path, monkeypatch: pyte
         (tmp_path / f"{number}.csv").write_text(text + "\n".join(rows) + "\n")
     for name in NAMES:
         target = tmp_path / name
-        pack(tmp_path / "0.csv", target, **OPTIONS)
+        pack(tmp_path / "0.csv", target, **options_of(target))
         with monkeypatch.context() as patch:
             patch.setattr("PIL.__version__", "99.1")
-            pack(tmp_path / "1.csv", target, append=True, **OPTIONS)
+            pack(tmp_path / "1.csv", target, append=True, **options_of(target))
         with open_reader(target) as reader:
             assert str(reader.manifest.recipe["pillow"]).endswith(", 99.1")
             assert [record.fields.get("caption.txt") for record in reader] == [None] * 3 + [b"words"] * 3

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from container_sets import in_shards
 from pack_kills import kill
 from PIL import Image
 from tfrecord_messages import Example
@@ -73,7 +74,7 @@ def check_workers(images: Path, tmp_path: Path, options: dict[str, Any], counts:
         for workers in counts:
             target = tmp_path / str(workers) / name
             target.parent.mkdir(exist_ok=True)
-            pack(images, target, workers=workers, shard_size=SHARD, **options)
+            pack(images, target, workers=workers, **in_shards(target, SHARD), **options)
             made[workers] = digests(target)
         assert len({json.dumps(each) for each in made.values()}) == 1
         found.append(records(target))
@@ -161,7 +162,7 @@ class Interrupt(Progress):
 
 def interrupt(images: Path, target: Path, at: int = 20, **options: Any) -> None:
     with pytest.raises(KeyboardInterrupt, match="goes on from there"), Pool(2) as workers:
-        run(images, target, PackOptions(resize=32, shard_size=SHARD, **options), Interrupt(at), workers)
+        run(images, target, PackOptions(resize=32, **in_shards(target, SHARD), **options), Interrupt(at), workers)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +171,7 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     folder = tmp_path_factory.mktemp("whole")
     for name in NAMES:
         (folder / name).mkdir()
-        pack(images, folder / name / name, resize=32, shard_size=SHARD)
+        pack(images, folder / name / name, resize=32, **in_shards(name, SHARD))
     return {name: digests(folder / name / name) for name in NAMES}
 
 
@@ -185,7 +186,7 @@ class TestResume:
             interrupt(images, tmp_path / name, at)
         journals = len(list((tmp_path / f"{name}.partial").glob("journal-*")))
         assert journals > 10 or not name.endswith("lmdb")  # of shards as many are left as wait for an earlier chunk
-        report = pack(images, tmp_path / name, resize=32, shard_size=SHARD)
+        report = pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD))
         assert report.resumed > 40
         assert (report.packed, report.failed) == (130, 0)
         assert digests(tmp_path / name) == whole[name]
@@ -193,17 +194,17 @@ class TestResume:
 
     def test_other_options_are_told_apart(self, images: Path, tmp_path: Path, name: str) -> None:
         interrupt(images, tmp_path / name)
-        with pytest.raises(TargetError, match="quality 90, not 50"):
-            pack(images, tmp_path / name, resize=32, shard_size=SHARD, quality=50)
+        with pytest.raises(TargetError, match="quality=90, not 50"):
+            pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD), quality=50)
         if name.endswith("lmdb"):
             pack(images, tmp_path / name, resize=32)
         else:
-            with pytest.raises(TargetError, match="shard_size 60000, not 1000000000"):
+            with pytest.raises(TargetError, match="shard_size=60000, not 1000000000"):
                 pack(images, tmp_path / name, resize=32)
 
     def test_killed_at_some_moment(self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str) -> None:
-        kill(images, tmp_path / name, 5, resize=32, shard_size=SHARD)
-        pack(images, tmp_path / name, resize=32, shard_size=SHARD)
+        kill(images, tmp_path / name, 5, resize=32, **in_shards(name, SHARD))
+        pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD))
         assert digests(tmp_path / name) == whole[name]
 
     def test_images_that_failed_are_tried_again(
@@ -221,10 +222,10 @@ class TestResume:
         files[9].write_bytes(b"bad for now")
         interrupt(source, tmp_path / name, 30, max_errors=2)
         files[9].write_bytes(good)
-        mended = pack(source, tmp_path / name, resize=32, shard_size=SHARD, max_errors=1)
+        mended = pack(source, tmp_path / name, resize=32, **in_shards(name, SHARD), max_errors=1)
         assert (mended.failed, mended.packed) == (1, len(files) - 1)
         (tmp_path / "anew").mkdir()
-        pack(source, tmp_path / "anew" / name, resize=32, shard_size=SHARD, max_errors=1)
+        pack(source, tmp_path / "anew" / name, resize=32, **in_shards(name, SHARD), max_errors=1)
         assert digests(tmp_path / name) == digests(tmp_path / "anew" / name)
         assert len((tmp_path / f"{name}.errors.jsonl").read_text().splitlines()) == 1
 
@@ -236,9 +237,9 @@ class TestResume:
         assert pack(images, tmp_path / name, resize=32).packed == 130
 
     def test_a_dry_run_estimates_well(self, images: Path, tmp_path: Path, name: str) -> None:
-        dry = pack(images, tmp_path / name, resize=32, shard_size=SHARD, dry_run=True)
+        dry = pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD), dry_run=True)
         assert os.listdir(tmp_path) == []
-        real = pack(images, tmp_path / name, resize=32, shard_size=SHARD)
+        real = pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD))
         assert dry.estimate is not None
         assert 0.6 < dry.estimate.bytes_out / real.bytes_out < 1.7
         assert dry.estimate.bytes_peak > dry.estimate.bytes_out
@@ -258,9 +259,12 @@ def test_labels_that_count_from_one(images: Path, tmp_path: Path) -> None:
     with open_reader(target) as reader:
         assert reader.locate(np.arange(130)).label.max() == 1
         assert reader.manifest.recipe["label_base"] == 1
-    with pytest.raises(OptionError, match="was packed with label_base 1, not None"):
+    with pytest.raises(OptionError, match="was packed with label_base=1, not None"):
         pack(images, target, append=True, **wanted)
     assert pack(images, target, append=True, label_base=1, **wanted).packed == 130
-    for name, base, words in (("a.tar", 1, "label_base 1 is for TFRecords, found a.tar"), ("a.tfrecord", 2, "0 or 1")):
+    for name, base, words in (
+        ("a.tar", 1, "label_base=1 has no effect: expected a target of TFRecords, found a.tar"),
+        ("a.tfrecord", 2, "0 or 1"),
+    ):
         with pytest.raises(OptionError, match=words):
             pack(images, tmp_path / name, label_base=base, **wanted)

@@ -237,11 +237,11 @@ class TestResume:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"resize": 64}, "size 128, not 64"),
-            ({"resize": 128, "filter": "lanczos"}, "filter bilinear, not lanczos"),
-            ({"resize": 128, "quality": 50}, "quality 90, not 50"),
-            ({"resize": 128, "shuffle": 1}, "shuffle None, not 1"),
-            ({"resize": 128, "class_order": "natural"}, "class_order lexicographic, not natural"),
+            ({"resize": 64}, "resize=128, not 64"),
+            ({"resize": 128, "filter": "lanczos"}, "filter=bilinear, not lanczos"),
+            ({"resize": 128, "quality": 50}, "quality=90, not 50"),
+            ({"resize": 128, "shuffle": 1}, "shuffle=None, not 1"),
+            ({"resize": 128, "class_order": "natural"}, "class_order=lexicographic, not natural"),
         ],
     )
     def test_other_options_are_told_apart(

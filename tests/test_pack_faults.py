@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from container_sets import in_shards
 from PIL import Image
 from test_pack_containers import NAMES
 
@@ -154,7 +155,7 @@ def test_the_disk_must_hold_what_each_container_needs(images: Path, tmp_path: Pa
         assert room.container(million, payload) < room.peak(million, payload) < room.container(million, payload) + 2e9
     assert estimate.Room(".lmdb", 4, 10**12).peak(10, 10) > 10**12
     for name in NAMES:
-        pack(images, tmp_path / name, shard_size="1MB")
+        pack(images, tmp_path / name, **in_shards(name, 1_000_000))
         room = estimate.Room(Path(name).suffix, 2)
         size = sum(path.stat().st_size for path in tmp_path.glob("out*"))
         payloads = sum(path.stat().st_size for path in images.iterdir()) / 40 + 100

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from container_sets import SUFFIXES, build, mask, picture, records
+from container_sets import SUFFIXES, build, in_shards, mask, picture, records
 from foreign_lmdbs import settle
 from foreign_lmdbs import write as write_lmdb
 from foreign_sets import write_beton, write_mds
@@ -79,7 +79,7 @@ class TestOurs:
         self, images: Path, direct: dict[str, Path], tmp_path: Path, suffix: str
     ) -> None:
         source = tmp_path / f"set{suffix}"
-        pack(images, source, fields=FIELDS, shard_size=20_000, workers=1)
+        pack(images, source, fields=FIELDS, **in_shards(source, 20_000), workers=1)
         made = pack(source, tmp_path / "small.lmdb", fields=FIELDS, **SMALL)
         assert (made.images, made.packed, made.failed, made.classes) == (COUNT, COUNT, 0, 2)
         assert made.splits == {"train": 19, "val": 4}

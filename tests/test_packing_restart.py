@@ -132,7 +132,7 @@ def test_other_intervals_do_not_go_on_with_the_work(images: Path, tmp_path: Path
     plan = make_plan(scan(images, SourceOptions()), settings(PackOptions(resize=64), ".lmdb", None), 1000)
     with Target(tmp_path / "out.lmdb") as place:
         place.note("plan.json", asdict(plan))
-    with pytest.raises(TargetError, match="holds the work of a run with restart auto, not 0: give that command again"):
+    with pytest.raises(TargetError, match="holds the work of a run with restart=auto, not 0: give that command again"):
         pack(images, tmp_path / "out.lmdb", resize=64, restart="none")
 
 
@@ -154,7 +154,7 @@ class TestCommands:
         assert main(["pack", str(images), str(tmp_path / "out.lmdb"), f"--restart={word}"]) == 2
         text, error = capsys.readouterr()
         assert text == ""
-        assert error.startswith("iofast pack: error: restart must be auto, none or 0 to 65535 (MCUs), found ")
+        assert error.startswith("iofast pack: error: --restart must be auto, none or 0 to 65535 (MCUs), found ")
         assert error.count("\n") == 1
         assert list(tmp_path.iterdir()) == []
 

@@ -89,7 +89,7 @@ def test_clearing_keeps_the_lock(target: Target) -> None:
 
 def test_an_existing_target(tmp_path: Path) -> None:
     (tmp_path / "out.lmdb").write_bytes(b"old")
-    with pytest.raises(TargetError, match=r"out\.lmdb exists already.*--overwrite"):
+    with pytest.raises(TargetError, match=r"out\.lmdb exists already.*give overwrite=True"):
         Target(tmp_path / "out.lmdb").acquire()
     (tmp_path / "dangling.lmdb").symlink_to(tmp_path / "nowhere")
     with pytest.raises(TargetError, match="exists already"):

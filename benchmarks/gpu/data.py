@@ -124,7 +124,7 @@ def pack(source: Path, out: Path, *options: str) -> None:
     """Pack with the short side 256. A container that is there is whole: of an earlier run that was stopped."""
     if out.exists():
         return
-    command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", "256", "--quality", "90"]
+    command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", "256"]  # quality: 90
     subprocess.run([*command, *options, "--quiet"], check=True)
 
 

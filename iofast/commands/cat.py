@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from iofast.commands import foreign
+from iofast.commands.parser import refuse_beside
 
 if TYPE_CHECKING:
     from iofast.containers.base import Reader
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from iofast.errors import OptionError
     from iofast.opening import open_reader
 
+    refuse_beside(args, "field", ("json",))
     with open_reader(args.path, foreign.given(args)) as reader:
         index = find(reader, args.record)
         if args.field is not None:

@@ -64,8 +64,7 @@ def copy(args: argparse.Namespace, work: Callable[..., Copied]) -> int:
     from iofast.copying import CopyOptions
     from iofast.packing.progress import Bar
 
-    given = {} if args.shard_size is None else {"shard_size": args.shard_size}
-    options = CopyOptions(overwrite=args.overwrite, **given)
+    options = CopyOptions(args.shard_size, args.overwrite)
     bar = Bar(f"iofast {args.command}", visible=not args.quiet)
     try:
         result = work(options=options, begin=bar.begin, progress=bar.step)
@@ -83,7 +82,7 @@ def _show(args: argparse.Namespace, result: Copied) -> None:
         print(json.dumps(result.facts(), sort_keys=True))
         return
     for warning in result.warnings:
-        say(f"iofast {args.command}: warning: {warning}", on_stderr=True)
+        say(f"iofast {args.command}: warning: {args.typed(warning)}", on_stderr=True)
     if not args.quiet:
         say(f"{count(result.records, 'record')} in {result.target}, {duration(result.seconds)}")
         if result.resumed:

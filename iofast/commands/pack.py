@@ -150,7 +150,9 @@ def _add_order(group: argparse._ArgumentGroup) -> None:
 def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--workers", type=int, metavar="N", help="processes (default: one per usable core)")
     group.add_argument(
-        "--max-errors", metavar="N", help="stop when more images than this fail: a number or a share (default 1%%)"
+        "--max-errors",
+        metavar="N",
+        help="stop when more images than this fail: a number or share (default 1%% or 10)",
     )
     group.add_argument("--shard-size", metavar="SIZE", help="of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)")
     group.add_argument(
@@ -172,7 +174,8 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
 
 
-_NOT_OPTIONS = ("command", "run", "debug", "source", "target", "json", "quiet", "names", "labels", "labels_from")
+_OF_FOREIGN = ("names", "labels", "labels_from")
+_NOT_OPTIONS = ("command", "run", "typed", "debug", "source", "target", "json", "quiet", *_OF_FOREIGN)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -200,11 +203,8 @@ def _pack(args: argparse.Namespace, pool: Pool) -> Report:
     from iofast.packing.run import run as pack
 
     chosen = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
-    options, bar = PackOptions(**chosen, foreign=foreign.given(args)), Bar("iofast pack", visible=not args.quiet)
-    unused = [f"--{name}" for name in ("quality", "subsampling") if name in chosen]
-    recipe = options.recipe()
-    if unused and (recipe.format, recipe.mode, recipe.icc, recipe.background) == ("keep", "none", None, None):
-        bar.warn(f"files are kept as they are: {' and '.join(unused)} needs --format jpeg or --resize")
+    options = PackOptions(**chosen, foreign=foreign.given(args))
+    bar = Bar("iofast pack", visible=not args.quiet, typed=args.typed)
     return pack(args.source, args.target, options, bar, pool)
 
 

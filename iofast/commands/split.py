@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--rest", default="train", metavar="NAME", help="what the other records are called (train)")
     parser.add_argument("--of", metavar="NAME", help="the split to divide, where there are splits; the others stay")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random choice (default 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the random choice (default 0)")
     parser.add_argument("--stratify", action="store_true", help="the same share of every class")
     add_options(parser)
     parser.set_defaults(run=run)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from iofast import owned
 from iofast.commands import foreign
+from iofast.commands.parser import did_you_mean, refuse_beside
 from iofast.commands.text import say
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def add_parser(subparsers: Any) -> None:
     chosen.add_argument("--indices", metavar="LIST", help="places in the order, from 0: 0-9,100")
     chosen.add_argument("--class", dest="label", metavar="NAME", help="of this class only (its name or number)")
     chosen.add_argument("--split", metavar="NAME", help="of this split only")
-    chosen.add_argument("--count", type=int, default=32, metavar="N", help="how many, at random (default 32)")
-    chosen.add_argument("--seed", type=int, default=0, metavar="N", help="of the random choice (default 0)")
+    chosen.add_argument("--count", type=int, metavar="N", help="how many, at random (default 32)")
+    chosen.add_argument("--seed", type=int, metavar="N", help="of the random choice (default 0)")
     drawn = parser.add_argument_group("what is drawn")
     drawn.add_argument("--size", type=int, default=160, metavar="N", help="pixels of a cell's side (default 160)")
     drawn.add_argument("--columns", type=int, metavar="N", help="images in a row")
@@ -97,8 +98,10 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     from iofast.errors import OptionError
     from iofast.order.permutation import permuted
 
-    if args.count < 1:
-        raise OptionError(f"--count must be 1 or more, found {args.count}")
+    count, seed = (32 if args.count is None else args.count), args.seed or 0
+    if count < 1:
+        raise OptionError(f"--count must be 1 or more, found {count}")
+    refuse_beside(args, "indices", ("label", "split", "count", "seed"))
     if args.indices is not None:
         return parse_indices(args.indices, len(reader))
     candidates = np.arange(len(reader), dtype=np.int64)
@@ -114,8 +117,8 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
         candidates = candidates[np.concatenate(parts)] if parts else candidates
     if not len(candidates):
         raise OptionError(f"{args.path} has no such record")
-    first = np.arange(min(args.count, len(candidates)), dtype=np.int64)
-    picked = permuted(len(candidates), f"iofast/view/{args.seed}", first)
+    first = np.arange(min(count, len(candidates)), dtype=np.int64)
+    picked = permuted(len(candidates), f"iofast/view/{seed}", first)
     return [int(index) for index in np.sort(candidates[picked])]
 
 
@@ -128,10 +131,7 @@ def label_of(reader: Reader, text: str) -> int:
         return classes.index(text)
     if text.isascii() and text.isdigit() and (not classes or int(text) < len(classes)):
         return int(text)
-    import difflib
-
-    close = difflib.get_close_matches(text, classes, n=1)
-    raise OptionError(f"there is no class {text!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    raise OptionError(f"there is no class {text!r}{did_you_mean(text, classes)}")
 
 
 def parse_indices(text: str, count: int, option: str = "--indices") -> list[int]:

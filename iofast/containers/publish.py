@@ -95,11 +95,11 @@ class Target:
         if self.append:
             if not self.exists:
                 raise TargetError(
-                    f"{self.path} does not exist, so nothing can be added to it: pack it without --append"
+                    f"{self.path} does not exist, so nothing can be added to it: pack it without append=True"
                 )
             return
         if os.path.lexists(self.path) and not self.overwrite:
-            raise TargetError(f"{self.path} exists already: choose another name, or overwrite it with --overwrite")
+            raise TargetError(f"{self.path} exists already: choose another name, or give overwrite=True")
 
     @property
     def exists(self) -> bool:

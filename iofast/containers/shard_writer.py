@@ -24,13 +24,12 @@ from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.shard_files import OpenShard, StagedShards, write
 from iofast.containers.shard_journal import Placed
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, stem_of, write_index
+from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, SHARD_SIZE, stem_of, write_index
 from iofast.containers.spool import Spool, Stored
 from iofast.errors import ContainerError, OptionError, TargetError
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
-SHARD_SIZE = 1_000_000_000  # bytes
 JOURNAL = "records"
 
 

@@ -28,6 +28,7 @@ from iofast.errors import ContainerError, IofastError, OptionError, SourceError,
 
 MANIFEST_SUFFIX = ".manifest"
 INDEX_SUFFIX = ".index"
+SHARD_SIZE = 1_000_000_000  # bytes, where nothing else is said
 MAX_SHARDS = 1_000_000  # of a pattern: {0..999999999999} must not fill the memory
 
 _MAGIC, _VERSION, _ALIGN = b"iofastIF", 1, 64
@@ -45,12 +46,23 @@ def parse_size(value: int | str) -> int:
     found = _SIZE.fullmatch(str(value).strip()) if len(str(value)) < 32 else None
     if found is None or isinstance(value, bool):
         raise OptionError(
-            f"a size must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r:.40}"
+            f"shard_size must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r:.40}"
         )
     size = round(float(found[1]) * float(1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
     if not 1 <= size < 1 << 62:
-        raise OptionError(f"a size must be above 0 and below 2^62 bytes, found {value!r}")
+        raise OptionError(f"shard_size must be above 0 and below 2^62 bytes, found {value!r}")
     return size
+
+
+def shard_bytes(size: int | str | None, place: Target) -> int:
+    """Bytes of a shard of the target: `size`, by default `SHARD_SIZE`. Raises `OptionError` if it has no shards."""
+    if size is None:
+        return SHARD_SIZE
+    if not isinstance(place, ShardTarget):
+        raise OptionError(
+            f"shard_size={size} has no effect: expected a target of shards, found {place.path.name}; leave it out"
+        )
+    return parse_size(size)
 
 
 def stem_of(name: str, suffix: str) -> str:
@@ -210,7 +222,9 @@ class ShardTarget(Target):
         found = next(self.taken(sorted(os.listdir(self.path.parent))), None)
         if found is not None:
             where = self.path.with_name(found)
-            raise TargetError(f"{where} exists already: choose another name than {self.path.name}, or --overwrite it")
+            raise TargetError(
+                f"{where} exists already: choose another name than {self.path.name}, or give overwrite=True"
+            )
 
     @property
     def exists(self) -> bool:

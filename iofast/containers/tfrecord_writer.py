@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from iofast.containers.base import Description
 from iofast.containers.manifest import MAX_CLASS_NAME, Manifest
-from iofast.containers.shard_writer import SHARD_SIZE, Encoded, ShardWriter
-from iofast.containers.shards import stem_with
+from iofast.containers.shard_writer import Encoded, ShardWriter
+from iofast.containers.shards import SHARD_SIZE, stem_with
 from iofast.containers.tfrecord_example import Feature, Kind, Span, encode, parse
 from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
 from iofast.errors import ContainerError, OptionError

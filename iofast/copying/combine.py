@@ -47,12 +47,12 @@ class _Piece(NamedTuple):
 class Division(NamedTuple):
     """How a container is divided. `parts`: which split gets what, a share (0 to 1) or a list of dense indices.
 
-    A share is drawn from `seed`, with `stratify` the same one of every class. `rest` is what the records are called
-    that no part takes. `of`: the split to divide, None where there are none; the others stay.
+    A share is drawn from `seed` (None: 0), with `stratify` the same one of every class. `rest` is what the records are
+    called that no part takes. `of`: the split to divide, None where there are none; the others stay.
     """
 
     parts: Mapping[str, Part]
-    seed: int = 0
+    seed: int | None = None
     stratify: bool = False
     of: str | None = None
     rest: str = "train"
@@ -96,7 +96,7 @@ def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
     splits, parts = reader.manifest.splits, choice.parts
     names = [name for name in splits if name != WHOLE]
     if names and choice.of is None:
-        raise OptionError(f"there are splits already ({', '.join(names)}): say which to divide (--of {names[0]})")
+        raise OptionError(f"there are splits already ({', '.join(names)}): say which to divide (of={names[0]})")
     if choice.of is not None and choice.of not in splits:
         raise OptionError(f"there is no split {choice.of!r} to divide, only {', '.join(splits)}")
     kept = {name: _range(splits[name]) for name in names if name != choice.of}
@@ -111,6 +111,9 @@ def divide(reader: Reader, choice: Division) -> dict[str, NDArray[np.int64]]:
             taken[name] = _listed(name, part, free)
             free = np.setdiff1d(free, taken[name], assume_unique=True)
     shares = {name: float(part) for name, part in parts.items() if isinstance(part, float | int)}
+    if not shares and (choice.stratify or choice.seed is not None):
+        unused = "stratify=True" if choice.stratify else f"seed={choice.seed}"
+        raise OptionError(f"{unused} has no effect: expected a share such as val=0.1, found none; leave it out")
     if any(not 0 < share < 1 for share in shares.values()) or sum(shares.values()) > 1:
         raise OptionError(f"shares must be above 0 and together at most 1, found {shares}")
     for name, indices in _drawn(reader, free, shares, choice).items():
@@ -146,7 +149,9 @@ def _drawn(
         groups = {str(label): free[labels == label] for label in np.unique(labels).tolist()}
     drawn: dict[str, list[NDArray[np.int64]]] = {name: [] for name in shares}
     for group, members in groups.items():
-        order = permuted(len(members), f"iofast/split/{choice.seed}/{group}", np.arange(len(members), dtype=np.int64))
+        order = permuted(
+            len(members), f"iofast/split/{choice.seed or 0}/{group}", np.arange(len(members), dtype=np.int64)
+        )
         start, total = 0, 0.0
         for name, share in shares.items():  # by sums of shares, so that rounding loses no record
             total += share
@@ -235,9 +240,7 @@ def _pieces(
         raise OptionError(f"{shown[divided.index(True)]} has splits already, so it cannot become one")
     if names is None and any(divided) and not all(divided):
         one, other = shown[divided.index(True)], shown[divided.index(False)]
-        raise OptionError(
-            f"{one} has splits and {other} has none: divide that first (iofast split), or pack it with --split"
-        )
+        raise OptionError(f"{one} has splits and {other} has none: divide that first (iofast split)")
     pieces = []
     for place, own in enumerate(records):
         for split_name, ranges in own.reader.manifest.splits.items():

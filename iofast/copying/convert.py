@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import itertools
 import json
@@ -18,12 +17,12 @@ from iofast import __version__
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.identity import require_elsewhere, told
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
-from iofast.containers.shard_writer import SHARD_SIZE
-from iofast.containers.shards import ShardTarget, parse_size
+from iofast.containers.shards import ShardTarget, parse_size, shard_bytes
+from iofast.containers.targets import WRITTEN, meant, target_of, writer_of
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
 from iofast.copying.records import Copy, RecordSource, split_ranges
 from iofast.errors import OptionError, TargetError
-from iofast.opening import WRITTEN, open_reader, target_of, writer_of
+from iofast.opening import open_reader
 from iofast.record import KEY_WIDTH
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ FilePath = str | os.PathLike[str]
 Begin = Callable[[int, int], None]  # all records, and how many of them an earlier run has written
 Progress = Callable[[int, int, int], None]
 
-_LIKE = 0.85  # .lmd and .tarr are more like ours than this; .train, .target and .table are not
 _SUFFIXES_OF_OTHERS = (".beton", ".mds", ".csv", ".tsv", ".jsonl", ".parquet", ".zip", ".gz", ".zst", ".h5", ".npz")
 
 
@@ -41,11 +39,12 @@ _SUFFIXES_OF_OTHERS = (".beton", ".mds", ".csv", ".tsv", ".jsonl", ".parquet", "
 class CopyOptions:
     """`shard_size`: of tar and TFRecord, bytes or a text ("500MB", "1GiB"). `overwrite`: replace the target."""
 
-    shard_size: int | str = SHARD_SIZE
+    shard_size: int | str | None = None
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        parse_size(self.shard_size)
+        if self.shard_size is not None:
+            parse_size(self.shard_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +107,17 @@ def place_of(target: FilePath, options: CopyOptions) -> Target:
     """Where a copy goes, by its name: a container by its suffix, a folder by having none, or a slash at its end."""
     text = os.fspath(target)
     suffix = Path(text).suffix
-    if suffix in WRITTEN and not text.endswith("/"):
-        return target_of(target, overwrite=options.overwrite)
-    if suffix.lower() in _SUFFIXES_OF_OTHERS and not text.endswith("/"):
-        known = ", ".join(WRITTEN)
-        raise OptionError(f"{text}: the suffix chooses the container: {known}, or none for a plain folder")
-    meant = next((known for known in WRITTEN if _is_slip(suffix.lower(), known)), None)
-    if meant is not None and not text.endswith("/"):
-        raise OptionError(f"{text}: is {meant} meant? For a plain folder of that name, write {text}/")
+    if not text.endswith("/"):
+        if suffix in WRITTEN:
+            return target_of(target, overwrite=options.overwrite)
+        if suffix.lower() in _SUFFIXES_OF_OTHERS:
+            known = ", ".join(WRITTEN)
+            raise OptionError(f"{text}: the suffix chooses the container: {known}, or none for a plain folder")
+        if (slip := meant(suffix)) is not None:
+            raise OptionError(f"{text}: did you mean {Path(text).with_suffix(slip)}? For a plain folder, write {text}/")
     if options.overwrite:
         raise OptionError(f"{text} would be a folder, and folders are never overwritten: remove it first")
     return FolderTarget(text)
-
-
-def _is_slip(suffix: str, known: str) -> bool:
-    """Whether letters of a suffix stand in another order, or one is too many or missing; not the first one."""
-    likeness = difflib.SequenceMatcher(None, suffix, known).ratio()
-    return suffix[:2] == known[:2] and (sorted(suffix) == sorted(known) or likeness >= _LIKE)
 
 
 def copied(
@@ -161,8 +154,9 @@ class Copying:
     """
 
     def __init__(self, place: Target, plan: dict[str, object], options: CopyOptions, size: int) -> None:
-        self._place, self._options, self._size = place, options, size
-        self._plan = {**plan, "shard_size": parse_size(options.shard_size), "iofast": __version__}
+        self._place, self._size = place, size
+        self._shard_size = shard_bytes(options.shard_size, place)
+        self._plan = {**plan, "shard_size": self._shard_size, "iofast": __version__}
         self._description = Description()
         self._writer: Writer | FolderWriter | None = None
         self.done, self.kept = False, 0
@@ -216,7 +210,7 @@ class Copying:
         if isinstance(self._place, FolderTarget):
             self._writer = FolderWriter(self._place.stage(), shape)
         else:
-            writer = writer_of(self._place, description, parse_size(self._options.shard_size), shape.key_width)
+            writer = writer_of(self._place, description, self._shard_size, shape.key_width)
             self._writer = writer
             self.kept = writer.resume().records
         if tell is not None:

@@ -225,19 +225,17 @@ class TranscodeRecipe:
         _one_of("format", self.format, ("jpeg", "png", "webp", "rgb", "yuv420", "keep"))
         _one_of("subsampling", self.subsampling, ("420", "422", "444"))
         if self.size is not None:
-            _whole("size (resize) in pixels", self.size, 1, MAX_SIDE)
+            _whole("resize= in pixels", self.size, 1, MAX_SIDE)
         if self.size is None and self.mode != "none":
-            raise OptionError(f"mode {self.mode!r} needs a size in pixels (resize), found none")
+            raise OptionError(f"mode={self.mode}: expected resize= in pixels beside it, found none")
         if self.size is not None and self.mode == "none":
-            raise OptionError(f"mode 'none' changes no size, so none (resize) may be given, found {self.size}")
+            raise OptionError(f"mode=none changes no size: expected none beside it, found resize={self.size}")
         _whole("quality", self.quality, 1, 100)
         if self.reducing_gap != 0 and not 1 <= self.reducing_gap <= 16:
             raise OptionError(f"reducing_gap must be 0 or 1 to 16, found {self.reducing_gap}")
         if self.restart is not None and self.restart != "auto" and not _is_whole(self.restart, 0, MAX_RESTART):
             raise OptionError(f"restart must be auto, none or 0 to {MAX_RESTART} (MCUs), found {self.restart!r}")
         _one_of("check", self.check or "decode", ("decode", "end"))
-        if self.check is not None and self.format != "keep":
-            raise OptionError(f"check {self.check!r} is for format 'keep': what is encoded was decoded before")
         self._check_colours()
 
     def _check_colours(self) -> None:
@@ -245,8 +243,6 @@ class TranscodeRecipe:
             _one_of("icc", self.icc, ("srgb", "keep", "drop"))
         if self.icc == "keep" and self.format in ("rgb", "yuv420"):
             raise OptionError(f"icc 'keep' needs a format that can hold a profile, found {self.format!r}")
-        if self.pad_color is not None and self.mode != "pad":
-            raise OptionError(f"pad_color {self.pad_color!r} is for mode 'pad', found {self.mode!r}")
         for text in (self.pad_color, self.background):
             if text not in (None, "drop"):
                 levels_of(str(text))

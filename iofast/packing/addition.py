@@ -15,7 +15,7 @@ from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import APPENDING, Target
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError
 from iofast.opening import open_reader
-from iofast.packing.options import PackOptions
+from iofast.packing.options import PackOptions, as_given
 from iofast.packing.plan import SOFTWARE, recipe
 from iofast.source import Source
 from iofast.source.listing import few
@@ -82,7 +82,9 @@ class Addition:
         given = {**recipe(options), "shuffle": options.shuffle, "class_order": options.class_order}
         for option in sorted({*given, *_OPTIONAL} - set(SOFTWARE)):
             if held.get(option) != given.get(option):
-                raise OptionError(f"{name} was packed with {option} {held.get(option)}, not {given.get(option)}")
+                raise OptionError(
+                    f"{name} was packed with {as_given(option, held.get(option))}, not {given.get(option)}"
+                )
 
     def recipe(self, options: PackOptions) -> dict[str, object]:
         """The recipe of the whole: the container's, with all versions that took part."""

@@ -25,7 +25,7 @@ def forecast(work: Work, target: Path, pool: Pool) -> Report:
     """The report of a run that did not take place: its `estimate` is set. Nothing is written beside the target."""
     images = len(work.source)
     sample = [work.first + index for index in estimate.spread(images, _SAMPLE * work.workers)]
-    failures = Failures(images, images, "100%", target)
+    failures = Failures(images, images, target)
     with tempfile.TemporaryDirectory(prefix="iofast-") as folder:
         pace = _Pace()
         for done in pool.results(work.setup(), Path(folder), _jobs(work, sample)):

@@ -29,14 +29,13 @@ class Failure(NamedTuple):
 
 
 class Failures:
-    """The failures of one run, at most `allowed`; `limit` is how the user wrote that.
+    """The failures of one run, at most `allowed` of its `images`.
 
     `first` is the position of the run's first image: what `file` says of images before it stays.
     """
 
-    def __init__(self, images: int, allowed: int, limit: int | str, file: Path, first: int = 0) -> None:
-        self._images, self._allowed, self._limit, self.file = images, allowed, limit, file
-        self._first = first
+    def __init__(self, images: int, allowed: int, file: Path, first: int = 0) -> None:
+        self._images, self._allowed, self.file, self._first = images, allowed, file, first
         self._found: dict[int, Failure] = {}
 
     def __len__(self) -> int:
@@ -49,8 +48,8 @@ class Failures:
             return
         self.save()
         raise ErrorBudgetError(
-            f"{len(self._found)} of {self._images} images failed, max_errors {self._limit} allows {self._allowed}; "
-            f"{failure.path!r}: {failure.reason}; see {self.file}"
+            f"{len(self._found):,} of {self._images:,} images failed: expected at most {self._allowed:,}, found "
+            f"{failure.path!r}: {failure.reason} (all are listed in {self.file})"
         )
 
     def load(self) -> None:

@@ -38,7 +38,7 @@ def listed(source: str | os.PathLike[str], options: PackOptions, place: Target) 
         found = scan(source, options.source_options())
     shares = options.shares()
     if shares is not None:
-        found = divide(found, shares, options.split_seed)
+        found = divide(found, shares, options.split_seed or 0)
     return found if options.shuffle is None else found.shuffled(options.shuffle)
 
 

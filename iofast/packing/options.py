@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypedDict
 
 from iofast.choices import MAX_SEED
-from iofast.containers.shard_writer import SHARD_SIZE
 from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
 from iofast.kernel.contract import MAX_PIXELS, TranscodeRecipe
+from iofast.packing.effects import require_effects
 from iofast.packing.pool import check_workers
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
@@ -34,7 +34,8 @@ class PackOptions:
     or a text ("500MB", "1GiB"). `label_base`: the number of the first class in TFRecords' labels, 1 where 0 means
     background. `append`: add to the container that is there. `drop_duplicates`: of images that are
     equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
-    `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops. `dry_run`: transcode a
+    `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops; None is 1 % or 10 images,
+    whichever is more, but at most half of all. `dry_run`: transcode a
     sample, write nothing, estimate size and time. `fields`: suffixes of files beside the images, as one text with
     commas or a list, of a container the fields that are packed beside its images (default: all); `mask_column` and
     `file_column` the same for a manifest's columns. `foreign`: what a container of another program means
@@ -47,12 +48,12 @@ class PackOptions:
     resize: int | None = None
     mode: str | None = None
     only_shrink: bool = False
-    filter: str = "bilinear"
+    filter: str | None = None
     format: str | None = None
-    quality: int = 90
-    subsampling: str = "420"
+    quality: int | None = None
+    subsampling: str | None = None
     restart: int | str | None = None
-    reducing_gap: float = 2.0
+    reducing_gap: float | None = None
     max_pixels: int = MAX_PIXELS
     pad_color: str | None = None
     icc: str | None = None
@@ -62,10 +63,10 @@ class PackOptions:
     max_aspect: float | None = None
     fields: str | Sequence[str] = ()
     boxes: str | None = None
-    box_format: str = "xyxy"
+    box_format: str | None = None
     keypoints: str | None = None
     upright_annotations: bool = False
-    mask_fill: int = 0
+    mask_fill: int | None = None
     shuffle: int | None = None
     class_order: str = "lexicographic"
     path_column: str | None = None
@@ -74,21 +75,21 @@ class PackOptions:
     mask_column: str | Sequence[str] = ()
     file_column: str | Sequence[str] = ()
     split: str | Mapping[str, float] | None = None
-    split_seed: int = 0
-    shard_size: int | str = SHARD_SIZE
+    split_seed: int | None = None
+    shard_size: int | str | None = None
     label_base: int = 0
     drop_duplicates: bool = False
     foreign: ForeignOptions | Mapping[str, Any] | None = None
     notes: Mapping[str, object] | None = None
     sidecars: str | Sequence[str] = ()
     workers: int | None = None
-    max_errors: int | str = "1%"
+    max_errors: int | str | None = None
     append: bool = False
     overwrite: bool = False
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        self.sample_recipe()  # checks everything that shapes pixels
+        require_effects(self, self.sample_recipe().image)  # which checks everything that shapes pixels
         self.allowed_errors(1)
         if self.max_pixels < 1:
             raise OptionError(f"max_pixels must be 1 or more, found {self.max_pixels}")
@@ -97,13 +98,14 @@ class PackOptions:
         if self.workers is not None:
             check_workers(self.workers)
         if self.append and self.overwrite:
-            raise OptionError("append adds to a container and overwrite replaces it: give one of them")
-        if not isinstance(self.split_seed, int) or not 0 <= self.split_seed <= MAX_SEED:
+            raise OptionError("append=True adds to a container and overwrite=True replaces it: give one of them")
+        if self.split_seed is not None and not (isinstance(self.split_seed, int) and 0 <= self.split_seed <= MAX_SEED):
             raise OptionError(f"split_seed must be 0 to {MAX_SEED}, found {self.split_seed!r}")
         if self.label_base not in (0, 1):
             raise OptionError(f"label_base must be 0 or 1, found {self.label_base!r}")
         self.shares()
-        parse_size(self.shard_size)
+        if self.shard_size is not None:
+            parse_size(self.shard_size)
         self.source_options()
         ForeignOptions.of(self.foreign)
         _checked_notes(self.notes)
@@ -117,12 +119,12 @@ class PackOptions:
             size=self.resize,
             mode=self.mode or ("short" if resizing else "none"),
             only_shrink=self.only_shrink,
-            filter=self.filter,
+            filter=self.filter or "bilinear",
             format=format,
-            quality=self.quality,
-            subsampling=self.subsampling,
+            quality=90 if self.quality is None else self.quality,
+            subsampling=self.subsampling or "420",
             restart=by_default if self.restart is None else 0 if self.restart == "none" else self.restart,
-            reducing_gap=self.reducing_gap,
+            reducing_gap=2.0 if self.reducing_gap is None else self.reducing_gap,
             max_pixels=self.max_pixels,
             pad_color=self.pad_color,
             icc=self.icc,
@@ -137,10 +139,10 @@ class PackOptions:
             min_size=self.min_size,
             max_aspect=self.max_aspect,
             boxes=self.boxes,
-            box_format=self.box_format,
+            box_format=self.box_format or "xyxy",
             keypoints=self.keypoints,
             upright=self.upright_annotations,
-            mask_fill=self.mask_fill,
+            mask_fill=self.mask_fill or 0,
         )
 
     def source_options(self) -> SourceOptions:
@@ -159,6 +161,8 @@ class PackOptions:
 
     def allowed_errors(self, images: int) -> int:
         """How many of `images` may fail before the run stops: `max_errors` as a number, a share rounded down."""
+        if self.max_errors is None:
+            return min(max(images // 100, _FEW), images // 2)
         text = str(self.max_errors).strip()
         try:
             if text.endswith("%"):
@@ -180,12 +184,14 @@ class PackOptions:
 
     def shaping(self) -> dict[str, object]:
         """The options that decide what the container holds: its recipe, and what a resumed run must agree on."""
-        image = {name: value for name, value in asdict(self.recipe()).items() if value is not None}
-        names = ("min_size", "max_aspect", "boxes", "box_format", "keypoints", "upright_annotations", "mask_fill")
-        rest = {name: getattr(self, name) for name in names if getattr(self, name) != _DEFAULTS[name]}
+        sample = self.sample_recipe()
+        image = {name: value for name, value in asdict(sample.image).items() if value is not None}
+        names = ("min_size", "max_aspect", "boxes", "box_format", "keypoints", "mask_fill")
+        rest = {name: getattr(sample, name) for name in names if getattr(sample, name) != _USUAL[name]}
+        rest |= {"upright_annotations": True} if sample.upright else {}
         sides = {name: list(names_of(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
         shares = self.shares()
-        chosen = {} if shares is None else {"split": written(shares), "split_seed": self.split_seed}
+        chosen = {} if shares is None else {"split": written(shares), "split_seed": self.split_seed or 0}
         chosen |= {"drop_duplicates": True} if self.drop_duplicates else {}
         chosen |= {"label_base": self.label_base} if self.label_base else {}
         own = {**image, **rest, **{name: value for name, value in sides.items() if value}, **chosen}
@@ -196,6 +202,12 @@ def names_of(value: str | Sequence[str]) -> tuple[str, ...]:
     """Names from a list, or from one text with commas."""
     parts = value.split(",") if isinstance(value, str) else value
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def as_given(name: str, value: object) -> str:
+    """An entry of a recipe, or of a plan, as the option that says so."""
+    option = "resize" if name == "size" else name
+    return f"{option}={value}" if option in _NAMES else f"{name} {value}"
 
 
 def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
@@ -209,8 +221,11 @@ def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
     return dict(said)
 
 
-_DEFAULTS = {field.name: field.default for field in fields(PackOptions)}
-_OWN = {*_DEFAULTS, *(field.name for field in fields(TranscodeRecipe)), "iofast", "kernel", "pillow", "libjpeg-turbo"}
+_USUAL = {field.name: field.default for field in fields(SampleRecipe)}
+_FEW = 10  # images that may fail of a small set, where `max_errors` says nothing
+_NAMES = {field.name for field in fields(PackOptions)}
+_OWN = {field.name for kind in (PackOptions, TranscodeRecipe) for field in fields(kind)}
+_OWN |= {"iofast", "kernel", "pillow", "libjpeg-turbo"}
 
 
 class PackKeywords(TypedDict, total=False):
@@ -219,12 +234,12 @@ class PackKeywords(TypedDict, total=False):
     resize: int | None
     mode: str | None
     only_shrink: bool
-    filter: str
+    filter: str | None
     format: str | None
-    quality: int
-    subsampling: str
+    quality: int | None
+    subsampling: str | None
     restart: int | str | None
-    reducing_gap: float
+    reducing_gap: float | None
     max_pixels: int
     pad_color: str | None
     icc: str | None
@@ -234,10 +249,10 @@ class PackKeywords(TypedDict, total=False):
     max_aspect: float | None
     fields: str | Sequence[str]
     boxes: str | None
-    box_format: str
+    box_format: str | None
     keypoints: str | None
     upright_annotations: bool
-    mask_fill: int
+    mask_fill: int | None
     shuffle: int | None
     class_order: str
     path_column: str | None
@@ -246,15 +261,15 @@ class PackKeywords(TypedDict, total=False):
     mask_column: str | Sequence[str]
     file_column: str | Sequence[str]
     split: str | Mapping[str, float] | None
-    split_seed: int
-    shard_size: int | str
+    split_seed: int | None
+    shard_size: int | str | None
     label_base: int
     drop_duplicates: bool
     foreign: ForeignOptions | Mapping[str, Any] | None
     notes: Mapping[str, object] | None
     sidecars: str | Sequence[str]
     workers: int | None
-    max_errors: int | str
+    max_errors: int | str | None
     append: bool
     overwrite: bool
     dry_run: bool

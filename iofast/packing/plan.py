@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from iofast import __version__, kernel
-from iofast.containers.shards import parse_size
+from iofast.containers.publish import Target
+from iofast.containers.shards import ShardTarget, shard_bytes
 from iofast.errors import TargetError
-from iofast.packing.options import PackOptions
+from iofast.packing.options import PackOptions, as_given
 from iofast.source import Source
 
 VERSION = 1
@@ -53,7 +54,7 @@ class Plan:
         for name in sorted({*self.settings, *old.settings}):
             now, then = self.settings.get(name), old.settings.get(name)
             if now != then:
-                raise _other(folder, f"{name} {then}, not {now}")
+                raise _other(folder, f"{as_given(name, then)}, not {now}")
         if self.images != old.images:
             raise _other(folder, f"{old.images:,} images, not {self.images:,}")
         if self.source != old.source:
@@ -88,14 +89,14 @@ def recipe(options: PackOptions) -> dict[str, object]:
     return {**options.shaping(), **software}
 
 
-def settings(options: PackOptions, suffix: str, added_to: str | None) -> dict[str, object]:
+def settings(options: PackOptions, place: Target, added_to: str | None) -> dict[str, object]:
     """What a run must have in common with the one whose work it goes on with.
 
-    `suffix` is the target's; `added_to` the fingerprint of the container that grows, None for a new one.
+    `added_to` is the fingerprint of the container that grows, None for a new one.
     """
     chosen: dict[str, object] = {"shuffle": options.shuffle, "class_order": options.class_order, "append": added_to}
-    if suffix != ".lmdb":  # the one container that has no shards
-        chosen["shard_size"] = parse_size(options.shard_size)
+    if isinstance(place, ShardTarget):
+        chosen["shard_size"] = shard_bytes(options.shard_size, place)
     return {**recipe(options), **chosen}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from iofast.bars import open_bar
@@ -33,13 +34,13 @@ class Progress:
 class Bar(Progress):
     """A bar on stderr where that is a terminal, with images/s, MB/s and the time left. It vanishes at the end."""
 
-    def __init__(self, name: str, *, visible: bool = True) -> None:
-        self._name, self._visible = name, visible
+    def __init__(self, name: str, *, visible: bool = True, typed: Callable[[str], str] = str) -> None:
+        self._name, self._visible, self._typed = name, visible, typed  # `typed`: options as a command line has them
         self._bar: tqdm[NoReturn] | None = None
         self._bytes = 0
 
     def warn(self, text: str) -> None:
-        print(f"{self._name}: warning: {plain(text)}", file=sys.stderr)  # noqa: T201 - the command's own output
+        print(f"{self._name}: warning: {plain(self._typed(text))}", file=sys.stderr)  # noqa: T201 - the command's own output
 
     def begin(self, images: int, done: int) -> None:
         if not self._visible or not sys.stderr.isatty():

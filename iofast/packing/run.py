@@ -14,11 +14,12 @@ from iofast import kernel
 from iofast.containers.base import Reader
 from iofast.containers.manifest import Manifest
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
-from iofast.containers.shards import ShardTarget
+from iofast.containers.shards import ShardTarget, shard_bytes
+from iofast.containers.targets import target_of
 from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
-from iofast.opening import open_reader, target_of
+from iofast.opening import open_reader
 from iofast.packing import estimate
 from iofast.packing.addition import find_addition
 from iofast.packing.build import Builder, NothingLeftError
@@ -61,6 +62,8 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
     started = time.monotonic()
     sidecars = names_of(options.sidecars)
     place = target_of(target, overwrite=options.overwrite, append=options.append, sidecars=sidecars)
+    if not os.fspath(source):  # which `Path` takes for the current folder
+        raise SourceError("the source is empty: expected a folder, a manifest or a container, found ''")
     _check_paths(Path(os.path.abspath(source)), place)
     _check_possible(options, place)
     if not place.interrupted:
@@ -74,7 +77,7 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
         progress.warn(warning)  # from here: it is the caller of `pack` that the warning names
     if addition is not None:
         found = addition.joined(found, place.path.name)
-    common = settings(options, place.path.suffix, None if addition is None else addition.base.fingerprint)
+    common = settings(options, place, None if addition is None else addition.base.fingerprint)
     plan = make_plan(found, common, estimate.size_in_hand(found, options.recipe()))
     work = Work(os.fspath(source), found, options, plan, pool.count, started, addition=addition)
     if options.dry_run:
@@ -96,8 +99,12 @@ def _check_paths(source: Path, place: Target) -> None:
 
 def _check_possible(options: PackOptions, place: Target) -> None:
     recipe = options.recipe()
+    shard_bytes(options.shard_size, place)
     if options.label_base and place.path.suffix not in TFRECORDS:
-        raise OptionError(f"label_base {options.label_base} is for TFRecords, found {place.path.name}")
+        raise OptionError(
+            f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {place.path.name}; "
+            "leave it out"
+        )
     if recipe.format == "keep" and recipe.restart and kernel.backend != "native":
         raise OptionError(
             f"restart {recipe.restart} for JPEGs that are kept needs the native kernel, found the Python one: "
@@ -108,7 +115,7 @@ def _check_possible(options: PackOptions, place: Target) -> None:
 def _failures(work: Work, place: Target) -> Failures:
     images, options = len(work.source), work.options
     file = place.path.with_name(place.path.name + ".errors.jsonl")
-    return Failures(images, options.allowed_errors(images), options.max_errors, file, work.first)
+    return Failures(images, options.allowed_errors(images), file, work.first)
 
 
 def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
@@ -125,7 +132,9 @@ def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; {place.going_on}") from None
     except ErrorBudgetError as error:
-        raise ErrorBudgetError(f"{error}; with a larger max_errors {place.going_on}") from None
+        raise ErrorBudgetError(
+            f"{error}; mend or delete them, or give a larger max_errors=, and {place.going_on}"
+        ) from None
     except OSError as error:
         words = str(error) if isinstance(error, TargetError) else f"{place.path} cannot be written: {_reason(error)}"
         if isinstance(error, TargetError) and not place.partial.exists():  # published, all but its sidecars

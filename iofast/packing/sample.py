@@ -53,12 +53,8 @@ class SampleRecipe:
             raise OptionError(f"max_aspect must be 1 (squares only) or more, found {self.max_aspect!r}")
         if self.box_format not in BOX_FORMATS:
             raise OptionError(f"box_format must be one of {', '.join(BOX_FORMATS)}, found {self.box_format!r}")
-        if self.box_format != BOX_FORMATS[0] and self.boxes is None:
-            raise OptionError(f"box_format {self.box_format!r} is for boxes: say which field has them (boxes)")
         if not 0 <= self.mask_fill <= 65_535:
             raise OptionError(f"mask_fill must be 0 to 65535, found {self.mask_fill}")
-        if self.mask_fill and self.image.mode != "pad":
-            raise OptionError(f"mask_fill {self.mask_fill} is for mode 'pad', found {self.image.mode!r}")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -82,7 +78,7 @@ class SampleRecipe:
                     "column of their paths as mask_column"
                 )
         left = [field for field in fields if field in PLACES and field not in (self.boxes, self.keypoints)]
-        told = "is stored as it is, though images are resized: with --boxes or --keypoints it follows them"
+        told = "is stored as it is, though images are resized: as boxes= or keypoints= it follows them"
         return [f"field {field} {told}" for field in left if self.image.size is not None]
 
     def _leaves_behind(self, column: Column) -> bool:

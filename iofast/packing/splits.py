@@ -61,7 +61,7 @@ def divide(source: Source, shares: Shares, seed: int) -> Source:
     """
     if [name for name, _, _ in source.splits] != [WHOLE]:
         there = few(name for name, _, _ in source.splits)
-        raise SourceError(f"{source.root} has splits already ({there}), so --split cannot divide it")
+        raise SourceError(f"{source.root} has splits already ({there}), so split= cannot divide it")
     names = [*sorted(shares), REST]
     ends = np.cumsum([shares[name] for name in names[:-1]])
     prefix = hashlib.sha256(f"iofast/split/{seed}/".encode())

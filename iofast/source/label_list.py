@@ -48,7 +48,7 @@ def read_label_list(path: str, base: int) -> LabelList:
     if all(word.isdigit() and len(word) <= 9 for word in words.values()):
         return LabelList(_numbers(path, words, base), None)
     if base:
-        raise OptionError(f"{path} has class names, not numbers, so none of them counts from {base} (label_base)")
+        raise OptionError(f"{path} has class names, not numbers, so none of them counts from {base} (labels-from)")
     return _named(path, words)
 
 

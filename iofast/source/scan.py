@@ -54,7 +54,7 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
     if path.is_dir():
         if options.mask_columns or options.file_columns:
             raise OptionError(
-                f"mask and file columns are a manifest's, found the folder {path}: name suffixes as fields"
+                f"mask and file columns are a manifest's, found the folder {path}: name suffixes with fields="
             )
         if columns := options.path_column or options.label_column or options.split_column:
             raise OptionError(f"columns are a manifest's, found the folder {path} and the column {columns!r}")

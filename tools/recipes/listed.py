@@ -100,10 +100,10 @@ def parser(description: str | None, *, pixels: bool) -> argparse.ArgumentParser:
     made.add_argument("--overwrite", action="store_true")
     if pixels:
         made.add_argument("--resize", type=int, metavar="N", help="short side in pixels; without it nothing is lost")
-        made.add_argument("--quality", type=int, default=90)
+        made.add_argument("--quality", type=int, help="of JPEGs that are resized (default 90)")
         made.add_argument("--shuffle", type=int, metavar="SEED")
         made.add_argument("--workers", type=int, metavar="N")
-        made.add_argument("--max-errors", default="1%", metavar="N", help="a number or a share (default 1%%)")
+        made.add_argument("--max-errors", metavar="N", help="a number or a share (default 1%% or 10)")
     return made
 
 
