@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from iofast.commands.pack import summary
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import OptionError, SourceError, TargetError
 from iofast.packing import PackOptions, Report, pack
@@ -259,6 +260,15 @@ def test_warnings_of_the_source_are_passed_on(tmp_path: Path) -> None:
         report = pack(source, tmp_path / "out.lmdb")
     assert report.warnings == (str(caught[0].message),)
     assert caught[0].filename == __file__  # the caller of pack
+
+
+def test_captions_beside_images_are_noted_without_a_warning(tmp_path: Path) -> None:
+    source = make_classes(tmp_path / "images")
+    (source / "cat" / "0.txt").write_text("a caption")
+    report = pack(source, tmp_path / "out.lmdb")  # warnings are errors
+    assert report.notes == ("files that are no images left out: 1 .txt (cat/0.txt)",)
+    assert not report.warnings
+    assert "  note       files that are no images left out: 1 .txt (cat/0.txt)" in summary(report)
 
 
 def test_a_target_inside_the_source_is_refused(tmp_path: Path) -> None:

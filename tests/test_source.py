@@ -152,10 +152,8 @@ def test_empty_class_keeps_its_number_and_warns(tmp_path: Path) -> None:
     source = scan(tmp_path)
     assert source.classes == ("a", "b", "c")
     assert source.labels.tolist() == [0, 2]
-    assert source.warnings == (
-        "class folders without images: b (their numbers are kept)",
-        "files that are no images left out: 1 .txt (b/readme.txt)",
-    )
+    assert source.warnings == ("class folders without images: b (their numbers are kept)",)
+    assert source.notes == ("files that are no images left out: 1 .txt (b/readme.txt)",)
 
 
 def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
@@ -201,8 +199,8 @@ def test_folders_without_images_beside_splits_do_not_count(tmp_path: Path) -> No
     assert source.classes == ("a",)
     assert source.splits == (("train", 0, 1), ("val", 1, 2))
     assert source.warnings[0] == "folders without images beside the splits train, val left out: empty, meta"
-    assert "files that are no images left out: 1 .csv (meta/deep/x.csv), 1 .txt (meta/readme.txt)" in source.warnings
-    assert len([line for line in source.warnings if line.startswith("hidden image files")]) == 1
+    assert "files that are no images left out: 1 .csv (meta/deep/x.csv), 1 .txt (meta/readme.txt)" in source.notes
+    assert len([line for line in source.notes if line.startswith("hidden image files")]) == 1
     make(tmp_path, ["meta/deep/1.jpg"])
     assert b"meta/deep" in list(source.watched.paths)
 
@@ -238,8 +236,9 @@ def test_hidden_files_and_folders_are_skipped_and_counted(tmp_path: Path) -> Non
     source = scan(tmp_path)
     assert source.classes == ("a",)
     assert paths(source) == ["a/1.jpg"]
-    assert "hidden image files skipped (names that begin with a dot): 2" in source.warnings
-    assert any(line.startswith("hidden folders skipped:") and "__MACOSX" in line for line in source.warnings)
+    assert "hidden image files skipped (names that begin with a dot): 2" in source.notes
+    assert any(line.startswith("hidden folders skipped:") and "__MACOSX" in line for line in source.notes)
+    assert not source.warnings
 
 
 def test_links_that_lead_upwards_are_skipped(tmp_path: Path) -> None:
@@ -249,10 +248,8 @@ def test_links_that_lead_upwards_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "a" / "knot").symlink_to("knot")
     source = scan(tmp_path)
     assert paths(source) == ["a/1.jpg", "b/1.jpg"]
-    assert source.warnings == (
-        "links to a folder above them skipped: a/self, a/up",
-        "files that are no images left out: 1 without a suffix (a/knot)",
-    )
+    assert source.warnings == ("links to a folder above them skipped: a/self, a/up",)
+    assert source.notes == ("files that are no images left out: 1 without a suffix (a/knot)",)
 
 
 def test_links_between_class_folders_end(tmp_path: Path) -> None:

@@ -57,13 +57,15 @@ def test_images_are_known_by_their_first_bytes(tmp_path: Path) -> None:
     source = scan(tmp_path)
     names = ["0.jpe", "noext", "photo.jpg_large", "scan.001", "x.anim", "y.bitmap", "z.map"]
     assert paths(source) == [f"a/{name}" for name in names] + ["b/1.jpg"]
-    assert source.warnings == (
-        "images with unusual names taken for their first bytes: 1 .001 (a/scan.001), 1 .anim (a/x.anim), "
+    assert source.notes == (
+        "images with unusual names, known by their first bytes: 1 .001 (a/scan.001), 1 .anim (a/x.anim), "
         "1 .bitmap (a/y.bitmap), 1 .jpg_large (a/photo.jpg_large), 1 .map (a/z.map), 1 without a suffix (a/noext)",
-        "images left out, of formats that are not supported (convert them first): 1 JPEG 2000 (b/2000.jp2), "
-        "1 JPEG XL (b/xl), 1 camera raw (b/raw.NEF)",
         "files that are no images left out: 3 without a suffix (b/empty, b/notes, b/pipe), 1 .dat (b/results.dat), "
         "1 .txt (b/caption.txt)",
+    )
+    assert source.warnings == (
+        "images left out, of formats that are not supported (convert them first): 1 JPEG 2000 (b/2000.jp2), "
+        "1 JPEG XL (b/xl), 1 camera raw (b/raw.NEF)",
     )
     reader = FolderReader(tmp_path)
     assert reader.locate(np.arange(len(reader))).width.tolist() == [0, *[6] * 7]
@@ -75,7 +77,7 @@ def test_many_files_without_a_suffix_stay_in_order(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     source = scan(tmp_path)
     assert paths(source) == [name for name, content in data.items() if content != b"no image"]
-    assert source.warnings[-1] == "files that are no images left out: 134 without a suffix (0000, 0003, 0006, …)"
+    assert source.notes[-1] == "files that are no images left out: 134 without a suffix (0000, 0003, 0006, …)"
 
 
 def test_a_folder_of_images_that_are_not_supported_names_them(tmp_path: Path) -> None:

@@ -238,7 +238,11 @@ def summary(report: Report) -> list[str]:
     if report.failed:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
         lines += [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]
-    return lines
+    return lines + _notes(report)
+
+
+def _notes(report: Report) -> list[str]:
+    return [f"  note       {note}" for note in report.notes]
 
 
 def _contents(report: Report) -> list[str]:
@@ -264,4 +268,4 @@ def _forecast(report: Report) -> list[str]:
     lines.append(f"  disk       {size(estimate.bytes_peak)} at most, {size(estimate.bytes_free)} free: {enough}")
     lines.append(f"  sample     {count(estimate.sample, 'image')} transcoded, {report.failed:,} failed")
     lines += [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]
-    return lines
+    return lines + _notes(report)

@@ -33,7 +33,7 @@ class Report:
     admit. `duplicates` images equal an earlier one, `other_label` of them under another label; `dropped` of them were
     left out; they are listed in `duplicates_file`. `bytes_in` is the size of the source's image files, `bytes_out` of
     the container, in which `held` records stood before. `resumed` images were already done by an earlier run that was
-    cut short. `errors` counts failed images by cause; each is in `errors_file`.
+    cut short. `errors` counts failed images by cause; each is in `errors_file`. `notes` say what else is there.
     """
 
     source: str
@@ -52,6 +52,7 @@ class Report:
     errors: Mapping[str, int] = field(default_factory=dict)
     errors_file: str | None = None
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     held: int = 0
     duplicates: int = 0
     other_label: int = 0

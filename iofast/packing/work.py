@@ -170,6 +170,7 @@ class Work:
             errors=failures.causes(),
             errors_file=os.fspath(failures.file) if failures else None,
             warnings=self.source.warnings,
+            notes=self.source.notes,
             duplicates=len(found.found),
             other_label=found.other_label,
             dropped=dropped,

@@ -177,6 +177,7 @@ def _parts(index: FolderIndex) -> tuple[dict[str, object], Arrays]:
         "splits": source.splits,
         "fields": source.fields,
         "warnings": source.warnings,
+        "notes": source.notes,
     }
     return members, arrays
 
@@ -203,6 +204,7 @@ def _whole(file: Path, path: Path, members: Mapping[str, Any], arrays: Arrays) -
         ),
         order=arrays.get("order"),
         warnings=tuple(members["warnings"]),
+        notes=tuple(members["notes"]),
     )
     began, ended = members["scanned"]
     if any(len(column) != len(source) for column in (*(arrays[name] for name in COLUMNS), source.listed_labels)):

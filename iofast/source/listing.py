@@ -150,6 +150,7 @@ class Source:
     order: NDArray[np.int64] | None = None
     held: Held | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)  # of files that were left out and that nobody misses
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -106,6 +106,7 @@ def _scan_folder(root: Path, options: SourceOptions) -> Source:
         class_order=options.class_order,
         columns=columns,
         warnings=(*scan.warnings, *scan.walk.warnings(), *attached),
+        notes=tuple(scan.walk.notes()),
     )
 
 

@@ -86,12 +86,16 @@ class Unusual:
         return found
 
     def warnings(self) -> list[str]:
-        """One line for each kind of them."""
+        """A line about images that are left out."""
+        if not self.unsupported:
+            return []
+        return [f"images left out, of formats that are not supported (convert them first): {self.formats()}"]
+
+    def notes(self) -> list[str]:
+        """A line for each other kind: captions and boxes beside images are usual, and no reason for a warning."""
         lines = []
         if self.taken:
-            lines.append(f"images with unusual names taken for their first bytes: {_by_suffix(self.taken)}")
-        if self.unsupported:
-            lines.append(f"images left out, of formats that are not supported (convert them first): {self.formats()}")
+            lines.append(f"images with unusual names, known by their first bytes: {_by_suffix(self.taken)}")
         if self.other:
             lines.append(f"files that are no images left out: {self.others()}")
         return lines

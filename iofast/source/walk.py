@@ -99,15 +99,18 @@ class Walk:
         return Watched(paths, np.array(list(self.seen.values()), np.int64))
 
     def warnings(self) -> list[str]:
-        """One line for each thing that was left out."""
+        """One line for each kind of images that were left out and may be missed."""
+        loops = [f"links to a folder above them skipped: {few(sorted(self.loops))}"] if self.loops else []
+        return [*loops, *self.unusual.warnings()]
+
+    def notes(self) -> list[str]:
+        """One line for each kind of files that folders of images usually have, too."""
         lines = []
         if self.hidden:
             lines.append(f"hidden image files skipped (names that begin with a dot): {self.hidden:,}")
         if self.ignored:
             lines.append(f"hidden folders skipped: {few(sorted(self.ignored))}")
-        if self.loops:
-            lines.append(f"links to a folder above them skipped: {few(sorted(self.loops))}")
-        return [*lines, *self.unusual.warnings()]
+        return [*lines, *self.unusual.notes()]
 
     def found(self) -> str:
         """What there was instead of images, for the message that there were none."""
