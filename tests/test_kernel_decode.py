@@ -316,7 +316,7 @@ def test_both_back_ends_give_one_answer() -> None:
 
 _CHECKSUMS = """
 import kernel_images as k
-for name in k.twin.pillow.FILTERS:
+for name in k.twin.resampling.FILTERS:
     for orientation in (1, 6):
         for size in ((77, 61), (301, 224), (9, 40), (64, 7)):  # mild and strong reduction, enlargement, odd tails
             view = k.View((11, 7, 140, 131, *size, 0, 0), size, True)

@@ -65,6 +65,35 @@ def test_ties_wherever_the_region_lies(kernel: ModuleType, name: str, length: in
     assert difference(kernel, [row], [window], name) <= 1
 
 
+@same_arithmetic
+@each_backend
+@pytest.mark.parametrize("name", FILTERS)
+def test_windows_of_a_whole_that_is_not_made(kernel: ModuleType, name: str) -> None:
+    """67 million pixels and more: the rows are those of the same enlargement of one row."""
+    for length, size in ((9000, 13_500), (7000, 11_200), (3000, 13_500), (9000, 10_500), (9000, 70_000)):
+        row, rows = pattern(length), (1 << 26) // size + 2
+        whole = np.asarray(Image.fromarray(row).resize((size, 1), Image.Resampling[name.upper()]))
+        source, _alive = raw_batch(Kind.RGB, [row.tobytes()], [(length, 1)])
+        for x in (0, size // 3, size - 700):
+            view = View((0, 0, length, 1, size, rows, x, rows - 4), (600, 4))
+            status, pixels = run(kernel, source, [view], DecodeOptions(filter=name))
+            assert status == [0]
+            assert worst(pixels[0], whole[:, x : x + 600].repeat(4, axis=0)) <= 1
+
+
+@same_arithmetic
+@each_backend
+def test_a_box_that_shrinks_one_way_and_enlarges_the_other(kernel: ModuleType) -> None:
+    pixels = pattern(3000).repeat(9, axis=0)
+    column = np.asarray(Image.fromarray(pixels).resize((700, 1), Image.Resampling.BOX))
+    source, _alive = raw_batch(Kind.RGB, [pixels.tobytes()], [(3000, 9)])
+    status, made = run(
+        kernel, source, [View((0, 0, 3000, 9, 700, 100_000, 350, 50_000), (350, 2))], DecodeOptions(filter="box")
+    )
+    assert status == [0]
+    assert worst(made[0], column[:, 350:].repeat(2, axis=0)) <= 1
+
+
 @each_backend
 @pytest.mark.parametrize("name", FILTERS)
 def test_long_reductions(kernel: ModuleType, name: str) -> None:

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 from PIL import Image
 
-from iofast.kernel import _native, colour, markers, pillow, recode
+from iofast.kernel import _native, colour, markers, pillow, recode, resampling
 from iofast.kernel.contract import DecodeOptions, Kind, Status, TranscodeRecipe, mcus_per_row
 from iofast.kernel.native_batch import borrowed, decode_one
 
@@ -57,10 +57,10 @@ def _inflated(data: bytes, at: int, size: int) -> bytes | None:
 
 
 def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], filter: str) -> Image.Image:
-    """`pillow.resample` of an `L` or `RGB` image."""
+    """`resampling.resample` of an `L` or `RGB` image."""
     x0, y0, x1, y1, *virtual, _, _ = box
     if image.width * image.height > _LARGE or tuple(virtual) == (x1 - x0, y1 - y0):
-        return pillow.resample(image, box, size, filter)
+        return resampling.resample(image, box, size, filter)
     pixels = (image if image.mode == "RGB" else image.convert("RGB")).tobytes()
     out, raw = np.empty((1, size[1], size[0], 3), np.uint8), np.array([[Kind.RGB, *image.size]], np.int32)
     with borrowed(DecodeOptions(filter=filter)) as context:

@@ -9,7 +9,6 @@ Everything here works with Pillow 9.5 and later, so with Pillow-SIMD 9.5 too.
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -88,8 +87,6 @@ else:
     if SUPPORTED:
         _PLUGINS["avif"] = AvifImageFile
 
-FILTERS = {name: Image.Resampling[name.upper()] for name in ("nearest", "box", "bilinear", "bicubic", "lanczos")}
-_REACH = {"nearest": 0, "box": 0.5, "bilinear": 1, "bicubic": 2, "lanczos": 3}  # source pixels on each side at scale 1
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -106,7 +103,6 @@ _END = b"\xff\xd9"
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
 _WIDTH, _HEIGHT, _ORIENTATION, _XMP = 256, 257, 274, 700  # TIFF tags
 _PACKET = b"http://ns.adobe.com/xap/1.0/\0"  # in front of a JPEG's XMP
-_HUGE = 1 << 26  # pixels; a resampled image larger than this is not made when a window of it is all that is wanted
 
 
 def failure(error: Exception) -> StatusError:
@@ -295,33 +291,3 @@ def plain(image: Image.Image) -> Image.Image:
 def turn(image: Image.Image, orientation: int) -> Image.Image:
     """`image` made upright, given its EXIF orientation."""
     return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
-
-
-def cut(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
-    """`image.crop(box)` for a box inside of it, without the size check that Pillow makes there."""
-    if box == (0, 0, *image.size):
-        return image
-    piece = Image.new(image.mode, (box[2] - box[0], box[3] - box[1]))
-    piece.paste(image, (-box[0], -box[1]))
-    return piece
-
-
-def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], name: str) -> Image.Image:
-    """The window of `size` of the virtual image of a row of `decode_batch`'s `boxes`, which must lie inside."""
-    x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
-    region = cut(image, (x0, y0, x1, y1))
-    if virtual_width * virtual_height <= _HUGE:
-        return cut(region.resize((virtual_width, virtual_height), FILTERS[name]), (x, y, x + size[0], y + size[1]))
-    # Pillow's `box` gives the same window but for the rounding of its 32-bit coordinates: small numbers keep that small
-    left, right, from_x, to_x = _span(region.width, virtual_width, (x, x + size[0]), _REACH[name])
-    top, bottom, from_y, to_y = _span(region.height, virtual_height, (y, y + size[1]), _REACH[name])
-    return cut(region, (left, top, right, bottom)).resize(size, FILTERS[name], box=(from_x, from_y, to_x, to_y))
-
-
-def _span(length: int, virtual: int, window: tuple[int, int], reach: float) -> tuple[int, int, float, float]:
-    """One axis: the source pixels that `window` of `virtual` depends on, and where in them the window lies."""
-    scale = length / virtual
-    start, stop = window[0] * scale, window[1] * scale
-    margin = reach * max(scale, 1) + 2
-    low, high = max(0, math.floor(start - margin)), min(length, math.ceil(stop + margin))
-    return low, high, start - low, stop - low

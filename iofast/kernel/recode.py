@@ -13,7 +13,7 @@ from PIL import Image
 from PIL import __version__ as pillow_version
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, pillow, raw
+from iofast.kernel import colour, pillow, raw, resampling
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
@@ -49,7 +49,7 @@ class Codec(NamedTuple):
     """What works on the images that Pillow opens: Pillow itself, or the native kernel where it is faster."""
 
     decode: Callable[[pillow.Opened], Image.Image]  # as pillow.decode
-    resample: Callable[[Image.Image, tuple[int, ...], tuple[int, int], str], Image.Image]  # as pillow.resample
+    resample: Callable[[Image.Image, tuple[int, ...], tuple[int, int], str], Image.Image]  # as resampling.resample
     encode: Callable[[Image.Image, str, TranscodeRecipe, bytes], bytes]  # as encode
 
 
@@ -126,8 +126,8 @@ def _resized(
     scaled = _draft(opened, goal, recipe.reducing_gap)
     pixels, profile = _opaque(codec, opened, recipe)
     if scaled:  # a box in the stored image, so the resize comes before the turn
-        small = pixels.resize(goal, pillow.FILTERS[recipe.filter], box=scaled)
-        made = pillow.cut(pillow.turn(small, opened.orientation), box)
+        small = pixels.resize(goal, resampling.FILTERS[recipe.filter], box=scaled)
+        made = resampling.cut(pillow.turn(small, opened.orientation), box)
     else:
         upright = pillow.turn(pixels, opened.orientation)
         window = (box[2] - box[0], box[3] - box[1])
@@ -190,7 +190,7 @@ def _rgb(image: Image.Image) -> NDArray[np.uint8]:
     return np.asarray(image.convert("RGB"), dtype=np.uint8)
 
 
-PILLOW = Codec(pillow.decode, pillow.resample, encode)
+PILLOW = Codec(pillow.decode, resampling.resample, encode)
 
 
 def _writes_markers() -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import IofastError, OptionError
-from iofast.kernel import pillow, raw
+from iofast.kernel import pillow, raw, resampling
 from iofast.kernel.contract import (
     MAX_PIXELS,
     STAGES,
@@ -243,7 +243,7 @@ def _window(
     else:
         opened = pillow.mend_end(opened)
     upright = pillow.turn(pillow.load(opened), orientation)
-    return _rgb(pillow.resample(upright, box, size, options.filter))
+    return _rgb(resampling.resample(upright, box, size, options.filter))
 
 
 def _raw_window(
@@ -269,7 +269,7 @@ def _raw_window(
     else:
         data = _strips(source, row, kind, stored, raw.stored_rows(box, (width, height), orientation))
     pixels = Image.fromarray(raw.unpack(data, kind, *stored))
-    return _rgb(pillow.resample(pillow.turn(pixels, orientation), box, size, options.filter))
+    return _rgb(resampling.resample(pillow.turn(pixels, orientation), box, size, options.filter))
 
 
 def _check_box(box: tuple[int, ...], size: tuple[int, int], image: tuple[int, int]) -> None:
