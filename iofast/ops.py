@@ -203,26 +203,29 @@ Mix = MixUp | CutMix
 Op = Colour | RandomChoice | Normalize | RandomErasing | Mix
 
 
-def affine(ops: Sequence[Op]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scale and bias (float64, (3,) each) so that 8-bit level * scale + bias is what the `Normalize` of `ops` make;
-    / 255 without any."""
+def affine(ops: Sequence[Op]) -> NDArray[np.float64]:
+    """float64 (2, 3): scale and bias so that 8-bit level * scale + bias is what the `Normalize` of `ops` make; / 255
+    without any."""
     scale, bias = np.full(3, 1 / 255), np.zeros(3)
     for op in ops:
         if isinstance(op, Normalize):
             scale, bias = scale / op.std, (bias - op.mean) / op.std
-    return scale, bias
+    return np.stack((scale, bias))
 
 
-def erase_values(ops: Sequence[Op]) -> NDArray[np.float64]:
-    """What each `RandomErasing` of `ops` leaves in the finished image, float64 (erasings, 2, 3): a value, and how much
-    noise is added to it; normalised where a `Normalize` comes after it."""
-    values = []
-    for number, op in enumerate(ops):
-        if isinstance(op, RandomErasing):
-            scale, bias = affine(ops[number + 1 :])
-            value = 0.0 if op.random else np.asarray(op.value, np.float64)
-            values.append((value * 255 * scale + bias, 255 * scale * op.random))
-    return np.array(values, np.float64).reshape(-1, 2, 3)
+def erase_fill(op: RandomErasing, after: Sequence[Op]) -> NDArray[np.float64]:
+    """What `op` fills a rectangle of the finished image with, float64 (3,): normalised as `after` says."""
+    scale, bias = affine(after)
+    value = np.zeros(3) if op.random else np.asarray(op.value, np.float64)
+    return np.asarray(value * 255 * scale + bias)
+
+
+def noise_amounts(ops: Sequence[Op]) -> NDArray[np.float64]:
+    """How much noise each `RandomErasing` of `ops` adds to its fill, each channel, float64 (erasings, 3)."""
+    after = [ops[place + 1 :] for place, op in enumerate(ops) if isinstance(op, RandomErasing)]
+    erasings = [op for op in ops if isinstance(op, RandomErasing)]
+    amounts = [255 * affine(rest)[0] * op.random for op, rest in zip(erasings, after, strict=True)]
+    return np.array(amounts, np.float64).reshape(-1, 3)
 
 
 def drawn(ops: Sequence[Op]) -> bool:

@@ -16,14 +16,6 @@ from numpy.typing import NDArray
 
 from iofast.errors import OptionError
 
-# Gray as torchvision and Pillow have it. These sum to 0.9999.
-GRAY = (0.2989, 0.587, 0.114)
-
-# A mean of gray values is that of whole numbers of 2^-20: their sum does not depend on the order of adding, so neither
-# on threads nor on the device.
-GRAY_UNITS = 1 << 20
-
-
 # Noise of erased pixels: sums of NOISE_TERMS pairs of 16 bits, which are whole numbers and so the same everywhere.
 NOISE_TERMS = 4
 NOISE_MIDDLE = NOISE_TERMS * 65_535
@@ -32,10 +24,9 @@ NOISE_HASH = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35)  # the golden ratio; MurmurHas
 
 
 class Step(IntEnum):
-    """What is done to the colours of an image, with one number f; v is a value in [0, 1], and stays there.
+    """What is done to the bytes of an image, with numbers f, g, ... (`NUMBERS` of them, unused ones 0).
 
-    Gray is saturation 0. A new operation on colours is a code here, a function in pixels/colour.py, and one in
-    pixels/triton_colour.py.
+    A new step is a code here, a function in kernel/steps.py, its loop in kernel/src, and a function in pixels/.
     """
 
     NOTHING = 0
@@ -43,43 +34,59 @@ class Step(IntEnum):
     CONTRAST = 2  # v * f + (1 - f) * the mean of the gray values of the whole image, as it is by then
     SATURATION = 3  # v * f + (1 - f) * the gray value of the pixel
     HUE = 4  # turned by f of the circle, in HSV
-    SOLARIZE = 5  # 1 - v where v >= f
+    SOLARIZE = 5  # 255 - v where v >= f
+    POSTERIZE = 6  # the upper f bits of v
+    ADD_BELOW = 7  # v + g where v < f
+    AUTOCONTRAST = 8  # each channel stretched to 0 to 255
+    EQUALIZE = 9  # each channel's histogram flattened
+    SHARPNESS = 10  # v * f + (1 - f) * the mean of its 3 x 3 neighbours, v itself counted five times
+    BLUR = 11  # by a Gaussian of sigma f that reaches g pixels across, h down, and i pixels down
+    WARP_NEAREST = 12  # the pixel at ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / ...); i, j, k = outside
+    WARP_BILINEAR = 13  # the same between four pixels
+
+
+NUMBERS = 12  # of each step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """Row i belongs to image i of N; S steps, E erasings.
 
-    steps    int8 (N, S), factors float32 (N, S): `Step` codes in the order in which they are done, and their numbers
+    steps    int8 (N, S), numbers float32 (N, S, NUMBERS): `Step` codes in the order in which they are done, and their
+             numbers
     erased   int32 (N, E, 4): y0, x0, y1, x1 of the rectangle that is erased after normalisation; empty = none
+    fills    float32 (N, E, 3): what it is filled with, each channel, in the finished image
+    noise    int32 (N, E): which noise is added to that; 0 = none
     partner  int64 (N,): the row that the image is mixed with; itself = none. Rows are partners of each other, and
              neighbours
     share    float32 (N,): how much of each pixel is the image's own
     patch    int32 (N, 4): y0, x0, y1, x1 of what is the partner's alone
     own      float32 (N,): how much of the label is the image's own
-    noise    int32 (N, E): which noise an erased rectangle is filled with; 0 = none, a value
     """
 
     steps: NDArray[np.int8]
-    factors: NDArray[np.float32]
+    numbers: NDArray[np.float32]
     erased: NDArray[np.int32]
+    fills: NDArray[np.float32]
+    noise: NDArray[np.int32]
     partner: NDArray[np.int64]
     share: NDArray[np.float32]
     patch: NDArray[np.int32]
     own: NDArray[np.float32]
-    noise: NDArray[np.int32]
 
     def __post_init__(self) -> None:
         n, steps = self.steps.shape
+        erasings = self.erased.shape[1]
         expected: dict[str, tuple[type, tuple[int, ...]]] = {
             "steps": (np.int8, (n, steps)),
-            "factors": (np.float32, (n, steps)),
-            "erased": (np.int32, (n, self.erased.shape[1], 4)),
+            "numbers": (np.float32, (n, steps, NUMBERS)),
+            "erased": (np.int32, (n, erasings, 4)),
+            "fills": (np.float32, (n, erasings, 3)),
+            "noise": (np.int32, (n, erasings)),
             "partner": (np.int64, (n,)),
             "share": (np.float32, (n,)),
             "patch": (np.int32, (n, 4)),
             "own": (np.float32, (n,)),
-            "noise": (np.int32, (n, self.erased.shape[1])),
         }
         for name, (dtype, shape) in expected.items():
             column: NDArray[Any] = getattr(self, name)
@@ -108,19 +115,33 @@ class Work:
             own=np.where(alone, np.float32(1), self.own),
         )
 
-    def alone(self, row: int) -> Work:
-        """One row by itself, not mixed."""
-        one = slice(row, row + 1)
-        columns = (self.steps[one], self.factors[one], self.erased[one])
-        whole = np.ones(1, np.float32)
-        return Work(*columns, np.zeros(1, np.int64), whole, self.patch[one] * 0, whole, self.noise[one])
+    def rows(self, rows: slice) -> Work:
+        """Some neighbouring rows by themselves, not mixed."""
+        steps, numbers = self.steps[rows], self.numbers[rows]
+        return replace(
+            still(len(steps)),
+            steps=steps,
+            numbers=numbers,
+            erased=self.erased[rows],
+            fills=self.fills[rows],
+            noise=self.noise[rows],
+        )
 
 
 def still(n: int) -> Work:
     """The work that changes nothing of `n` images."""
-    ones = np.ones(n, np.float32)
-    columns = np.zeros((n, 0), np.int8), np.zeros((n, 0), np.float32), np.zeros((n, 0, 4), np.int32)
-    return Work(*columns, np.arange(n), ones, np.zeros((n, 4), np.int32), ones, np.zeros((n, 0), np.int32))
+    ones, none = np.ones(n, np.float32), np.zeros((n, 0), np.int32)
+    return Work(
+        steps=none.astype(np.int8),
+        numbers=np.zeros((n, 0, NUMBERS), np.float32),
+        erased=np.zeros((n, 0, 4), np.int32),
+        fills=np.zeros((n, 0, 3), np.float32),
+        noise=none,
+        partner=np.arange(n),
+        share=ones,
+        patch=np.zeros((n, 4), np.int32),
+        own=ones,
+    )
 
 
 def noise_of(number: int, places: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
 from iofast import transforms as T
 from iofast.choices import Draw
@@ -68,10 +69,8 @@ def drawn_work(ops: list[Op], n: int, size: tuple[int, int], seed: int = 0, *, p
 
 
 def expected(image: NDArray[np.uint8], ops: list[Op], work: Work, row: int) -> Pixels:
-    """One finished image (3, H, W) in float64, before it is mixed, step by step as torchvision documents it."""
+    """One finished image (3, H, W) in float64, before it is mixed, from `image` after its steps."""
     pixels = image.astype(np.float64) / 255
-    for code, factor in zip(work.steps[row].tolist(), work.factors[row].astype(np.float64).tolist(), strict=True):
-        pixels = one_step(pixels, code, factor)
     erasings = 0
     for op in ops:
         if isinstance(op, T.Normalize):
@@ -86,20 +85,78 @@ def expected(image: NDArray[np.uint8], ops: list[Op], work: Work, row: int) -> P
     return pixels
 
 
-def one_step(pixels: Pixels, code: int, factor: float) -> Pixels:
-    gray = np.tensordot((0.2989, 0.587, 0.114), pixels, 1)
+def one_step(image: NDArray[np.uint8], code: int, numbers: list[float]) -> Pixels:
+    """An image (3, H, W) after one step, before values are rounded down, as torchvision v2 does it on uint8 tensors."""
+    f, pixels = numbers[0], image.astype(np.float64)
+    gray = np.floor(np.tensordot((0.2989, 0.587, 0.114), pixels, 1) + 1e-9)
     if code == Step.BRIGHTNESS:
-        return np.clip(pixels * factor, 0, 1)
+        return np.clip(pixels * f, 0, 255)
     if code == Step.CONTRAST:
-        return np.clip(pixels * factor + gray.mean() * (1 - factor), 0, 1)
+        return np.clip(pixels * f + gray.mean() * (1 - f), 0, 255)
     if code == Step.SATURATION:
-        return np.clip(pixels * factor + gray * (1 - factor), 0, 1)
+        return np.clip(pixels * f + gray * (1 - f), 0, 255)
     if code == Step.SOLARIZE:
-        return np.where(pixels >= factor, 1 - pixels, pixels)
+        return np.where(pixels >= f, 255 - pixels, pixels)
+    if code == Step.POSTERIZE:
+        return np.floor(pixels / 2 ** (8 - f)) * 2 ** (8 - f)
+    if code == Step.ADD_BELOW:
+        return np.where(pixels < f, np.minimum(pixels + numbers[1], 255), pixels)
+    if code == Step.AUTOCONTRAST:
+        least, most = pixels.min((1, 2), keepdims=True), pixels.max((1, 2), keepdims=True)
+        return np.where(least == most, pixels, (pixels - least) * 255 / np.maximum(most - least, 1))
+    if code == Step.EQUALIZE:
+        return np.stack([np.asarray(ImageOps.equalize(Image.fromarray(plane))) for plane in image]).astype(np.float64)
+    if code == Step.SHARPNESS:
+        made = pixels.copy()
+        kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
+        made[:, 1:-1, 1:-1] = np.clip(f * _inner(pixels) + (1 - f) * np.rint(_around(pixels, kernel)), 0, 255)
+        return made
+    if code == Step.BLUR:
+        across, down = (_gaussian(numbers[i], int(numbers[i + 1])) for i in (0, 2))
+        reach = (0, 0), (len(down) // 2,) * 2, (len(across) // 2,) * 2
+        return _around(np.pad(pixels, reach, mode="reflect"), np.outer(down, across)) + 0.5
     if code == Step.HUE:
         turned = np.empty_like(pixels)
         for y, x in np.ndindex(pixels.shape[1:]):
-            h, s, v = colorsys.rgb_to_hsv(*pixels[:, y, x])
-            turned[:, y, x] = colorsys.hsv_to_rgb((h + factor) % 1, s, v)
-        return turned
-    return pixels
+            h, s, v = colorsys.rgb_to_hsv(*(pixels[:, y, x] / 255))
+            turned[:, y, x] = colorsys.hsv_to_rgb((h + f) % 1, s, v)
+        return turned * 255.999
+    return _warped(pixels, code, numbers)
+
+
+def _inner(pixels: Pixels) -> Pixels:
+    return pixels[:, 1:-1, 1:-1]
+
+
+def _gaussian(sigma: float, radius: int) -> Pixels:
+    values = np.exp(-0.5 * np.arange(-radius, radius + 1) ** 2 / sigma**2)
+    return np.asarray(values / values.sum())
+
+
+def _around(pixels: Pixels, kernel: Pixels) -> Pixels:
+    windows = np.lib.stride_tricks.sliding_window_view(pixels, kernel.shape, axis=(1, 2))
+    return np.asarray((windows * kernel).sum(axis=(-2, -1)))
+
+
+def _warped(pixels: Pixels, code: int, numbers: list[float]) -> Pixels:
+    """Pixel by pixel, from where its middle comes from; what is outside has the colour of the last three numbers."""
+    a, b, c, d, e, f, g, h, *outside = numbers[:11]
+    height, width = pixels.shape[1:]
+
+    def at(y: int, x: int) -> Pixels:
+        return pixels[:, y, x] if 0 <= y < height and 0 <= x < width else np.floor(np.array(outside))
+
+    made = np.empty_like(pixels)
+    for row, column in np.ndindex(height, width):
+        x, y = column + 0.5, row + 0.5
+        below = g * x + h * y + 1
+        u, v = (a * x + b * y + c) / below, (d * x + e * y + f) / below
+        if code == Step.WARP_NEAREST:
+            made[:, row, column] = at(int(np.floor(v)), int(np.floor(u)))
+            continue
+        u, v = u - 0.5, v - 0.5
+        x0, y0 = int(np.floor(u)), int(np.floor(v))
+        upper = at(y0, x0) * (1 - u + x0) + at(y0, x0 + 1) * (u - x0)
+        lower = at(y0 + 1, x0) * (1 - u + x0) + at(y0 + 1, x0 + 1) * (u - x0)
+        made[:, row, column] = upper * (1 - v + y0) + lower * (v - y0) + 0.5
+    return made

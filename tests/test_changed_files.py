@@ -66,6 +66,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         for name in ("Context", "decode_batch", "decode_each", "decode", "read_header"):
             monkeypatch.setattr(kernel, name, getattr(twin, name))
         monkeypatch.setattr(kernel, "part_batch", parts.part_batch)
+        monkeypatch.setattr(kernel, "finish_batch", None)
     return request.param
 
 

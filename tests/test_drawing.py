@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops import Op, erase_values
+from iofast.ops import Op, noise_amounts
 from iofast.work import Step, Work
 
 N = 20_000
@@ -39,7 +39,7 @@ class TestColorJitter:
             Step.SATURATION: (0.0, 3.0),
             Step.HUE: (-0.1, 0.1),
         }
-        drawn = [made.factors[made.steps == code] for code in ranges]
+        drawn = [made.numbers[..., 0][made.steps == code] for code in ranges]
         for factors, (low, high) in zip(drawn, ranges.values(), strict=True):
             assert len(factors) == N
             assert is_uniform((factors.astype(np.float64) - low) / (high - low))
@@ -52,11 +52,11 @@ class TestColorJitter:
         made = work([T.ColorJitter(contrast=0.5, hue=0.2)])
         assert sorted(map(tuple, np.unique(made.steps, axis=0).tolist())) == [(2, 4), (4, 2)]
         whole = work([T.ColorJitter(0.3, 0.5, 0.3, 0.2)])  # the same numbers, whatever stands beside them
-        assert (made.factors[made.steps == Step.HUE] == whole.factors[whole.steps == Step.HUE]).all()
+        assert (made.numbers[..., 0][made.steps == Step.HUE] == whole.numbers[..., 0][whole.steps == Step.HUE]).all()
 
     def test_two_of_them_are_drawn_apart(self) -> None:
         made = work([T.ColorJitter(0.4), T.ColorJitter(0.4)])
-        assert abs(np.corrcoef(made.factors.T)[0, 1]) < 4 / math.sqrt(N)
+        assert abs(np.corrcoef(made.numbers[..., 0].T)[0, 1]) < 4 / math.sqrt(N)
 
 
 def test_probabilities() -> None:
@@ -65,7 +65,7 @@ def test_probabilities() -> None:
     share = (made.steps != Step.NOTHING).mean(axis=0)
     np.testing.assert_allclose(share, [0.2, 0.7, 1, 1], atol=4 * 0.5 / math.sqrt(N))
     assert made.steps.max(axis=0).tolist() == [Step.SATURATION, Step.SOLARIZE, Step.SATURATION, Step.SOLARIZE]
-    np.testing.assert_allclose(made.factors[0], [0, 0.5, 0, 0.25], atol=1e-5)
+    np.testing.assert_allclose(made.numbers[..., 0][0], [0, 127.5, 0, 63.75], atol=2e-3)
 
 
 class TestRandomChoice:
@@ -87,7 +87,7 @@ class TestRandomChoice:
         first = made.steps[:, 0] != Step.SOLARIZE
         assert (np.sort(made.steps[first, :3]) == [Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION]).all()
         assert (made.steps[~first, 1:3] == Step.NOTHING).all()
-        np.testing.assert_allclose(made.factors[~first, 0], 0.25, atol=1e-5)
+        np.testing.assert_allclose(made.numbers[..., 0][~first, 0], 63.75, atol=2e-3)
         assert (made.steps[first, 3] == Step.SOLARIZE).mean() == pytest.approx(0.5, abs=0.05)  # independent
 
     def test_an_empty_list_changes_nothing(self) -> None:
@@ -130,8 +130,10 @@ class TestRandomErasing:
             T.Normalize((0.5,), (0.25,)),
             T.RandomErasing(1, value=[1, 2, 3]),
         ]
-        np.testing.assert_allclose(erase_values(ops), [[[2, 2, 2], [0, 0, 0]], [[1, 2, 3], [0, 0, 0]]])
         made = work(ops)
+        np.testing.assert_allclose(made.fills[7], [[2, 2, 2], [1, 2, 3]])
+        assert noise_amounts(ops).tolist() == [[0, 0, 0], [0, 0, 0]]
+        assert noise_amounts([T.RandomErasing(value="random"), T.Normalize((0.5,), (0.25,))]).tolist() == [[4, 4, 4]]
         assert made.erased.shape == (N, 2, 4)
         assert (made.erased[:, 0] != made.erased[:, 1]).any(axis=1).mean() > 0.9
 
@@ -204,17 +206,17 @@ def test_work_does_not_depend_on_the_batch() -> None:
     whole = work(ops, Draw(1, 2, positions, attempts))
     for part in (slice(0, 1), slice(30, 77), slice(None, None, -3)):
         some = work(ops, Draw(1, 2, positions[part], attempts[part]))
-        for name in ("steps", "factors", "erased", "share", "patch", "own", "noise"):
+        for name in ("steps", "numbers", "fills", "erased", "share", "patch", "own", "noise"):
             assert (getattr(some, name) == getattr(whole, name)[part]).all()
     other = work(ops, Draw(1, 2, positions, 7))
-    assert (other.factors != whole.factors).any(axis=1).all()
+    assert (other.numbers[..., 0] != whole.numbers[..., 0]).any(axis=1).all()
 
 
 def test_the_work_never_changes_between_versions() -> None:
     made = work(EVERYTHING, Draw(7, 3, np.arange(2)), 224, 224)
     assert made.steps.tolist() == [[4, 1, 2, 3, 0, 0], [3, 2, 4, 1, 0, 0]]
-    factors = [[0.0022, 0.6751, 0.681, 0.8622, 0, 0.5], [1.0413, 1.2455, -0.0586, 0.9035, 0, 0.5]]
-    np.testing.assert_allclose(made.factors, factors, atol=1e-4)
+    factors = [[0.0022, 0.6751, 0.681, 0.8622, 0, 127.5], [1.0413, 1.2455, -0.0586, 0.9035, 0, 127.5]]
+    np.testing.assert_allclose(made.numbers[..., 0], factors, atol=2e-3)
     assert made.erased.tolist() == [[[5, 131, 161, 222]], [[16, 145, 158, 205]]]
     assert made.patch.tolist() == [[54, 128, 112, 186], [0, 0, 121, 93]]
     np.testing.assert_allclose(made.own, [0.933, 0.7757], atol=1e-4)

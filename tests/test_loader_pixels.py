@@ -19,6 +19,7 @@ from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.loader.mixing import partners
 from iofast.order import Population, Shuffled
+from iofast.pixels import apply
 
 N = 40
 IMAGES = photographs(N)
@@ -191,7 +192,27 @@ def test_an_order_that_makes_no_sense_raises_at_construction(numbered: FastDatas
     with pytest.raises(OptionError, match=r"ColorJitter.* cannot follow Normalize"):
         FastLoader(numbered, transform=[*CROP, T.Normalize.imagenet(), T.ColorJitter(0.4)], dtype=torch.float32)
     with pytest.raises(OptionError, match="needs a float dtype"):
-        FastLoader(numbered, transform=[*CROP, T.ColorJitter(0.4)])
+        FastLoader(numbered, transform=[*CROP, T.ColorJitter(0.4), T.Normalize.imagenet()])
+
+
+def test_colours_alone_stay_bytes(numbered: FastDataset) -> None:
+    """Normalised afterwards, they are what the loader normalises, also behind a user's function."""
+    for more in ({}, {"map_sample": unchanged}):
+        plain = FastLoader(numbered, 8, transform=[*CROP, T.ColorJitter(0.4, 0.4, 0.4, 0.1)], shuffle=True, **more)
+        ready = FastLoader(
+            numbered,
+            8,
+            transform=[*CROP, T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet()],
+            dtype=torch.bfloat16,
+            shuffle=True,
+        )
+        for (levels, _), (values, _) in zip(plain, ready, strict=True):
+            assert levels.dtype == torch.uint8
+            assert torch.equal(apply(levels, [T.Normalize.imagenet()], dtype=torch.bfloat16), values)
+
+
+def unchanged(sample: dict[str, Any], rng: object) -> dict[str, Any]:
+    return sample
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad"])

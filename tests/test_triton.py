@@ -22,7 +22,7 @@ from iofast import transforms as T
 from iofast.ops import Op
 from iofast.pixels import apply, augment, dispatch, geometry, torch_pixels
 from iofast.pixels.geometry import Ragged
-from iofast.work import Step, still
+from iofast.work import NUMBERS, Step, Work, still
 
 pytest.importorskip("triton")
 
@@ -31,15 +31,9 @@ from iofast.pixels import triton_geometry, triton_pixels
 # A second for each in the interpreter. On a GPU most of them are compiled anew, for a layout, a type and a size that is
 # a multiple of 16 or is none: a second for the pass of geometry, several for that of pixels.
 FEW = settings(max_examples=8)
-JUMPS = (T.RandomSolarize, T.Solarize)
 GPU = os.environ.get("TRITON_INTERPRET") != "1"
 DEVICE = "cuda" if GPU else "cpu"
 pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` has what is compiled agree too
-
-
-def jumps(op: Op) -> bool:
-    """Whether it makes a pixel another one at a threshold."""
-    return isinstance(op, (*JUMPS, T.RandomChoice))
 
 
 def there(batch: Ragged) -> Ragged:
@@ -61,6 +55,26 @@ def close(made: torch.Tensor, wanted: torch.Tensor) -> None:
         made, wanted = made[~large].float(), wanted[~large].float()
     torch.testing.assert_close(made, wanted, rtol=0, atol=2e-5 if half else 1e-5)
 
+
+def in_torch(
+    images: torch.Tensor,
+    ops: list[Op],
+    work: Work,
+    dtype: torch.dtype = torch.float32,
+    layout: torch.memory_format = torch.contiguous_format,
+) -> torch.Tensor:
+    """What torch makes of it."""
+    out = torch.empty_like(images, dtype=dtype, memory_format=layout)
+    torch_pixels.apply(images, ops, work, out)
+    return out
+
+
+NUMBERS_OF = {
+    Step.SOLARIZE: (100.0, 0.0),
+    Step.POSTERIZE: (3.0, 0.0),
+    Step.ADD_BELOW: (100.0, 20.0),
+    Step.BLUR: (2.0, 3.0),
+}
 
 BATCHES: dict[str, Any] = {
     "sizes": st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=2),
@@ -147,11 +161,11 @@ class TestPixels:
         mix: Op | None,
     ) -> None:
         """Of images that are stored in either way, or in none."""
-        ops = [op for op in EVERYTHING if not (GPU and isinstance(op, JUMPS))] + ([mix] if mix else [])
+        ops = EVERYTHING + ([mix] if mix else [])
         work = drawn_work(ops, n, size, seed, paired=mix is not None)
         images = noise(n, size[0], 2 * size[1], seed)[..., ::2]
         images = images if given_layout is None else images.contiguous(memory_format=given_layout)
-        wanted = torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=layout)
+        wanted = in_torch(images, ops, work, dtype, layout)
         made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
         assert made.is_contiguous(memory_format=layout)
         close(made, wanted)
@@ -176,40 +190,31 @@ class TestPixels:
         ops: list[Op],
         mix: Op | None,
     ) -> None:
-        """With any parameters and in any order. What is compiled leaves out jumps: any rounding may cross them."""
-        ops = [op for op in ops if not (GPU and jumps(op))] + ([mix] if mix else [])
+        """With any parameters and in any order."""
+        ops = ops + ([mix] if mix else [])
         work, images = drawn_work(ops, n, size, seed, paired=mix is not None), noise(n, *size, seed)
-        wanted = torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=layout)
+        wanted = in_torch(images, ops, work, dtype, layout)
         made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
         close(made, wanted)
 
     @pytest.mark.parametrize("step", [step for step in Step if step], ids=lambda step: step.name)
     def test_each_step_has_its_branch(self, step: Step) -> None:
-        images, nothing = noise(3, 9, 10), still(3)
-        work = replace(nothing, steps=np.full((3, 1), step, np.int8), factors=np.full((3, 1), 0.3, np.float32))
-        wanted = torch_pixels.apply(images, [JITTER], work=work)
-        assert not torch.equal(wanted, torch_pixels.apply(images, [], work=nothing))
+        images, numbers = noise(3, 30, 33) // 2 + 20, np.full((3, 1, NUMBERS), 0.3, np.float32)
+        numbers[:, 0, :2] = NUMBERS_OF.get(step, (0.3, 0.3))
+        work = replace(still(3), steps=np.full((3, 1), step, np.int8), numbers=numbers)
+        wanted = in_torch(images, [JITTER], work)
+        assert not torch.equal(wanted, in_torch(images, [], still(3)))
         made = triton_pixels.apply(images.to(DEVICE), [JITTER], work)
-        torch.testing.assert_close(made.cpu(), wanted, rtol=0, atol=1e-5 if GPU else 0)
+        assert torch.equal(made.cpu(), wanted)
 
-    def test_solarize_but_for_pixels_at_the_threshold(self) -> None:
-        ops: list[Op] = [JITTER, T.Solarize(0.5)]
-        images, work = noise(3, 33, 35), drawn_work(ops, 3, (33, 35))
-        wanted = torch_pixels.apply(images, ops, work=work)
-        before = torch_pixels.apply(images, ops[:1], work=drawn_work(ops[:1], 3, (33, 35)))
-        made = triton_pixels.apply(images.to(DEVICE), ops, work).cpu()
-        clear = (before - 0.5).abs() > 1e-4
-        assert clear.float().mean() > 0.99
-        torch.testing.assert_close(made[clear], wanted[clear], rtol=0, atol=1e-5)
-
-    def test_several_contrasts(self) -> None:
+    def test_several_contrasts_and_a_filter_between(self) -> None:
+        """One image without any step, one with fewer than the rest, one with a step that looks at its neighbours."""
         ops: list[Op] = [T.ColorJitter(contrast=0.9), JITTER, T.ColorJitter(contrast=(0.2, 0.2)), IMAGENET]
         images, work = noise(5, 40, 41), drawn_work(ops, 5, (40, 41))
         steps = work.steps.copy()
-        steps[1], steps[3, 0] = 0, 0  # one without any, one with fewer than the rest
-        work = type(work)(steps, *(getattr(work, name) for name in work.__slots__ if name != "steps"))
-        wanted = torch_pixels.apply(images, ops, work=work)
-        torch.testing.assert_close(triton_pixels.apply(images.to(DEVICE), ops, work).cpu(), wanted, rtol=0, atol=1e-5)
+        steps[1], steps[3, 0], steps[4, 2] = 0, 0, Step.SHARPNESS
+        work = replace(work, steps=steps)
+        assert torch.equal(triton_pixels.apply(images.to(DEVICE), ops, work).cpu(), in_torch(images, ops, work))
 
     def test_nothing_but_normalisation_and_no_images(self) -> None:
         images = noise(3, 5, 1)
@@ -251,10 +256,9 @@ class TestOnAGpu:
     """What only a GPU shows: bfloat16, which the interpreter truncates, and that the loader's way leads here."""
 
     def test_bfloat16_within_one_step_of_its_own(self) -> None:
-        ops = [op for op in EVERYTHING if not isinstance(op, JUMPS)]
-        images, work = noise(16, 64, 48), drawn_work(ops, 16, (64, 48))
-        wanted = torch_pixels.apply(images, ops, work=work, dtype=torch.bfloat16)
-        made = triton_pixels.apply(images.cuda(), ops, work, dtype=torch.bfloat16).cpu()
+        images, work = noise(16, 64, 48), drawn_work(EVERYTHING, 16, (64, 48))
+        wanted = in_torch(images, EVERYTHING, work, torch.bfloat16)
+        made = triton_pixels.apply(images.cuda(), EVERYTHING, work, dtype=torch.bfloat16).cpu()
         steps = made.view(torch.int16).int() - wanted.view(torch.int16).int()
         large = wanted.abs() > 2.0**-6
         assert steps[large].abs().max() <= 1
@@ -278,10 +282,9 @@ class TestOnAGpu:
         torch.testing.assert_close(made, wanted, rtol=2.0**-7, atol=1e-5)
 
     def test_the_torch_way_on_a_gpu_gives_the_pixels_of_the_cpu(self) -> None:
-        ops = [op for op in EVERYTHING if not isinstance(op, JUMPS)]
-        work = drawn_work(ops, 8, (40, 40))
-        made = torch_pixels.apply(noise(8, 40, 40).cuda(), ops, work=work).cpu()
-        torch.testing.assert_close(made, torch_pixels.apply(noise(8, 40, 40), ops, work=work), rtol=0, atol=1e-5)
+        work = drawn_work(EVERYTHING, 8, (40, 40))
+        made = in_torch(noise(8, 40, 40).cuda(), EVERYTHING, work).cpu()
+        assert torch.equal(made, in_torch(noise(8, 40, 40), EVERYTHING, work))
         sizes = [(300, 400), (224, 224)]
         boxes, flips = plan([T.RandomResizedCrop(96), T.RandomHorizontalFlip()], sizes)
         for batch in (ragged(pictures(sizes)), i420(pictures(sizes))):

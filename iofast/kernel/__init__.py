@@ -22,6 +22,7 @@ from iofast.kernel.contract import (
     WAYS,
     Counts,
     DecodeOptions,
+    Finish,
     Header,
     Kind,
     Parts,
@@ -37,6 +38,7 @@ __all__ = [
     "decode_batch",
     "decode_each",
     "decode",
+    "finish_batch",
     "part_batch",
     "read_header",
     "probe",
@@ -48,6 +50,7 @@ __all__ = [
     "DecodeOptions",
     "TranscodeRecipe",
     "Transcoded",
+    "Finish",
     "Header",
     "Source",
     "Kind",
@@ -79,6 +82,7 @@ if _wanted != "python":
             decode,
             decode_batch,
             decode_each,
+            finish_batch,
             map_file,
             read_header,
             read_rows,
@@ -112,6 +116,7 @@ else:
         transcode,
     )
 
+    finish_batch = None  # type: ignore[assignment]  # `pixels` does it then
     backend, simd, _turbo = "python", "none", 0
     if not _wanted:
         warnings.warn(

@@ -5,6 +5,9 @@ from collections.abc import Buffer  # type: ignore[attr-defined]  # for type che
 class _Context: ...  # a capsule
 class _Map: ...  # a capsule
 
+# steps, erasings, codes, numbers, erased, fills, amounts, noise, scale
+_Work = tuple[int, int, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer]
+
 def new_context(filter: int, fast: int, strict: int, max_pixels: int, max_bytes: int, way: int, /) -> _Context: ...
 def decode_batch(
     context: _Context,
@@ -19,6 +22,19 @@ def decode_batch(
     flips: Buffer,
     out: Buffer,
     status: Buffer,
+    start: int,
+    stop: int,
+    work: _Work | None,
+    type: int,
+    /,
+) -> None: ...
+def finish_batch(
+    context: _Context,
+    images: Buffer,
+    work: _Work,
+    mix: tuple[Buffer, Buffer, Buffer] | None,
+    out: Buffer,
+    type: int,
     start: int,
     stop: int,
     /,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
+from iofast.work import Work
 
 FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")  # the order is the native kernel's numbering
 MAX_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
@@ -68,6 +69,19 @@ class Parts(NamedTuple):
     out: NDArray[np.uint8]  # (bytes,)
     places: NDArray[np.int64]  # (N + 1,)
     table: NDArray[np.int32]  # (N, 9): PART_COLUMNS
+
+
+TYPES = ("uint8", "float32", "bfloat16", "float16")  # the order is the native kernel's numbering
+
+
+class Finish(NamedTuple):
+    """What is done to the decoded images of a batch before they are stored: `work` (of which row i is image i's), then
+    level * scale[0] + scale[1] in float32, then erased rectangles with their noise, then the cast to `type`."""
+
+    work: Work
+    scale: NDArray[np.float32]  # (2, 3); not looked at where `type` is uint8
+    amounts: NDArray[np.float32]  # (E, 3): how much noise each erasing adds
+    type: str  # one of TYPES; bfloat16 is stored in arrays of uint16
 
 
 class Kind(IntEnum):
@@ -144,7 +158,20 @@ class DecodeOptions:
 # the native kernel's numbering; the last is the twin's
 WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "pillow")
 Timed = Literal["read", "all"]  # which stages a context reads the clock for
-STAGES = ("read", "check", "scan", "splice", "entropy", "transform", "colour", "libjpeg", "axes", "resample")
+STAGES = (
+    "read",
+    "check",
+    "scan",
+    "splice",
+    "entropy",
+    "transform",
+    "colour",
+    "libjpeg",
+    "axes",
+    "resample",
+    "steps",
+    "store",
+)
 
 
 class Counts(NamedTuple):

@@ -30,6 +30,7 @@ from iofast.kernel.native_batch import borrowed, decode_one
 from iofast.kernel.native_batch import cached as cached
 from iofast.kernel.native_batch import decode_batch as decode_batch
 from iofast.kernel.native_batch import decode_each as decode_each
+from iofast.kernel.native_batch import finish_batch as finish_batch
 from iofast.kernel.native_batch import read_rows as read_rows
 from iofast.kernel.twin import Buffer
 

@@ -11,10 +11,28 @@ from numpy.typing import NDArray
 
 from iofast.errors import OptionError
 from iofast.kernel import _native, twin
-from iofast.kernel.contract import FILTERS, STAGES, WAYS, Counts, DecodeOptions, Source, Status, Timed, by_check
+from iofast.kernel.contract import (
+    FILTERS,
+    STAGES,
+    TYPES,
+    WAYS,
+    Counts,
+    DecodeOptions,
+    Finish,
+    Source,
+    Status,
+    Timed,
+    by_check,
+)
 from iofast.kernel.twin import Buffer
 from iofast.strips import STRIPS
 
+STORED: dict[str, type[np.generic]] = {
+    "uint8": np.uint8,
+    "float32": np.float32,
+    "bfloat16": np.uint16,
+    "float16": np.float16,
+}  # by TYPES
 SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32, np.uint32)
 
 
@@ -85,24 +103,35 @@ def decode_batch(
     source: Source,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
-    out: NDArray[np.uint8],
+    out: NDArray[Any],
     status: NDArray[np.int32],
     start: int,
     stop: int,
+    finish: Finish | None = None,
 ) -> None:
-    """Rows [start, stop) of a batch, without the GIL. Arguments, results and errors are `twin.decode_batch`'s."""
+    """Rows [start, stop) of a batch, without the GIL. Arguments, results and errors are `twin.decode_batch`'s.
+
+    With `finish`, of which row i belongs to row i of `out`, each image is finished while it is in the cache, and `out`
+    has the type that `finish` says.
+    """
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
     if source[3] is not None and source[3].dtype == np.int64:
         for part, first, last in by_check(source, start, stop):
-            decode_batch(context, part, boxes, flips, out, status, first, last)
+            decode_batch(context, part, boxes, flips, out, status, first, last, finish)
         return
-    _check(source, boxes, flips, status, out)
-    _native.decode_batch(context.handle, *source, boxes, flips, out, status, start, stop)
-    left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED)
-    if len(left):
-        twin.decode_rows(context.options, source, boxes, flips, out, status, (left + start).tolist())
-        context.left += int((status[left + start] == Status.OK).sum())
+    _check(source, boxes, flips, status, _type(finish), out)
+    work, number = _columns(finish)
+    _native.decode_batch(context.handle, *source, boxes, flips, out, status, start, stop, work, number)
+    left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED) + start
+    if not len(left):
+        return
+    decoded = out if finish is None else np.zeros(out.shape, np.uint8)
+    twin.decode_rows(context.options, source, boxes, flips, decoded, status, left.tolist())
+    whole = left[status[left] == Status.OK].tolist()
+    for row in whole if finish is not None else ():
+        _native.finish_batch(context.handle, decoded, work, None, out, number, row, row + 1)  # type: ignore[arg-type]
+    context.left += len(whole)
 
 
 def decode_each(
@@ -110,27 +139,56 @@ def decode_each(
     source: Source,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
-    outs: Sequence[NDArray[np.uint8]],
+    outs: Sequence[NDArray[Any]],
     status: NDArray[np.int32],
+    finish: Finish | None = None,
 ) -> None:
-    """A batch whose images differ in size, without the GIL. Arguments, results and errors are `twin.decode_each`'s.
+    """A batch whose images differ in size, without the GIL. Arguments, results and errors are `twin.decode_each`'s;
+    `finish` as for `decode_batch`.
 
     A call of the C code for each image, and the slices for it, take 3.5 us more than one call for all of them: 3 % of a
     training crop of a 256-pixel photograph, 1 % of the whole of it.
     """
-    twin.check_each(source, boxes, flips, outs, status)
-    handle = context.handle
+    twin.check_each(source, boxes, flips, outs, status, STORED[_type(finish)])
     for part, first, last in by_check(source, 0, len(outs)):
-        _check(part, boxes, flips, status, *outs)
         for row in range(first, last):
             one = slice(row, row + 1)
-            columns = [None if column is None else column[one] for column in (*part, boxes, flips)]
-            _native.decode_batch(handle, *columns, outs[row][None], status[one], 0, 1)  # type: ignore[arg-type,call-arg]
-    for row in np.flatnonzero(status == Status.UNSUPPORTED).tolist():
-        one = slice(row, row + 1)
-        left: Source = tuple(None if column is None else column[one] for column in source)  # type: ignore[assignment]
-        twin.decode_rows(context.options, left, boxes[one], flips[one], outs[row][None], status[one], (0,))
-        context.left += int(status[row] == Status.OK)
+            columns: Source = tuple(None if column is None else column[one] for column in part)  # type: ignore[assignment]
+            own = None if finish is None else finish._replace(work=finish.work.rows(one))
+            decode_batch(context, columns, boxes[one], flips[one], outs[row][None], status[one], 0, 1, own)
+
+
+def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> None:
+    """What `finish` makes of uint8 `images` (N, height, width, 3), into `out` of that shape and its type; both of any
+    strides. Rows whose partner is another are mixed with it. Without the GIL."""
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape != out.shape:
+        raise OptionError(
+            f"finish_batch: images must be uint8 {out.shape}, as out, found {images.dtype} {images.shape}"
+        )
+    if len(finish.work) != len(images) or out.dtype != STORED[finish.type]:
+        raise OptionError(
+            f"finish_batch: out must be {STORED[finish.type].__name__} and work have {len(images)} rows, found "
+            f"{out.dtype} and {len(finish.work)}"
+        )
+    work, number = _columns(finish)
+    own = finish.work
+    mix = (own.partner, own.share, own.patch) if own.mixes else None
+    _native.finish_batch(context.handle, images, work, mix, out, number, 0, len(images))  # type: ignore[arg-type]
+
+
+def _type(finish: Finish | None) -> str:
+    return "uint8" if finish is None else finish.type
+
+
+def _columns(finish: Finish | None) -> tuple[tuple[Any, ...] | None, int]:
+    """What the C code takes as work, and its number for the type that is stored."""
+    if finish is None:
+        return None, 0
+    work = finish.work
+    columns = (work.steps, work.numbers, work.erased, work.fills, finish.amounts, work.noise, finish.scale)
+    check_dtypes("finish", (finish.amounts, finish.scale), (np.float32, np.float32))
+    counts = work.steps.shape[1], work.erased.shape[1]
+    return (*counts, *map(np.ascontiguousarray, columns)), TYPES.index(finish.type)
 
 
 def check_dtypes(call: str, columns: Sequence[NDArray[Any] | None], dtypes: Sequence[type[np.generic]]) -> None:
@@ -145,11 +203,12 @@ def _check(
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     status: NDArray[np.int32],
-    *outs: NDArray[np.uint8],
+    type: str,
+    out: NDArray[Any],
 ) -> None:
     """What the C code does not check itself: it sees bytes."""
-    columns, dtypes = (*source, boxes, flips, status, *outs), (*SOURCE_DTYPES, np.int32, np.uint8, np.int32)
-    check_dtypes("decode_batch", columns, (*dtypes, *[np.uint8] * len(outs)))
+    columns, dtypes = (*source, boxes, flips, status, out), (*SOURCE_DTYPES, np.int32, np.uint8, np.int32, STORED[type])
+    check_dtypes("decode_batch", columns, dtypes)
     if boxes.ndim != 2 or boxes.shape[1] != 8:
         raise OptionError(f"boxes must have the shape ({len(status)}, 8), found {boxes.shape}")
     if source[5] is not None and source[5].shape[1:] != (3,):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -141,16 +142,17 @@ def check_each(
     source: Source,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
-    outs: Sequence[NDArray[np.uint8]],
+    outs: Sequence[NDArray[Any]],
     status: NDArray[np.int32],
+    dtype: type[np.generic] = np.uint8,
 ) -> None:
-    """Raise `OptionError` unless every array has a row for each of `outs`."""
+    """Raise `OptionError` unless every array has a row for each of `outs`, which are of `dtype`."""
     lengths = {len(column) for column in (*source, boxes, flips, status) if column is not None}
     if lengths - {len(outs)}:
         raise OptionError(f"decode_each wants {len(outs)} rows, as outs has, found {sorted(lengths)}")
-    if any(out.ndim != 3 or out.shape[2] != 3 or out.dtype != np.uint8 or 0 in out.shape for out in outs):
+    if any(out.ndim != 3 or out.shape[2] != 3 or out.dtype != dtype or 0 in out.shape for out in outs):
         shapes = ", ".join(f"{out.dtype} {out.shape}" for out in outs)
-        raise OptionError(f"each of outs must be uint8 of shape (height, width, 3), found {shapes:.200}")
+        raise OptionError(f"each of outs must be {dtype.__name__} of shape (height, width, 3), found {shapes:.200}")
 
 
 def _check_shapes(

@@ -34,7 +34,9 @@ def assemble(
     """
     columns = (_mapped if plan.mapper else _columns)(plan, samples, rows, name)
     sizes, work = None, None
-    if "image" in columns and "image" not in plan.collates:
+    if samples.finish is not None:
+        columns["image"], sizes = _padded(plan, columns["image"])
+    elif "image" in columns and "image" not in plan.collates:
         work = work_of(plan, samples, rows, sizes_of(columns["image"]))
         if plan.pipeline.mix is not None and work is not None and "label" in columns:
             columns["label"] = soft_labels(columns["label"], plan.pipeline.mix, work)
@@ -139,10 +141,15 @@ def _finished(plan: Plan, images: Any, work: Work | None) -> tuple[Any, torch.Te
     if isinstance(images, torch.Tensor):
         return _applied(plan, images, work, own_memory=True), None
     images = [
-        _applied(plan, image.unsqueeze(0), work and work.alone(row), own_memory=False)[0]
+        _applied(plan, image.unsqueeze(0), work and work.rows(slice(row, row + 1)), own_memory=False)[0]
         for row, image in enumerate(images)
     ]
-    if plan.options.ragged != "pad":
+    return _padded(plan, images)
+
+
+def _padded(plan: Plan, images: Images) -> tuple[Images, torch.Tensor | None]:
+    """Finished images as one tensor, and their sizes, where the loader is to pad them."""
+    if isinstance(images, torch.Tensor) or plan.options.ragged != "pad":
         return images, None
     sizes = torch.tensor([image.shape[1:] for image in images])
     if plan.device.type != "cpu":  # padded there, for the padding is zero after the pixel operations
@@ -161,7 +168,7 @@ def sizes_of(images: Any) -> NDArray[np.float64]:
 
 def _applied(plan: Plan, images: torch.Tensor, work: Work | None, *, own_memory: bool) -> torch.Tensor:
     options, ops = plan.options, plan.pipeline.ops
-    if options.dtype == torch.uint8 or plan.device.type != "cpu":
+    if plan.device.type != "cpu" or (options.dtype == torch.uint8 and not ops):
         return images
     if images.dtype != torch.uint8:
         raise OptionError(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel
+from iofast import kernel, pixels
 from iofast.containers.base import Payloads
 from iofast.errors import OptionError
 from iofast.loader.buffers import BatchMemory
@@ -20,9 +21,9 @@ class Canvas(Protocol):
     """The pixels of N samples in the making; slices of rows may be decoded by several threads."""
 
     def decode(
-        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], rows: Rows
     ) -> NDArray[np.int32]:
-        """Make the rows from `start` on, as many as `source` has; the status of each."""
+        """Make `rows`, as many as `source` has; the status of each."""
 
     def decode_here(
         self,
@@ -31,6 +32,7 @@ class Canvas(Protocol):
         boxes: NDArray[np.int32],
         flips: NDArray[np.uint8],
         rows: list[int],
+        finish: kernel.Finish | None = None,
     ) -> NDArray[np.int32]:
         """Make single rows, on the CPU, whatever their boxes were at first; the status of each."""
 
@@ -38,25 +40,38 @@ class Canvas(Protocol):
         """Replace `rows` by the rows `of` another canvas of the same kind."""
 
     def images(self) -> Images:
-        """uint8 (N, 3, H, W), or one (3, H, W) for each."""
+        """(N, 3, H, W), or one (3, H, W) for each."""
+
+
+class Rows(NamedTuple):
+    """Rows of a canvas from `start` on, and what is done to them once they are decoded; None = they stay uint8."""
+
+    start: int
+    finish: kernel.Finish | None = None
+
+
+class Stored(NamedTuple):
+    """How the images of a canvas are stored."""
+
+    memory: BatchMemory
+    memory_format: torch.memory_format
+    dtype: torch.dtype = torch.uint8
 
 
 class Uniform:
-    """All images of one size, (N, 3, H, W), stored as `memory_format` says."""
+    """All images of one size, (N, 3, H, W)."""
 
-    def __init__(
-        self, rows: int, size: tuple[int, int], memory: BatchMemory, memory_format: torch.memory_format
-    ) -> None:
+    def __init__(self, rows: int, size: tuple[int, int], stored: Stored) -> None:
         self.size = size
-        self._images = empty(memory, (rows, 3, *size), torch.uint8, memory_format)
-        self._out = self._images.permute(0, 2, 3, 1).numpy()
+        self._images = empty(stored.memory, (rows, 3, *size), stored.dtype, stored.memory_format)
+        self._out = pixels.rows_of(self._images)
 
     def decode(
-        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], rows: Rows
     ) -> NDArray[np.int32]:
         status = np.zeros(len(boxes), np.int32)
-        out = self._out[start : start + len(boxes)]
-        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(boxes))
+        out = self._out[rows.start : rows.start + len(boxes)]
+        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(boxes), **_finishing(rows.finish))
         return status
 
     def decode_here(
@@ -66,9 +81,11 @@ class Uniform:
         boxes: NDArray[np.int32],
         flips: NDArray[np.uint8],
         rows: list[int],
+        finish: kernel.Finish | None = None,
     ) -> NDArray[np.int32]:
         status = np.zeros(len(rows), np.int32)
-        kernel.decode_each(context, source, boxes, flips, [self._out[row] for row in rows], status)
+        outs = [self._out[row] for row in rows]
+        kernel.decode_each(context, source, boxes, flips, outs, status, **_finishing(finish))
         return status
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
@@ -88,16 +105,16 @@ class Ragged:
     The images are views of one tensor: so the allocator of page-locked memory knows of a copy of any of them.
     """
 
-    def __init__(self, boxes: NDArray[np.int32], memory: BatchMemory, memory_format: torch.memory_format) -> None:
-        self._memory, self._format = memory, memory_format
+    def __init__(self, boxes: NDArray[np.int32], stored: Stored) -> None:
+        self._stored = stored
         self._images = self._room(boxes)
 
     def decode(
-        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], rows: Rows
     ) -> NDArray[np.int32]:
         status = np.zeros(len(boxes), np.int32)
-        outs = [image.permute(1, 2, 0).numpy() for image in self._images[start : start + len(boxes)]]
-        kernel.decode_each(context, source, boxes, flips, outs, status)
+        outs = self._outs(range(rows.start, rows.start + len(boxes)))
+        kernel.decode_each(context, source, boxes, flips, outs, status, **_finishing(rows.finish))
         return status
 
     def decode_here(
@@ -107,12 +124,12 @@ class Ragged:
         boxes: NDArray[np.int32],
         flips: NDArray[np.uint8],
         rows: list[int],
+        finish: kernel.Finish | None = None,
     ) -> NDArray[np.int32]:
         for row, image in zip(rows, self._room(boxes), strict=True):
             self._images[row] = image
         status = np.zeros(len(rows), np.int32)
-        outs = [self._images[row].permute(1, 2, 0).numpy() for row in rows]
-        kernel.decode_each(context, source, boxes, flips, outs, status)
+        kernel.decode_each(context, source, boxes, flips, self._outs(rows), status, **_finishing(finish))
         return status
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
@@ -123,13 +140,22 @@ class Ragged:
     def images(self) -> list[torch.Tensor]:
         return list(self._images)
 
+    def _outs(self, rows: Iterable[int]) -> list[NDArray[Any]]:
+        return [pixels.rows_of(self._images[row].unsqueeze(0))[0] for row in rows]
+
     def _room(self, boxes: NDArray[np.int32]) -> list[torch.Tensor]:
         """An image for each box, in one block."""
         sizes = output_sizes(boxes)
         counts = 3 * sizes.prod(axis=1)
-        block = self._memory.take((rounded_up(int(counts.sum())),))
+        memory, memory_format, dtype = self._stored
+        block = memory.take((rounded_up(int(counts.sum())),), dtype)
         parts = zip(np.cumsum(counts).tolist(), counts.tolist(), sizes.tolist(), strict=True)
-        return [_image(block[end - count : end], height, width, self._format) for end, count, (height, width) in parts]
+        return [_image(block[end - count : end], height, width, memory_format) for end, count, (height, width) in parts]
+
+
+def _finishing(finish: kernel.Finish | None) -> dict[str, Any]:
+    """The argument that only the native kernel has."""
+    return {} if finish is None else {"finish": finish}
 
 
 def _image(memory: torch.Tensor, height: int, width: int, memory_format: torch.memory_format) -> torch.Tensor:

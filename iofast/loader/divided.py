@@ -20,7 +20,7 @@ from iofast.gpu.decoding import DeviceDecoder, Jpeg
 from iofast.kernel import Parts, Status
 from iofast.kernel.contract import PART_ROOM
 from iofast.loader.buffers import BatchMemory
-from iofast.loader.canvas import Canvas, Uniform, empty, rounded_up
+from iofast.loader.canvas import Canvas, Rows, Uniform, empty, rounded_up
 from iofast.pixels.upload import upload
 
 MOST = 1 << 30  # bytes of decoded pixels at once: 256 photographs of a telephone would take 9 GiB of the device
@@ -56,10 +56,10 @@ class Divided:
         self._whole: torch.Tensor | None = None
 
     def decode(
-        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], start: int
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], rows: Rows
     ) -> NDArray[np.int32]:
         """See `Canvas`. A row for the device that has no part for it is decoded here."""
-        status = np.zeros(len(boxes), np.int32)
+        status, start = np.zeros(len(boxes), np.int32), rows.start
         mine = self._on_cpu[start : start + len(boxes)]
         here, there = np.flatnonzero(mine), np.flatnonzero(~mine)
         if len(here):
@@ -84,6 +84,7 @@ class Divided:
         boxes: NDArray[np.int32],
         flips: NDArray[np.uint8],
         rows: list[int],
+        finish: kernel.Finish | None = None,  # noqa: ARG002 (as every canvas has it; here the device finishes)
     ) -> NDArray[np.int32]:
         """See `Canvas`."""
         status = np.zeros(len(rows), np.int32)

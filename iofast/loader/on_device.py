@@ -78,7 +78,9 @@ def _finished(plan: Plan, images: Any, work: Work | None) -> Any:
         return plan.resident.images(plan, images, work)
     if isinstance(images, torch.Tensor):
         return _applied(plan, images, work)
-    there = [_applied(plan, each.unsqueeze(0), work and work.alone(row))[0] for row, each in enumerate(images)]
+    there = [
+        _applied(plan, each.unsqueeze(0), work and work.rows(slice(row, row + 1)))[0] for row, each in enumerate(images)
+    ]
     return padded(there, plan.options.memory_format) if plan.options.ragged == "pad" else there
 
 

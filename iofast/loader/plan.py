@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel
+from iofast import kernel, pixels
 from iofast.containers.base import Located
 from iofast.containers.joined import JoinedReader
 from iofast.dataset import FastDataset
@@ -76,6 +76,17 @@ class Plan:
         self.tally = Tally()
         self.resident: Resident | None = None  # with cache="device", from the first use on
         self.making = threading.Lock()
+
+    @property
+    def finishes(self) -> bool:
+        """Whether the kernel does all there is to do in the call that decodes an image.
+
+        It does not where something else sees the image before: a user's function, its partner, a device.
+        """
+        options, pipeline = self.options, self.pipeline
+        alone = self.mapper is None and "image" not in self.collates and pipeline.mix is None and options.cache is None
+        here = self.with_images and self.way is None and kernel.finish_batch is not None
+        return alone and here and options.dtype in pixels.TYPES and (bool(pipeline.ops) or options.dtype != torch.uint8)
 
     def _limits(self) -> Limits:
         options, size = self.options, self.pipeline.size or (512, 512)

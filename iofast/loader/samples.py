@@ -9,15 +9,16 @@ from time import monotonic_ns
 from typing import Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from iofast import kernel
+from iofast import kernel, pixels
 from iofast.choices import Draw
 from iofast.containers.base import Located, Payloads
 from iofast.containers.changed import renew
 from iofast.errors import IofastError
 from iofast.loader.buffers import BatchMemory
-from iofast.loader.canvas import Canvas, Ragged, Uniform, size_of
+from iofast.loader.canvas import Canvas, Ragged, Rows, Stored, Uniform, output_sizes, size_of
 from iofast.loader.divided import Divided
 from iofast.loader.failures import Failure
 from iofast.loader.mapping import Mapper, Sample
@@ -26,6 +27,7 @@ from iofast.loader.resident import Draft
 from iofast.loader.split import WHOLE, on_cpu
 from iofast.telemetry import Stages
 from iofast.transforms.crop_box import CropBox
+from iofast.work import still
 
 
 class Samples:
@@ -57,6 +59,8 @@ class Samples:
         if cached is not None and self.draft is not None:  # known at once, for all rows
             self.reasons = cached.reasons(self.draft, self.located) | self.reasons
         self.canvas = self._canvas(instead) if plan.with_images and self.draft is None else None
+        # where the kernel does all there is to be done
+        self.finish = self._finish(np.arange(len(positions))) if plan.finishes else None
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -135,17 +139,28 @@ class Samples:
 
     def _canvas(self, instead: Samples | None) -> Canvas:
         plan, rows = self._plan, len(self)
-        memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
+        own = plan.float_memory if plan.finishes else plan.memory
+        memory = own if instead is None else BatchMemory(pinned=False, spare=1)
+        stored = Stored(memory, plan.options.memory_format, plan.options.dtype if plan.finishes else torch.uint8)
         if plan.pipeline.size is None and plan.options.ragged != "raise":
-            return Ragged(self.boxes, memory, plan.options.memory_format)
+            return Ragged(self.boxes, stored)
         if instead is None and self._share is not None and self._share < WHOLE:
             return self._divided(self._share)
         if instead is None:
-            return Uniform(rows, plan.pipeline.size or size_of(self.boxes), memory, plan.options.memory_format)
+            return Uniform(rows, plan.pipeline.size or size_of(self.boxes), stored)
         size = cast(Uniform | Divided, instead.canvas).size
         if plan.pipeline.size is None:
             self._refuse_others(size)
-        return Uniform(rows, size, memory, plan.options.memory_format)
+        return Uniform(rows, size, stored)
+
+    def _finish(self, rows: NDArray[np.intp]) -> kernel.Finish:
+        """What is drawn for images of the sizes that `rows` of the canvas have."""
+        pipeline, canvas = self._plan.pipeline, self.canvas
+        sizes = output_sizes(self.boxes[rows]) if isinstance(canvas, Ragged) else np.array([cast(Uniform, canvas).size])
+        heights, widths = np.broadcast_to(sizes, (len(rows), 2)).T
+        draw = Draw(self._plan.options.seed, self._epoch, self._drawn_at[rows], self._attempt)
+        work = pipeline.work(draw, widths, heights) if pipeline.drawn else still(len(rows))
+        return pixels.finish_of(pipeline.ops, work, self._plan.options.dtype)
 
     def _divided(self, share: int) -> Divided:
         plan, located = self._plan, self.located
@@ -175,7 +190,8 @@ class Samples:
         with self._plan.dataset.reader.payloads(self.located, start, stop) as payloads:
             read += monotonic_ns() - begun  # opening files
             source = payloads.checked(self._plan.options.check is not None)
-            status = canvas.decode(context, source, self.boxes[rows], self._flips[rows], start)
+            own = self.finish and self.finish._replace(work=self.finish.work.rows(rows))
+            status = canvas.decode(context, source, self.boxes[rows], self._flips[rows], Rows(start, own))
             self._decode_changed(canvas, context, source, status, np.arange(start, stop))
         failed = np.flatnonzero(status).tolist() if status.any() else []
         for row in failed:
@@ -214,7 +230,8 @@ class Samples:
             fits = (self.boxes[changed, 5:3:-1] == canvas.size).all(axis=1)
             again, changed = again[fits], changed[fits]
         boxes, flips = self.boxes[changed], self._flips[changed]
-        status[again] = canvas.decode_here(context, source.rows(again), boxes, flips, changed.tolist())
+        finish = self._finish(changed) if self.finish else None
+        status[again] = canvas.decode_here(context, source.rows(again), boxes, flips, changed.tolist(), finish)
 
     def _read(self, name: str, start: int, stop: int) -> None:
         """A field of some rows."""

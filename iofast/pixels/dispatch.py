@@ -1,4 +1,4 @@
-"""Who carries out the operations: Triton on a GPU where it is installed and works, torch everywhere else."""
+"""Which code does the operations: on a CPU the kernel, on a GPU Triton where it works, torch everywhere else."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.errors import reason_of
-from iofast.ops import Op, drawn
+from iofast import kernel
+from iofast.errors import OptionError, reason_of
+from iofast.ops import Op, affine, drawn, noise_amounts
 from iofast.pixels import geometry, torch_pixels
 from iofast.pixels.geometry import Ragged
 from iofast.work import Work, still
 
+# what the kernel stores, by its names
+TYPES = {
+    torch.uint8: "uint8",
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+}
 _FUSED = (torch.float32, torch.float16, torch.bfloat16)
 # pixels of an image, by pass: a GPU takes no more programs along the axis that it has them on
 _MOST, _MOST_RESAMPLED = 65_535 << 10, 65_535 << 9
@@ -33,17 +42,55 @@ def apply(
 ) -> torch.Tensor:
     """Images of `dtype` and `memory_format` on the same device, from uint8 `images` of shape (N, 3, H, W).
 
-    See `torch_pixels.apply`. The Triton passes agree with it within 1e-5 before the cast.
-    """
-    if out is not None or dtype not in _FUSED or not _fused(images) or images.shape[-2:].numel() > _MOST:
-        return torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=memory_format, out=out)
-    from iofast.pixels import triton_pixels
+    `work` says what `ops` do to each image; only `Normalize` goes without. The result depends on nothing else, and is
+    the same on every device. A result goes to `out` where it is given, a tensor of just that shape, type, format and
+    device: fresh memory costs a page fault for each 4 KiB, as much time again as the arithmetic.
 
+    Without `ops` a float `dtype` gets pixels in [0, 1]; `dtype=uint8` gets `images` itself, or a copy where the memory
+    format differs. Never writes into `images`. Values are computed in float32 and then cast.
+    """
     torch_pixels.check(images, ops, work, dtype)
-    last = torch_pixels.channels_last(images, memory_format)
-    layout = torch.channels_last if last else torch.contiguous_format
-    with _current(images.device):
-        return triton_pixels.apply(images, ops, work or still(len(images)), dtype=dtype, memory_format=layout)
+    layout = torch_pixels.layout_of(images, memory_format)
+    if dtype == torch.uint8 and not ops:
+        return images.contiguous(memory_format=layout)
+    if images.shape[-2:].numel() <= _MOST and out is None and dtype in _FUSED and _fused(images):
+        from iofast.pixels import triton_pixels
+
+        with _current(images.device):
+            return triton_pixels.apply(images, ops, work or still(len(images)), dtype=dtype, memory_format=layout)
+    if out is None:
+        out = torch.empty_like(images, dtype=dtype, memory_format=layout)
+    elif out.shape != images.shape or out.dtype != dtype or not out.is_contiguous(memory_format=layout):
+        raise OptionError(f"out must be {dtype} of shape {tuple(images.shape)}, found {out.dtype} {tuple(out.shape)}")
+    if kernel_can(images, dtype):
+        _by_kernel(images, finish_of(ops, work or still(len(images)), dtype), out)
+    else:
+        torch_pixels.apply(images, ops, work, out)
+    return out
+
+
+def kernel_can(images: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether the kernel finishes `images` as `dtype`."""
+    here = images.device.type == "cpu" and images.numel() > 0
+    return here and dtype in TYPES and kernel.finish_batch is not None
+
+
+def finish_of(ops: Sequence[Op], work: Work, dtype: torch.dtype) -> kernel.Finish:
+    """What the kernel has to know to finish images: `dtype` is one of `TYPES`."""
+    scale, amounts = affine(ops).astype(np.float32), noise_amounts(ops).astype(np.float32)
+    return kernel.Finish(work, scale, amounts, TYPES[dtype])
+
+
+def _by_kernel(images: torch.Tensor, finish: kernel.Finish, out: torch.Tensor) -> None:
+    context = kernel.Context(kernel.DecodeOptions())
+    kernel.finish_batch(context, rows_of(images), finish, rows_of(out))
+    context.close()
+
+
+def rows_of(images: torch.Tensor) -> NDArray[Any]:
+    """The memory of images (N, 3, H, W) as an array (N, H, W, 3); bfloat16 as uint16."""
+    plain = images.view(torch.uint16) if images.dtype == torch.bfloat16 else images
+    return plain.permute(0, 2, 3, 1).numpy()
 
 
 def augment(
@@ -63,7 +110,7 @@ def augment(
     """
     if not _fused(batch.data) or size[0] * size[1] > _MOST_RESAMPLED:
         images = geometry.resample(batch, boxes, flips, size)
-        return torch_pixels.apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
+        return apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
     from iofast.pixels import triton_geometry
 
     torch_pixels.check_dtype(ops, dtype)

@@ -1,76 +1,95 @@
-"""The steps of `Work` in Triton: what colour.py does, for the pixels of one block of one image."""
+"""Steps of `Work` that look at single pixels, in Triton: what steps.py does, for the pixels of one block of one image.
+
+Values are whole numbers, int32, so the results are those of every other device.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from iofast.work import GRAY, GRAY_UNITS, Step
+from iofast.work import Step
 
-_RED, _GREEN, _BLUE = (tl.constexpr(weight) for weight in GRAY)
-_UNITS = tl.constexpr(GRAY_UNITS)
 _BRIGHTNESS, _CONTRAST = tl.constexpr(int(Step.BRIGHTNESS)), tl.constexpr(int(Step.CONTRAST))
 _SATURATION, _HUE = tl.constexpr(int(Step.SATURATION)), tl.constexpr(int(Step.HUE))
-_SOLARIZE = tl.constexpr(int(Step.SOLARIZE))
+_SOLARIZE, _POSTERIZE = tl.constexpr(int(Step.SOLARIZE)), tl.constexpr(int(Step.POSTERIZE))
+_ADD_BELOW = tl.constexpr(int(Step.ADD_BELOW))
 
 
 @triton.jit
-def take_steps(red, green, blue, steps, factors, means, upto, STEPS: tl.constexpr):
-    """The first `upto` of an image's STEPS steps. `steps`, `factors` and `means` (of gray, where a step is contrast)
-    point at its own."""
+def take_steps(red, green, blue, steps, offsets, upto, STEPS: tl.constexpr):
+    """The first `upto` of an image's STEPS steps.
+
+    `steps` points at its codes, then at one whole number for each, then at another (`steps.whole_numbers`); `offsets`
+    at what each adds to a product, where it is brightness or contrast.
+    """
     for number in tl.static_range(STEPS):
         code = tl.where(number < upto, tl.load(steps + number), 0)
-        factor = tl.load(factors + number).to(tl.float32, bitcast=True)
-        if code == _BRIGHTNESS:
-            red, green, blue = _clip(red * factor), _clip(green * factor), _clip(blue * factor)
-        elif code == _CONTRAST:
-            red, green, blue = _blend(red, green, blue, tl.load(means + number), factor)
+        a, b = tl.load(steps + STEPS + number), tl.load(steps + 2 * STEPS + number)
+        if (code == _BRIGHTNESS) | (code == _CONTRAST):
+            offset = tl.load(offsets + number)
+            red, green, blue = _on_line(red, a, b, offset), _on_line(green, a, b, offset), _on_line(blue, a, b, offset)
         elif code == _SATURATION:
-            red, green, blue = _blend(red, green, blue, gray(red, green, blue), factor)
+            other = gray(red, green, blue)
+            red, green, blue = _blend(red, other, a, b), _blend(green, other, a, b), _blend(blue, other, a, b)
         elif code == _HUE:
-            red, green, blue = _turn(red, green, blue, factor)
+            red, green, blue = _turn(red, green, blue, a)
         elif code == _SOLARIZE:
-            red = tl.where(red >= factor, 1 - red, red)
-            green = tl.where(green >= factor, 1 - green, green)
-            blue = tl.where(blue >= factor, 1 - blue, blue)
+            red = tl.where(red >= a, 255 - red, red)
+            green = tl.where(green >= a, 255 - green, green)
+            blue = tl.where(blue >= a, 255 - blue, blue)
+        elif code == _POSTERIZE:
+            red, green, blue = red & a, green & a, blue & a
+        elif code == _ADD_BELOW:
+            red, green, blue = _added(red, a, b), _added(green, a, b), _added(blue, a, b)
     return red, green, blue
 
 
 @triton.jit
 def gray(red, green, blue):
     """Gray values."""
-    return red * _RED + green * _GREEN + blue * _BLUE
+    return ((red * 19589 >> 8) + (green * 38470 >> 8) + (blue * 7471 >> 8) + 1) >> 8
 
 
 @triton.jit
-def gray_units(red, green, blue):
-    """Gray values as whole numbers, whose sum is the same in any order; int64."""
-    return (gray(red, green, blue) * _UNITS + 0.5).to(tl.int32).to(tl.int64)
+def _level(value, bits):
+    return tl.minimum(tl.maximum(value >> bits, 0), 255)
 
 
 @triton.jit
-def _clip(value):
-    return tl.minimum(tl.maximum(value, 0.0), 1.0)
+def _on_line(value, factor, bits, offset):
+    return _level((value * 128 * factor >> 16) + offset, bits)
 
 
 @triton.jit
-def _blend(red, green, blue, other, factor):
-    rest = other * (1 - factor)
-    return _clip(red * factor + rest), _clip(green * factor + rest), _clip(blue * factor + rest)
+def _blend(value, other, factor, bits):
+    return _level(((value - other) * 128 * factor >> 16) + (other << bits) + (bits > 0).to(tl.int32), bits)
 
 
 @triton.jit
-def _turn(red, green, blue, factor):
+def _added(value, threshold, more):
+    return tl.where(value < threshold, tl.minimum(value + more, 255), value)
+
+
+@triton.jit
+def _turn(red, green, blue, shift):
     low, high = tl.minimum(tl.minimum(red, green), blue), tl.maximum(tl.maximum(red, green), blue)
-    chroma = high - low
-    place = tl.where(
+    chroma = (high - low) << 4
+    hue = tl.where(
         high == red,
-        green - blue,
-        tl.where(high == green, (blue - red) + 2 * chroma, (red - green) + 4 * chroma),
+        (green - blue) * 16,
+        tl.where(high == green, (blue - red) * 16 + 2 * chroma, (red - green) * 16 + 4 * chroma),
     )
-    sixth = place / tl.where(chroma > 0, chroma, 1.0) + 6 * factor
-    sixth -= tl.floor(sixth * (1 / 6)) * 6
-    red = _clip(_clip(tl.abs(sixth - 3) - 1) * chroma + low)
-    green = _clip(_clip(2 - tl.abs(sixth - 2)) * chroma + low)
-    blue = _clip(_clip(2 - tl.abs(sixth - 4)) * chroma + low)
+    hue += chroma * 8 * shift >> 16
+    hue = tl.where(hue < 0, hue + 6 * chroma, hue)
+    hue = tl.where(hue >= 6 * chroma, hue - 6 * chroma, hue)
+    red = _from_hue(low, tl.abs(hue - 3 * chroma) - chroma, chroma)
+    green = _from_hue(low, 2 * chroma - tl.abs(hue - 2 * chroma), chroma)
+    blue = _from_hue(low, 2 * chroma - tl.abs(hue - 4 * chroma), chroma)
     return red, green, blue
+
+
+@triton.jit
+def _from_hue(low, share, chroma):
+    value = (low << 4) + tl.minimum(tl.maximum(share, 0), chroma)
+    return (value + ((value + 8) >> 8)) >> 4

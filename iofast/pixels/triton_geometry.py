@@ -200,7 +200,7 @@ def resample(
     _windows[(n, triton.cdiv(side, 128), 2)](
         table, starts, weights, n, height, width, side, most, ANTIALIAS=antialias, BLOCK=128
     )
-    constants = upload(np.concatenate(affine(ops)).astype(np.float32), device)
+    constants = upload(affine(ops).ravel().astype(np.float32), device)
     _resample[(n, triton.cdiv(height * width, _BLOCK))](
         batch.data,
         offsets,

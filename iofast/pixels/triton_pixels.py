@@ -4,11 +4,13 @@ A program makes some pixels of one image, so that all its lanes take the same st
 Before it, where there is contrast, a pass that only reads: it takes the steps up to there and adds up the gray values,
 which are whole numbers, so that the sum does not depend on the order in which programs come by. It stands apart from
 the geometry pass because a batch that the CPU decoded needs it too, and because what it reads is in the cache by then.
+Steps that look at more than one pixel are torch's, and so is what comes before them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,10 +18,11 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from iofast.ops import Op, affine, erase_values
-from iofast.pixels.triton_colour import gray_units, take_steps
+from iofast.ops import Op, affine, noise_amounts
+from iofast.pixels import steps as torch_steps
+from iofast.pixels.triton_colour import gray, take_steps
 from iofast.pixels.upload import upload
-from iofast.work import GRAY_UNITS, NOISE_HASH, NOISE_MIDDLE, NOISE_STEP, NOISE_TERMS, Step, Work
+from iofast.work import NOISE_HASH, NOISE_MIDDLE, NOISE_STEP, NOISE_TERMS, Step, Work
 
 _GOLDEN, _MIX_1, _MIX_2 = (tl.constexpr(each) for each in NOISE_HASH)
 _TERMS, _MIDDLE, _STEP = tl.constexpr(NOISE_TERMS), tl.constexpr(NOISE_MIDDLE), tl.constexpr(NOISE_STEP)
@@ -29,17 +32,17 @@ _BLOCK, _WARPS = 1024, 8  # four pixels a lane: 32 registers, half of what 4 war
 
 @triton.jit
 def _pixels(images, offset, pixel, mask, in_c, in_p):
-    """Pixels of an image as float32 in [0, 1]."""
+    """Pixels of an image as int32."""
     place = images + offset + pixel * in_p
-    red = tl.load(place, mask=mask, other=0).to(tl.float32) * (1 / 255)
-    green = tl.load(place + in_c, mask=mask, other=0).to(tl.float32) * (1 / 255)
-    blue = tl.load(place + 2 * in_c, mask=mask, other=0).to(tl.float32) * (1 / 255)
+    red = tl.load(place, mask=mask, other=0).to(tl.int32)
+    green = tl.load(place + in_c, mask=mask, other=0).to(tl.int32)
+    blue = tl.load(place + 2 * in_c, mask=mask, other=0).to(tl.int32)
     return red, green, blue
 
 
 @triton.jit
 def _gray_sums(
-    images, table, columns, means, upto, sums, pixels, in_n, in_c, in_p, STEPS: tl.constexpr, BLOCK: tl.constexpr
+    images, table, columns, offsets, upto, sums, pixels, in_n, in_c, in_p, STEPS: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Adds the gray values as they are before step `upto` of each image to `sums`; images where that is -1 are left."""
     n = tl.program_id(0).to(tl.int64)
@@ -49,9 +52,9 @@ def _gray_sums(
         inside = pixel < pixels
         red, green, blue = _pixels(images, n * in_n, pixel, inside, in_c, in_p)
         own = table + n * columns
-        red, green, blue = take_steps(red, green, blue, own, own + STEPS, means + n * (STEPS + 1), before, STEPS)
-        units = tl.where(inside, gray_units(red, green, blue), 0)
-        tl.atomic_add(sums + n, tl.sum(units))
+        red, green, blue = take_steps(red, green, blue, own, offsets + n * (STEPS + 1), before, STEPS)
+        values = tl.where(inside, gray(red, green, blue), 0)
+        tl.atomic_add(sums + n, tl.sum(values).to(tl.int64))
 
 
 @triton.jit
@@ -59,7 +62,7 @@ def _finished(
     images,
     table,
     columns,
-    means,
+    offsets,
     constants,
     n,
     pixel,
@@ -74,22 +77,29 @@ def _finished(
     """Pixels of image `n` after steps, normalisation and erasing."""
     red, green, blue = _pixels(images, n * in_n, pixel, inside, in_c, in_p)
     own = table + n * columns
-    red, green, blue = take_steps(red, green, blue, own, own + STEPS, means + n * (STEPS + 1), STEPS, STEPS)
-    red = red * tl.load(constants) + tl.load(constants + 3)
-    green = green * tl.load(constants + 1) + tl.load(constants + 4)
-    blue = blue * tl.load(constants + 2) + tl.load(constants + 5)
+    red, green, blue = take_steps(red, green, blue, own, offsets + n * (STEPS + 1), STEPS, STEPS)
+    red = red.to(tl.float32) * tl.load(constants) + tl.load(constants + 3)
+    green = green.to(tl.float32) * tl.load(constants + 1) + tl.load(constants + 4)
+    blue = blue.to(tl.float32) * tl.load(constants + 2) + tl.load(constants + 5)
     for erasing in tl.static_range(ERASINGS):
-        erased = _within(own + 2 * STEPS + 4 * erasing, pixel, width)
-        values = constants + 6 + 6 * erasing
-        number = tl.load(own + 2 * STEPS + 4 * ERASINGS + erasing)
-        red = tl.where(erased, tl.load(values), red)
-        green = tl.where(erased, tl.load(values + 1), green)
-        blue = tl.where(erased, tl.load(values + 2), blue)
+        erased = _within(own + 3 * STEPS + 4 * erasing, pixel, width)
+        fills = own + 3 * STEPS + 4 * ERASINGS + 3 * erasing
+        number = tl.load(own + 3 * STEPS + 7 * ERASINGS + erasing)
+        red = tl.where(erased, _number(fills), red)
+        green = tl.where(erased, _number(fills + 1), green)
+        blue = tl.where(erased, _number(fills + 2), blue)
         if number != 0:
-            red = tl.where(erased, red + _noise(number, pixel, 0) * tl.load(values + 3), red)
-            green = tl.where(erased, green + _noise(number, pixel, 1) * tl.load(values + 4), green)
-            blue = tl.where(erased, blue + _noise(number, pixel, 2) * tl.load(values + 5), blue)
+            amounts = constants + 6 + 3 * erasing
+            red = tl.where(erased, red + _noise(number, pixel, 0) * tl.load(amounts), red)
+            green = tl.where(erased, green + _noise(number, pixel, 1) * tl.load(amounts + 1), green)
+            blue = tl.where(erased, blue + _noise(number, pixel, 2) * tl.load(amounts + 2), blue)
     return red, green, blue
+
+
+@triton.jit
+def _number(place):
+    """A float of the table."""
+    return tl.load(place).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -118,7 +128,7 @@ def _finish(
     images,
     table,
     columns,
-    means,
+    offsets,
     constants,
     out,
     pixels,
@@ -138,17 +148,17 @@ def _finish(
     pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = pixel < pixels
     red, green, blue = _finished(
-        images, table, columns, means, constants, n, pixel, width, inside, in_n, in_c, in_p, STEPS, ERASINGS
+        images, table, columns, offsets, constants, n, pixel, width, inside, in_n, in_c, in_p, STEPS, ERASINGS
     )
     if MIXES:
-        mixing = table + n * columns + 2 * STEPS + 5 * ERASINGS
+        mixing = table + n * columns + 3 * STEPS + 8 * ERASINGS
         partner = tl.load(mixing).to(tl.int64)
         if partner != n:
             other_red, other_green, other_blue = _finished(
                 images,
                 table,
                 columns,
-                means,
+                offsets,
                 constants,
                 partner,
                 pixel,
@@ -161,7 +171,7 @@ def _finish(
                 ERASINGS,
             )
             patch = _within(mixing + 2, pixel, width)
-            share = tl.where(patch, 0.0, tl.load(mixing + 1).to(tl.float32, bitcast=True))
+            share = tl.where(patch, 0.0, _number(mixing + 1))
             red = red * share + other_red * (1 - share)
             green = green * share + other_green * (1 - share)
             blue = blue * share + other_blue * (1 - share)
@@ -186,15 +196,15 @@ def apply(
     out = torch.empty_like(images, dtype=dtype, memory_format=memory_format)
     if not images.numel():
         return out
+    images, work = _without_filters(images, work)
     table = upload(_rows(work), images.device)
-    scale, bias = affine(ops)
-    values = np.concatenate((scale * 255, bias, erase_values(ops).reshape(-1)))
+    values = np.concatenate((affine(ops).ravel(), noise_amounts(ops).ravel()))
     constants = upload(values.astype(np.float32), images.device)
     _finish[_grid(images)](
         images,
         table,
         table.shape[1],
-        _gray_means(images, table, work),
+        _offsets(images, table, work),
         constants,
         out,
         height * width,
@@ -211,14 +221,23 @@ def apply(
     return out
 
 
-def _gray_means(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.Tensor:
-    """The mean gray value that each step of each image finds where it is contrast, float32 (N, S + 1).
+def _without_filters(images: torch.Tensor, work: Work) -> tuple[torch.Tensor, Work]:
+    """Images after all steps up to the last that looks at more than one pixel, and the work that is left."""
+    filters = np.flatnonzero((work.steps >= Step.AUTOCONTRAST).any(axis=0))
+    if not filters.size:
+        return images, work
+    until = int(filters[-1]) + 1
+    made = torch_steps.take_steps(images, work.steps[:, :until], work.numbers[:, :until])
+    return made, replace(work, steps=work.steps[:, until:], numbers=work.numbers[:, until:])
 
-    The last column is of images that have no contrast left.
-    """
+
+def _offsets(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.Tensor:
+    """What brightness and contrast add to products of theirs, int32 (N, S + 1); the last column is of images that have
+    no contrast left."""
     n, _, height, width = images.shape
     steps = work.steps.shape[1]
-    means = torch.zeros((n, steps + 1), device=images.device)
+    bits = torch_steps.whole_numbers(work.steps, work.numbers)[1]
+    offsets = upload(np.pad(bits > 0, ((0, 0), (0, 1))).astype(np.int32), images.device)
     for upto in _contrasts(work):
         sums = torch.zeros(n, dtype=torch.int64, device=images.device)
         before = upload(upto, images.device)
@@ -226,7 +245,7 @@ def _gray_means(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.
             images,
             table,
             table.shape[1],
-            means,
+            offsets,
             before,
             sums,
             height * width,
@@ -236,9 +255,10 @@ def _gray_means(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.
             num_warps=_WARPS,
             enable_fp_fusion=False,
         )
-        mean = (sums.double() / (GRAY_UNITS * height * width)).float()
-        means.scatter_(1, (before.long() % (steps + 1))[:, None], mean[:, None])
-    return means
+        factors = work.numbers[np.arange(n), np.maximum(upto, 0), 0]
+        found = torch_steps.contrast_offsets(sums, height * width, factors)
+        offsets.scatter_(1, (before.long() % (steps + 1))[:, None], found[:, None])
+    return offsets
 
 
 def _grid(images: torch.Tensor) -> tuple[int, int]:
@@ -253,13 +273,14 @@ def _strides(images: torch.Tensor) -> tuple[int, int, int]:
 
 
 def _rows(work: Work) -> NDArray[np.int32]:
-    """All columns side by side, int32 (N, 2 S + 5 E + 6), floats by their bits: one copy to the device, where each
+    """All columns side by side, int32 (N, 3 S + 8 E + 6), floats by their bits: one copy to the device, where each
     costs the host as long as the device needs for a pass."""
     n = len(work)
     parts = (
         work.steps,
-        work.factors.view(np.int32),
+        *torch_steps.whole_numbers(work.steps, work.numbers),
         work.erased.reshape(n, -1),
+        work.fills.reshape(n, -1).view(np.int32),
         work.noise,
         work.partner[:, None],
         work.share[:, None].view(np.int32),

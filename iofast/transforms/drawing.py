@@ -22,20 +22,21 @@ from iofast.ops import (
     RandomGrayscale,
     RandomSolarize,
     Solarize,
+    erase_fill,
 )
 from iofast.transforms.geometry import ATTEMPTS, Column, drawn_sides
-from iofast.work import Step, Work, still
+from iofast.work import NUMBERS, Step, Work, still
 
 _JITTER = (Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION, Step.HUE)
 _NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
 
-# Less than a threshold by this much is at the threshold: 128 * (1 / 255) is rounded otherwise than 128 / 255, and all
-# pixels of one level would go by that. Levels are 0.004 apart.
-_SLACK = 2.0**-20
+# Less than a level by this much is at the level: 128 / 255 * 255 may come out as 128.00000000000003.
+_SLACK = 2.0**-10
 
 _NOISES = (1 << 31) - 2  # that an int32 can number; 0 is none
 
 _Steps = tuple[NDArray[np.int8], NDArray[np.float32]]
+_Erased = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]  # a box, a fill and a noise for each image
 
 
 def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work:
@@ -45,26 +46,24 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work
     """
     seen: Counter[str] = Counter()
     steps: list[_Steps] = []
-    erased: list[NDArray[np.int32]] = []
-    noises: list[NDArray[np.int32]] = []
+    erased: list[_Erased] = []
     made = still(len(draw))
-    for op in ops:
+    for place, op in enumerate(ops):
         kind = _NAMES.get(type(op), "")
         seen[kind] += 1
         name = kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
         if isinstance(op, RandomErasing):
-            erased.append(_erased(op, draw, name, widths, heights))
-            number = 1 + draw.integers(f"{name} noise", _NOISES) if op.random else np.zeros(len(draw))
-            noises.append(number.astype(np.int32))
+            erased.append(_erasing(op, draw, name, _boxes(op, draw, name, widths, heights), ops[place + 1 :]))
         elif isinstance(op, MixUp | CutMix):
             made = _mixed(made, op, draw, widths, heights)
         elif kind:
             steps.append(_steps(op, draw, name))
     if steps:
-        codes, factors = (np.concatenate(each, axis=1) for each in zip(*steps, strict=True))
-        made = replace(made, steps=codes, factors=factors)
+        codes, numbers = (np.concatenate(each, axis=1) for each in zip(*steps, strict=True))
+        made = replace(made, steps=codes, numbers=numbers)
     if erased:
-        made = replace(made, erased=np.stack(erased, axis=1), noise=np.stack(noises, axis=1))
+        boxes, fills, noises = (np.stack(each, axis=1) for each in zip(*erased, strict=True))
+        made = replace(made, erased=boxes, fills=fills, noise=noises)
     return made
 
 
@@ -82,35 +81,43 @@ _NAMES: dict[type, str] = {
 
 
 def _steps(op: Op, draw: Draw, name: str) -> _Steps:
-    """Codes and factors of one operation on colours, (N, how many steps it has)."""
+    """Codes (N, how many steps it has) and numbers (N, as many, NUMBERS) of one operation on colours."""
     if isinstance(op, ColorJitter):
         return _jitter(op, draw, name)
     if isinstance(op, RandomChoice):
         return _choice(op, draw, name)
     gray = isinstance(op, Grayscale | RandomGrayscale)
-    code, factor = (Step.SATURATION, 0.0) if gray else (Step.SOLARIZE, op.threshold - _SLACK)  # type: ignore[union-attr]
+    code, number = (Step.SATURATION, 0.0) if gray else (Step.SOLARIZE, op.threshold * 255 - _SLACK)  # type: ignore[union-attr]
     done = np.ones((len(draw), 1), bool)
     if isinstance(op, RandomGrayscale | RandomSolarize):
         done = draw.uniform(name) < op.p
-    return (done * code).astype(np.int8), np.full((len(draw), 1), factor, np.float32)
+    return (done * code).astype(np.int8), _numbers(np.full((len(draw), 1), number))
+
+
+def _numbers(*values: Column) -> NDArray[np.float32]:
+    """The first numbers of each step, (N, S) each; the others are 0."""
+    made = np.zeros((*values[0].shape, NUMBERS), np.float32)
+    for place, each in enumerate(values):
+        made[..., place] = each
+    return made
 
 
 def _choice(op: RandomChoice, draw: Draw, name: str) -> _Steps:
     """Each list draws under names of its own, so that what one does is no hint of which it was."""
-    nothing: _Steps = np.zeros((len(draw), 0), np.int8), np.zeros((len(draw), 0), np.float32)
+    nothing: _Steps = np.zeros((len(draw), 0), np.int8), _numbers(np.zeros((len(draw), 0)))
     made = [
         [_steps(one, draw, f"{name} {number}.{place}") for place, one in enumerate(each)]  # type: ignore[arg-type]
         for number, each in enumerate(op.transforms)
     ]
     drawn = [tuple(np.concatenate(each, axis=1) for each in zip(nothing, *steps, strict=True)) for steps in made]
     most = max(codes.shape[1] for codes, _ in drawn)
-    codes, factors = np.zeros((len(draw), most), np.int8), np.zeros((len(draw), most), np.float32)
+    codes, numbers = np.zeros((len(draw), most), np.int8), _numbers(np.zeros((len(draw), most)))
     ends = np.asarray(op.p, np.float64).cumsum()
     taken = np.searchsorted(ends / ends[-1], draw.uniform(name)[:, 0], "right")
-    for number, (own, numbers) in enumerate(drawn):
+    for number, (own, theirs) in enumerate(drawn):
         rows = taken == number
-        codes[rows, : own.shape[1]], factors[rows, : own.shape[1]] = own[rows], numbers[rows]
-    return codes, factors
+        codes[rows, : own.shape[1]], numbers[rows, : own.shape[1]] = own[rows], theirs[rows]
+    return codes, numbers
 
 
 def _jitter(op: ColorJitter, draw: Draw, name: str) -> _Steps:
@@ -121,10 +128,10 @@ def _jitter(op: ColorJitter, draw: Draw, name: str) -> _Steps:
     factors = spans[used, 0] + (spans[used, 1] - spans[used, 0]) * u[:, used]
     order = np.argsort(u[:, [4 + number for number in used]], axis=1, kind="stable")
     codes = np.array([_JITTER[number] for number in used], np.int8)[order]
-    return codes.reshape(len(u), len(used)), np.take_along_axis(factors, order, axis=1).astype(np.float32)
+    return codes.reshape(len(u), len(used)), _numbers(np.take_along_axis(factors, order, axis=1))
 
 
-def _erased(op: RandomErasing, draw: Draw, name: str, widths: Column, heights: Column) -> NDArray[np.int32]:
+def _boxes(op: RandomErasing, draw: Draw, name: str, widths: Column, heights: Column) -> NDArray[np.int32]:
     """Lane 0: whether; 1 and 2: the place (top, left); 3 + 2i and 4 + 2i: area and ratio of attempt i."""
     u = draw.uniform(name, 3 + 2 * ATTEMPTS)
     area = (widths * heights)[:, None]
@@ -135,6 +142,13 @@ def _erased(op: RandomErasing, draw: Draw, name: str, widths: Column, heights: C
     h, w = h[first] * done, w[first] * done
     y, x = np.floor(u[:, 1] * (heights - h + 1)), np.floor(u[:, 2] * (widths - w + 1))
     return np.stack((y, x, y + h, x + w), axis=1).astype(np.int32)
+
+
+def _erasing(op: RandomErasing, draw: Draw, name: str, boxes: NDArray[np.int32], after: Sequence[Op]) -> _Erased:
+    """Boxes with what they are filled with: a value that the operations `after` it normalise, or noise."""
+    fills = np.broadcast_to(erase_fill(op, after).astype(np.float32), (len(draw), 3))
+    noise = 1 + draw.integers(f"{name} noise", _NOISES) if op.random else np.zeros(len(draw))
+    return boxes, fills, noise.astype(np.int32)
 
 
 def _mixed(made: Work, op: Mix, draw: Draw, widths: Column, heights: Column) -> Work:

@@ -1,7 +1,8 @@
-/* What decode.c and parts.c share: the context, and how it gets at a payload. Nobody else includes it. */
+/* What decode.c, parts.c and finish.c share: the context, and how it gets at a payload. Nobody else includes it. */
 #ifndef IOFAST_CONTEXT_H
 #define IOFAST_CONTEXT_H
 
+#include "pixels.h"
 #include "raw.h"
 
 struct iof_context {
@@ -13,6 +14,7 @@ struct iof_context {
   iof_unpacker unpacker;
   int looking;     /* raw pixels may be looked at in maps, */
   uint64_t looked; /* and were, in these */
+  iof_painter painters[2]; /* for an image and its partner */
   iof_buffer rgb, yuv; /* of a transcode */
 };
 
@@ -25,6 +27,10 @@ iof_status iof_fetch_whole(iof_context *context, const iof_source *source, int64
 
 /* Whether the header of an encoded image, upright `width` x `height`, contradicts what the index says of it. */
 int iof_is_changed(const iof_source *source, int64_t i, const uint8_t *data, int width, int height);
+
+/* The row that is decoded where a batch has work to be done: planes that iof_finish_row takes from there. */
+iof_status iof_start_row(iof_context *context, const iof_output *out, iof_target *target);
+iof_status iof_finish_row(iof_context *context, const iof_work *work, int64_t row, const iof_output *out, uint8_t *to);
 
 /* Whether a box lies within an upright image of this size, and its window within what it is resampled to. */
 int iof_box_fits(const iof_box *box, int width, int height, int out_width, int out_height);

@@ -12,6 +12,7 @@ iof_context *iof_context_new(const iof_options *options) {
     context->options = *options;
     context->resampler.loops = iof_loops_best();
     context->unpacker.loops = iof_block_loops_best();
+    context->painters[0].loops = context->painters[1].loops = iof_tile_loops_best();
     context->unpacker.counters = &context->counters;
     context->region = iof_region_new(&context->counters, options->way);
     if (!context->region) {
@@ -30,6 +31,8 @@ void iof_context_free(iof_context *context) {
   free(context->rgb.data);
   free(context->yuv.data);
   iof_unpacker_free(&context->unpacker);
+  iof_painter_free(&context->painters[0]);
+  iof_painter_free(&context->painters[1]);
   free(context);
 }
 
@@ -195,9 +198,10 @@ static iof_status decode_view(iof_context *context, const view *v, int width, in
 }
 
 static void zero_row(const iof_output *out, uint8_t *to) {
+  size_t size = iof_size_of(out->type);
   for (int y = 0; y < out->height; y++)
     for (int x = 0; x < out->width; x++)
-      for (int c = 0; c < 3; c++) to[y * out->y_stride + x * out->x_stride + c * out->channel_stride] = 0;
+      for (int c = 0; c < 3; c++) memset(to + y * out->y_stride + x * out->x_stride + c * out->channel_stride, 0, size);
 }
 
 /* An encoded image, from payload to target. */
@@ -275,18 +279,21 @@ static int can_look(const iof_source *source, int64_t start, int64_t stop) {
 }
 
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
-                      const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
+                      const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
   uint64_t broken = 0;
   context->looking = can_look(source, start, stop);
   do { /* again for the rows of maps that broke: whatever came of what was seen there counts for nothing */
     context->looked = 0;
     for (int64_t i = start; i < stop; i++) {
-      iof_target target = {out->data + i * out->row_stride, out->x_stride, out->y_stride, out->channel_stride};
+      uint8_t *to = out->data + i * out->row_stride;
+      iof_target target = {to, out->x_stride, out->y_stride, out->channel_stride};
       view v = {&boxes[i], source->orientations[i], flips[i], 0, out->width, out->height};
       if (broken && !(iof_maps_of(source->fds[i]) & broken)) continue;
       iof_clock_start(&context->counters);
-      iof_status result = (iof_is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);
-      if (result) zero_row(out, target.data);
+      iof_status result = work ? iof_start_row(context, out, &target) : IOF_OK;
+      if (!result) result = (iof_is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);
+      if (!result && work) result = iof_finish_row(context, work, i, out, to);
+      if (result) zero_row(out, to);
       status[i] = (int32_t)result;
     }
     broken = iof_maps_broken(context->looked);

@@ -60,7 +60,9 @@ typedef enum {
   IOF_COLOUR,     /* upsampling and colour conversion, or the widening of raw RGB */
   IOF_LIBJPEG,    /* the three above, in libjpeg */
   IOF_AXES,       /* the resampler's coefficients */
-  IOF_RESAMPLING, /* both passes, and the store into the batch */
+  IOF_RESAMPLING, /* both passes, and the store into the batch where nothing else is done */
+  IOF_STEPPING,   /* the steps of iof_work */
+  IOF_STORING,    /* normalisation, cast and store */
   IOF_STAGES
 } iof_stage;
 
@@ -115,12 +117,54 @@ typedef struct {
   int32_t x, y;
 } iof_box;
 
-/* uint8 pixels [rows][height][width][3] with any byte strides. */
+/* What a value of the batch is stored as. */
+typedef enum { IOF_BYTES, IOF_FLOAT32, IOF_BFLOAT16, IOF_FLOAT16, IOF_TYPES } iof_type;
+
+/* Pixels [rows][height][width][3] with any byte strides. Other types than bytes need an iof_work. */
 typedef struct {
   uint8_t *data;
   int64_t row_stride, y_stride, x_stride, channel_stride;
   int32_t width, height;
+  int32_t type; /* iof_type */
 } iof_output;
+
+/* Bytes of a value of this type. */
+size_t iof_size_of(int type);
+
+/* One step of what is done to the pixels of an image, with numbers f[0], f[1]...; bytes in, bytes out. work.py says what each
+means, and its twin is the definition of each in Python. */
+typedef enum {
+  IOF_NOTHING,
+  IOF_BRIGHTNESS,
+  IOF_CONTRAST,
+  IOF_SATURATION,
+  IOF_HUE,
+  IOF_SOLARIZE,
+  IOF_POSTERIZE,
+  IOF_ADD_BELOW,
+  IOF_AUTOCONTRAST,
+  IOF_EQUALIZE,
+  IOF_SHARPNESS,
+  IOF_BLUR,
+  IOF_WARP_NEAREST,
+  IOF_WARP_BILINEAR,
+  IOF_STEPS
+} iof_step;
+
+#define IOF_NUMBERS 12 /* of each step */
+
+/* What is done to images after they are decoded: steps in their order, then value * scale + bias, then rectangles that are
+filled. */
+typedef struct {
+  const int8_t *codes;   /* [rows][steps] */
+  const float *numbers;  /* [rows][steps][IOF_NUMBERS] */
+  int32_t steps, erasings;
+  const int32_t *erased; /* [rows][erasings]: y0, x0, y1, x1; nothing where it is empty */
+  const float *fills;    /* [rows][erasings][3]: the value of each channel, */
+  const float *amounts;  /* [erasings][3]: and how much noise is added to it */
+  const int32_t *noise;  /* [rows][erasings]: which noise, 0 = none */
+  float scale[3], bias[3]; /* not looked at where bytes are stored */
+} iof_work;
 
 typedef struct {
   int32_t width, height; /* upright */
@@ -178,10 +222,21 @@ void iof_context_free(iof_context *context);
 /* The context's own, for reading, and for setting `timed`. */
 iof_counters *iof_context_counters(iof_context *context);
 
-/* Decode rows [start, stop). Row i of `out` belongs to payload i. A failed row is zero-filled and does not stop the
+/* Decode rows [start, stop), and do the `work` of each where it is not NULL. Row i of `out` belongs to payload i. A failed row is zero-filled and does not stop the
 others; its reason is in status[i]. Rows outside [start, stop) are not touched. */
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
-                      const iof_output *out, int32_t *status, int64_t start, int64_t stop);
+                      const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop);
+
+/* Rows [start, stop) of decoded images, bytes of the size of `out`, through `work` into `out`. Row i of an image is mixed with
+row partners[i]: times shares[i], and the partner's alone in the rectangle patches[i] (y0, x0, y1, x1). Partners are each
+other's, neighbours and in the same call; `partners` NULL: nothing is mixed. */
+typedef struct {
+  const int64_t *partners;
+  const float *shares;
+  const int32_t *patches; /* [rows][4] */
+} iof_mix;
+iof_status iof_finish_batch(iof_context *context, const iof_output *images, const iof_work *work, const iof_mix *mix,
+                            const iof_output *out, int64_t start, int64_t stop);
 
 /* Of payloads [start, stop), each, the smallest JPEG that holds all that its box needs (resampled bilinearly, in whole numbers),
 for a decoder elsewhere: whole restart segments where there are such, else the whole scan; without APPn and comments, so

@@ -121,43 +121,157 @@ static void release(Py_buffer *buffers, int count) {
     if (buffers[i].obj) PyBuffer_Release(&buffers[i]);
 }
 
-static int take_buffers(PyObject **objects, Py_buffer *buffers, long long start, long long stop) {
-  if (take_call(OF_DECODE, ARRAYS - SOURCE, objects, buffers, stop)) return -1;
-  const Py_buffer *out = &buffers[OUT];
-  if (out->ndim != 4 || out->itemsize != 1 || out->shape[3] != 3 || out->shape[0] < stop || out->shape[1] > INT32_MAX ||
-      out->shape[2] > INT32_MAX || start < 0 || start > stop) {
-    PyErr_SetString(PyExc_ValueError, "out must be uint8 of shape (rows, height, width, 3) with 0 <= start <= stop <= rows");
+/* Images of this type as a batch has them; 0, or -1 with an exception set. */
+static int output_of(const char *name, const Py_buffer *b, int type, long long start, long long stop, iof_output *output) {
+  if (type < 0 || type >= IOF_TYPES || b->ndim != 4 || b->itemsize != (Py_ssize_t)iof_size_of(type) || b->shape[3] != 3 ||
+      b->shape[0] < stop || b->shape[1] > INT32_MAX || b->shape[2] > INT32_MAX || start < 0 || start > stop) {
+    PyErr_Format(PyExc_ValueError, "%s must have the shape (rows, height, width, 3) and its type, with 0 <= start <= stop <= rows",
+                 name);
+    return -1;
+  }
+  *output = (iof_output){b->buf, b->strides[0], b->strides[1], b->strides[2], b->strides[3], (int32_t)b->shape[2],
+                         (int32_t)b->shape[1], type};
+  return 0;
+}
+
+/* The work of a batch: arrays, or nothing where `given` is None. */
+enum { CODES, NUMBERS, ERASED, FILLS, AMOUNTS, NOISE, SCALE, WORK };
+
+typedef struct {
+  Py_buffer buffers[WORK];
+  iof_work work;
+  const iof_work *wanted; /* NULL: none */
+} taken_work;
+
+/* The array is as long as `rows` rows of `of` values of `size` bytes; 0, or -1 with an exception set. */
+static int take_array(const char *name, PyObject *object, Py_buffer *buffer, long long rows, long long of, size_t size) {
+  if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE)) return -1;
+  if (buffer->len / (Py_ssize_t)size < rows * of) {
+    PyErr_Format(PyExc_ValueError, "%s must have at least %lld values of %zu bytes, found %zd bytes", name, rows * of, size,
+                 buffer->len);
     return -1;
   }
   return 0;
 }
 
+static int take_work(PyObject *given, int type, long long stop, taken_work *w) {
+  PyObject *o[WORK];
+  int steps, erasings;
+  Py_buffer *b = w->buffers;
+  if (given == Py_None && type == IOF_BYTES) return 0;
+  if (!PyTuple_Check(given)) {
+    PyErr_SetString(PyExc_TypeError, "work must be a tuple; it may be None where bytes are stored");
+    return -1;
+  }
+  if (!PyArg_ParseTuple(given, "iiOOOOOOO", &steps, &erasings, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6])) return -1;
+  if (steps < 0 || steps > 255 || erasings < 0 || erasings > 255 || stop < 0 || stop > INT32_MAX) {
+    PyErr_SetString(PyExc_ValueError, "work: steps and erasings must be 0 to 255");
+    return -1;
+  }
+  if (take_array("codes", o[CODES], &b[CODES], stop, steps, 1) ||
+      take_array("numbers", o[NUMBERS], &b[NUMBERS], stop, (long long)steps * IOF_NUMBERS, sizeof(float)) ||
+      take_array("erased", o[ERASED], &b[ERASED], stop, 4LL * erasings, sizeof(int32_t)) ||
+      take_array("fills", o[FILLS], &b[FILLS], stop, 3LL * erasings, sizeof(float)) ||
+      take_array("amounts", o[AMOUNTS], &b[AMOUNTS], erasings, 3, sizeof(float)) ||
+      take_array("noise", o[NOISE], &b[NOISE], stop, erasings, sizeof(int32_t)) ||
+      take_array("scale", o[SCALE], &b[SCALE], 2, 3, sizeof(float)))
+    return -1;
+  const float *scale = b[SCALE].buf;
+  w->work = (iof_work){b[CODES].buf, b[NUMBERS].buf, steps, erasings, b[ERASED].buf, b[FILLS].buf, b[AMOUNTS].buf,
+                       b[NOISE].buf, {scale[0], scale[1], scale[2]}, {scale[3], scale[4], scale[5]}};
+  w->wanted = &w->work;
+  return 0;
+}
+
 PyDoc_STRVAR(decode_batch_doc,
              "decode_batch(context, fds, offsets, lengths, crcs, orientations, indexed, strips, boxes, flips, out, status, start,\n"
-             "stop)");
+             "stop, work, type); work is None, or (steps, erasings, codes, numbers, erased, fills, amounts, noise, scale)");
 
 static PyObject *decode_batch(PyObject *self, PyObject *args) {
-  PyObject *capsule, *objects[ARRAYS], *result = NULL;
+  PyObject *capsule, *objects[ARRAYS], *given, *result = NULL;
   Py_buffer b[ARRAYS] = {{0}};
+  taken_work work = {.wanted = NULL};
+  iof_output out;
   long long start, stop;
+  int type;
   handle *h = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOLL", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
-                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &objects[10], &start, &stop))
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOLLOi", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
+                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &objects[10], &start, &stop, &given,
+                        &type))
     return NULL;
-  if (!take_buffers(objects, b, start, stop) && (h = enter(capsule))) {
+  if (!take_call(OF_DECODE, ARRAYS - SOURCE, objects, b, stop) && !output_of("out", &b[OUT], type, start, stop, &out) &&
+      !take_work(given, type, stop, &work) && (h = enter(capsule))) {
     iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf,
                          b[STRIPS].buf};
-    const Py_ssize_t *strides = b[OUT].strides;
-    iof_output out = {b[OUT].buf, strides[0], strides[1], strides[2], strides[3], (int32_t)b[OUT].shape[2],
-                      (int32_t)b[OUT].shape[1]};
     Py_BEGIN_ALLOW_THREADS
-    iof_decode_batch(h->context, &source, b[BOXES].buf, b[FLIPS].buf, &out, b[STATUS].buf, start, stop);
+    iof_decode_batch(h->context, &source, b[BOXES].buf, b[FLIPS].buf, work.wanted, &out, b[STATUS].buf, start, stop);
     Py_END_ALLOW_THREADS
     leave(h);
     result = Py_NewRef(Py_None);
   }
   release(b, ARRAYS);
+  release(work.buffers, WORK);
+  return result;
+}
+
+/* What is mixed: arrays, or nothing where `given` is None. */
+enum { PARTNERS, SHARES, PATCHES, MIX };
+
+static int take_mix(PyObject *given, long long start, long long stop, Py_buffer *b, iof_mix *mix) {
+  PyObject *o[MIX];
+  if (given == Py_None) return 0;
+  if (!PyArg_ParseTuple(given, "OOO", &o[0], &o[1], &o[2])) return -1;
+  if (take_array("partners", o[PARTNERS], &b[PARTNERS], stop, 1, sizeof(int64_t)) ||
+      take_array("shares", o[SHARES], &b[SHARES], stop, 1, sizeof(float)) ||
+      take_array("patches", o[PATCHES], &b[PATCHES], stop, 4, sizeof(int32_t)))
+    return -1;
+  *mix = (iof_mix){b[PARTNERS].buf, b[SHARES].buf, b[PATCHES].buf};
+  for (long long i = start; i < stop; i++) {
+    int64_t partner = mix->partners[i];
+    if (partner < start || partner >= stop || partner < i - 1 || partner > i + 1 || mix->partners[partner] != i) {
+      PyErr_Format(PyExc_ValueError, "partners must be neighbours within rows %lld to %lld, each the other's; found %lld of %lld",
+                   start, stop, (long long)partner, i);
+      return -1;
+    }
+  }
+  return 0;
+}
+
+PyDoc_STRVAR(finish_batch_doc,
+             "finish_batch(context, images, work, mix, out, type, start, stop); work as for decode_batch, mix None or\n"
+             "(partners, shares, patches)");
+
+static PyObject *finish_batch(PyObject *self, PyObject *args) {
+  PyObject *capsule, *from, *given, *mixed, *to, *result = NULL;
+  Py_buffer images = {0}, result_buffer = {0}, mix_buffers[MIX] = {{0}};
+  taken_work work = {.wanted = NULL};
+  iof_output in, out;
+  iof_mix mix;
+  long long start, stop;
+  int type;
+  handle *h = NULL;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOO!OOiLL", &capsule, &from, &PyTuple_Type, &given, &mixed, &to, &type, &start, &stop))
+    return NULL;
+  if (!PyObject_GetBuffer(from, &images, PyBUF_STRIDED) && !PyObject_GetBuffer(to, &result_buffer, PyBUF_STRIDED | PyBUF_WRITABLE) &&
+      !output_of("images", &images, IOF_BYTES, start, stop, &in) && !output_of("out", &result_buffer, type, start, stop, &out) &&
+      !take_work(given, type, stop, &work) && !take_mix(mixed, start, stop, mix_buffers, &mix)) {
+    if (in.width != out.width || in.height != out.height) {
+      PyErr_SetString(PyExc_ValueError, "images and out must be of one size");
+    } else if ((h = enter(capsule))) {
+      iof_status status;
+      Py_BEGIN_ALLOW_THREADS
+      status = iof_finish_batch(h->context, &in, work.wanted, mixed == Py_None ? NULL : &mix, &out, start, stop);
+      Py_END_ALLOW_THREADS
+      leave(h);
+      result = status ? PyErr_NoMemory() : Py_NewRef(Py_None);
+    }
+  }
+  release(&images, 1);
+  release(&result_buffer, 1);
+  release(mix_buffers, MIX);
+  release(work.buffers, WORK);
   return result;
 }
 
@@ -495,6 +609,7 @@ static PyObject *versions(PyObject *self, PyObject *unused) {
 static PyMethodDef METHODS[] = {
     {"new_context", new_context, METH_VARARGS, new_context_doc},
     {"decode_batch", decode_batch, METH_VARARGS, decode_batch_doc},
+    {"finish_batch", finish_batch, METH_VARARGS, finish_batch_doc},
     {"part_batch", part_batch, METH_VARARGS, part_batch_doc},
     {"counters", counters, METH_VARARGS, counters_doc},
     {"transcode", transcode, METH_VARARGS, transcode_doc},

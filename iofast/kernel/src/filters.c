@@ -1,0 +1,102 @@
+/* Steps that look at an image's neighbourhoods, or take its pixels from other places: from one memory into another. */
+#include <math.h>
+#include <string.h>
+
+#include "pixels.h"
+
+#define MOST_TAPS 127 /* of a blur: so many roundings still fit 16 bits */
+
+/* The outermost pixels have no 3 x 3 neighbours, and stay. */
+void iof_sharpen(const iof_tile_loops *loops, const iof_canvas *from, const iof_line *line, uint8_t *to) {
+  size_t width = (size_t)from->width;
+  memcpy(to, from->planes, 3 * from->plane);
+  for (size_t c = 0; c < 3 && width > 2; c++)
+    for (size_t y = 1; y + 1 < (size_t)from->height; y++) {
+      const uint8_t *row = from->planes + c * from->plane + y * width + 1;
+      iof_three_rows three = {row - width, row, row + width};
+      loops->sharpen(&three, from->width - 2, line, to + c * from->plane + y * width + 1);
+    }
+}
+
+/* Where pixel i of an axis is, continued at both ends by mirrors in its first and last pixel. */
+static int reflected(int i, int size) {
+  int period = 2 * (size - 1);
+  if (size == 1) return 0;
+  i %= period;
+  if (i < 0) i += period;
+  return i < size ? i : period - i;
+}
+
+/* A Gaussian in 16 bits, without taps that come to nothing; how many remain, 1 = nothing is changed. They add up to 65536. */
+static int gaussian(float sigma, int radius, uint16_t weights[MOST_TAPS]) {
+  double values[MOST_TAPS / 2 + 1], sum = 1;
+  int reach = 0, rest = 65536;
+  radius = radius < 0 ? 0 : radius > MOST_TAPS / 2 ? MOST_TAPS / 2 : radius;
+  for (int i = 1; i <= radius; i++) sum += 2 * (values[i] = sigma > 0 ? exp(-0.5 * i * i / ((double)sigma * sigma)) : 0);
+  for (int i = 1; i <= radius && rint(values[i] / sum * 65536) >= 1; i++) reach = i;
+  for (int i = 1; i <= reach; i++) {
+    weights[reach - i] = weights[reach + i] = (uint16_t)rint(values[i] / sum * 65536);
+    rest -= 2 * weights[reach + i];
+  }
+  weights[reach] = (uint16_t)rest; /* 65536 only where it stands alone */
+  return 2 * reach + 1;
+}
+
+/* numbers: sigma and radius across, sigma and radius down. */
+iof_status iof_blur(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to) {
+  uint16_t across[MOST_TAPS], down[MOST_TAPS];
+  const uint8_t *rows[MOST_TAPS];
+  int width = from->width, height = from->height;
+  int wide = gaussian(numbers[0], (int)numbers[1], across), high = gaussian(numbers[2], (int)numbers[3], down);
+  int left = wide / 2, above = high / 2;
+  uint16_t *row = iof_reserve(&painter->rows, (2 * (size_t)width + (size_t)wide) * sizeof *row), *sums = row + width + wide;
+  for (int c = 0; c < 3 && row; c++)
+    for (int y = 0; y < height; y++) {
+      const uint8_t *plane = from->planes + (size_t)c * from->plane;
+      for (int k = 0; k < high; k++) rows[k] = plane + (size_t)reflected(y + k - above, height) * (size_t)width;
+      if (high > 1) painter->loops->blur_down(rows, down, high, width, row + left);
+      for (int x = 0; x < width && high == 1; x++) row[left + x] = (uint16_t)(rows[0][x] << 8);
+      for (int x = 1; x <= left; x++) {
+        row[left - x] = row[left + reflected(-x, width)];
+        row[left + width - 1 + x] = row[left + reflected(width - 1 + x, width)];
+      }
+      uint8_t *line = to + (size_t)c * from->plane + (size_t)y * (size_t)width;
+      if (wide > 1) painter->loops->blur_across(row, across, wide, width, sums, line);
+      for (int x = 0; x < width && wide == 1; x++) line[x] = (uint8_t)((row[x] + 128 > 65535 ? 65535 : row[x] + 128) >> 8);
+    }
+  return row ? IOF_OK : IOF_MEMORY;
+}
+
+/* Pixels RGBX with a frame of the colour that is outside: one pixel before the image, two behind it. */
+static uint32_t *framed(iof_painter *painter, const iof_canvas *from, const float *fill) {
+  int stride = from->width + 3;
+  uint32_t outside = 0, *frame = iof_reserve(&painter->rows, (size_t)stride * (size_t)(from->height + 3) * sizeof *frame);
+  for (int c = 0; c < 3; c++) outside |= (uint32_t)(fill[c] > 0 ? fill[c] < 255 ? fill[c] : 255 : 0) << 8 * c;
+  for (int y = -1; y < from->height + 2 && frame; y++) {
+    uint32_t *row = frame + (size_t)(y + 1) * (size_t)stride;
+    const uint8_t *red = from->planes + (size_t)y * (size_t)from->width, *green = red + from->plane, *blue = green + from->plane;
+    int inside = y >= 0 && y < from->height;
+    row[0] = row[stride - 1] = row[stride - 2] = outside;
+    for (int x = 0; x < from->width; x++)
+      row[x + 1] = inside ? red[x] | (uint32_t)green[x] << 8 | (uint32_t)blue[x] << 16 : outside;
+  }
+  return frame;
+}
+
+/* numbers: the eight of iof_map_row, then red, green and blue of what is outside. */
+iof_status iof_warp(iof_painter *painter, const iof_canvas *from, const float *numbers, int bilinear, uint8_t *to) {
+  size_t width = (size_t)from->width;
+  uint32_t *frame = framed(painter, from, numbers + 8);
+  int32_t *place = iof_reserve(&painter->lines, 4 * width * sizeof *place);
+  uint32_t *pixels = (uint32_t *)place + 3 * width;
+  iof_map_row map = {numbers, 0, bilinear ? 0.5f : 0, (float)from->width, (float)from->height, from->width + 3};
+  iof_frame_row row = {frame, place, place + width, place + 2 * width, map.stride};
+  for (int y = 0; y < from->height && frame && place; y++) {
+    map.y = (float)y + 0.5f;
+    painter->loops->places(&map, from->width, place, place + width, place + 2 * width);
+    if (bilinear) painter->loops->between(&row, from->width, pixels);
+    else painter->loops->nearest(frame, place, from->width, pixels);
+    painter->loops->split(pixels, from->width, to + (size_t)y * width, from->plane);
+  }
+  return frame && place ? IOF_OK : IOF_MEMORY;
+}

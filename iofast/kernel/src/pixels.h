@@ -1,0 +1,131 @@
+/* What is done to an image after it is decoded: a program of steps on bytes, then the store into the batch.
+
+The image lies in the context as three planes of bytes. Steps that look at one pixel at a time are done tile by tile, in
+whole numbers of 16 bits: tile_loops.h is plain C, compiled once for each instruction set, and the compiler makes vectors
+of it. Whole numbers are the same everywhere, so the loops are equal to the bit without being compared by hand. */
+#ifndef IOFAST_PIXELS_H
+#define IOFAST_PIXELS_H
+
+#include "internal.h"
+
+#define IOF_TILE 1024 /* pixels: 6 KiB of 16 bits in three channels, a fifth of the first-level cache */
+
+#define IOF_SLACK 320 /* bytes, or samples, that filters may read behind a row */
+
+/* Three planes, `plane` bytes apart, rows without gaps. `plane` is a multiple of IOF_TILE, so that a tile may reach behind
+the last pixel; behind the last plane there are IOF_SLACK bytes, and before the first one there are as many. */
+typedef struct {
+  uint8_t *planes;
+  size_t plane;
+  int width, height;
+} iof_canvas;
+
+/* One channel of a row of an image, and its neighbours: what sharpness sees. */
+typedef struct {
+  const uint8_t *above, *row, *below;
+} iof_three_rows;
+
+/* v = (x * factor >> 9) + offset, with `bits` bits of fraction; clipped to a byte after they are dropped. */
+typedef struct {
+  int16_t factor, offset;
+  int bits;
+} iof_line;
+
+/* A row of a changed geometry: pixel i comes from ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / ...) where x is
+i + 0.5 and y the middle of the row, for `m` = a to h, less `back`, in a frame with `stride` pixels a row of an image of
+`width` x `height`. */
+typedef struct {
+  const float *m;
+  float y, back, width, height;
+  int32_t stride;
+} iof_map_row;
+
+/* What `between` reads: pixels of a frame, and what `places` has found. */
+typedef struct {
+  const uint32_t *frame;
+  const int32_t *place, *across, *down;
+  int32_t stride;
+} iof_frame_row;
+
+/* The loops of tile_loops.h. A tile is IOF_TILE samples of 16 bits for each channel, one channel after the other.
+
+line         samples x of one channel to iof_line's v
+saturation   blend of a tile with its gray values, by line's factor and bits
+hue          the hue of a tile turned by `shift` / 8192 sixths of the circle
+solarize     255 - x where x >= threshold
+below        x + more, 255 at most, where x < threshold
+mask         x & mask
+gray_sum     the sum of the gray values of a tile's first n pixels
+range        the least and the largest of n samples
+sharpen      n pixels of a row blended with the weighted mean of their 3 x 3 neighbours
+blur_down    n samples of 8 bits of fraction: the weighted sum of `taps` rows
+blur_across  n pixels: the weighted sum of `taps` neighbours from `row` on, of samples with 8 bits of fraction; `sums` is scratch
+places       where in a frame of iof_warp the pixels of a row come from: the upper left of four, and how far beyond it in
+             2048ths; or the nearest one, without `across` and `down`
+nearest      n pixels RGBX of a frame at their places
+between      the same between four
+split        n pixels RGBX to three planes
+scale        n bytes to x * scale + bias
+half, brain  n floats to float16 and bfloat16, rounded to even */
+typedef struct {
+  void (*widen)(const uint8_t *from, int16_t *tile);
+  void (*narrow)(const int16_t *tile, uint8_t *to);
+  void (*line)(int16_t *samples, const iof_line *line);
+  void (*saturation)(int16_t *tile, const iof_line *line);
+  void (*hue)(int16_t *tile, int16_t shift);
+  void (*solarize)(int16_t *samples, int16_t threshold);
+  void (*below)(int16_t *samples, int16_t threshold, int16_t more);
+  void (*mask)(int16_t *samples, int16_t mask);
+  uint32_t (*gray_sum)(const int16_t *tile, int n);
+  void (*range)(const uint8_t *samples, size_t n, uint8_t *least, uint8_t *most);
+  void (*sharpen)(const iof_three_rows *from, int n, const iof_line *line, uint8_t *to);
+  void (*blur_down)(const uint8_t *const *rows, const uint16_t *weights, int taps, int n, uint16_t *to);
+  void (*blur_across)(const uint16_t *row, const uint16_t *weights, int taps, int n, uint16_t *sums, uint8_t *to);
+  void (*places)(const iof_map_row *map, int n, int32_t *place, int32_t *across, int32_t *down);
+  void (*nearest)(const uint32_t *frame, const int32_t *place, int n, uint32_t *to);
+  void (*between)(const iof_frame_row *from, int n, uint32_t *to);
+  void (*split)(const uint32_t *from, int n, uint8_t *to, size_t plane);
+  void (*scale)(const uint8_t *from, int n, float scale, float bias, float *to);
+  void (*half)(const float *from, int n, uint16_t *to);
+  void (*brain)(const float *from, int n, uint16_t *to);
+} iof_tile_loops;
+
+const iof_tile_loops *iof_tile_loops_best(void);
+extern const iof_tile_loops iof_tiles_scalar;
+#ifdef IOF_X86
+extern const iof_tile_loops iof_tiles_avx2, iof_tiles_avx512;
+#endif
+
+/* Scratch of steps and store. */
+typedef struct {
+  const iof_tile_loops *loops;
+  iof_buffer canvas, other, rows, lines;
+} iof_painter;
+void iof_painter_free(iof_painter *painter);
+
+/* Room for an image; IOF_MEMORY where there is none. */
+iof_status iof_canvas_make(iof_painter *painter, int width, int height, iof_canvas *canvas);
+
+/* The steps of one image, in their order. `canvas` may have another place in memory afterwards. */
+iof_status iof_take_steps(iof_painter *painter, const iof_work *work, int64_t row, iof_canvas *canvas);
+
+/* Filters and geometry of a whole image, from `from` into `to`, which has its size. */
+void iof_sharpen(const iof_tile_loops *loops, const iof_canvas *from, const iof_line *line, uint8_t *to);
+iof_status iof_blur(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to);
+iof_status iof_warp(iof_painter *painter, const iof_canvas *from, const float *numbers, int bilinear, uint8_t *to);
+
+/* The factor and the bits of fraction that blend x with something else in 16 bits: factors of 0 to IOF_MOST_FACTOR. */
+#define IOF_MOST_FACTOR 63.0f
+iof_line iof_line_of(float factor, float offset);
+
+/* A finished image, and its row in the work. */
+typedef struct {
+  const iof_canvas *canvas;
+  int64_t row;
+} iof_image;
+
+/* Into the batch: normalised, erased, mixed with `partner` where it is not NULL, cast. `to` is the row of `out`. */
+iof_status iof_put_image(iof_painter *painter, const iof_work *work, const iof_image *image, const iof_image *partner,
+                         const iof_mix *mix, const iof_output *out, uint8_t *to);
+
+#endif

@@ -1,0 +1,118 @@
+/* The last thing done to an image: row by row, bytes become what the batch holds, where the batch holds them. */
+#include <string.h>
+
+#include "pixels.h"
+
+/* Noise is the sum of eight hashed numbers of 16 bits (work.py): the same on every device, without a state. */
+static const uint32_t GOLDEN = 0x9E3779B9, MIX[2] = {0x85EBCA6B, 0xC2B2AE35};
+#define NOISE_MIDDLE (4 * 65535)
+#define NOISE_STEP 0x1.3988e2p-16f
+
+static float noise_at(uint32_t number, uint32_t place, uint32_t channel) {
+  int32_t sum = 0;
+  for (uint32_t k = 0; k < 4; k++) {
+    uint32_t bits = ((3 * place + channel) * 4 + k) * GOLDEN + number;
+    bits = (bits ^ bits >> 16) * MIX[0];
+    bits = (bits ^ bits >> 13) * MIX[1];
+    bits ^= bits >> 16;
+    sum += (int32_t)((bits & 0xFFFF) + (bits >> 16));
+  }
+  return (float)(sum - NOISE_MIDDLE) * NOISE_STEP;
+}
+
+/* What the rectangles of an image leave in one channel of row y. */
+static void erase(const iof_work *work, const iof_image *image, int y, int channel, float *line) {
+  for (int e = 0; e < work->erasings; e++) {
+    int64_t at = image->row * work->erasings + e;
+    const int32_t *box = work->erased + 4 * at;
+    int x0 = box[1] < 0 ? 0 : box[1], x1 = box[3] > image->canvas->width ? image->canvas->width : box[3];
+    float fill = work->fills[3 * at + channel], amount = work->amounts[3 * e + channel];
+    uint32_t number = (uint32_t)work->noise[at];
+    if (y < box[0] || y >= box[2]) continue;
+    for (int x = x0; x < x1; x++) {
+      uint32_t place = (uint32_t)y * (uint32_t)image->canvas->width + (uint32_t)x;
+      line[x] = number ? fill + noise_at(number, place, (uint32_t)channel) * amount : fill;
+    }
+  }
+}
+
+static const uint8_t *bytes_of(const iof_image *image, int y, int channel) {
+  return image->canvas->planes + (size_t)channel * image->canvas->plane + (size_t)y * (size_t)image->canvas->width;
+}
+
+static void finish_line(const iof_tile_loops *loops, const iof_work *work, const iof_image *image, int y, int channel,
+                        float *line) {
+  loops->scale(bytes_of(image, y, channel), image->canvas->width, work->scale[channel], work->bias[channel], line);
+  erase(work, image, y, channel, line);
+}
+
+/* line * share + other * (1 - share), and the other alone in columns of the patch. */
+static void mix_lines(const iof_mix *mix, int64_t row, int y, int width, float *line, const float *other) {
+  float share = mix->shares[row], rest = 1 - share;
+  const int32_t *patch = mix->patches + 4 * row;
+  int x0 = patch[1] < 0 ? 0 : patch[1], x1 = patch[3] > width ? width : patch[3];
+  for (int x = 0; x < width; x++) line[x] = line[x] * share + other[x] * rest;
+  if (y >= patch[0] && y < patch[2])
+    for (int x = x0; x < x1; x++) line[x] = other[x];
+}
+
+/* A row of each channel, `size` bytes a value, to where the batch has it. */
+static void put_row(const void *const values[3], int n, size_t size, const iof_output *out, uint8_t *to) {
+  if (out->channel_stride == (int64_t)size && out->x_stride == 3 * (int64_t)size) { /* channels side by side */
+    const uint8_t *b[3] = {values[0], values[1], values[2]};
+    const uint16_t *s[3] = {values[0], values[1], values[2]};
+    const uint32_t *w[3] = {values[0], values[1], values[2]};
+    uint8_t *bytes = to;
+    uint16_t *shorts = (uint16_t *)(void *)to;
+    uint32_t *words = (uint32_t *)(void *)to;
+    for (int i = 0; i < n && size == 1; i++) bytes[3 * i] = b[0][i], bytes[3 * i + 1] = b[1][i], bytes[3 * i + 2] = b[2][i];
+    for (int i = 0; i < n && size == 2; i++) shorts[3 * i] = s[0][i], shorts[3 * i + 1] = s[1][i], shorts[3 * i + 2] = s[2][i];
+    for (int i = 0; i < n && size == 4; i++) words[3 * i] = w[0][i], words[3 * i + 1] = w[1][i], words[3 * i + 2] = w[2][i];
+  } else {
+    for (int c = 0; c < 3; c++) {
+      uint8_t *line = to + c * out->channel_stride;
+      const uint8_t *from = values[c];
+      if (line == from) continue; /* made in its place */
+      if (out->x_stride == (int64_t)size) memcpy(line, from, (size_t)n * size);
+      else
+        for (int i = 0; i < n; i++) memcpy(line + i * out->x_stride, from + (size_t)i * size, size);
+    }
+  }
+}
+
+size_t iof_size_of(int type) { return type == IOF_BYTES ? 1 : type == IOF_FLOAT32 ? 4 : 2; }
+
+/* Whether a line can be made where the batch wants it, and need not be moved there. */
+static int in_place(const iof_output *out) { return out->type == IOF_FLOAT32 && out->x_stride == (int64_t)sizeof(float); }
+
+iof_status iof_put_image(iof_painter *painter, const iof_work *work, const iof_image *image, const iof_image *partner,
+                         const iof_mix *mix, const iof_output *out, uint8_t *to) {
+  const iof_tile_loops *loops = painter->loops;
+  int width = image->canvas->width, height = image->canvas->height;
+  size_t room = ((size_t)width + 15) / 16 * 16;
+  float *lines = iof_reserve(&painter->lines, 7 * room * sizeof *lines), *other = lines + 3 * room;
+  uint16_t *shorts = (uint16_t *)(lines + 4 * room);
+  for (int y = 0; y < height && lines; y++) {
+    uint8_t *row = to + y * out->y_stride;
+    const void *values[3];
+    for (int c = 0; c < 3; c++) {
+      float *line = in_place(out) ? (float *)(void *)(row + c * out->channel_stride) : lines + (size_t)c * room;
+      uint16_t *narrow = shorts + (size_t)c * room;
+      values[c] = line;
+      if (out->type == IOF_BYTES) {
+        values[c] = bytes_of(image, y, c);
+        continue;
+      }
+      finish_line(loops, work, image, y, c, line);
+      if (partner) {
+        finish_line(loops, work, partner, y, c, other);
+        mix_lines(mix, image->row, y, width, line, other);
+      }
+      if (out->type == IOF_FLOAT32) continue;
+      (out->type == IOF_FLOAT16 ? loops->half : loops->brain)(line, width, narrow);
+      values[c] = narrow;
+    }
+    put_row(values, width, iof_size_of(out->type), out, row);
+  }
+  return lines ? IOF_OK : IOF_MEMORY;
+}

@@ -1,0 +1,209 @@
+/* The loops of pixels.h, written so that the compiler makes vectors of them. Included once for each instruction set, with
+
+    SET     the name of the table that is defined
+    TARGET  what the functions are compiled for
+
+No sum of floats and no fused multiply-add: every set gives the same bits. */
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define L(name) JOIN(name, SET)
+
+TARGET static void L(widen)(const uint8_t *restrict from, int16_t *restrict tile) {
+  for (int i = 0; i < IOF_TILE; i++) tile[i] = from[i];
+}
+
+TARGET static void L(narrow)(const int16_t *restrict tile, uint8_t *restrict to) {
+  for (int i = 0; i < IOF_TILE; i++) to[i] = (uint8_t)tile[i];
+}
+
+TARGET static void L(line)(int16_t *restrict samples, const iof_line *line) {
+  int16_t factor = line->factor, offset = line->offset;
+#define WITH(bits) \
+  for (int i = 0; i < IOF_TILE; i++) samples[i] = level((int16_t)(times(seven_up(samples[i]), factor) + offset), bits)
+  FOR_BITS(line)
+#undef WITH
+}
+
+TARGET static void L(saturation)(int16_t *tile, const iof_line *line) {
+  int16_t *restrict r = tile, *restrict g = tile + IOF_TILE, *restrict b = tile + 2 * IOF_TILE, factor = line->factor;
+#define WITH(bits)                                          \
+  for (int i = 0; i < IOF_TILE; i++) {                      \
+    int16_t gray = gray_of(r[i], g[i], b[i]);               \
+    r[i] = level(blended(r[i], gray, factor, bits), bits);  \
+    g[i] = level(blended(g[i], gray, factor, bits), bits);  \
+    b[i] = level(blended(b[i], gray, factor, bits), bits);  \
+  }
+  FOR_BITS(line)
+#undef WITH
+}
+
+/* With c = largest - smallest of the three, the hue times c is a difference of two of them and a multiple of c, so it can be
+turned, and brought back into [0, 6c), without a division; 4 bits of fraction. */
+TARGET static void L(hue)(int16_t *tile, int16_t shift) {
+  int16_t *restrict r = tile, *restrict g = tile + IOF_TILE, *restrict b = tile + 2 * IOF_TILE;
+  for (int i = 0; i < IOF_TILE; i++) {
+    int16_t x = r[i], y = g[i], z = b[i];
+    int16_t most = x > y ? x : y, least = x < y ? x : y;
+    most = z > most ? z : most, least = z < least ? z : least;
+    int16_t chroma = (int16_t)((most - least) << 4), circle = (int16_t)(6 * chroma);
+    int16_t from_red = (int16_t)((y - z) * 16), from_green = (int16_t)((z - x) * 16 + 2 * chroma);
+    int16_t from_blue = (int16_t)((x - y) * 16 + 4 * chroma);
+    int16_t hue = most == y ? from_green : from_blue;
+    hue = most == x ? from_red : hue;
+    hue = (int16_t)(hue + times((int16_t)((most - least) << 7), shift));
+    hue = (int16_t)(hue + (hue < 0 ? circle : 0));
+    hue = (int16_t)(hue - (hue >= circle ? circle : 0));
+    int16_t cyan = (int16_t)(hue - 3 * chroma), green = (int16_t)(hue - 2 * chroma), blue = (int16_t)(hue - 4 * chroma);
+    cyan = cyan < 0 ? (int16_t)-cyan : cyan, green = green < 0 ? (int16_t)-green : green, blue = blue < 0 ? (int16_t)-blue : blue;
+    r[i] = from_hue(least, (int16_t)(cyan - chroma), chroma);
+    g[i] = from_hue(least, (int16_t)(2 * chroma - green), chroma);
+    b[i] = from_hue(least, (int16_t)(2 * chroma - blue), chroma);
+  }
+}
+
+TARGET static void L(solarize)(int16_t *restrict samples, int16_t threshold) {
+  for (int i = 0; i < IOF_TILE; i++) samples[i] = (int16_t)(samples[i] >= threshold ? 255 - samples[i] : samples[i]);
+}
+
+TARGET static void L(below)(int16_t *restrict samples, int16_t threshold, int16_t more) {
+  for (int i = 0; i < IOF_TILE; i++) {
+    int16_t v = (int16_t)(samples[i] + (samples[i] < threshold ? more : 0));
+    samples[i] = v > 255 ? 255 : v;
+  }
+}
+
+TARGET static void L(mask)(int16_t *restrict samples, int16_t mask) {
+  for (int i = 0; i < IOF_TILE; i++) samples[i] &= mask;
+}
+
+TARGET static uint32_t L(gray_sum)(const int16_t *tile, int n) {
+  const int16_t *restrict r = tile, *restrict g = tile + IOF_TILE, *restrict b = tile + 2 * IOF_TILE;
+  uint32_t sum = 0;
+  for (int i = 0; i < n; i++) sum += (uint32_t)gray_of(r[i], g[i], b[i]);
+  return sum;
+}
+
+TARGET static void L(range)(const uint8_t *restrict samples, size_t n, uint8_t *least, uint8_t *most) {
+  uint8_t low = 255, high = 0;
+  for (size_t i = 0; i < n; i++) {
+    low = samples[i] < low ? samples[i] : low;
+    high = samples[i] > high ? samples[i] : high;
+  }
+  *least = low;
+  *most = high;
+}
+
+/* The mean of nine, the middle one counted five times, rounded: sums are at most 13 * 255, and no sum lies halfway. */
+TARGET static void L(sharpen)(const iof_three_rows *from, int n, const iof_line *line, uint8_t *restrict to) {
+  int16_t factor = line->factor;
+  for (int at = 0; at < n; at += BLOCK) {
+    const uint8_t *restrict a = from->above + at - 1, *restrict r = from->row + at - 1, *restrict b = from->below + at - 1;
+    int16_t sums[BLOCK + 32], means[BLOCK];
+    uint8_t made[BLOCK];
+    for (int i = 0; i < BLOCK + 32; i++) sums[i] = (int16_t)(a[i] + r[i] + b[i]);
+    for (int i = 0; i < BLOCK; i++) {
+      uint16_t sum = (uint16_t)(sums[i] + sums[i + 1] + sums[i + 2] + 4 * r[i + 1]);
+      means[i] = (int16_t)((uint16_t)(2 * sum + 13) * 2521u >> 16);
+    }
+#define WITH(bits) \
+  for (int i = 0; i < BLOCK; i++) made[i] = (uint8_t)level(blended(r[i + 1], means[i], factor, bits), bits)
+    FOR_BITS(line)
+#undef WITH
+    memcpy(to + at, made, (size_t)(n - at < BLOCK ? n - at : BLOCK));
+  }
+}
+
+/* Calls, because GCC would add two rows at a time if it saw both loops, and then make no vectors. */
+TARGET static __attribute__((noinline)) void L(add_bytes)(const uint8_t *restrict row, uint16_t weight, int n, uint16_t *restrict sums) {
+  for (int i = 0; i < n; i++) {
+    uint16_t sample = (uint16_t)(row[i] << 8);
+    sums[i] = (uint16_t)(sums[i] + (sample * (uint32_t)weight >> 16));
+  }
+}
+
+TARGET static __attribute__((noinline)) void L(add_words)(const uint16_t *restrict row, uint16_t weight, int n, uint16_t *restrict sums) {
+  for (int i = 0; i < n; i++) sums[i] = (uint16_t)(sums[i] + (row[i] * (uint32_t)weight >> 16));
+}
+
+/* What a product loses by its shift is on the average half of the last bit. */
+TARGET static void L(blur_down)(const uint8_t *const *rows, const uint16_t *weights, int taps, int n, uint16_t *restrict to) {
+  for (int i = 0; i < n; i++) to[i] = (uint16_t)(taps / 2);
+  for (int k = 0; k < taps; k++) L(add_bytes)(rows[k], weights[k], n, to);
+}
+
+TARGET static void L(blur_across)(const uint16_t *row, const uint16_t *weights, int taps, int n, uint16_t *sums, uint8_t *restrict to) {
+  for (int i = 0; i < n; i++) sums[i] = (uint16_t)(128 + taps / 2);
+  for (int k = 0; k < taps; k++) L(add_words)(row + k, weights[k], n, sums);
+  for (int i = 0; i < n; i++) to[i] = (uint8_t)(sums[i] >> 8);
+}
+
+/* Outside of the image lies a frame of one pixel, and what lies further outside is taken from it; so is what is no number.
+Truncation is rounding down from -1 on. */
+TARGET static void L(places)(const iof_map_row *map, int n, int32_t *restrict place, int32_t *restrict across,
+                             int32_t *restrict down) {
+  const float *m = map->m;
+  float stop_x = map->width, stop_y = map->height, back = map->back;
+  float x0 = m[1] * map->y + m[2], y0 = m[4] * map->y + m[5], w0 = m[7] * map->y + 1;
+  for (int i = 0; i < n; i++) {
+    float at = (float)i + 0.5f, w = m[6] * at + w0;
+    float x = (m[0] * at + x0) / w - back, y = (m[3] * at + y0) / w - back;
+    x = x > -1 ? x : -1, y = y > -1 ? y : -1;
+    x = x < stop_x ? x : stop_x, y = y < stop_y ? y : stop_y;
+    int32_t column = (int32_t)(x + 1), line = (int32_t)(y + 1);
+    place[i] = line * map->stride + column;
+    across[i] = (int32_t)((x + 1 - (float)column) * 2048 + 0.5f);
+    down[i] = (int32_t)((y + 1 - (float)line) * 2048 + 0.5f);
+  }
+}
+
+TARGET static void L(nearest)(const uint32_t *restrict frame, const int32_t *restrict place, int n, uint32_t *restrict to) {
+  for (int i = 0; i < n; i++) to[i] = frame[place[i]];
+}
+
+TARGET static void L(between)(const iof_frame_row *from, int n, uint32_t *restrict to) {
+  const uint32_t *restrict frame = from->frame;
+  const int32_t *restrict place = from->place, *restrict across = from->across, *restrict down = from->down;
+  int32_t stride = from->stride;
+  for (int i = 0; i < n; i++) {
+    uint32_t a = frame[place[i]], b = frame[place[i] + 1], c = frame[place[i] + stride], d = frame[place[i] + stride + 1];
+    int32_t x = across[i], y = down[i];
+    uint32_t red = mixed(a & 255, b & 255, c & 255, d & 255, x, y);
+    uint32_t green = mixed(a >> 8 & 255, b >> 8 & 255, c >> 8 & 255, d >> 8 & 255, x, y);
+    uint32_t blue = mixed(a >> 16 & 255, b >> 16 & 255, c >> 16 & 255, d >> 16 & 255, x, y);
+    to[i] = red | green << 8 | blue << 16;
+  }
+}
+
+TARGET static void L(split)(const uint32_t *restrict from, int n, uint8_t *restrict to, size_t plane) {
+  for (int i = 0; i < n; i++) to[i] = (uint8_t)from[i];
+  for (int i = 0; i < n; i++) to[plane + (size_t)i] = (uint8_t)(from[i] >> 8);
+  for (int i = 0; i < n; i++) to[2 * plane + (size_t)i] = (uint8_t)(from[i] >> 16);
+}
+
+TARGET static void L(scale)(const uint8_t *restrict from, int n, float scale, float bias, float *restrict to) {
+  for (int i = 0; i < n; i++) to[i] = (float)from[i] * scale + bias;
+}
+
+/* Exponents move by 112; below the smallest normal number an addition rounds as denormals are. */
+TARGET static void L(half)(const float *restrict from, int n, uint16_t *restrict to) {
+  for (int i = 0; i < n; i++) {
+    uint32_t bits = bits_of(from[i]), sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
+    uint32_t normal = (size + 0xFFF + (size >> 13 & 1) - (112u << 23)) >> 13;
+    uint32_t small = bits_of(float_of(size) + 0.5f) - bits_of(0.5f);
+    uint32_t value = size < (113u << 23) ? small : normal;
+    to[i] = (uint16_t)(sign | (size >= (143u << 23) ? 0x7C00 : value));
+  }
+}
+
+TARGET static void L(brain)(const float *restrict from, int n, uint16_t *restrict to) {
+  for (int i = 0; i < n; i++) to[i] = (uint16_t)((bits_of(from[i]) + 0x7FFF + (bits_of(from[i]) >> 16 & 1)) >> 16);
+}
+
+const iof_tile_loops JOIN(iof_tiles, SET) = {
+    L(widen), L(narrow), L(line), L(saturation), L(hue), L(solarize), L(below), L(mask), L(gray_sum), L(range), L(sharpen),
+    L(blur_down), L(blur_across), L(places), L(nearest), L(between), L(split), L(scale), L(half), L(brain),
+};
+
+#undef L
+#undef JOIN
+#undef JOIN_

@@ -1,0 +1,329 @@
+"""The steps of `Work` in torch, for any device: bit for bit what kernel/src/steps.c and filters.c do on the CPU.
+
+Images are uint8 (n, 3, H, W), and each has numbers of its own. Arithmetic between bytes is in whole numbers, so that no
+order of adding, no instruction set and no device changes a result. Each step follows torchvision v2 on uint8 tensors;
+docs/transforms.md lists by how much it differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast.work import Step
+
+Numbers = NDArray[np.float32]  # (n, NUMBERS)
+
+MOST_FACTOR = 63.0  # of brightness, contrast, saturation and sharpness: factors have 6 bits before the point
+MOST_TAPS = 127  # of a blur
+_HUE_UNITS = 8192  # of a sixth of the circle
+_SHARES = 2048  # of the way from one pixel to the next
+_INT16_MAX = 32767
+
+
+def take_steps(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> torch.Tensor:
+    """`images` after the steps `codes` (n, S) with their `numbers` (n, S, NUMBERS), each image in its own order."""
+    for column in range(codes.shape[1]):
+        for code in sorted(set(codes[:, column].tolist()) - {int(Step.NOTHING)}):
+            rows = np.flatnonzero(codes[:, column] == code)
+            if len(rows) == len(images):
+                images = take_step(images, Step(code), numbers[:, column])
+                continue
+            where = torch.from_numpy(rows).to(images.device)
+            made = take_step(images[where], Step(code), numbers[rows, column])
+            images = images.index_copy(0, where, made)
+    return images
+
+
+def take_step(images: torch.Tensor, step: Step, numbers: Numbers) -> torch.Tensor:
+    """`images` after one step; `numbers` (n, NUMBERS) are each image's own."""
+    return _STEPS[step](images, numbers)
+
+
+def gray(images: torch.Tensor) -> torch.Tensor:
+    """0.2989 R + 0.587 G + 0.114 B of each pixel, rounded down, int32 (n, 1, H, W)."""
+    red, green, blue = _planes(images)  # products have 8 bits of fraction
+    made: torch.Tensor = (red * 19589 >> 8) + (green * 38470 >> 8) + (blue * 7471 >> 8) + 1 >> 8
+    return made
+
+
+def _planes(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Each channel, int32 (n, 1, H, W)."""
+    red, green, blue = images.to(torch.int32).unbind(1)
+    return red.unsqueeze(1), green.unsqueeze(1), blue.unsqueeze(1)
+
+
+def _whole(values: NDArray[np.float32], least: int, most: int) -> NDArray[np.int32]:
+    """Numbers as whole ones within limits, rounded towards 0; what is no number is the least."""
+    return np.where(values > least, np.minimum(np.nan_to_num(values, posinf=most), most), least).astype(np.int32)
+
+
+def _spread(values: NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
+    """One number for each image, in a shape that goes with its pixels."""
+    return torch.from_numpy(values).to(images.device).view(-1, 1, 1, 1)
+
+
+def _factors(factors: Numbers) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
+    """Factors within limits; as whole numbers; and the bits of fraction of their products."""
+    factors = np.where(factors > 0, np.minimum(np.nan_to_num(factors, posinf=MOST_FACTOR), MOST_FACTOR), 0)
+    factors = factors.astype(np.float32)
+    bits = np.where(factors < 2, 5, np.where(factors < 8, 3, 0)).astype(np.int32)
+    whole = np.minimum(np.rint(factors * np.exp2(bits + 9).astype(np.float32)), _INT16_MAX).astype(np.int32)
+    return factors, whole, bits
+
+
+def _level(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    return (values >> bits).clamp_(0, 255).to(torch.uint8)
+
+
+def _on_line(images: torch.Tensor, factors: Numbers, offsets: torch.Tensor) -> torch.Tensor:
+    """Each image times its factor; `offsets`, int32 (n,), are added to the products."""
+    _, whole, bits = _factors(factors)
+    products = images.to(torch.int32) * 128 * _spread(whole, images) >> 16
+    return _level(products + offsets.view(-1, 1, 1, 1), _spread(bits, images))
+
+
+def _blended(images: torch.Tensor, other: torch.Tensor, factors: Numbers) -> torch.Tensor:
+    """`images` * factor + `other` * (1 - factor)."""
+    _, whole, bits = _factors(factors)
+    shift = _spread(bits, images)
+    products = (images.to(torch.int32) - other) * 128 * _spread(whole, images) >> 16
+    return _level(products + (other << shift) + (shift > 0), shift)
+
+
+def whole_numbers(codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What steps that look at single pixels compute with, int32 (n, S) each: a factor and its bits of fraction, or a
+    threshold, a mask or a turn, and what is added."""
+    first, second = np.zeros(codes.shape, np.int32), np.zeros(codes.shape, np.int32)
+    own, more = numbers[..., 0], numbers[..., 1]
+    _, factors, bits = _factors(own)
+    for step, a, b in (
+        (Step.BRIGHTNESS, factors, bits),
+        (Step.CONTRAST, factors, bits),
+        (Step.SATURATION, factors, bits),
+        (Step.HUE, _turns(own), second),
+        (Step.SOLARIZE, _threshold(own), second),
+        (Step.POSTERIZE, _mask(own), second),
+        (Step.ADD_BELOW, _threshold(own), _whole(more, 0, 255)),
+    ):
+        first, second = np.where(codes == step, a, first), np.where(codes == step, b, second)
+    return first, second
+
+
+def _turns(values: Numbers) -> NDArray[np.int32]:
+    """Turns of the circle in the units of a hue."""
+    return _whole(np.rint(values * np.float32(6) * np.float32(_HUE_UNITS)), -3 * _HUE_UNITS, 3 * _HUE_UNITS)
+
+
+def _threshold(values: Numbers) -> NDArray[np.int32]:
+    return _whole(np.ceil(values), 0, 256)
+
+
+def _mask(bits: Numbers) -> NDArray[np.int32]:
+    return (0xFF & 0xFF00 >> _whole(bits, 0, 8)).astype(np.int32)
+
+
+def _brightness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    bits = _factors(numbers[:, 0])[2]
+    return _on_line(images, numbers[:, 0], torch.from_numpy((bits > 0).astype(np.int32)).to(images.device))
+
+
+def _contrast(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    sums = gray(images).sum(dim=(1, 2, 3), dtype=torch.int64)
+    offsets = contrast_offsets(sums, images.shape[2] * images.shape[3], numbers[:, 0])
+    return _on_line(images, numbers[:, 0], offsets)
+
+
+def contrast_offsets(sums: torch.Tensor, pixels: int, factors: Numbers) -> torch.Tensor:
+    """What contrast adds to products, int32 (n,); the gray values of each image's `pixels` add up to `sums`, int64.
+
+    Nothing waits for the device, but for one that may have no float64, as MPS.
+    """
+    device = sums.device
+    if device.type not in ("cpu", "cuda"):
+        sums = sums.cpu()
+    clipped, _, bits = (torch.from_numpy(each).to(sums.device) for each in _factors(factors))
+    means = (sums.double() / pixels).float()
+    offsets = means * (1 - clipped) * (1 << bits)
+    return (offsets.round().to(torch.int32) + (bits > 0)).to(device)
+
+
+def _saturation(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    return _blended(images, gray(images), numbers[:, 0])
+
+
+def _hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    """The hue times the chroma is a difference of two channels and a multiple of the chroma, so it needs no division.
+
+    4 bits of fraction; a value is multiplied by 255.999 / 255 before it is rounded down, as torchvision does.
+    """
+    shift = _spread(_turns(numbers[:, 0]), images)
+    red, green, blue = _planes(images)
+    most, least = (each.to(torch.int32) for each in (images.amax(1, keepdim=True), images.amin(1, keepdim=True)))
+    chroma = most - least << 4
+    hue = torch.where(most == green, (blue - red) * 16 + 2 * chroma, (red - green) * 16 + 4 * chroma)
+    hue = torch.where(most == red, (green - blue) * 16, hue) + (chroma * 8 * shift >> 16)
+    hue = hue + (hue < 0) * 6 * chroma
+    hue = hue - (hue >= 6 * chroma) * 6 * chroma
+    shares = (
+        (hue - 3 * chroma).abs() - chroma,
+        2 * chroma - (hue - 2 * chroma).abs(),
+        2 * chroma - (hue - 4 * chroma).abs(),
+    )
+    values = (least << 4) + torch.minimum(torch.cat(shares, dim=1).clamp_(min=0), chroma)
+    return (values + (values + 8 >> 8) >> 4).to(torch.uint8)
+
+
+def _solarize(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    return torch.where(images >= _spread(_threshold(numbers[:, 0]), images), ~images, images)
+
+
+def _posterize(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    return images & _spread(_mask(numbers[:, 0]), images).to(torch.uint8)
+
+
+def _add_below(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    below = images < _spread(_threshold(numbers[:, 0]), images)
+    return (images + below * _spread(_whole(numbers[:, 1], 0, 255), images)).clamp_(max=255).to(torch.uint8)
+
+
+def _looked_up(images: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
+    """Each channel's values through a table of its own; `tables` is uint8 (n, 3, 256)."""
+    return tables.gather(2, images.flatten(2).long()).view_as(images)
+
+
+def _autocontrast(images: torch.Tensor, _: Numbers) -> torch.Tensor:
+    """The least value of a channel becomes 0 and the largest 255; a channel of one value stays as it is."""
+    flat = images.flatten(2)
+    least, most = (each.float() for each in (flat.amin(2, keepdim=True), flat.amax(2, keepdim=True)))
+    values = torch.arange(256, dtype=torch.float32, device=images.device)
+    stretched = (values - least) / torch.where(most == least, 1, (most - least) * float(np.float32(1 / 255)))
+    tables = torch.where(most == least, values, stretched.clamp_(0, 255)).to(torch.uint8)
+    return _looked_up(images, tables)
+
+
+def _equalize(images: torch.Tensor, _: Numbers) -> torch.Tensor:
+    """Pillow's: a value becomes the number of steps that smaller values fill, a step being a 255th of all pixels but
+    those of the largest value."""
+    flat = images.flatten(2).long()
+    counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int64, device=images.device)
+    counts.scatter_add_(2, flat, torch.ones_like(flat))
+    largest = counts.gather(2, flat.amax(2, keepdim=True))
+    step = (flat.shape[2] - largest).div_(255, rounding_mode="floor")
+    below = counts.cumsum(2) - counts
+    tables = (below + (step >> 1)).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=255)
+    return _looked_up(images, torch.where(step > 0, tables, torch.arange(256, device=images.device)).to(torch.uint8))
+
+
+def _sharpness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    """A blend with the mean of 3 x 3 pixels, the middle one counted five times; the outermost pixels stay."""
+    height, width = images.shape[2:]
+    if min(height, width) < 3:
+        return images
+    inner = images[:, :, 1:-1, 1:-1]
+    sums = 4 * inner.to(torch.int32)
+    for y in range(3):
+        for x in range(3):
+            sums += images[:, :, y : y + height - 2, x : x + width - 2]
+    made = images.clone()
+    made[:, :, 1:-1, 1:-1] = _blended(inner, (2 * sums + 13) * 2521 >> 16, numbers[:, 0])
+    return made
+
+
+def _blur(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    """Beyond its edges an image goes on as in a mirror."""
+    return torch.cat([_blurred(image, own) for image, own in zip(images.unsqueeze(1), numbers.tolist(), strict=True)])
+
+
+def _blurred(image: torch.Tensor, numbers: list[float]) -> torch.Tensor:
+    across, down = gaussian(numbers[0], int(numbers[1])), gaussian(numbers[2], int(numbers[3]))
+    made = image.long() << 8
+    if len(down) > 1:
+        made = _weighted(made, down, 2, len(down) // 2)
+    made = _weighted(made, across, 3, 128 + len(across) // 2) if len(across) > 1 else (made + 128).clamp_(max=65535)
+    return (made >> 8).to(torch.uint8)
+
+
+def gaussian(sigma: float, radius: int) -> list[int]:
+    """The taps that do not come to nothing, in 65,536ths; they add up to one."""
+    values = [
+        math.exp(-0.5 * i * i / (sigma * sigma)) if sigma > 0 else 0.0
+        for i in range(1, min(radius, MOST_TAPS // 2) + 1)
+    ]
+    total = 1.0
+    for value in values:
+        total += 2 * value
+    tail: list[int] = []
+    for value in values:
+        if (tap := round(value / total * 65536)) < 1:
+            break
+        tail.append(tap)
+    return [*tail[::-1], 65536 - 2 * sum(tail), *tail]
+
+
+def _weighted(values: torch.Tensor, weights: list[int], axis: int, start: int) -> torch.Tensor:
+    size, reach = values.shape[axis], len(weights) // 2
+    places = torch.arange(-reach, size + reach, device=values.device).remainder_(max(2 * (size - 1), 1))
+    padded = values.index_select(axis, torch.where(places < size, places, 2 * (size - 1) - places))
+    sums = torch.full_like(values, start)
+    for k, weight in enumerate(weights):
+        sums += padded.narrow(axis, k, size) * weight >> 16
+    return sums & 0xFFFF
+
+
+def _warp(images: torch.Tensor, numbers: Numbers, back: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Images with a frame of the colour that is outside, and where in it pixels come from: columns and rows, float32
+    (n, H, W)."""
+    n, _, height, width = images.shape
+    frames = torch.from_numpy(_whole(numbers[:, 8:11], 0, 255).astype(np.uint8)).to(images.device).view(n, 3, 1, 1)
+    frames = frames.expand(n, 3, height + 3, width + 3).clone()
+    frames[:, :, 1:-2, 1:-2] = images
+    a, b, c, d, e, f, g, h = torch.from_numpy(numbers[:, :8].T.copy()).to(images.device).unsqueeze(-1).unsqueeze(-1)
+    at = torch.arange(width, dtype=torch.float32, device=images.device) + 0.5
+    line = torch.arange(height, dtype=torch.float32, device=images.device).view(-1, 1) + 0.5
+    below = g * at + (h * line + 1)
+    x, y = (a * at + (b * line + c)) / below - back, (d * at + (e * line + f)) / below - back
+    x, y = torch.where(x > -1, x, -1), torch.where(y > -1, y, -1)  # what is no number among them
+    return frames, x.clamp_(max=width) + 1, y.clamp_(max=height) + 1
+
+
+def _taken(frames: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+    places = (row * frames.shape[3] + column).flatten(1).unsqueeze(1).expand(-1, 3, -1)
+    return frames.flatten(2).gather(2, places).view(len(frames), 3, *row.shape[1:])
+
+
+def _warp_nearest(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    frames, x, y = _warp(images, numbers, 0)
+    return _taken(frames, y.long(), x.long())
+
+
+def _warp_bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    frames, x, y = _warp(images, numbers, 0.5)
+    column, row = x.long(), y.long()
+    across, down = (((v - whole) * _SHARES + 0.5).to(torch.int32).unsqueeze(1) for v, whole in ((x, column), (y, row)))
+    left, right, below_left, below_right = (
+        _taken(frames, row + below, column + beside).to(torch.int32) for below in (0, 1) for beside in (0, 1)
+    )
+    upper, lower = (left << 11) + (right - left) * across, (below_left << 11) + (below_right - below_left) * across
+    return ((upper << 9) + (lower - upper >> 2) * down + (1 << 19) >> 20).to(torch.uint8)
+
+
+_STEPS: dict[Step, Callable[[torch.Tensor, Numbers], torch.Tensor]] = {
+    Step.BRIGHTNESS: _brightness,
+    Step.CONTRAST: _contrast,
+    Step.SATURATION: _saturation,
+    Step.HUE: _hue,
+    Step.SOLARIZE: _solarize,
+    Step.POSTERIZE: _posterize,
+    Step.ADD_BELOW: _add_below,
+    Step.AUTOCONTRAST: _autocontrast,
+    Step.EQUALIZE: _equalize,
+    Step.SHARPNESS: _sharpness,
+    Step.BLUR: _blur,
+    Step.WARP_NEAREST: _warp_nearest,
+    Step.WARP_BILINEAR: _warp_bilinear,
+}
