@@ -279,7 +279,7 @@ class FastDataset(Dataset[Any]):
                 if len(renew(self.reader, located, source.rows(slice(row, row + 1)), status, row)):
                     pixels, status = self._decode(located, source, row)
                 if failure := int(status[0]):
-                    reason = f"{self._name(located, row)}: {kernel.status_message(failure)}"
+                    reason = f"{self._name(located, row)}: {kernel.failure(failure, source, row)}"
                     self._fail(DecodeError(reason), row, failed)
                 image = None if failure else Image.fromarray(pixels)
                 images.append(image if transform is None else transform(image))

@@ -21,6 +21,7 @@ from kernel_images import jpeg, photo
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
+from iofast.errors import OptionError
 
 ROOT = Path(__file__).resolve().parent.parent
 N, GLOBAL_BATCH, SIZE = 32, 8, 32
@@ -187,6 +188,8 @@ def test_accelerate_prepares_nothing(packed: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
     loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, transform=[T.CenterCrop(SIZE)])
     assert accelerate.Accelerator(cpu=True).prepare(loader) is loader
+    with pytest.raises(OptionError, match="load_state_dict"):
+        accelerate.skip_first_batches(loader, 1)
 
 
 def test_no_framework_takes_it_for_torchs_dataloader(packed: Path) -> None:

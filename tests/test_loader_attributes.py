@@ -40,12 +40,18 @@ class TestAttributes:
         assert (loader.batch_size, loader.drop_last, loader.num_workers) == (BATCH, True, 2)
         assert loader.dataset is dataset
         assert loader.batch_sampler is None
+        assert not hasattr(loader, "collate_fn")
+        with pytest.raises(OptionError, match=r"skip_first_batches cannot skip in it: loader\.load_state_dict"):
+            getattr(loader, "multiprocessing_context", None)
         assert isinstance(make(dataset, num_workers="auto").num_workers, int)
 
-    @pytest.mark.parametrize("name", ["batch_size", "transform", "shuffle", "num_workers", "dataset", "sampler"])
+    @pytest.mark.parametrize(
+        "name", ["batch_size", "transform", "shuffle", "num_workers", "dataset", "sampler", "batch_sampler"]
+    )
     def test_none_can_be_assigned(self, dataset: FastDataset, name: str) -> None:
         loader = make(dataset)
-        with pytest.raises(OptionError, match=rf"^{name} of a loader cannot be changed .* new FastLoader with {name}="):
+        option = "order" if name.endswith("sampler") else name
+        with pytest.raises(OptionError, match=rf"^{name} of a loader cannot be changed .* FastLoader with {option}="):
             setattr(loader, name, 1)
         for name in ("epoch", "batch"):
             with pytest.raises(AttributeError):

@@ -181,7 +181,7 @@ class TestLoader:
             with pytest.raises(TypeError, match=r"no length: .* never ends"):
                 len(sized)
         assert loader  # frameworks ask whether there is one
-        assert "no end of batches an epoch" in repr(loader)
+        assert "an epoch without an end, next is batch" in repr(loader)
         assert list(islice(loader.sampler, 8)) == first(Infinite(), 8)
 
     def test_a_resume_goes_on_behind_the_last_batch(self, dataset: FastDataset) -> None:

@@ -19,8 +19,8 @@ class Slow(Job):
     def run(self, number, part): time.sleep(0.005)
     def finish(self): return 1
 
-def make():
-    return Prefetch(lambda number: Slow(), 10000, num_workers=3, depth=3)
+def make(num_workers=3):
+    return Prefetch(lambda number: Slow(), 10000, num_workers=num_workers, depth=3)
 
 def late(ask):
     try:
@@ -56,3 +56,15 @@ def test_the_interpreter_exits(ending: str) -> None:
     done = subprocess.run([sys.executable, "-c", ending], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert time.monotonic() - float(done.stdout) < 8  # below the time that a thread is waited for; one clock for all
+
+
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_no_result_is_made_at_the_end(num_workers: int) -> None:
+    ask = f"last = late(lambda: next(make({num_workers}))); next(last)"
+    told = SCRIPT.replace(
+        "with suppress(WorkerError):\n            print(ask())",
+        "try:\n            print(ask())\n        except WorkerError as error:\n            print(error)",
+    )
+    done = subprocess.run([sys.executable, "-c", told + ask], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("no batch can be made while the interpreter exits")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from iofast.errors import SourceError
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.errors import DecodeError, SourceError
 from iofast.source.folder import FolderReader
 from iofast.source.listing import Source
 from iofast.source.scan import scan
@@ -84,3 +87,13 @@ def test_a_folder_of_images_that_are_not_supported_names_them(tmp_path: Path) ->
     (tmp_path / "1.jp2").write_bytes(b"\0\0\0\x0cjP  \r\n\x87\n and more")
     with pytest.raises(SourceError, match=r"images of formats that are not supported: 1 JPEG 2000 \(1\.jp2\)"):
         scan(tmp_path)
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": "device"}])
+def test_a_format_that_is_not_supported_is_named_at_loading(tmp_path: Path, options: dict[str, Any]) -> None:
+    (tmp_path / "1.jpg").write_bytes(b"\0\0\0\x0cjP  \r\n\x87\n and more")
+    dataset = FastDataset(tmp_path)
+    loader = FastLoader(dataset, transform=[T.Resize((8, 8))], num_workers=1, **options)
+    for take in (lambda: dataset[0], lambda: next(iter(loader))):
+        with pytest.raises(DecodeError, match=r"1\.jpg: .*\(JPEG 2000: not supported; convert it first\)"):
+            take()

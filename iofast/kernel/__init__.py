@@ -65,6 +65,7 @@ __all__ = [
     "simd",
     "describe",
     "status_message",
+    "failure",
 ]
 
 _wanted = os.environ.get("IOFAST_KERNEL", "")
@@ -147,6 +148,12 @@ def probe(read: Callable[[int, int], bytes], length: int) -> Header:
 def status_message(code: int) -> str:
     """What a row's status means, in words."""
     return MESSAGES[Status(code)]
+
+
+def failure(code: int, payloads: Source, row: int) -> str:
+    """Why a row of `payloads` was not decoded: what its status means, and what the file is where that is the reason."""
+    what = twin.stranger(payloads, row) if code == Status.UNSUPPORTED else ""
+    return status_message(code) + (f" ({what})" if what else "")
 
 
 def describe() -> dict[str, str | None]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import IofastError, OptionError
-from iofast.kernel import pillow, raw, resampling
+from iofast.kernel import pillow, raw, resampling, strangers
 from iofast.kernel.contract import (
     MAX_PIXELS,
     STAGES,
@@ -185,6 +185,14 @@ def payload(source: Source, row: int, max_bytes: int) -> bytes:
     if source[3] is not None and source[3][row] >= 0 and crc32c(data) != source[3][row]:
         raise pillow.StatusError(Status.CHECKSUM)
     return data
+
+
+def stranger(source: Source, row: int) -> str:
+    """What a row is that is no image here, "" where its first bytes do not tell."""
+    try:
+        return strangers.described(_bytes(source, row, 0, min(int(source[2][row]), 256)))
+    except pillow.StatusError:
+        return ""
 
 
 def is_changed(source: Source, row: int, upright: tuple[int, int], orientation: Callable[[], int]) -> bool:

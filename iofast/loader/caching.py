@@ -128,8 +128,8 @@ class _PartJob(Job[_Part, range]):
             read += monotonic_ns() - begun  # opening files
             source = payloads.checked(self._plan.options.check is not None)
             kernel.decode_each(context, source, boxes, np.zeros(len(boxes), np.uint8), outs, status)
-        for row in np.flatnonzero(status).tolist():
-            self._failed[self._start + part.start + row] = kernel.status_message(int(status[row]))
+            for row in np.flatnonzero(status).tolist():
+                self._failed[self._start + part.start + row] = kernel.failure(int(status[row]), source, row)
         read += context.read_ns
         stages.read.add(len(part), work_ns=read, nbytes=int(located.length[rows].sum()))
         failed = int(np.count_nonzero(status))

@@ -111,15 +111,24 @@ class FastLoader(Iterable[Any]):
 
     def __setattr__(self, name: str, value: object) -> None:
         if "_plan" in self.__dict__ and name in _FIXED:
+            option = "order" if name in ("sampler", "batch_sampler") else name
             raise OptionError(
-                f"{name} of a loader cannot be changed after it was made: build a new FastLoader with {name}="
+                f"{name} of a loader cannot be changed after it was made: build a new FastLoader with {option}="
             )
         super().__setattr__(name, value)
 
+    def __getattr__(self, name: str) -> Never:
+        if name == "multiprocessing_context":  # read by Accelerate's skip_first_batches, which builds a DataLoader
+            raise OptionError(
+                "a FastLoader cannot be rebuilt as a DataLoader, so skip_first_batches cannot skip in it: "
+                'loader.load_state_dict(loader.state_dict() | {"batch": 100}) begins with batch 100'
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
     def __repr__(self) -> str:
         plan, (epoch, batch) = self._plan, self._course.next
-        count = "no end of" if plan.order.endless else plan.schedule.count
-        said = f"{count} batches an epoch, next is batch {batch} of epoch {epoch}"
+        count = "an epoch without an end" if plan.order.endless else f"{plan.schedule.count} batches an epoch"
+        said = f"{count}, next is batch {batch} of epoch {epoch}"
         return f"FastLoader({self.dataset!r}{self.options.given()}, rank {plan.rank} of {plan.world_size}: {said})"
 
     def __len__(self) -> int:

@@ -119,7 +119,9 @@ class LoaderOptions:
         self._check_functions()
         form = self.memory_format
         if not isinstance(form, torch.memory_format) or form not in (torch.channels_last, torch.contiguous_format):
-            raise OptionError(f"memory_format must be channels_last or contiguous_format, found {shown(form)}")
+            raise OptionError(
+                f"memory_format must be torch.channels_last or torch.contiguous_format, found {shown(form)}"
+            )
         if (self.rank is None) != (self.world_size is None):
             raise OptionError(f"rank and world_size go together, found {self.rank} and {self.world_size}")
         pipeline = compile_transform(self.transform)

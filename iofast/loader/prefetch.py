@@ -300,6 +300,8 @@ class Prefetch(Generic[T, S]):
 
     def _work_here(self, promise: _Promise[T, S]) -> None:
         """Do the tasks, as a thread would, until `promise` is kept."""
+        if sys.is_finalizing():  # torch may end the process then, when it makes a tensor
+            raise WorkerError(EXITING)
         try:
             with self._clocks[0].lent():
                 while not promise.finished:

@@ -180,9 +180,9 @@ class Samples:
                 boxes, flips = self.boxes[some], self._flips[some]
                 status = canvas.decode_here(context, source, boxes, flips, some.tolist())
                 self._decode_changed(canvas, context, source, status, some)
-            for row, code in zip(some.tolist(), status.tolist(), strict=True):
-                if code:
-                    self.reasons.setdefault(row, kernel.status_message(code))
+                for place in np.flatnonzero(status).tolist():
+                    reason = kernel.failure(int(status[place]), source, place)
+                    self.reasons.setdefault(int(some[place]), reason)
 
     def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:
         start, stop = rows.start, rows.stop
@@ -193,9 +193,9 @@ class Samples:
             own = self.finish and self.finish._replace(work=self.finish.work.rows(rows))
             status = canvas.decode(context, source, self.boxes[rows], self._flips[rows], Rows(start, own))
             self._decode_changed(canvas, context, source, status, np.arange(start, stop))
-        failed = np.flatnonzero(status).tolist() if status.any() else []
-        for row in failed:
-            self.reasons.setdefault(start + row, kernel.status_message(int(status[row])))
+            failed = np.flatnonzero(status).tolist() if status.any() else []
+            for row in failed:
+                self.reasons.setdefault(start + row, kernel.failure(int(status[row]), source, row))
         read += context.read_ns
         # the bytes with the first slice: to add them up for each takes longer than to count the rest
         nbytes = 0 if start else int(self.located.length.sum())
