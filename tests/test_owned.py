@@ -68,6 +68,7 @@ def partial_folder(path: Path, said: str) -> Path:
     folder = path.with_name(path.name + ".partial")
     folder.mkdir(0o700)
     (folder / "lock").touch()
+    (folder / "publishing").touch(0o600)
     (folder / "publishing").write_text(said)
     return folder
 
@@ -348,6 +349,7 @@ class TestWriting:
 
 def test_files_that_are_read(shared: Path, give: Give, monkeypatch: pytest.MonkeyPatch) -> None:
     path = shared / "thesis.txt"
+    path.chmod(0o600)
     assert owned.read(path) == b"precious"
     path.chmod(0o664)
     assert owned.read(path, own=False) == b"precious"

@@ -218,7 +218,8 @@ def test_two_threads_that_need_the_first_page_make_one() -> None:
 def test_what_goes_wrong_is_logged_once_and_not_warned_of(
     runtime: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (runtime / "iofast").mkdir(mode=0o755)
+    (runtime / "iofast").mkdir()
+    (runtime / "iofast").chmod(0o755)
     with caplog.at_level("DEBUG"):
         for name in "abc":
             Slot(LoaderInfo(name)).write(FIGURES)
