@@ -102,6 +102,9 @@ def _add_pixels(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--check", help="of files that are kept: decode (the default), or end: header and end only")
     group.add_argument("--max-pixels", type=int, metavar="N", help="larger images fail (default 268435456)")
+    group.add_argument(
+        "--max-memory", metavar="SIZE", help="images that would take more memory in a worker fail (default 2GiB)"
+    )
 
 
 def _add_samples(group: argparse._ArgumentGroup) -> None:

@@ -41,16 +41,16 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _RANGE = re.compile(r"(\d+)\.\.(\d+)", re.ASCII)
 
 
-def parse_size(value: int | str) -> int:
-    """Bytes of a shard, from a number or a text such as 500MB, 1GB, 1.5GiB. Raises `OptionError`."""
+def parse_size(value: int | str, option: str = "shard_size") -> int:
+    """Bytes, from a number or a text such as 500MB, 1GB, 1.5GiB. Raises `OptionError`."""
     found = _SIZE.fullmatch(str(value).strip()) if len(str(value)) < 32 else None
     if found is None or isinstance(value, bool):
         raise OptionError(
-            f"shard_size must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r:.40}"
+            f"{option} must be a number of bytes, or one with a unit such as 500MB or 1GiB, found {value!r:.40}"
         )
     size = round(float(found[1]) * float(1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
     if not 1 <= size < 1 << 62:
-        raise OptionError(f"shard_size must be above 0 and below 2^62 bytes, found {value!r}")
+        raise OptionError(f"{option} must be above 0 and below 2^62 bytes, found {value!r}")
     return size
 
 

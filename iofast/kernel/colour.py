@@ -11,15 +11,14 @@ from io import BytesIO
 from itertools import product
 
 import numpy as np
-from PIL import Image, features
+from PIL import Image, ImageChops, features
 
 from iofast.errors import DecodeError
+from iofast.kernel import pillow
 
 MAX_PROFILE = 4 << 20  # bytes; a printer's tables have half a megabyte, rarely two
 _SAME = 3  # levels: vendors' sRGB profiles differ by up to 2, any other colour space by dozens
 _MODES = {1: "L", 3: "RGB", 4: "CMYK"}  # by components
-_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
-_GRAY = ("LA", "La", "L", "1")
 
 
 @lru_cache(16)  # photographs of one set share a few profiles
@@ -56,7 +55,7 @@ def needs_conversion(profile: bytes, components: int) -> bool:
 
 def has_alpha(image: Image.Image) -> bool:
     """Whether some of it may be transparent."""
-    return image.mode in _ALPHA or "transparency" in image.info
+    return image.mode in pillow.ALPHA or "transparency" in image.info
 
 
 def profile_of(image: Image.Image) -> bytes:
@@ -72,16 +71,22 @@ def describes(profile: bytes, image: Image.Image) -> bool:
 
 def is_shown_otherwise(image: Image.Image, *, icc: bool, background: bool) -> bool:
     """Whether `to_srgb` or `lay_over`, where they are wanted, would change pixels; decodes nothing."""
-    mode = image.mode if image.mode in ("L", "CMYK") else "L" if image.mode in _GRAY else "RGB"
+    mode = image.mode if image.mode in ("L", "CMYK") else "L" if image.mode in pillow.GRAY else "RGB"
     return (background and has_alpha(image)) or (icc and transform(profile_of(image), mode) is not None)
 
 
 def to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    """An `L`, `RGB` or `CMYK` image as `L` or `RGB`, its numbers those of sRGB; as it is where that is the same."""
+    """An `L`, `RGB` or `CMYK` image as `L` or `RGB`, its numbers those of sRGB; as it is where that is the same.
+
+    The image that is given is used up, here and in the functions below.
+    """
     made = transform(profile, image.mode)
     if made is None:
         return image
-    shown: Image.Image = made.apply(image)  # type: ignore[attr-defined]
+    if image.mode == "RGB":
+        same: Image.Image = made.apply_in_place(image)  # type: ignore[attr-defined]
+        return same
+    shown: Image.Image = pillow.replaced(image, made.apply(image))  # type: ignore[attr-defined]
     return shown.getchannel(1) if image.mode == "L" else shown
 
 
@@ -89,20 +94,19 @@ def split_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
     """An image without its alpha, and its alpha (`L`) where it has some that is not all opaque."""
     if not has_alpha(image):
         return image, None
-    gray = image.mode in _GRAY
-    if image.mode in ("RGBa", "La"):
-        image = image.convert("RGBA" if image.mode == "RGBa" else "LA")
-    whole = image.convert("LA" if gray else "RGBA")
+    mode = "LA" if image.mode in pillow.GRAY else "RGBA"
+    whole = image if image.mode == mode else pillow.replaced(image, image.convert(mode))
     alpha = whole.getchannel("A")
     whole.info.clear()  # else Pillow warns of transparency that the next mode has no place for
-    return whole.convert("L" if gray else "RGB"), alpha if alpha.getextrema() != (255, 255) else None
+    return pillow.plain(whole), alpha if alpha.getextrema() != (255, 255) else None
 
 
 def lay_over(image: Image.Image, alpha: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """An `L` or `RGB` image blended over a background."""
-    canvas = blank(image, image.size, background)
-    canvas.paste(image.convert(canvas.mode), mask=alpha)
-    return canvas
+    if image.mode == "L" and len(set(background)) > 1:
+        image = pillow.replaced(image, image.convert("RGB"))
+    image.paste(background[0] if image.mode == "L" else background, mask=ImageChops.invert(alpha))
+    return image
 
 
 def blank(image: Image.Image, size: tuple[int, int], colour: tuple[int, int, int]) -> Image.Image:

@@ -16,6 +16,8 @@ from iofast.work import Work
 
 FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")  # the order is the native kernel's numbering
 MAX_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
+MAX_MEMORY = 1 << 31  # bytes for packing one image: enough for 16,000 x 16,000 pixels in RGB, not in RGBA
+LARGE = 1 << 24  # pixels; of a larger image memory counts more than time: fewer copies, and no scratch memory is kept
 MAX_BYTES = 1 << 30  # of one encoded image; read into scratch, so bounded before it is allocated
 MAX_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 MAX_RESTART = 65_535  # MCUs per restart interval: the marker has 16 bits
@@ -126,11 +128,11 @@ MESSAGES = {
 
 
 class StatusError(Exception):
-    """Why an image cannot be decoded: one of the kernel's status codes, and what Pillow said."""
+    """Why an image cannot be decoded: a status code, details such as Pillow's words, and what to say of the code."""
 
-    def __init__(self, status: Status, detail: str = "") -> None:
+    def __init__(self, status: Status, detail: str = "", message: str = "") -> None:
         super().__init__(detail)
-        self.status = status
+        self.status, self.message = status, message or MESSAGES[status]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,7 @@ class TranscodeRecipe:
     `icc`: "srgb" converts what has another colour profile, "keep" hands the profile on, "drop" ignores it; None is
     "srgb" for whatever is encoded, and leaves kept files alone. `background`: the colour that transparency is laid
     over, or "drop" for the colours beneath it as Pillow's `convert("RGB")`; None is white, and leaves kept files alone.
+    `max_pixels` and `max_memory` (bytes, estimated before anything is decoded) are limits of an image.
     `check`: how far a kept file is looked at: None or "decode" decodes it, "end" looks at its header and its end only.
     """
 
@@ -241,6 +244,7 @@ class TranscodeRecipe:
     restart: int | str | None = 0
     reducing_gap: float = 2.0
     max_pixels: int = MAX_PIXELS
+    max_memory: int = MAX_MEMORY
     pad_color: str | None = None
     icc: str | None = None
     background: str | None = None

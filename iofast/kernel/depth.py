@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from iofast.kernel.contract import Status, StatusError
 _BITS, _PHOTOMETRIC, _FORMAT, _LEAST, _GREATEST = 258, 262, 339, 340, 341  # TIFF tags
 _UNSIGNED, _SIGNED, _FLOAT = 1, 2, 3  # SampleFormat
 _WHITE_IS_ZERO = 0
-_STEP = 1 << 20  # pixels that are converted at once
+_STEP = 1 << 18  # pixels that are converted at once
 
 
 def to_bytes(image: Image.Image) -> Image.Image:
@@ -32,11 +32,14 @@ def to_bytes(image: Image.Image) -> Image.Image:
     bits = int(_first(tags.get(_BITS), 16))
     samples = np.asarray(image)
     if kind == _UNSIGNED and bits <= 16:
-        levels = (samples >> (bits - 8)).astype(np.uint8)
+        levels = _by_rows(samples, lambda part: part >> (bits - 8))
     else:
         kinds = {_UNSIGNED: np.uint32, _SIGNED: np.int8 if image.mode == "L" else np.int32}
-        levels = _spread(samples.view(kinds.get(kind, samples.dtype)), *_declared(tags, kind, bits))
-    return Image.fromarray(255 - levels if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else levels)
+        low, high = _declared(tags, kind, bits)
+        levels = _by_rows(samples.view(kinds.get(kind, samples.dtype)), lambda part: _spread(part, low, high))
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        np.subtract(255, levels, out=levels)
+    return Image.fromarray(levels)
 
 
 def _declared(tags: Mapping[int, Any], kind: int, bits: int) -> tuple[float, float]:
@@ -59,12 +62,16 @@ def _first(value: Any, default: float) -> float:
         return default
 
 
-def _spread(samples: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
-    """Samples of which `low` is black and `high` is white; what is no number is black."""
+def _by_rows(samples: NDArray[Any], convert: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[np.uint8]:
+    """Samples converted some rows at a time: numbers of 64 bits for all would take eight times the memory."""
     levels = np.empty(samples.shape, np.uint8)
     rows = max(1, _STEP // max(1, samples.shape[1]))
     for start in range(0, len(samples), rows):
-        part = samples[start : start + rows].astype(np.float64)
-        part = np.nan_to_num((part - low) * (255 / (high - low)), nan=0, posinf=255, neginf=0)
-        levels[start : start + rows] = np.rint(part).clip(0, 255)
+        levels[start : start + rows] = convert(samples[start : start + rows])
     return levels
+
+
+def _spread(samples: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
+    """Samples of which `low` is black and `high` is white; what is no number is black."""
+    light = (samples.astype(np.float64) - low) * (255 / (high - low))
+    return np.rint(np.nan_to_num(light, nan=0, posinf=255, neginf=0)).clip(0, 255)

@@ -56,7 +56,7 @@ def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: boo
         _nearest(labels.shape[1], goal[0], box[0], box[2]),
     )
     labels = _padded(labels[rows[:, None], columns], canvas, fill)
-    return _png(labels, opened.image)
+    return _png(labels, mask)
 
 
 def _turn(opened: pillow.Opened, image: Header, upright: bool) -> int:

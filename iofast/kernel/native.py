@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel import _native, colour, markers, native_codec, recode, twin
+from iofast.kernel import _native, colour, markers, memory, native_codec, pillow, recode, twin
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_PIXELS,
     MAX_SIDE,
     MESSAGES,
     WAYS,
-    DecodeOptions,
     Header,
     Kind,
     Status,
+    StatusError,
     Transcoded,
     TranscodeRecipe,
     mcus_per_row,
@@ -46,7 +46,6 @@ _KINDS = {
     "yuv420": (Kind.YUV420, "yuv"),
 }  # what the C code makes, and under which field it is stored
 STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the best for one image
-_WHOLE = DecodeOptions(filter="nearest")  # for decoding whole images, where no pixel is resampled
 
 
 def read_header(data: Buffer) -> Header:
@@ -59,21 +58,21 @@ def read_header(data: Buffer) -> Header:
     return Header("jpeg", width, height, orientation, components, bool(progressive), *intervals)
 
 
-def check(data: Buffer, orientation: int = 1) -> None:
+def check(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> None:
     """Raise `DecodeError` where `decode` would, in half the time where a JPEG is whole and has no restart markers.
 
     For its last pixel our decoder goes through all Huffman codes, and those alone can be damaged; whatever it does not
     take, or finds wrong, is decoded in full.
     """
     status, width, height, tagged, _, _, restart, _ = _native.read_header(data)
-    if not status and not restart and 0 < width * height <= _WHOLE.max_pixels:
+    if not status and not restart and 0 < width * height <= max_pixels:
         right, low = (height, width) if tagged >= 5 else (width, height)
-        with borrowed(_WHOLE) as context:
+        with borrowed("nearest", width * height) as context:
             before = _rows(context)
             last = np.array([[right - 1, low - 1, right, low, 1, 1, 0, 0]], np.int32)
             if not decode_one(context, data, 1, last, np.empty((1, 1, 1, 3), np.uint8)) and _rows(context) > before:
                 return
-    decode(data, orientation)
+    decode(data, orientation, max_pixels)
 
 
 def _rows(context: Context) -> int:
@@ -81,20 +80,20 @@ def _rows(context: Context) -> int:
     return _native.counters(context.handle, -1)[0][WAYS.index("rows")]
 
 
-def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
+def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """A whole image as upright RGB, uint8 (height, width, 3), given its EXIF orientation. Raises `DecodeError`."""
     status, width, height, tagged, *_ = _native.read_header(data)
     if status == Status.UNSUPPORTED:
-        return twin.decode(data, orientation)
+        return twin.decode(data, orientation, max_pixels)
     if status:
         raise DecodeError(MESSAGES[Status(status)])
     if (tagged >= 5) != (5 <= orientation <= 8):
         width, height = height, width
-    if width * height > _WHOLE.max_pixels:
+    if width * height > max_pixels:
         raise DecodeError(MESSAGES[Status.LIMIT])
     out = np.empty((1, height, width, 3), np.uint8)
     boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
-    with borrowed(_WHOLE) as context:
+    with borrowed("nearest", width * height) as context:
         status = decode_one(context, data, orientation, boxes, out)
     if status:
         raise DecodeError(MESSAGES[Status(status)])
@@ -104,9 +103,7 @@ def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
 
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """Decode, make upright, resize and encode in one call without the GIL. Results and errors are the twin's."""
-    status, width, height, orientation, components, _, _, mcus = _native.read_header(data)
-    if status in (Status.UNSUPPORTED, Status.OK) and width * height > recipe.max_pixels:
-        status = Status.LIMIT
+    status, width, height, orientation, components, progressive, _, mcus = _native.read_header(data)
     if status == Status.UNSUPPORTED:
         return recode.transcode_with(native_codec.CODEC, data, recipe)
     if status:
@@ -117,16 +114,26 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     whole = (x0, y0, x1, y1) == (0, 0, width, height) and recipe.padded(width, height) == (width, height)
     kept = recipe.format == "keep" and whole
     profile = _profile(data, components, recipe, kept)
-    if profile or recipe.format not in _KINDS or (recipe.mode == "pad" and not kept):
-        stored = "jpeg" if recipe.format == "keep" else recipe.format
-        fits = recode.fits(stored, *recipe.padded(*window), recipe)
+    both = bool(profile) or recipe.format not in _KINDS or (recipe.mode == "pad" and not kept)
+    stored = "jpeg" if recipe.format == "keep" else recipe.format
+    canvas = recipe.padded(*window)
+    fits = recode.fits(stored, *canvas, recipe)
+    needed = memory.of_native(
+        (width, height),
+        canvas if fits and (both or not kept) else (0, 0),
+        (memory.BY_BOTH if both else memory.NATIVE)[stored],
+        coefficients=components if progressive else 0,
+        whole=kept or window != size,
+    )
+    _check(recipe, (width, height), len(data) + needed, components)
+    if both:
         if fits and components <= 3 and _takes(window, size, _AS_PIXELS):
             return _by_both(data, recipe, stored, components, profile)
-        decode(data, orientation)  # Pillow says nothing of damage that libjpeg only warns of
+        decode(data, orientation, recipe.max_pixels)  # Pillow says nothing of damage that libjpeg only warns of
         return recode.transcode_with(native_codec.CODEC, data, recipe)
     if kept:
         if recipe.check != "end":
-            check(data, orientation)  # a container holds only images that decode
+            check(data, orientation, recipe.max_pixels)  # a container holds only images that decode
         elif not markers.has_end(data if isinstance(data, bytes) else bytes(data)):
             raise DecodeError(MESSAGES[Status.TRUNCATED])
         written = rewrite(data, recipe.interval(mcus), OPTIMAL, recipe.max_pixels) if recipe.restart and mcus else None
@@ -135,8 +142,8 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     if not _takes(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
         raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({window[0]}x{window[1]} pixels after resizing)")
     if window != size and not _by_planes(kind, recipe):
-        check(data, orientation)  # what is cut off is not decoded, and damage there shows in no pixel
-    with borrowed(DecodeOptions(filter=recipe.filter, max_pixels=recipe.max_pixels)) as context:
+        check(data, orientation, recipe.max_pixels)  # damage in what is cut off and not decoded shows in no pixel
+    with borrowed(recipe.filter, width * height) as context:
         status, payload = _native.transcode(
             context.handle,
             data,
@@ -154,6 +161,14 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     if payload is None:
         raise DecodeError(MESSAGES[Status(status)])
     return Transcoded(payload, field, *window, 1, width, height)
+
+
+def _check(recipe: TranscodeRecipe, size: tuple[int, int], needed: int, components: int) -> None:
+    """Raise `DecodeError` for a JPEG above a limit."""
+    try:
+        memory.check(recipe, size, needed, {1: "L", 3: "RGB"}.get(components, "CMYK"))
+    except StatusError as error:
+        raise pillow.decode_error(error) from None
 
 
 def _takes(window: tuple[int, int], size: tuple[int, int], most: int) -> bool:
@@ -178,12 +193,12 @@ def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int
     """Decoded and resampled by the C code, then converted to sRGB, padded and encoded as other formats are."""
     mode = "long" if recipe.mode == "pad" else recipe.mode
     made = transcode(data, replace(recipe, format="rgb", icc="drop", mode=mode, pad_color=None, check=None))
-    pixels = Image.frombytes("RGB", (made.width, made.height), made.data)
+    pixels, original = Image.frombytes("RGB", made[2:4], made.data), made[-2:]
+    del made  # as large as the pixels
     if components == 1:
         pixels = pixels.getchannel(0)
     if recipe.icc != "keep":
         pixels, profile = colour.to_srgb(pixels, profile), b""
-    original = made.original_width, made.original_height
     return recode.finish(native_codec.CODEC, pixels, stored, recipe, original, profile)
 
 
@@ -195,7 +210,8 @@ def rewrite(data: Buffer, restart: int, tables: int = OPTIMAL, max_pixels: int =
     one scan may have, coefficients out of range, quantisation that changes between scans, missing scans). Raises
     `DecodeError` for damage.
     """
-    with borrowed(_WHOLE) as context:
+    _, width, height, *_ = _native.read_header(data)
+    with borrowed("nearest", width * height) as context:
         status, payload = _native.rewrite(context.handle, data, restart, tables, max_pixels)
     if status not in (Status.OK, Status.UNSUPPORTED):
         raise DecodeError(MESSAGES[Status(status)])

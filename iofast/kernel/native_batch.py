@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
-from iofast.kernel import _native, twin
+from iofast.kernel import _native, contract, twin
 from iofast.kernel.contract import (
     FILTERS,
     STAGES,
@@ -241,18 +241,22 @@ def decode_one(
     return int(result[0])
 
 
-_idle: dict[DecodeOptions, list[Context]] = {}
+_idle: dict[str, list[Context]] = {}  # by filter
 
 
 @contextmanager
-def borrowed(options: DecodeOptions) -> Iterator[Context]:
-    """A context for one image. Kept for the next: fresh scratch memory costs a page fault for each 4 KiB, 0.1 ms."""
-    idle = _idle.setdefault(options, [])  # append and pop of a list are atomic
+def borrowed(filter: str, pixels: int) -> Iterator[Context]:
+    """A context for one image of so many pixels, which the caller has compared with its limit.
+
+    Kept for the next one: fresh scratch memory costs a page fault for each 4 KiB, 0.1 ms. That of a large image goes.
+    """
+    idle = _idle.setdefault(filter, [])  # append and pop of a list are atomic
     try:
         context = idle.pop()  # asking first whether there is one would leave room for another thread to take it
     except IndexError:
-        context = Context(options)
+        context = Context(DecodeOptions(filter=filter, max_pixels=1 << 32))
     try:
         yield context
     finally:
-        idle.append(context)
+        if pixels <= contract.LARGE:
+            idle.append(context)

@@ -7,13 +7,12 @@ import zlib
 import numpy as np
 from PIL import Image
 
-from iofast.kernel import _native, colour, markers, pillow, recode, resampling
-from iofast.kernel.contract import DecodeOptions, Kind, Status, TranscodeRecipe, mcus_per_row
+from iofast.kernel import _native, colour, contract, markers, pillow, recode, resampling
+from iofast.kernel.contract import Kind, Status, TranscodeRecipe, mcus_per_row
 from iofast.kernel.native_batch import borrowed, decode_one
 
 SAMPLING = {"420": (2, 2), "422": (2, 1), "444": (1, 1)}  # luma samples for one of chroma, across and down
 
-_LARGE = 1 << 24  # pixels; larger images are Pillow's, which has fewer copies of them in memory
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 _HARMLESS = (b"tEXt", b"tIME", b"eXIf")  # behind a PNG's pixels: what changes none of them
 _KINDS = {"jpeg": Kind.ENCODED, "yuv420": Kind.YUV420}
@@ -24,7 +23,7 @@ def decode(opened: pillow.Opened) -> Image.Image:
     image, (width, height) = opened.image, opened.size
     channels = _CHANNELS.get(image.mode, 0)
     whole = ("zip", (0, 0, width, height), image.mode)
-    if opened.format != "png" or not channels or width * height > _LARGE or len(image.tile) != 1:
+    if opened.format != "png" or not channels or width * height > contract.LARGE or len(image.tile) != 1:
         return pillow.decode(opened)
     codec, extent, offset, rawmode = image.tile[0]
     if (codec, extent, rawmode) != whole or image.info.get("interlace") or image.n_frames != 1:  # type: ignore[attr-defined]
@@ -59,11 +58,11 @@ def _inflated(data: bytes, at: int, size: int) -> bytes | None:
 def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], filter: str) -> Image.Image:
     """`resampling.resample` of an `L` or `RGB` image."""
     x0, y0, x1, y1, *virtual, _, _ = box
-    if image.width * image.height > _LARGE or tuple(virtual) == (x1 - x0, y1 - y0):
+    if image.width * image.height > contract.LARGE or tuple(virtual) == (x1 - x0, y1 - y0):
         return resampling.resample(image, box, size, filter)
     pixels = (image if image.mode == "RGB" else image.convert("RGB")).tobytes()
     out, raw = np.empty((1, size[1], size[0], 3), np.uint8), np.array([[Kind.RGB, *image.size]], np.int32)
-    with borrowed(DecodeOptions(filter=filter)) as context:
+    with borrowed(filter, image.width * image.height) as context:
         status = decode_one(context, pixels, 1, np.array([box], np.int32), out, raw)
     if status:
         raise pillow.StatusError(Status(status))
@@ -74,12 +73,12 @@ def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: byt
     """`recode.encode`, with the Huffman tables and restart markers that JPEGs get here."""
     if kind not in _KINDS:
         return recode.encode(pixels, kind, recipe, profile)
-    if kind == "yuv420":
-        pixels = pixels.convert("RGB")
+    if kind == "yuv420" and pixels.mode != "RGB":
+        pixels = pillow.replaced(pixels, pixels.convert("RGB"))
     width, height, channels = *pixels.size, 1 if pixels.mode == "L" else 3
     samples, interval = SAMPLING[recipe.subsampling], recipe.interval(mcus_per_row(width, channels, recipe.subsampling))
     how = (channels, width, height, recipe.quality, *samples, interval, _KINDS[kind])
-    with borrowed(DecodeOptions()) as context:
+    with borrowed("bilinear", width * height) as context:
         status, made = _native.encode(context.handle, pixels.tobytes(), *how)
     if made is None:
         raise pillow.StatusError(Status(status))

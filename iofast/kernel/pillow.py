@@ -26,7 +26,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError
 from iofast.kernel import depth, exif, markers, png, strangers
-from iofast.kernel.contract import MESSAGES, Header, Status
+from iofast.kernel.contract import Header, Status
 from iofast.kernel.contract import StatusError as StatusError
 from iofast.kernel.payload import Payload, stream
 from iofast.record import LONGEST_SIDE
@@ -96,8 +96,8 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
-_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+GRAY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
+ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _CUT = ("truncated", "unexpected end", "not identified by this driver")  # the last: no frame before the end
 _END = b"\xff\xd9"
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
@@ -130,7 +130,7 @@ def decode_error(error: Exception) -> DecodeError:
     """The public error for `error`: the status code's message, then Pillow's words in brackets where there are any."""
     reason = failure(error)
     detail = str(reason)
-    return DecodeError(MESSAGES[reason.status] + (f" ({detail})" if detail else ""))
+    return DecodeError(reason.message + (f" ({detail})" if detail else ""))
 
 
 @dataclass(frozen=True)
@@ -234,10 +234,10 @@ def header(opened: Opened) -> Header:
     image = opened.image
     if isinstance(image, JpegImageFile):
         components = image.layers
-    elif image.mode in _ALPHA or image.mode == "CMYK" or "transparency" in image.info:
+    elif image.mode in ALPHA or image.mode == "CMYK" or "transparency" in image.info:
         components = 4
     else:
-        components = 1 if image.mode in _GRAY else 3
+        components = 1 if image.mode in GRAY else 3
     progressive = opened.format == "jpeg" and bool(image.info.get("progressive", False))
     size = opened.upright(opened.orientation)
     about = (opened.format, *size, opened.orientation, components, progressive)
@@ -265,7 +265,7 @@ def load(opened: Opened) -> Image.Image:
 def decode(opened: Opened) -> Image.Image:
     """The pixels in Pillow's mode for them, but in bytes."""
     opened.image.load()
-    return depth.to_bytes(opened.image)
+    return replaced(opened.image, depth.to_bytes(opened.image))
 
 
 def check_end(opened: Opened) -> None:
@@ -285,9 +285,17 @@ def mend_end(opened: Opened) -> Opened:
 def plain(image: Image.Image) -> Image.Image:
     """Grayscale becomes `L`, all else `RGB`; alpha is dropped, not blended."""
     image.info.clear()  # else Pillow warns of transparency that the next mode has no place for
-    return image.convert("L" if image.mode in _GRAY else "RGB")
+    mode = "L" if image.mode in GRAY else "RGB"
+    return image if image.mode == mode else replaced(image, image.convert(mode))
 
 
 def turn(image: Image.Image, orientation: int) -> Image.Image:
     """`image` made upright, given its EXIF orientation."""
-    return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
+    return replaced(image, image.transpose(_TURNS[orientation])) if orientation in _TURNS else image
+
+
+def replaced(image: Image.Image, by: Image.Image) -> Image.Image:
+    """Return `by`, and release the memory of `image`, so that no large image is held twice."""
+    if by is not image:
+        image.close()
+    return by

@@ -17,6 +17,7 @@ Pixels = NDArray[np.uint8]
 _Plane = NDArray[np.int32]
 
 _NARROW = 2  # samples of chroma a row up to which libjpeg repeats them and does not interpolate
+_STEP = 1 << 18  # pixels
 _HALF = 1 << 15  # of the 16 bits that colour is computed with below the point
 
 
@@ -74,6 +75,13 @@ def pack_rgb(pixels: Pixels) -> bytes:
 
 def pack_yuv(pixels: Pixels) -> bytes:
     """RGB pixels (height, width, 3) as a payload `yuv`."""
+    rows = max(2, _STEP // pixels.shape[1] & ~1)  # at once: their numbers take ten times as much memory
+    parts = [_planes(pixels[start : start + rows]) for start in range(0, len(pixels), rows)]
+    return b"".join(plane for planes in zip(*parts, strict=True) for plane in planes)
+
+
+def _planes(pixels: Pixels) -> tuple[bytes, ...]:
+    """Y, Cb and Cr of some rows, of an even number unless they are the last."""
     red, green, blue = (pixels[:, :, c].astype(np.int32) for c in range(3))
     luma = 19_595 * red + 38_470 * green + 7_471 * blue + _HALF >> 16
     middle = (128 << 16) + _HALF - 1
@@ -81,7 +89,7 @@ def pack_yuv(pixels: Pixels) -> bytes:
         -11_059 * red - 21_709 * green + (blue << 15) + middle >> 16,
         (red << 15) - 27_439 * green - 5_329 * blue + middle >> 16,
     )
-    return b"".join(plane.astype(np.uint8).tobytes() for plane in (luma, *map(_halved, chroma)))
+    return tuple(plane.astype(np.uint8).tobytes() for plane in (luma, *map(_halved, chroma)))
 
 
 def _halved(plane: _Plane) -> _Plane:

@@ -8,12 +8,11 @@ from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from PIL import __version__ as pillow_version
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, pillow, raw, resampling
+from iofast.kernel import colour, memory, pillow, raw, resampling
 from iofast.kernel.contract import (
     MAX_BYTES,
     MAX_SIDE,
@@ -64,8 +63,10 @@ def transcode_with(codec: Codec, data: bytes | bytearray | memoryview, recipe: T
 
 
 def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded:
-    opened = pillow.open_image(data, recipe.max_pixels)
+    opened = pillow.open_image(data, 1 << 62)
     original = opened.upright(opened.orientation)
+    blended = recipe.background != "drop"
+    memory.check(recipe, original, memory.of_pillow(opened, original, (0, 0), "png", blended=False), opened.image.mode)
     size = recipe.resized(*original)
     box = recipe.crop(*size)
     width, height = recipe.padded(box[2] - box[0], box[3] - box[1])
@@ -82,6 +83,8 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
         kind = "png" if kept and opened.format not in ("jpeg", "webp") else "jpeg"
     if not fits(kind, width, height, recipe):
         raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")
+    needed = memory.of_pillow(opened, size, (width, height), kind, blended=blended)
+    memory.check(recipe, original, needed, opened.image.mode)
     profile = colour.profile_of(opened.image) if recipe.icc == "keep" else b""
     return finish(codec, _resized(codec, opened, size, box, recipe), kind, recipe, original, profile)
 
@@ -111,8 +114,10 @@ def pad(pixels: Image.Image, recipe: TranscodeRecipe) -> Image.Image:
     if size == pixels.size:
         return pixels
     canvas = colour.blank(pixels, size, levels_of(recipe.pad_color or "black"))
-    canvas.paste(pixels.convert(canvas.mode), ((size[0] - pixels.width) // 2, (size[1] - pixels.height) // 2))
-    return canvas
+    if pixels.mode != canvas.mode:
+        pixels = pillow.replaced(pixels, pixels.convert(canvas.mode))
+    canvas.paste(pixels, ((size[0] - pixels.width) // 2, (size[1] - pixels.height) // 2))
+    return pillow.replaced(pixels, canvas)
 
 
 def _resized(
@@ -163,9 +168,9 @@ def _draft(opened: pillow.Opened, size: tuple[int, int], gap: float) -> tuple[fl
 def encode(pixels: Image.Image, kind: str, recipe: TranscodeRecipe, profile: bytes) -> bytes:
     """An `L` or `RGB` image as `kind`: any format but "keep"; with its profile, where that is for such images."""
     if kind == "rgb":
-        return raw.pack_rgb(_rgb(pixels))
+        return _colour(pixels).tobytes()
     if kind == "yuv420":
-        return raw.pack_yuv(_rgb(pixels))
+        return raw.pack_yuv(np.asarray(_colour(pixels)))
     embedded: dict[str, object] = {"icc_profile": profile} if colour.describes(profile, pixels) else {}
     if kind == "png":
         return _save(pixels, "PNG", embedded)
@@ -186,8 +191,8 @@ def _save(pixels: Image.Image, name: str, options: dict[str, object]) -> bytes:
     return stream.getvalue()
 
 
-def _rgb(image: Image.Image) -> NDArray[np.uint8]:
-    return np.asarray(image.convert("RGB"), dtype=np.uint8)
+def _colour(image: Image.Image) -> Image.Image:
+    return image if image.mode == "RGB" else pillow.replaced(image, image.convert("RGB"))
 
 
 PILLOW = Codec(pillow.decode, resampling.resample, encode)

@@ -26,6 +26,8 @@ def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], na
     """The window of `size` of the virtual image of a row of `decode_batch`'s `boxes`, which must lie inside."""
     x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
     region = cut(image, (x0, y0, x1, y1))
+    if region.size == (virtual_width, virtual_height):  # Pillow would copy it
+        return cut(region, (x, y, x + size[0], y + size[1]))
     if virtual_width * virtual_height <= _HUGE:
         return cut(region.resize((virtual_width, virtual_height), FILTERS[name]), (x, y, x + size[0], y + size[1]))
     if name in ("nearest", "box"):

@@ -307,10 +307,10 @@ def read_header(data: Buffer | Stored) -> Header:
         raise pillow.decode_error(error) from error
 
 
-def decode(data: Buffer, orientation: int = 1) -> NDArray[np.uint8]:
+def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """A whole image as upright RGB, uint8 (height, width, 3), given its EXIF orientation. Raises `DecodeError`."""
     try:
-        opened = pillow.open_image(_as_bytes(data), MAX_PIXELS)
+        opened = pillow.open_image(_as_bytes(data), max_pixels)
         pillow.check_end(opened)
         return _rgb(pillow.turn(pillow.load(opened), orientation))
     except Exception as error:  # as above

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from iofast.choices import MAX_SEED
 from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
-from iofast.kernel.contract import MAX_PIXELS, TranscodeRecipe
+from iofast.kernel.contract import MAX_MEMORY, MAX_PIXELS, TranscodeRecipe
 from iofast.packing.effects import require_effects
 from iofast.packing.pool import check_workers
 from iofast.packing.sample import SampleRecipe
@@ -34,8 +34,9 @@ class PackOptions:
     or a text ("500MB", "1GiB"). `label_base`: the number of the first class in TFRecords' labels, 1 where 0 means
     background. `append`: add to the container that is there. `drop_duplicates`: of images that are
     equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
-    `max_errors`: failed images (a number) or a share of all ("1%") above which the run stops; None is 1 % or 10 images,
-    whichever is more, but at most half of all. `dry_run`: transcode a
+    `max_memory`: the most that one image may take in a worker, bytes or a text as for `shard_size`. `max_errors`:
+    failed images (a number) or a share of all ("1%") above which the run stops; None is 1 % or 10 images, whichever is
+    more, but at most half of all. `dry_run`: transcode a
     sample, write nothing, estimate size and time. `fields`: suffixes of files beside the images, as one text with
     commas or a list, of a container the fields that are packed beside its images (default: all); `mask_column` and
     `file_column` the same for a manifest's columns. `foreign`: what a container of another program means
@@ -55,6 +56,7 @@ class PackOptions:
     restart: int | str | None = None
     reducing_gap: float | None = None
     max_pixels: int = MAX_PIXELS
+    max_memory: int | str = MAX_MEMORY
     pad_color: str | None = None
     icc: str | None = None
     background: str | None = None
@@ -126,6 +128,7 @@ class PackOptions:
             restart=by_default if self.restart is None else 0 if self.restart == "none" else self.restart,
             reducing_gap=2.0 if self.reducing_gap is None else self.reducing_gap,
             max_pixels=self.max_pixels,
+            max_memory=parse_size(self.max_memory, "max_memory"),
             pad_color=self.pad_color,
             icc=self.icc,
             background=self.background,
@@ -186,6 +189,7 @@ class PackOptions:
         """The options that decide what the container holds: its recipe, and what a resumed run must agree on."""
         sample = self.sample_recipe()
         image = {name: value for name, value in asdict(sample.image).items() if value is not None}
+        del image["max_memory"]  # of the run alone: it may go on with more
         names = ("min_size", "max_aspect", "boxes", "box_format", "keypoints", "mask_fill")
         rest = {name: getattr(sample, name) for name in names if getattr(sample, name) != _USUAL[name]}
         rest |= {"upright_annotations": True} if sample.upright else {}
@@ -241,6 +245,7 @@ class PackKeywords(TypedDict, total=False):
     restart: int | str | None
     reducing_gap: float | None
     max_pixels: int
+    max_memory: int | str
     pad_color: str | None
     icc: str | None
     background: str | None

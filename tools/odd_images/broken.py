@@ -12,7 +12,7 @@ from tools.odd_images.scene import Odd, chunk, jpeg, save, scene
 
 CUT = "the image is truncated"
 CORRUPT = "the image data is corrupt"
-LARGE = "the image is larger than the limit on pixels or bytes"
+LARGE = "the image is larger than the limit on pixels"
 UNKNOWN = "not an image that can be decoded here"
 
 

@@ -1,0 +1,215 @@
+"""The memory that one image takes: estimated before it is decoded, never less than it is, and limited."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_images import each_backend, exif, jpeg, native, photo, save
+from PIL import Image, features
+
+from iofast import open_reader
+from iofast.errors import DecodeError, ErrorBudgetError, OptionError
+from iofast.kernel import contract, memory, raw, twin
+from iofast.kernel.contract import TranscodeRecipe
+from iofast.packing import PackOptions, pack
+from tools.odd_images.profiles import WIDE, cmyk_profile, rgb_profile
+
+SIDE = 2000
+SLACK = 8 << 20  # bytes: libraries' own buffers, and what the allocator holds back
+RECIPES = {
+    "small": TranscodeRecipe(size=64, mode="short"),
+    "pad": TranscodeRecipe(size=SIDE + 8, mode="pad", only_shrink=True),
+    **{format: TranscodeRecipe(format=format) for format in ("jpeg", "png", "webp", "rgb", "yuv420", "keep")},
+}
+USUAL = ("small", "png", "keep")
+FEW = ("png alpha", "webp", "tiff", "jpeg progressive")
+
+
+def kinds(side: int) -> dict[str, Callable[[], bytes]]:
+    """Images of the ways that pixels can take; smooth, so that they are made quickly."""
+    y, x = np.mgrid[:side, :side]
+    pixels = np.stack([x // 16 % 256, y // 16 % 256, (x + y) // 32 % 256], -1).astype(np.uint8)
+    image, gray = Image.fromarray(pixels), Image.fromarray(pixels[..., 0])
+    alpha = Image.fromarray((x % 256).astype(np.uint8))
+    both, pale, few = image.copy(), gray.copy(), image.quantize(16)
+    both.putalpha(alpha)
+    pale.putalpha(alpha)
+    made = {
+        "png": lambda: save(image, "PNG", compress_level=1),
+        "png gray": lambda: save(gray, "PNG", compress_level=1),
+        "png alpha": lambda: save(both, "PNG", compress_level=1, icc_profile=rgb_profile(WIDE)),
+        "png gray alpha": lambda: save(pale, "PNG", compress_level=1),
+        "png palette": lambda: save(few, "PNG", compress_level=1, transparency=bytes([0, 128] * 8)),
+        "png 16": lambda: save(Image.fromarray((x * 16).astype(np.uint16)), "PNG", compress_level=1),
+        "png turned": lambda: save(image, "PNG", compress_level=1, exif=exif(6)),
+        "webp": lambda: save(both, "WEBP", quality=50, method=0),
+        "tiff": lambda: save(
+            image, "TIFF", compression="tiff_adobe_deflate", strip_size=side * side * 3, tiffinfo={278: side}
+        ),
+        "tiff cmyk": lambda: save(image.convert("CMYK"), "TIFF", icc_profile=cmyk_profile()),
+        "tiff float": lambda: save(
+            Image.fromarray((x / side).astype(np.float32)), "TIFF", tiffinfo={340: 0.0, 341: 1.0}
+        ),
+        "gif": lambda: save(few, "GIF"),
+        "ppm": lambda: b"P6 %d %d 255\n" % (side, side) + pixels.tobytes(),
+        "jpeg": lambda: save(image, "JPEG", icc_profile=rgb_profile(WIDE)),
+        "jpeg progressive": lambda: save(image, "JPEG", progressive=True, subsampling="4:4:4"),
+        "jpeg cmyk": lambda: save(image.convert("CMYK"), "JPEG", progressive=True),
+    }
+    if features.check("avif"):
+        made["avif"] = lambda: save(both, "AVIF", quality=40, speed=10)
+    return made
+
+
+def measure(backend: str, folder: Path, every: bool) -> None:
+    """Print what was estimated and what was taken, as JSON lines: in a process of its own, which forks for each.
+
+    Once as it is, and once as if the images were large.
+
+    It has made no large image itself: what the allocator keeps of one would be there for the next.
+    """
+    kernel = native if backend == "native" else twin
+    for make in kinds(40).values():
+        kernel.transcode(make(), RECIPES["small"])  # libraries are loaded
+    for path, large in itertools.product(sorted(folder.iterdir()), (False, True)):
+        contract.LARGE = memory.LARGE = 0 if large else 1 << 24
+        for name in (RECIPES if path.name in ("png", "jpeg") else USUAL) if every else USUAL[:1]:
+            estimated, grown = in_a_child(kernel, path.read_bytes(), RECIPES[name])
+            sys.stdout.write(json.dumps([f"{path.name}, {name}, {large}", estimated, grown]) + "\n")
+
+
+def in_a_child(kernel: Any, data: bytes, recipe: TranscodeRecipe) -> list[int]:
+    end, start = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            needed = [0]
+            memory.check = lambda *args: needed.append(args[2])  # type: ignore[assignment]
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            kernel.transcode(data, recipe)
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+            os.write(start, json.dumps([max(needed), 1024 * grown]).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(start)
+    with os.fdopen(end) as file:
+        found: list[int] = json.load(file)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak has another unit")
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@each_backend
+def test_no_image_takes_more_than_was_estimated(kernel: Any, every: bool, tmp_path: Path) -> None:
+    for kind, make in kinds(SIDE).items():
+        if every or kind in FEW:
+            (tmp_path / kind).write_bytes(make())
+    script = f"import pathlib, sys, test_memory; test_memory.measure(sys.argv[1], pathlib.Path(sys.argv[2]), {every})"
+    command = [sys.executable, "-c", script, kernel.__name__.rpartition(".")[2], tmp_path]
+    run = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(lines) >= 2 * len(FEW)
+    assert [line for line in lines if line[2] > line[1] + SLACK] == []
+
+
+def claims(mode: bytes, depth: int = 8, side: int = 16_000) -> bytes:
+    """A PNG's header: it claims a size, and no pixels follow."""
+    data = save(Image.new("RGB", (8, 8)), "PNG")
+    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, depth, mode[0], 0, 0, 0)
+    return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
+
+
+@each_backend
+def test_the_limit_that_was_met_is_named(kernel: Any) -> None:
+    """16,000 x 16,000 pixels: 1 GB in colour, 2.3 GB with transparency."""
+    rgb, rgba = claims(b"\2"), claims(b"\6")
+    refused = r"limit on memory \(16000x16000 pixels of RGBA take up to 2[0-9]{3} MB, --max-memory is 2147 MB\)"
+    for recipe in (TranscodeRecipe(size=64, mode="short"), TranscodeRecipe(format="png")):
+        with pytest.raises(DecodeError, match=refused):
+            kernel.transcode(rgba, recipe)
+        with pytest.raises(DecodeError, match=r"truncated|corrupt"):
+            kernel.transcode(rgb, recipe)
+        with pytest.raises(DecodeError, match=r"truncated|corrupt"):
+            kernel.transcode(rgba, replace(recipe, max_memory=1 << 32))
+    with pytest.raises(DecodeError, match=r"limit on pixels \(20000x20000 pixels of RGB, --max-pixels is 268435456\)"):
+        kernel.transcode(claims(b"\2", side=20_000), TranscodeRecipe())
+
+
+@each_backend
+@pytest.mark.parametrize("format", ["keep", "jpeg", "png", "rgb"])
+def test_jpegs_have_limits_too(kernel: Any, format: str) -> None:
+    data = jpeg(photo(400, 300), progressive=True)
+    for options, reason in (
+        ({"max_pixels": 400 * 300 - 1}, r"limit on pixels \(400x300 pixels of RGB, --max-pixels is 119999\)"),
+        (
+            {"max_memory": 100_000},
+            r"limit on memory \(400x300 pixels of RGB take up to .* MB, --max-memory is 0.1 MB\)",
+        ),
+    ):
+        with pytest.raises(DecodeError, match=reason):
+            kernel.transcode(data, TranscodeRecipe(format=format, restart=None, **options))
+    assert kernel.transcode(data, TranscodeRecipe(format=format, restart=None, max_memory=10_000_000))
+
+
+@pytest.mark.skipif(native is None, reason="the native kernel is not built")
+def test_a_limit_on_pixels_that_was_raised_holds_for_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept and cropped JPEGs are decoded in full to find damage: that had the limit of the loader."""
+    for module in (native, twin):
+        monkeypatch.setattr(module.decode, "__defaults__", (1, 1000))
+    monkeypatch.setattr(native.check, "__defaults__", (1, 1000))
+    for options in (
+        {"format": "keep", "restart": None},
+        {"size": 64, "mode": "crop", "subsampling": "444"},
+        {"format": "png"},
+    ):
+        for data in (jpeg(photo(120, 90)), jpeg(photo(120, 90), "CMYK"), jpeg(photo(120, 90), progressive=True)):
+            assert native.transcode(data, TranscodeRecipe(**options)).original_width == 120
+
+
+@pytest.mark.skipif(native is None, reason="the native kernel is not built")
+def test_scratch_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from iofast.kernel import native_batch
+
+    monkeypatch.setattr(native_batch, "_idle", {})
+    native.transcode(jpeg(photo(120, 90)), TranscodeRecipe())
+    assert len(native_batch._idle["bilinear"]) == 1
+    monkeypatch.setattr(contract, "LARGE", 120 * 90 - 1)
+    native.transcode(jpeg(photo(120, 90)), TranscodeRecipe())
+    assert native_batch._idle["bilinear"] == []
+
+
+def test_pixels_by_rows_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in ((31, 17), (32, 16), (1, 9), (5, 1)):
+        whole = raw.pack_yuv(photo(*size))
+        monkeypatch.setattr(raw, "_STEP", 64)
+        assert raw.pack_yuv(photo(*size)) == whole
+        monkeypatch.undo()
+
+
+def test_a_run_goes_on_with_more(tmp_path: Path) -> None:
+    """What an image may take shapes no record, so it is no part of the plan or of the recipe."""
+    (tmp_path / "images").mkdir()
+    for number in range(4):
+        (tmp_path / "images" / f"{number}.png").write_bytes(save(Image.new("RGBA", (40 + number, 40)), "PNG"))
+    with pytest.raises(ErrorBudgetError, match="limit on memory"):
+        pack(tmp_path / "images", tmp_path / "out.lmdb", resize=8, max_memory="10kB", max_errors=0)
+    report = pack(tmp_path / "images", tmp_path / "out.lmdb", resize=8, max_memory="10MB", max_errors=0)
+    assert report.packed == 4
+    with open_reader(tmp_path / "out.lmdb") as reader:
+        assert "max_memory" not in reader.manifest.recipe
+    with pytest.raises(OptionError, match="max_memory must be"):
+        PackOptions(max_memory="much")
