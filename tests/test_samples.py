@@ -374,7 +374,7 @@ def test_boxes_that_stay_behind_are_told(tmp_path: Path) -> None:
     source = make_sample(tmp_path / "in")
     (source / "a.boxes.json").write_text("[[1, 2, 3, 4]]")
     given: dict[str, Any] = {"fields": "seg.png,boxes.json", "workers": 1}
-    with pytest.warns(UserWarning, match=r"field boxes\.json is stored as it is, .*resized: with --boxes"):
+    with pytest.warns(UserWarning, match=r"field boxes\.json is stored as it is, .*resized: as boxes= or keypoints="):
         pack(source, tmp_path / "out.lmdb", resize=20, **given)
     pack(source, tmp_path / "moved.lmdb", resize=20, boxes="boxes.json", **given)  # warnings are errors
     pack(source, tmp_path / "kept.lmdb", **given)
