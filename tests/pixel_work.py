@@ -22,6 +22,8 @@ EVERYTHING: list[Op] = [
     T.RandomChoice([T.Grayscale(), [T.ColorJitter(contrast=0.5), T.Grayscale()]]),
     T.RandomGrayscale(0.3),
     T.RandomSolarize(0.5, p=0.3),
+    T.RandomOrder([T.RandomPosterize(4), T.RandomAutocontrast(), T.RandomAdjustSharpness(1.8)]),
+    T.RandomApply([T.GaussianBlur(5), T.RandomEqualize(), T.RandomInvert(0.2)], p=0.4),
     IMAGENET,
     T.RandomErasing(0.5, value=(0.1, 0.2, 0.3)),
     T.RandomErasing(0.5, value="random"),
@@ -37,8 +39,17 @@ _COLOURS = st.one_of(
     st.builds(T.RandomGrayscale, _SHARES),
     st.builds(T.Solarize, _SHARES),
     st.builds(T.RandomSolarize, _SHARES, _SHARES),
+    st.builds(T.RandomInvert, _SHARES),
+    st.builds(T.RandomPosterize, st.integers(0, 8), _SHARES),
+    st.builds(T.RandomAutocontrast, _SHARES),
+    st.builds(T.RandomEqualize, _SHARES),
+    st.builds(T.RandomAdjustSharpness, _FACTORS, _SHARES),
+    st.builds(T.GaussianBlur, st.integers(0, 9).map(lambda reach: 2 * reach + 1), st.floats(0.1, 5)),
 )
-_CHOICES = st.lists(_COLOURS, min_size=2, max_size=3).map(T.RandomChoice)
+_SEVERAL = st.lists(_COLOURS, min_size=1, max_size=3)
+_CHOICES = st.one_of(
+    _SEVERAL.map(T.RandomChoice), _SEVERAL.map(T.RandomOrder), st.builds(T.RandomApply, _SEVERAL, _SHARES)
+)
 _ERASING = st.builds(T.RandomErasing, _SHARES, value=st.one_of(st.just("random"), _SHARES, _THREES))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +101,64 @@ class TestRandomChoice:
         choice = T.RandomChoice([T.Grayscale(), T.Solarize(0.5)])
         made = work([choice, choice]).steps
         assert np.mean(made[:, 0] == made[:, 1]) == pytest.approx(0.5, abs=0.05)
+
+
+class TestSeveral:
+    def test_all_or_nothing(self) -> None:
+        made = work([T.RandomApply([T.RandomInvert(0.5), T.ColorJitter(0.4, 0.4)], p=0.3), T.RandomEqualize()])
+        assert made.steps.shape == (N, 4)
+        done = made.steps[:, 1] != Step.NOTHING
+        assert done.mean() == pytest.approx(0.3, abs=4 * 0.5 / math.sqrt(N))
+        assert (made.steps[~done, :3] == Step.NOTHING).all()
+        assert (made.steps[done, 0] == Step.SOLARIZE).mean() == pytest.approx(0.5, abs=0.03)  # each still by itself
+        assert (made.steps[done, 3] == Step.EQUALIZE).mean() == pytest.approx(0.5, abs=0.03)
+
+    def test_every_order_as_often(self) -> None:
+        made = work([T.RandomOrder([T.ColorJitter(0.4, 0.4), T.RandomPosterize(3, 1), T.RandomEqualize(1)])])
+        assert made.steps.shape == (N, 6)
+        kept = made.steps[made.steps != Step.NOTHING].reshape(N, 4)
+        place = (kept == Step.POSTERIZE).argmax(axis=1), (kept == Step.EQUALIZE).argmax(axis=1)
+        jitter = np.sort(kept[(kept == Step.BRIGHTNESS) | (kept == Step.CONTRAST)].reshape(N, 2))
+        assert (jitter == [Step.BRIGHTNESS, Step.CONTRAST]).all()
+        orders, counts = np.unique(np.stack(place, axis=1), axis=0, return_counts=True)
+        assert orders.tolist() == [[0, 1], [0, 3], [1, 0], [2, 3], [3, 0], [3, 2]]  # the jitter is never torn
+        assert ((counts - N / 6) ** 2 / (N / 6)).sum() < 20  # 5 degrees of freedom, fixed seed
+
+    def test_choices_within_choices(self) -> None:
+        inner = T.RandomChoice([T.Grayscale(), []])
+        made = work([T.RandomChoice([T.RandomApply([inner], 0.5), T.RandomOrder([T.Solarize(0.5), T.Grayscale()])])])
+        assert (made.steps[:, 0] == Step.NOTHING).mean() == pytest.approx(3 / 8, abs=0.02)
+
+
+def test_blurs() -> None:
+    made = work([T.GaussianBlur((5, 9), (0.1, 2.0)), T.GaussianBlur(3, 0.7)])
+    assert (made.steps == Step.BLUR).all()
+    sigma, across, same, down = made.numbers[:, 0, :4].T
+    assert is_uniform((sigma.astype(np.float64) - 0.1) / 1.9)
+    assert (sigma == same).all()
+    assert set(across.tolist()) == {2.0}
+    assert set(down.tolist()) == {4.0}
+    np.testing.assert_allclose(made.numbers[:, 1, :4], [[0.7, 1, 0.7, 1]] * N, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.RandomPosterize(9), "bits must be 0 to 8, found 9"),
+        (lambda: T.RandomAdjustSharpness(-1), "sharpness_factor must be 0 to 63, found -1"),
+        (lambda: T.GaussianBlur(4), r"kernel_size must be odd, 1 to 127, found 4"),
+        (lambda: T.GaussianBlur(129), r"kernel_size must be odd, 1 to 127"),
+        (lambda: T.GaussianBlur("x"), r"kernel_size must be a number or \(across, down\)"),
+        (lambda: T.GaussianBlur(3, 0.0), "sigma must be"),
+        (lambda: T.ColorJitter(brightness=(0, 64)), "brightness must be within 0 and 63"),
+        (lambda: T.RandomApply([], 0.5), "RandomApply: transforms must be a list with something in it"),
+        (lambda: T.RandomOrder([T.Normalize.imagenet()]), "RandomOrder: .* operations on colours .* found Normalize"),
+        (lambda: T.RandomApply([T.Grayscale()], 2), "RandomApply: p must be 0 to 1"),
+    ],
+)
+def test_arguments_that_make_no_sense(make: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()
 
 
 class TestRandomErasing:
@@ -225,7 +284,7 @@ def test_the_work_never_changes_between_versions() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: T.ColorJitter(-0.1), "brightness must be within 0 and inf"),
+        (lambda: T.ColorJitter(-0.1), "brightness must be within 0 and 63"),
         (lambda: T.ColorJitter(contrast=(0.5, 0.2)), "contrast"),
         (lambda: T.ColorJitter(saturation="much"), "saturation must be a number"),
         (lambda: T.ColorJitter(hue=0.6), "hue must be within -0.5 and 0.5"),
@@ -239,10 +298,10 @@ def test_the_work_never_changes_between_versions() -> None:
         (lambda: T.RandomErasing(ratio=(2, 1)), "ratio must be"),
         (lambda: T.RandomErasing(value="noise"), "value must be 3 numbers"),
         (lambda: T.RandomErasing(p=1.5), "p must"),
-        (lambda: T.RandomChoice([]), "a list to choose from"),
-        (lambda: T.RandomChoice(T.Grayscale()), "a list to choose from"),
-        (lambda: T.RandomChoice([T.Grayscale(), T.RandomErasing()]), "or lists of them, found RandomErasing"),
-        (lambda: T.RandomChoice([[T.CenterCrop(3)]]), "or lists of them, found CenterCrop"),
+        (lambda: T.RandomChoice([]), "must be a list with something in it"),
+        (lambda: T.RandomChoice(T.Grayscale()), "must be a list with something in it"),
+        (lambda: T.RandomChoice([T.Grayscale(), T.RandomErasing()]), r"operations on colours .* found RandomErasing"),
+        (lambda: T.RandomChoice([[T.CenterCrop(3)]]), r"operations on colours .* found CenterCrop"),
         (lambda: T.RandomChoice([T.Grayscale()], p=[0.5, 0.5]), "p must be 1 numbers"),
         (lambda: T.RandomChoice([T.Grayscale()] * 2, p=[-1, 2]), "p must be 2 numbers from 0 on"),
         (lambda: T.RandomChoice([T.Grayscale()], p=[0]), "not all 0"),
@@ -270,7 +329,8 @@ def test_impossible_options_are_refused(make: object, message: str) -> None:
 )
 def test_an_order_that_makes_no_sense(transforms: list[T.Transform]) -> None:
     with pytest.raises(
-        OptionError, match=r"cannot follow .* of colours .* then Normalize and RandomErasing, then MixUp or CutMix$"
+        OptionError,
+        match=r"cannot follow .* operations on colours .* then Normalize and RandomErasing, then MixUp or CutMix$",
     ):
         T.compile(transforms)
 

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iofast.ops import MOST_FACTOR, MOST_REACH
 from iofast.work import Step
 
 Numbers = NDArray[np.float32]  # (n, NUMBERS)
 
-MOST_FACTOR = 63.0  # of brightness, contrast, saturation and sharpness: factors have 6 bits before the point
-MOST_TAPS = 127  # of a blur
 _HUE_UNITS = 8192  # of a sixth of the circle
 _SHARES = 2048  # of the way from one pixel to the next
 _INT16_MAX = 32767
@@ -251,8 +250,7 @@ def _blurred(image: torch.Tensor, numbers: list[float]) -> torch.Tensor:
 def gaussian(sigma: float, radius: int) -> list[int]:
     """The taps that do not come to nothing, in 65,536ths; they add up to one."""
     values = [
-        math.exp(-0.5 * i * i / (sigma * sigma)) if sigma > 0 else 0.0
-        for i in range(1, min(radius, MOST_TAPS // 2) + 1)
+        math.exp(-0.5 * i * i / (sigma * sigma)) if sigma > 0 else 0.0 for i in range(1, min(radius, MOST_REACH) + 1)
     ]
     total = 1.0
     for value in values:

@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING
 
 from iofast.ops import ColorJitter as ColorJitter
 from iofast.ops import CutMix as CutMix
+from iofast.ops import GaussianBlur as GaussianBlur
 from iofast.ops import Grayscale as Grayscale
 from iofast.ops import MixUp as MixUp
 from iofast.ops import Normalize as Normalize
+from iofast.ops import RandomAdjustSharpness as RandomAdjustSharpness
+from iofast.ops import RandomApply as RandomApply
+from iofast.ops import RandomAutocontrast as RandomAutocontrast
 from iofast.ops import RandomChoice as RandomChoice
+from iofast.ops import RandomEqualize as RandomEqualize
 from iofast.ops import RandomErasing as RandomErasing
 from iofast.ops import RandomGrayscale as RandomGrayscale
+from iofast.ops import RandomInvert as RandomInvert
+from iofast.ops import RandomOrder as RandomOrder
+from iofast.ops import RandomPosterize as RandomPosterize
 from iofast.ops import RandomSolarize as RandomSolarize
 from iofast.ops import Solarize as Solarize
 from iofast.transforms.buckets import ResizeToBucket as ResizeToBucket
@@ -42,15 +50,23 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "CutMix",
+    "GaussianBlur",
     "Grayscale",
     "MixUp",
     "Normalize",
     "Pipeline",
+    "RandomAdjustSharpness",
+    "RandomApply",
+    "RandomAutocontrast",
     "RandomChoice",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomOrder",
+    "RandomPosterize",
     "RandomResizedCrop",
     "RandomSolarize",
     "Resize",

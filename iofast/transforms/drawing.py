@@ -10,16 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.choices import Draw
+from iofast.errors import OptionError
 from iofast.ops import (
     ColorJitter,
     CutMix,
+    GaussianBlur,
     Grayscale,
+    Level,
     Mix,
     MixUp,
     Op,
+    RandomAdjustSharpness,
+    RandomApply,
+    RandomAutocontrast,
     RandomChoice,
+    RandomEqualize,
     RandomErasing,
     RandomGrayscale,
+    RandomInvert,
+    RandomOrder,
+    RandomPosterize,
     RandomSolarize,
     Solarize,
     erase_fill,
@@ -67,13 +77,22 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work
     return made
 
 
+# what draws go by: a name is a part of the random numbers, and stays
 _NAMES: dict[type, str] = {
     ColorJitter: "jitter",
     Grayscale: "grayscale",
     RandomGrayscale: "grayscale",
     Solarize: "solarize",
     RandomSolarize: "solarize",
+    RandomInvert: "invert",
+    RandomPosterize: "posterize",
+    RandomAutocontrast: "autocontrast",
+    RandomEqualize: "equalize",
+    RandomAdjustSharpness: "sharpness",
+    GaussianBlur: "blur",
     RandomChoice: "choice",
+    RandomApply: "apply",
+    RandomOrder: "order",
     RandomErasing: "erasing",
     MixUp: "mix",
     CutMix: "mix",
@@ -81,17 +100,43 @@ _NAMES: dict[type, str] = {
 
 
 def _steps(op: Op, draw: Draw, name: str) -> _Steps:
-    """Codes (N, how many steps it has) and numbers (N, as many, NUMBERS) of one operation on colours."""
-    if isinstance(op, ColorJitter):
-        return _jitter(op, draw, name)
-    if isinstance(op, RandomChoice):
-        return _choice(op, draw, name)
-    gray = isinstance(op, Grayscale | RandomGrayscale)
-    code, number = (Step.SATURATION, 0.0) if gray else (Step.SOLARIZE, op.threshold * 255 - _SLACK)  # type: ignore[union-attr]
-    done = np.ones((len(draw), 1), bool)
-    if isinstance(op, RandomGrayscale | RandomSolarize):
-        done = draw.uniform(name) < op.p
-    return (done * code).astype(np.int8), _numbers(np.full((len(draw), 1), number))
+    """Codes (N, how many steps it has) and numbers (N, as many, NUMBERS) of one operation on levels."""
+    match op:
+        case ColorJitter():
+            return _jitter(op, draw, name)
+        case GaussianBlur():
+            return _blur(op, draw, name)
+        case RandomChoice():
+            return _choice(op, draw, name)
+        case RandomApply():
+            codes, numbers = _in_a_row(_all(op.transforms, draw, name), len(draw))
+            return codes * (draw.uniform(name) < op.p), numbers
+        case RandomOrder():
+            return _order(_all(op.transforms, draw, name), draw, name)
+        case _:
+            code, number = _single(op)
+            done = draw.uniform(name) < getattr(op, "p", 1)
+            return (done * code).astype(np.int8), _numbers(np.full((len(draw), 1), number))
+
+
+def _single(op: Op) -> tuple[Step, float]:
+    """The step that an operation of one step is, and its number."""
+    match op:
+        case Grayscale() | RandomGrayscale():
+            return Step.SATURATION, 0.0
+        case Solarize() | RandomSolarize():
+            return Step.SOLARIZE, op.threshold * 255 - _SLACK
+        case RandomInvert():
+            return Step.SOLARIZE, 0.0
+        case RandomPosterize():
+            return Step.POSTERIZE, op.bits
+        case RandomAutocontrast():
+            return Step.AUTOCONTRAST, 0.0
+        case RandomEqualize():
+            return Step.EQUALIZE, 0.0
+        case RandomAdjustSharpness():
+            return Step.SHARPNESS, op.sharpness_factor
+    raise OptionError(f"{op!r} is no operation on levels")
 
 
 def _numbers(*values: Column) -> NDArray[np.float32]:
@@ -102,22 +147,49 @@ def _numbers(*values: Column) -> NDArray[np.float32]:
     return made
 
 
+def _all(ops: Sequence[Level], draw: Draw, name: str) -> list[_Steps]:
+    """Each operation draws under a name of its own, so that what one does is no hint of what another does."""
+    return [_steps(op, draw, f"{name} {place}") for place, op in enumerate(ops)]
+
+
+def _in_a_row(made: Sequence[_Steps], rows: int) -> _Steps:
+    nothing: _Steps = np.zeros((rows, 0), np.int8), _numbers(np.zeros((rows, 0)))
+    codes, numbers = zip(nothing, *made, strict=True)
+    return np.concatenate(codes, axis=1), np.concatenate(numbers, axis=1)
+
+
+def _beside(made: Sequence[_Steps], rows: int) -> _Steps:
+    """As many steps of each as the longest has, (N, how many there are, steps)."""
+    most = max(codes.shape[1] for codes, _ in made)
+    codes, numbers = np.zeros((rows, len(made), most), np.int8), _numbers(np.zeros((rows, len(made), most)))
+    for place, (own, theirs) in enumerate(made):
+        codes[:, place, : own.shape[1]], numbers[:, place, : own.shape[1]] = own, theirs
+    return codes, numbers
+
+
 def _choice(op: RandomChoice, draw: Draw, name: str) -> _Steps:
-    """Each list draws under names of its own, so that what one does is no hint of which it was."""
-    nothing: _Steps = np.zeros((len(draw), 0), np.int8), _numbers(np.zeros((len(draw), 0)))
-    made = [
-        [_steps(one, draw, f"{name} {number}.{place}") for place, one in enumerate(each)]  # type: ignore[arg-type]
-        for number, each in enumerate(op.transforms)
-    ]
-    drawn = [tuple(np.concatenate(each, axis=1) for each in zip(nothing, *steps, strict=True)) for steps in made]
-    most = max(codes.shape[1] for codes, _ in drawn)
-    codes, numbers = np.zeros((len(draw), most), np.int8), _numbers(np.zeros((len(draw), most)))
+    rows = len(draw)
+    lists = [_in_a_row(_all(each, draw, f"{name} {number}"), rows) for number, each in enumerate(op.transforms)]  # type: ignore[arg-type]
+    codes, numbers = _beside(lists, rows)
     ends = np.asarray(op.p, np.float64).cumsum()
     taken = np.searchsorted(ends / ends[-1], draw.uniform(name)[:, 0], "right")
-    for number, (own, theirs) in enumerate(drawn):
-        rows = taken == number
-        codes[rows, : own.shape[1]], numbers[rows, : own.shape[1]] = own[rows], theirs[rows]
-    return codes, numbers
+    return codes[np.arange(rows), taken], numbers[np.arange(rows), taken]
+
+
+def _order(made: Sequence[_Steps], draw: Draw, name: str) -> _Steps:
+    codes, numbers = _beside(made, len(draw))
+    order = np.argsort(draw.uniform(name, len(made)), axis=1, kind="stable")
+    steps = codes.shape[1] * codes.shape[2]
+    codes = np.take_along_axis(codes, order[..., None], axis=1).reshape(len(draw), steps)
+    return codes, np.take_along_axis(numbers, order[..., None, None], axis=1).reshape(len(draw), steps, NUMBERS)
+
+
+def _blur(op: GaussianBlur, draw: Draw, name: str) -> _Steps:
+    across, down = (size // 2 for size in op.kernel_size)  # type: ignore[union-attr]
+    low, high = op.sigma  # type: ignore[misc]
+    sigma = low + (high - low) * draw.uniform(name)
+    numbers = _numbers(sigma, np.full_like(sigma, across), sigma, np.full_like(sigma, down))
+    return np.full(sigma.shape, Step.BLUR, np.int8), numbers
 
 
 def _jitter(op: ColorJitter, draw: Draw, name: str) -> _Steps:

@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iofast.choices import Draw
 from iofast.errors import OptionError, shown
-from iofast.ops import (
-    ColorJitter,
-    CutMix,
-    Grayscale,
-    Mix,
-    MixUp,
-    Normalize,
-    Op,
-    RandomChoice,
-    RandomErasing,
-    RandomGrayscale,
-    RandomSolarize,
-    Solarize,
-    drawn,
-)
+from iofast.ops import CutMix, Level, Mix, MixUp, Normalize, Op, RandomErasing, drawn
 from iofast.transforms.buckets import ResizeToBucket
 from iofast.transforms.drawing import work
 from iofast.transforms.elsewhere import hint
@@ -44,11 +31,11 @@ Transform = Resize | Crop | RandomHorizontalFlip | Op
 
 _ALLOWED = (
     "expected ResizeToBucket or RandomResizedCrop, or Resize and then CenterCrop or RandomCrop (each may be left "
-    "out), then RandomHorizontalFlip, then pixel operations of colours (ColorJitter, Grayscale, RandomGrayscale, "
-    "Solarize, RandomSolarize, or RandomChoice of these), then Normalize and RandomErasing, then MixUp or CutMix"
+    "out), then RandomHorizontalFlip, then operations on colours (ColorJitter, GaussianBlur, RandomApply, …), then "
+    "Normalize and RandomErasing, then MixUp or CutMix"
 )
 _CROPS = dict.fromkeys((CenterCrop, RandomCrop, RandomResizedCrop, ResizeToBucket), 1)
-_COLOURS = dict.fromkeys((ColorJitter, Grayscale, RandomGrayscale, Solarize, RandomSolarize, RandomChoice), 3)
+_COLOURS = dict.fromkeys(get_args(Level), 3)
 _STAGE: dict[type, int] = {
     Resize: 0,
     RandomHorizontalFlip: 2,
