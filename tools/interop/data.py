@@ -35,8 +35,8 @@ def build(folder: Path) -> dict[str, list[Seen]]:
     (folder / "png").mkdir(parents=True)
     records = [({"jpg": image(number, "jpeg"), "cls": label_of(number)}) for number in range(COUNT)]
     expected = {}
-    for name in ("train.tar", "train.tfrecord", "train.lmdb"):
-        with open_writer(folder / name, classes=CLASSES, shard_size=SHARD) as writer:
+    for name, size in (("train.tar", SHARD), ("train.tfrecord", SHARD), ("train.lmdb", None)):
+        with open_writer(folder / name, classes=CLASSES, shard_size=size) as writer:
             for number, record in enumerate(records):
                 writer.write(record | {"json": {"path": f"images/{number}.jpg"}})
         expected[name] = [

@@ -61,7 +61,8 @@ def datasets(folder: Path) -> Mapping[str, FastDataset]:
         images.append(file.getvalue())
     numbers = {"one": range(IMAGES - 30), "other": range(IMAGES - 30, IMAGES)}
     for name, suffix in itertools.product(numbers, sorted(set(itertools.chain(*CONTAINERS.values())))):
-        with open_writer(folder / f"{name}.{suffix}", shard_size=SHARD_SIZE) as writer:
+        size = None if suffix == "lmdb" else SHARD_SIZE
+        with open_writer(folder / f"{name}.{suffix}", shard_size=size) as writer:
             for number in numbers[name]:
                 writer.write({"jpg": images[number], "cls": number})
     return {name: dataset(folder, name) for name in CONTAINERS}
