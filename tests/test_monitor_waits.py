@@ -55,6 +55,10 @@ CAUSES: dict[str, tuple[dict[str, Any], Cause]] = {
     "a thread that reads": (fed(cpu=0.8, work={Work.READ: 0.9, Work.DECODE: 0.1}), Cause.STORAGE),
     "a thread that decodes": (fed(cpu=0.9, work={Work.DECODE: 1.0}), Cause.WORKERS),
     "a thread that decodes at times": (fed(cpu=0.35, work={Work.DECODE: 1.0}), Cause.WORKERS),
+    "a thread that decodes beside a child": (
+        fed(cpu=0.9, work={Work.DECODE: 1.0}, others=(FORKED,)),
+        Cause.WORKERS,
+    ),
     "threads, and no cores": (fed(cpu=1.9, system=replace(SYSTEM, idle_cores=0.1)), Cause.CPU),
     "a child": (
         fed(replace(LINE, source=Source.PROCESSES), doing=Q, others=(FORKED,)),

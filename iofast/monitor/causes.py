@@ -27,7 +27,7 @@ Found = tuple[Cause | None, tuple[Evidence, ...]]
 
 def find_cause(training: Training, thresholds: Thresholds) -> Found:
     """The cause of a stall, None where the figures do not tell, with its evidence."""
-    for look in (_rank_skew, _feeder, _single, _pin, _threads, _worker_processes):
+    for look in (_rank_skew, _feeder, _single, _pin, _threads, _silent_threads, _worker_processes):
         cause, evidence = look(training, thresholds)
         if cause is not None:
             return cause, evidence
@@ -116,20 +116,8 @@ def _threads(training: Training, thresholds: Thresholds) -> Found:
         for name, seconds in one.stages.items():
             stages[name] = stages.get(name, 0.0) + seconds
     work = stages.get("read", 0.0) + stages.get("decode", 0.0)
-    if training.worker_count:
+    if training.worker_count or work <= 0:
         return None, ()
-    if work <= 0:  # a loader of threads that tells nothing
-        others, seen = training.other_threads, training.work
-        fed = any(site.loader and site.source in _THREADS for site in training.waits[:1])
-        if not fed and others < (thresholds.notice if seen else thresholds.disk):
-            return None, ()
-        used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.2f} cores")
-        computing = fsum(seen.get(what, 0.0) for what in _CPU_WORK)
-        asleep = others < (thresholds.disk if computing >= thresholds.collate else thresholds.worker_asleep)
-        if (seen.get(Work.READ, 0.0) > 0.5 and computing < thresholds.collate) or (fed and asleep):
-            return Cause.STORAGE, (used,)
-        cause, cores = _cores(training, thresholds, None)
-        return cause, (used, *cores)
     read = stages.get("read", 0.0) / work
     busy = work / (threads * training.seconds) if threads else None
     told = f", and its {threads} threads work {min(1.0, busy):.0%} of the time" if busy is not None else ""
@@ -138,6 +126,25 @@ def _threads(training: Training, thresholds: Thresholds) -> Found:
         return Cause.STORAGE, evidence
     cause, cores = _cores(training, thresholds, None)
     return cause, evidence + cores
+
+
+def _silent_threads(training: Training, thresholds: Thresholds) -> Found:
+    """A loader of threads that reports nothing: another library's, or the program's own."""
+    others, seen = training.other_threads, training.work
+    fed = any(site.loader and site.source in _THREADS for site in training.waits[:1])
+    if any(one.stages for one in training.loaders):
+        return None, ()
+    if training.worker_count and not (fed and others >= thresholds.worker_asleep):
+        return None, ()  # processes do the work, and threads hand it over
+    if not fed and others < (thresholds.notice if seen else thresholds.disk):
+        return None, ()
+    used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.2f} cores")
+    computing = fsum(seen.get(what, 0.0) for what in _CPU_WORK)
+    asleep = others < (thresholds.disk if computing >= thresholds.collate else thresholds.worker_asleep)
+    if (seen.get(Work.READ, 0.0) > 0.5 and computing < thresholds.collate) or (fed and asleep):
+        return Cause.STORAGE, (used,)
+    cause, cores = _cores(training, thresholds, None)
+    return cause, (used, *cores)
 
 
 def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
