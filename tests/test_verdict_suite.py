@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -133,11 +135,18 @@ for loader in FEEDERS:
 """
 
 
-def test_what_feeders_give(tmp_path: Path) -> None:
+def test_what_feeders_give() -> None:
     """In a process of its own, which they leave with nothing behind."""
-    command = [sys.executable, "-c", GIVEN, str(tmp_path)]
-    run = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path has 107 characters at most
+        command = [sys.executable, "-c", GIVEN, folder]
+        own = os.environ | {"TMPDIR": folder}
+        root = Path(__file__).parents[1]
+        run = subprocess.run(command, cwd=root, env=own, capture_output=True, text=True, timeout=300, check=False)
+        assert run.returncode == 0, run.stderr
+        until = time.monotonic() + 30
+        while (left := list(Path(folder).glob("iofast-feeder-*"))) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not left
     given = dict(line.split(" ", 1) for line in run.stdout.splitlines())
     missing = {loader: reason for loader, reason in given.items() if reason.endswith("is not installed")}
     assert given == {loader: missing.get(loader, "True True True") for loader in FEEDERS}

@@ -9,7 +9,6 @@ waits at the same place, in a call of a C function by a generator.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import importlib
 import multiprocessing
@@ -294,8 +293,12 @@ def main() -> None:
         os._exit(0)
 
     threading.Thread(target=end_with_it, daemon=True).start()
-    with contextlib.suppress(BrokenPipeError, ConnectionError):
+    try:
         _SENDERS[program.loader](_sent(program, Path(folder)), Path(address))
+    except ConnectionError:
+        pass  # the training has ended
+    finally:
+        shutil.rmtree(Path(address).parent, ignore_errors=True)
 
 
 if __name__ == "__main__":
