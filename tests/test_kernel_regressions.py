@@ -12,7 +12,7 @@ from kernel_images import KINDS, Pixels, each_backend, exif, jpeg, native, photo
 from PIL import Image
 
 from iofast.errors import DecodeError
-from iofast.kernel.contract import DecodeOptions, TranscodeRecipe
+from iofast.kernel.contract import TranscodeRecipe
 
 needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
 COLOUR = (200, 60, 40)
@@ -99,7 +99,8 @@ def test_borrowed_contexts_are_never_two_threads(monkeypatch: pytest.MonkeyPatch
         def __bool__(self) -> bool:
             return True
 
-    options = DecodeOptions(filter="nearest", max_pixels=12_345)
-    monkeypatch.setitem(native._idle, options, Raced())
-    with native._borrowed(options) as context:
+    from iofast.kernel import native_batch
+
+    monkeypatch.setitem(native_batch._idle, "nearest", Raced())
+    with native_batch.borrowed("nearest", 1) as context:
         assert context.handle is not None
