@@ -74,7 +74,7 @@ def test_quiet_is_a_number_for_each_worker_count(folder: Path, capsys: pytest.Ca
         (["--workers", "0"], "workers must be"),
         (["--seconds", "0"], "seconds must be"),
         (["--images", "0"], "images must be"),
-        (["--batch-size", "-1"], "batch_size must be"),
+        (["--batch-size", "-1"], "--batch-size must be"),
         (["--size", "0"], "size"),
     ],
 )

@@ -120,7 +120,9 @@ def test_no_image_takes_more_than_was_estimated(kernel: Any, every: bool, tmp_pa
             (tmp_path / kind).write_bytes(make())
     script = f"import pathlib, sys, test_memory; test_memory.measure(sys.argv[1], pathlib.Path(sys.argv[2]), {every})"
     command = [sys.executable, "-c", script, kernel.__name__.rpartition(".")[2], tmp_path]
-    run = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # tools, too
+    options: dict[str, Any] = {"cwd": Path(__file__).parent, "env": os.environ | places}
+    run = subprocess.run(command, capture_output=True, text=True, check=True, **options)
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(lines) >= 2 * len(FEW)
     assert [line for line in lines if line[2] > line[1] + SLACK] == []

@@ -53,7 +53,7 @@ class TestCompile:
         ],
     )
     def test_any_other_order_says_what_is_allowed(self, transforms: list[T.Transform]) -> None:
-        allowed = r": expected ResizeToBucket or RandomResizedCrop, or Resize .* then pixel operations "
+        allowed = r": expected ResizeToBucket or RandomResizedCrop, or Resize .* then operations on colours "
         with pytest.raises(OptionError, match=rf"^[^:]+ (cannot follow [^:]+|is no transform of iofast){allowed}"):
             T.compile(transforms)
 

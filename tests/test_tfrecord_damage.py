@@ -102,7 +102,8 @@ def test_resume_rewrites_what_was_damaged(tmp_path: Path) -> None:
     wanted = contents(tmp_path)
     for byte in (0, 9, 100, 700, 2000):
         folder = tmp_path / "again" / str(byte) / "out.tfrecord.partial"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, mode=0o700)
+        (folder / "lock").touch()  # as every folder of ours has it
         writer = TfrecordWriter(folder, "out.tfrecord", Description(), shard_size=3000)
         for each in written:
             writer.write(*each)
