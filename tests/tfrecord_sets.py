@@ -24,7 +24,8 @@ def build(
     with ShardTarget(path, path.suffix) as target:
         if target.interrupted:
             target.complete()
-            target.acquire()
+            with TfrecordReader(path) as reader:
+                return reader.manifest
         writer = TfrecordWriter(target.partial, path.name, description, shard_size=size)
         try:
             position = writer.resume().position
