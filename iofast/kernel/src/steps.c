@@ -9,7 +9,7 @@
 /* A step that looks at single pixels, ready to be done to any tile. */
 typedef struct {
   int code;
-  iof_line line[3]; /* of each channel */
+  iof_line line;
   int16_t a, b;
 } stage;
 
@@ -53,13 +53,13 @@ static void look_up(int16_t *samples, const uint8_t table[256]) {
 }
 
 static void do_stage(const iof_tile_loops *loops, const run *r, const stage *s, int16_t *tile) {
-  if (s->code == IOF_SATURATION) loops->saturation(tile, s->line);
+  if (s->code == IOF_SATURATION) loops->saturation(tile, &s->line);
   if (s->code == IOF_HUE) loops->hue(tile, s->a);
   for (int c = 0; c < 3; c++) {
     int16_t *samples = tile + c * IOF_TILE;
     switch (s->code) {
       case IOF_BRIGHTNESS:
-      case IOF_CONTRAST: loops->line(samples, &s->line[c]); break;
+      case IOF_CONTRAST: loops->line(samples, &s->line); break;
       case IOF_SOLARIZE: loops->solarize(samples, s->a); break;
       case IOF_POSTERIZE: loops->mask(samples, s->a); break;
       case IOF_ADD_BELOW: loops->below(samples, s->a, s->b); break;
@@ -88,8 +88,7 @@ static stage contrast(const iof_tile_loops *loops, run *r, iof_canvas *canvas, f
   flush(loops, r, canvas, &sum);
   float mean = (float)((double)sum / ((double)canvas->width * canvas->height));
   factor = fminf(fmaxf(factor, 0), IOF_MOST_FACTOR);
-  iof_line line = iof_line_of(factor, mean * (1 - factor));
-  return (stage){.code = IOF_CONTRAST, .line = {line, line, line}};
+  return (stage){.code = IOF_CONTRAST, .line = iof_line_of(factor, mean * (1 - factor))};
 }
 
 /* x becomes (x - least) * 255 / (most - least); a channel of one value stays as it is. */
@@ -142,7 +141,7 @@ static stage stage_of(const iof_tile_loops *loops, run *r, iof_canvas *canvas, i
     case IOF_AUTOCONTRAST:
     case IOF_EQUALIZE: s = histogram(loops, r, canvas, code); break;
     case IOF_BRIGHTNESS:
-    case IOF_SATURATION: s.line[0] = s.line[1] = s.line[2] = iof_line_of(f[0], 0); break;
+    case IOF_SATURATION: s.line = iof_line_of(f[0], 0); break;
     case IOF_HUE: s.a = whole(rintf(f[0] * 6 * 8192), -3 * 8192, 3 * 8192); break;
     case IOF_SOLARIZE: s.a = whole(ceilf(f[0]), 0, 256); break;
     case IOF_POSTERIZE: s.a = (int16_t)(0xFF & 0xFF00 >> whole(f[0], 0, 8)); break;
