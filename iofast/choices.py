@@ -34,12 +34,16 @@ class Draw:
     """The random numbers of some samples: row i belongs to `positions[i]` (int64) of `epoch`.
 
     `attempts` (one int, or int64 per row) counts the replacements already tried for a sample: 0 for the first.
+    `samples` (int64) says which samples of the data they are, where some choice is theirs for all epochs. `view`: which
+    one it is of several views of an image, each with numbers of its own.
     """
 
     seed: int
     epoch: int
     positions: NDArray[np.int64]
     attempts: NDArray[np.int64] | int = 0
+    samples: NDArray[np.int64] | None = None
+    view: str = ""
     _counters: NDArray[np.uint64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -60,13 +64,30 @@ class Draw:
         """
         if not 0 < count <= LANES:
             raise OptionError(f"count must be 1 to {LANES}, found {count}")
-        return _uniform(self._counters + _lanes(count), _key(self.seed, self.epoch, name))
+        return _uniform(self._counters + _lanes(count), _key(self.seed, self.epoch, self._named(name)))
 
     def integers(self, name: str, stop: int) -> NDArray[np.int64]:
         """One whole number in [0, stop) per row for the choice `name`: int64 of shape (N,); `stop` is up to 2^40."""
         if not 0 < stop <= POSITIONS:
             raise OptionError(f"stop must be 1 to {POSITIONS}, found {stop}")
         return (self.uniform(name)[:, 0] * stop).astype(np.int64)  # (1 - 2^-53) * stop never rounds up to stop
+
+    def of_sample(self, name: str) -> NDArray[np.float64]:
+        """A number in [0, 1) for the choice `name` of each sample, the same in every epoch: float64 of shape (N,)."""
+        if self.samples is None:
+            raise OptionError(f"{name} is the sample's own choice: the draw must know which samples they are")
+        counters = ((self.samples << _POSITION_BITS) + 1).astype(np.uint64).reshape(-1, 1)
+        return _uniform(counters, _key(self.seed, 0, self._named(f"{name} of the sample")))[:, 0]
+
+    def _named(self, name: str) -> str:
+        return f"{name} of view {self.view}" if self.view else name
+
+    def dirichlet(self, name: str, alpha: float, count: int) -> NDArray[np.float64]:
+        """Shares of the distribution Dirichlet(alpha, …, alpha) for the choice `name`: float64 of shape (N, count)."""
+        u = 1 - self.uniform(name, count * _GAMMA_LANES)
+        logs = [_log_gamma(u[:, at * _GAMMA_LANES : (at + 1) * _GAMMA_LANES], alpha) for at in range(count)]
+        shares = np.exp(np.stack(logs, axis=1) - np.max(logs, axis=0)[:, None])
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
     def beta(self, name: str, alpha: float) -> NDArray[np.float64]:
         """Numbers of the distribution Beta(alpha, alpha) for the choice `name`: float64 of shape (N,), 0 to 1."""
@@ -110,7 +131,7 @@ def _lanes(count: int) -> NDArray[np.uint64]:
     return np.arange(count, dtype=np.uint64)
 
 
-@lru_cache(maxsize=256)  # a handful of names in the epochs in flight
+@lru_cache(maxsize=4096)  # a handful of names in the epochs in flight, of each view
 def _key(seed: int, epoch: int, name: str) -> np.uint64:
     digest = hashlib.blake2b(f"iofast choice {seed} {epoch} {name}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))

@@ -20,7 +20,7 @@ from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
 from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS
-from iofast.record import IMAGE_FIELDS, PLACES, RAW_FIELDS, image_field
+from iofast.record import IMAGE_FIELDS, RAW_FIELDS, holds_places, image_field
 
 OF_IMAGE = ("image", "crop")  # what a sample with an image may consist of besides its record's fields
 PSEUDO_FIELDS = (*OF_IMAGE, "label", "key", "index")  # and what every sample may
@@ -59,7 +59,7 @@ def annotation_fields(names: Iterable[str], manifest: Manifest) -> set[str]:
         each for each in (merged if isinstance(merged, list) else [manifest.recipe]) if isinstance(each, Mapping)
     ]
     told = [each.get(option) for each in recipes for option in ("boxes", "keypoints")]
-    return {name for name in names if name.endswith(".png") or name in PLACES or name in told}
+    return {name for name in names if name.endswith(".png") or holds_places(name) or name in told}
 
 
 def decode_field(name: str, payload: bytes) -> Any:

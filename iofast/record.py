@@ -23,12 +23,24 @@ LABEL_FIELD = "cls"
 _IMAGES = (*IMAGE_FIELDS, *RAW_FIELDS)
 PICKLED = ("pkl", "pyd", "pickle", "pth")  # suffixes of fields: loading one runs code from the file, so none is written
 JSON_FIELD = "json"
-# fields that hardly hold anything else than places in the image
-PLACES = ("boxes.json", "bboxes.json", "bbox.json", "objects.json", "annotations.json", "keypoints.json")
+# words in the names of fields that hardly hold anything else than places in the image
+_PLACES = frozenset(
+    (
+        *("box", "boxes", "bbox", "bboxes", "objects", "annotations", "instances"),
+        *("point", "points", "keypoints", "landmarks", "polygon", "polygons", "contours"),
+        *("mask", "masks", "seg", "segmentation", "semantic", "depth"),
+    )
+)
 # members of `json` that iofast itself writes when it packs or converts
 TOLD = frozenset(("path", "original_width", "original_height", "width", "height", "packed", "key"))
 
 _FIELD = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*", re.ASCII)
+
+
+def holds_places(field: str) -> bool:
+    """Whether a field beside an image holds places in it, by its name: `boxes.json`, `points.json`, `mask.npy`."""
+    *words, suffix = re.split(r"[._-]", field)
+    return suffix in ("json", "npy", "npz") and not _PLACES.isdisjoint(words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,23 @@ class Step(IntEnum):
     BLUR = 11  # by a Gaussian of sigma f that reaches g pixels across, h down, and i pixels down
     WARP_NEAREST = 12  # the pixel at ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / ...); i, j, k = outside
     WARP_BILINEAR = 13  # the same between four pixels
+    FLIP = 14  # left and right where f is not 0, up and down where g is not
+    PAD = 15  # the pixel at (x + f, y + g) of the upper left h x i; beyond them as `Edge` j says; k, l, m = CONSTANT
+    KEEP = 16  # the image is kept, and f of it is the sum
+    ADD = 17  # f of the image is added to the sum, and the image is again the one that was kept
+    SUM = 18  # the image is the sum
 
 
 NUMBERS = 12  # of each step
+
+
+class Edge(IntEnum):
+    """How an image goes on beyond its edges: torchvision's padding modes."""
+
+    CONSTANT = 0
+    EDGE = 1  # the outermost pixel again and again
+    REFLECT = 2  # mirrored in the outermost pixel
+    SYMMETRIC = 3  # mirrored in the edge, so that the outermost pixel comes twice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,3 +170,17 @@ def noise_of(number: int, places: NDArray[np.int64]) -> NDArray[np.float32]:
     sums = ((bits & np.uint32(0xFFFF)) + (bits >> np.uint32(16))).sum(axis=0, dtype=np.int64)
     made: NDArray[np.float32] = (sums - NOISE_MIDDLE).astype(np.float32) * np.float32(NOISE_STEP)
     return made
+
+
+def beyond(places: NDArray[np.int64], size: int, edge: Edge) -> NDArray[np.int64]:
+    """Which of an axis' `size` pixels stand at `places`, also beyond its ends; -1 = none."""
+    inside = (places >= 0) & (places < size)
+    if edge == Edge.CONSTANT:
+        return np.where(inside, places, -1)
+    if edge == Edge.EDGE:
+        return np.clip(places, 0, size - 1)
+    if edge == Edge.REFLECT:
+        around = places % max(2 * (size - 1), 1)
+        return np.where(around < size, around, 2 * (size - 1) - around)
+    around = places % (2 * size)
+    return np.where(around < size, around, 2 * size - 1 - around)

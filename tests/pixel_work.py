@@ -24,6 +24,7 @@ EVERYTHING: list[Op] = [
     T.RandomSolarize(0.5, p=0.3),
     T.RandomOrder([T.RandomPosterize(4), T.RandomAutocontrast(), T.RandomAdjustSharpness(1.8)]),
     T.RandomApply([T.GaussianBlur(5), T.RandomEqualize(), T.RandomInvert(0.2)], p=0.4),
+    T.RandomChoice([T.RandAugment(), [T.RandomVerticalFlip(), T.RandomRotation(20)], T.AugMix()]),
     IMAGENET,
     T.RandomErasing(0.5, value=(0.1, 0.2, 0.3)),
     T.RandomErasing(0.5, value="random"),
@@ -45,6 +46,11 @@ _COLOURS = st.one_of(
     st.builds(T.RandomEqualize, _SHARES),
     st.builds(T.RandomAdjustSharpness, _FACTORS, _SHARES),
     st.builds(T.GaussianBlur, st.integers(0, 9).map(lambda reach: 2 * reach + 1), st.floats(0.1, 5)),
+    st.builds(T.RandomHorizontalFlip, _SHARES),
+    st.builds(T.RandomRotation, st.floats(0, 180), st.sampled_from(["nearest", "bilinear"])),
+    st.builds(T.RandomPerspective, _SHARES, _SHARES),
+    st.builds(T.TrivialAugmentWide, interpolation=st.sampled_from(["nearest", "bilinear"])),
+    st.builds(T.AugMix, chain_depth=st.integers(-1, 2)),
 )
 _SEVERAL = st.lists(_COLOURS, min_size=1, max_size=3)
 _CHOICES = st.one_of(
@@ -88,8 +94,8 @@ def expected(image: NDArray[np.uint8], ops: list[Op], work: Work, row: int) -> P
             pixels = (pixels - np.reshape(op.mean, (3, 1, 1))) / np.reshape(op.std, (3, 1, 1))
         elif isinstance(op, T.RandomErasing):
             y0, x0, y1, x1 = work.erased[row, erasings]
-            pixels[:, y0:y1, x0:x1] = 0 if op.random else np.reshape(op.value, (3, 1, 1))
-            if op.random:
+            pixels[:, y0:y1, x0:x1] = 0 if op.noisy else np.reshape(op.value, (3, 1, 1))
+            if op.noisy:
                 places = np.arange(y0, y1)[:, None] * pixels.shape[2] + np.arange(x0, x1)
                 pixels[:, y0:y1, x0:x1] = noise_of(int(work.noise[row, erasings]), places)
             erasings += 1

@@ -64,6 +64,8 @@ def one(code: Step, *own: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[S
     return st.tuples(st.just(code), st.tuples(*own).map(list))
 
 
+BITS = st.sampled_from([0.0, 1.0])
+FAR = st.one_of(st.integers(-150, 150).map(float), PLACES)
 BLURS = st.tuples(st.floats(0, 30, width=32), st.integers(0, 70).map(float))
 WARPS = (NEAR_ONE, NEAR_ONE, PLACES, NEAR_ONE, NEAR_ONE, PLACES, SMALL, SMALL, LEVELS, LEVELS, LEVELS)
 PROGRAMS = st.lists(
@@ -79,6 +81,10 @@ PROGRAMS = st.lists(
         st.tuples(st.just(Step.BLUR), st.tuples(BLURS, BLURS).map(lambda pair: [*pair[0], *pair[1]])),
         one(Step.WARP_NEAREST, *WARPS),
         one(Step.WARP_BILINEAR, *WARPS),
+        one(Step.FLIP, BITS, BITS),
+        one(Step.PAD, FAR, FAR, FAR, FAR, st.integers(-1, 4).map(float), LEVELS, LEVELS, LEVELS),
+        *(one(code, st.one_of(st.floats(0, 1, width=32), FACTORS)) for code in (Step.KEEP, Step.ADD)),
+        one(Step.SUM),
     ),
     max_size=12,
 )

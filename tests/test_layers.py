@@ -15,7 +15,7 @@ import pytest
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "owned", "record", "ops", "work", "strips"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine", "bars"}),
-    frozenset({"source", "transforms", "pixels", "gpu", "stall"}),
+    frozenset({"source", "transforms", "pixels", "gpu", "stall", "places"}),
     frozenset(
         {
             "opening",

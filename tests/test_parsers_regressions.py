@@ -28,7 +28,7 @@ from iofast.containers.tar import TarWriter
 from iofast.containers.tfrecord import TfrecordWriter
 from iofast.errors import LONGEST, ContainerError, DecodeError, SourceError, TargetError
 from iofast.kernel import Header, TranscodeRecipe, exif
-from iofast.packing.annotations import Geometry, move
+from iofast.places import Geometry, move
 from iofast.source import cache
 from iofast.source.listing import SourceOptions
 from iofast.source.scan import scan

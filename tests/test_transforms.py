@@ -289,7 +289,7 @@ class TestOptions:
             (lambda: T.Resize(9, 5), r"Resize: interpolation must be one of nearest, .*, found 5"),
             (lambda: T.Resize(9, True), "interpolation"),
             (lambda: T.Resize(9, []), "interpolation"),
-            (lambda: T.Resize(9, antialias=False), "antialias"),
+            (lambda: T.Resize(9, "bicubic", antialias=False), "antialias"),
             (lambda: T.RandomResizedCrop(9, (0.5, 0.2)), "scale"),
             (lambda: T.RandomResizedCrop(9, (0.5,)), "scale"),
             (lambda: T.RandomResizedCrop(9, 0.5), "scale"),

@@ -137,10 +137,19 @@ def _restart(text: str) -> int | str:
     return int(text) if text.lstrip("-").isdecimal() else text  # PackOptions knows the words
 
 
+class _Shares(argparse.Action):
+    """One list of shares, of all that are given."""
+
+    def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
+
+
 def _add_order(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shuffle", type=int, metavar="SEED", help="permute each split; the same SEED, the same order")
     group.add_argument(
         "--split",
+        action=_Shares,
         metavar="NAME=SHARE",
         help="draw splits, as in val=0.1,test=0.05; by the images' paths; the rest is train",
     )

@@ -214,8 +214,8 @@ class Reader(ABC):
         mine = bytearray(len(self))
         if self.__dict__.setdefault("_changed", mine) is mine:  # one step: of several threads, one is the first
             _log.warning(
-                "%s was changed after it was indexed: it is %s pixels now, and read as it is. So are others that were; "
-                "further ones are counted (stats.changed), not named",
+                "%s was changed after it was indexed: it has %s pixels now, and is read so. Others that were changed "
+                "are read as they are now, too, and counted in stats.changed, but not named",
                 self.name(index),
                 now,
             )

@@ -8,7 +8,9 @@ class _Map: ...  # a capsule
 # steps, erasings, codes, numbers, erased, fills, amounts, noise, scale
 _Work = tuple[int, int, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer]
 
-def new_context(filter: int, fast: int, strict: int, max_pixels: int, max_bytes: int, way: int, /) -> _Context: ...
+def new_context(
+    filter: int, fast: int, strict: int, clip: int, max_pixels: int, max_bytes: int, way: int, /
+) -> _Context: ...
 def decode_batch(
     context: _Context,
     fds: Buffer,

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from iofast.errors import OptionError
 from iofast.work import Work
 
-FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")  # the order is the native kernel's numbering
+FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")
+ALIASED = "bilinear-aliased"  # between the four nearest pixels, however much smaller an image becomes
+ALL_FILTERS = (*FILTERS, ALIASED)  # the order is the native kernel's numbering
 MAX_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
 MAX_MEMORY = 1 << 31  # bytes for packing one image: enough for 16,000 x 16,000 pixels in RGB, not in RGBA
 LARGE = 1 << 24  # pixels; of a larger image memory counts more than time: fewer copies, and no scratch memory is kept
@@ -141,7 +143,9 @@ class DecodeOptions:
 
     `fast` permits DCT scaling where the scaled crop still covers the output and where it is faster: of images that
     libjpeg-turbo decodes. Our own decoder takes less time without it. `strict` makes damaged or truncated image
-    data an error even where a decoder could go on and guess the rest.
+    data an error even where a decoder could go on and guess the rest. `clip`: of a resampled image that ends before its
+    window does, what there is goes to the upper left of the output, and the rest is left undefined; without it that is
+    an error.
     """
 
     filter: str = "bilinear"
@@ -149,10 +153,11 @@ class DecodeOptions:
     strict: bool = True
     max_pixels: int = MAX_PIXELS
     max_bytes: int = MAX_BYTES
+    clip: bool = False
 
     def __post_init__(self) -> None:
-        if self.filter not in FILTERS:
-            raise OptionError(f"filter must be one of {', '.join(FILTERS)}, found {self.filter!r}")
+        if self.filter not in ALL_FILTERS:
+            raise OptionError(f"filter must be one of {', '.join(ALL_FILTERS)}, found {self.filter!r}")
         if not 0 < self.max_pixels <= 1 << 32 or not 0 < self.max_bytes <= 1 << 32:
             raise OptionError(f"max_pixels and max_bytes must be 1 to 2^32, found {self.max_pixels}, {self.max_bytes}")
 

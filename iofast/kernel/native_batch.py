@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from iofast.errors import OptionError
 from iofast.kernel import _native, contract, twin
 from iofast.kernel.contract import (
-    FILTERS,
+    ALL_FILTERS,
     STAGES,
     TYPES,
     WAYS,
@@ -66,9 +66,10 @@ class Context:
         if way not in (None, "segments", "splice", "libjpeg"):
             raise OptionError(f"way must be segments, splice, libjpeg or None, found {way!r}")
         self._open: _native._Context | None = _native.new_context(
-            FILTERS.index(options.filter),
+            ALL_FILTERS.index(options.filter),
             options.fast,
             options.strict,
+            options.clip,
             options.max_pixels,
             options.max_bytes,
             -1 if way is None else WAYS.index(way),

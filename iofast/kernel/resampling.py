@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from iofast.kernel.contract import ALIASED
+
 FILTERS = {name: Image.Resampling[name.upper()] for name in ("nearest", "box", "bilinear", "bicubic", "lanczos")}
 _REACH = {"nearest": 0, "box": 0.5, "bilinear": 1, "bicubic": 2, "lanczos": 3}  # source pixels on each side at scale 1
 _HUGE = 1 << 26  # pixels; a resampled image larger than this is not made when a window of it is all that is wanted
@@ -28,6 +30,8 @@ def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], na
     region = cut(image, (x0, y0, x1, y1))
     if region.size == (virtual_width, virtual_height):  # Pillow would copy it
         return cut(region, (x, y, x + size[0], y + size[1]))
+    if name == ALIASED:
+        return _between(region, box[4:], size)
     if virtual_width * virtual_height <= _HUGE:
         return cut(region.resize((virtual_width, virtual_height), FILTERS[name]), (x, y, x + size[0], y + size[1]))
     if name in ("nearest", "box"):
@@ -52,6 +56,18 @@ def _pick(region: Image.Image, goal: tuple[int, ...], size: tuple[int, int], nam
             virtual[axis], first[axis] = wanted, 0
     made = Image.fromarray(pixels).resize((virtual[0], virtual[1]), FILTERS[name])
     return cut(made, (first[0], first[1], first[0] + size[0], first[1] + size[1]))
+
+
+def _between(region: Image.Image, goal: tuple[int, ...], size: tuple[int, int]) -> Image.Image:
+    """`resample` between the four nearest pixels; beyond an edge there are its own."""
+    pixels = np.asarray(region).astype(np.float64)
+    for axis, (length, wanted) in enumerate(zip(region.size, size, strict=True)):
+        centre = (goal[2 + axis] + np.arange(wanted) + 0.5) * (length / goal[axis]) - 0.5
+        before = np.floor(centre).astype(np.int64)
+        share = (centre - before).reshape(*((-1, 1) if axis else (1, -1)), *[1] * (pixels.ndim - 2))
+        left, right = (pixels.take(np.clip(at, 0, length - 1), axis=1 - axis) for at in (before, before + 1))
+        pixels = left * (1 - share) + right * share
+    return Image.fromarray(np.floor(pixels + 0.5).astype(np.uint8))
 
 
 def _places(scale: float, start: int, stop: int, name: str) -> NDArray[np.int64]:

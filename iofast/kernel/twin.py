@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import google_crc32c
@@ -20,6 +21,7 @@ from PIL import Image
 from iofast.errors import IofastError, OptionError
 from iofast.kernel import pillow, raw, resampling, strangers
 from iofast.kernel.contract import (
+    ALL_FILTERS,
     MAX_PIXELS,
     STAGES,
     WAYS,
@@ -79,11 +81,12 @@ def decode_batch(
 
     `boxes` is (N, 8): the region x0, y0, x1, y1 in upright source pixels, the virtual width and height it is resampled
     to, and x, y of the window of the virtual image that is wanted, which has the size of `out`. `flips` is (N,): 1
-    mirrors left to right. `out` is uint8 (N, height, width, 3) of any strides. Each row's `Status` goes to `status`,
-    and a row that failed is filled with zeros. Where `source` has checksums, every byte that is used is checked: an
-    encoded image as a whole, and raw pixels without `strips` too; with them only the strips that hold rows of the
-    region are read and checked, so damage in the others is not noticed. Raises `OptionError` if the arrays do not fit
-    together.
+    mirrors left to right; the bits above, where they are not 0, are the place of a filter in ALL_FILTERS, and one: it
+    takes the place of the context's. `out` is uint8 (N, height, width, 3) of any strides. Each row's `Status` goes to
+    `status`, and a row that failed is filled with zeros. Where `source` has checksums, every byte that is used is
+    checked: an encoded image as a whole, and raw pixels without `strips` too; with them only the strips that hold rows
+    of the region are read and checked, so damage in the others is not noticed. Raises `OptionError` if the arrays do
+    not fit together.
     """
     if context.closed:
         raise OptionError("decode_batch was called with a context that is closed")
@@ -111,11 +114,14 @@ def decode_rows(
     for row in rows:
         try:
             box = tuple(int(edge) for edge in boxes[row])
+            mirrored, filter = flips[row] & 1, int(flips[row]) >> 1
+            own = replace(options, filter=ALL_FILTERS[filter - 1]) if filter else options
+            width, height = _clipped(box, size) if options.clip else size
             if source[5] is None or source[5][row, 0] == Kind.ENCODED:
-                pixels = _window(source, row, box, size, options)
+                pixels = _window(source, row, box, (width, height), own)
             else:
-                pixels = _raw_window(source, row, source[5][row].tolist(), box, size, options)
-            out[row] = pixels[:, ::-1] if flips[row] else pixels
+                pixels = _raw_window(source, row, source[5][row].tolist(), box, (width, height), own)
+            out[row, :height, :width] = pixels[:, ::-1] if mirrored else pixels
             status[row] = Status.OK
         except Exception as error:  # a damaged image raises whatever it likes; one row must never end a batch
             out[row] = 0
@@ -280,6 +286,11 @@ def _raw_window(
         data = _strips(source, row, kind, stored, raw.stored_rows(box, (width, height), orientation))
     pixels = Image.fromarray(raw.unpack(data, kind, *stored))
     return _rgb(resampling.resample(pillow.turn(pixels, orientation), box, size, options.filter))
+
+
+def _clipped(box: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
+    """As much of a window of `size` as there is of the resampled image."""
+    return max(min(size[0], box[4] - box[6]), 1), max(min(size[1], box[5] - box[7]), 1)
 
 
 def _check_box(box: tuple[int, ...], size: tuple[int, int], image: tuple[int, int]) -> None:

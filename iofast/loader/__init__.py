@@ -7,6 +7,8 @@ state.py     where a loader is, for an exact resume
 batches.py   one batch as a job for threads; what becomes of samples that fail
 samples.py   samples in the making: places, pixels, fields, a user's function (mapping.py, in processes.py)
 canvas.py    where pixels go: one block, or images of different sizes
+several.py   where several views of each image go
+targets.py   masks, boxes and keypoints that follow their image
 buffers.py   the memory that comes back by itself
 assemble.py  from samples to the batch a consumer gets
 delivery.py  to the consumer, by way of its device; on_device.py what is done there

@@ -18,6 +18,7 @@ from iofast.loader.mixing import soft_labels, work_of
 from iofast.loader.plan import Plan
 from iofast.loader.resident import Draft
 from iofast.loader.samples import Samples
+from iofast.loader.targets import padded as padded_masks
 from iofast.work import Work
 
 Pair = tuple[Any, Any]
@@ -34,7 +35,9 @@ def assemble(
     """
     columns = (_mapped if plan.mapper else _columns)(plan, samples, rows, name)
     sizes, work = None, None
-    if samples.finish is not None:
+    if plan.pipeline.views:
+        pass  # each was finished when it was cut out
+    elif samples.finish is not None:
         columns["image"], sizes = _padded(plan, columns["image"])
     elif "image" in columns and "image" not in plan.collates:
         work = work_of(plan, samples, rows, sizes_of(columns["image"]))
@@ -67,8 +70,19 @@ def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch:
             made[name] = plan.dataset.reader.keys(samples.located.rows(chosen))
         else:
             values = samples.values[name]
-            made[name] = plan.collate(name, values if rows is None else [values[row] for row in rows.tolist()], batch)
+            made[name] = _gathered(
+                plan, name, values if rows is None else [values[row] for row in rows.tolist()], batch
+            )
     return made
+
+
+def _gathered(plan: Plan, name: str, values: list[Any], batch: str) -> Any:
+    """A field of a batch; masks are padded as their images are."""
+    target = plan.targets.get(name)
+    masks = target is not None and target.kind == "mask" and all(isinstance(each, torch.Tensor) for each in values)
+    if target is not None and masks and plan.options.ragged == "pad" and name not in plan.collates:
+        return padded_masks(values, target.fill)
+    return plan.collate(name, values, batch)
 
 
 def _listed(samples: Samples, name: str, rows: NDArray[np.intp] | None) -> list[Any]:
@@ -130,6 +144,11 @@ def _in_place(own: torch.Tensor, images: list[Any]) -> bool:
 def _chosen(images: Images, rows: NDArray[np.intp]) -> Images:
     if isinstance(images, torch.Tensor):
         return images[torch.from_numpy(rows)]
+    if isinstance(images, dict):
+        return {
+            name: _chosen(own, rows) if isinstance(own, torch.Tensor) else [_chosen(one, rows) for one in own]
+            for name, own in images.items()
+        }
     return [images[row] for row in rows.tolist()]
 
 
@@ -149,7 +168,7 @@ def _finished(plan: Plan, images: Any, work: Work | None) -> tuple[Any, torch.Te
 
 def _padded(plan: Plan, images: Images) -> tuple[Images, torch.Tensor | None]:
     """Finished images as one tensor, and their sizes, where the loader is to pad them."""
-    if isinstance(images, torch.Tensor) or plan.options.ragged != "pad":
+    if not isinstance(images, list) or plan.options.ragged != "pad":
         return images, None
     sizes = torch.tensor([image.shape[1:] for image in images])
     if plan.device.type != "cpu":  # padded there, for the padding is zero after the pixel operations
@@ -167,8 +186,8 @@ def sizes_of(images: Any) -> NDArray[np.float64]:
 
 
 def _applied(plan: Plan, images: torch.Tensor, work: Work | None, *, own_memory: bool) -> torch.Tensor:
-    options, ops = plan.options, plan.pipeline.ops
-    if plan.device.type != "cpu" or (options.dtype == torch.uint8 and not ops):
+    options, pipeline = plan.options, plan.pipeline
+    if plan.device.type != "cpu" or (options.dtype == torch.uint8 and not pipeline.finishes):
         return images
     if images.dtype != torch.uint8:
         raise OptionError(
@@ -178,7 +197,8 @@ def _applied(plan: Plan, images: torch.Tensor, work: Work | None, *, own_memory:
     out = None
     if own_memory:
         out = empty(plan.float_memory, tuple(images.shape), options.dtype, options.memory_format)
-    return pixels.apply(images, ops, work=work, dtype=options.dtype, memory_format=options.memory_format, out=out)
+    layout = options.memory_format
+    return pixels.apply(images, pipeline.ops, work=work, dtype=options.dtype, memory_format=layout, out=out)
 
 
 def _pair(columns: dict[str, Any]) -> Pair:

@@ -14,7 +14,7 @@ from iofast.containers.base import Payloads
 from iofast.errors import OptionError
 from iofast.loader.buffers import BatchMemory
 
-Images = torch.Tensor | list[torch.Tensor]
+Images = torch.Tensor | list[torch.Tensor] | dict[str, Any]  # a dictionary of several views
 
 
 class Canvas(Protocol):

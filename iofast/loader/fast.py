@@ -40,7 +40,7 @@ from iofast.order import MAX_SEED
 from iofast.order.base import check_whole
 from iofast.stall import StallClock
 from iofast.telemetry import Stages
-from iofast.transforms import Pipeline, Transform
+from iofast.transforms import Pipeline, Transform, Views
 
 
 class FastLoader(Iterable[Any]):
@@ -71,7 +71,7 @@ class FastLoader(Iterable[Any]):
         seed: int = 0,
         drop_last: bool = False,
         num_workers: int | Literal["auto"] = "auto",
-        transform: Sequence[Transform] | Pipeline | None = None,
+        transform: Sequence[Transform] | Views | Pipeline | None = None,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.uint8,
         memory_format: torch.memory_format = torch.contiguous_format,
@@ -86,6 +86,7 @@ class FastLoader(Iterable[Any]):
         max_errors: int | None = None,
         ragged: Literal["raise", "list", "pad"] = "raise",
         collate: Mapping[str, Callable[[list[Any]], Any]] | None = None,
+        targets: Mapping[str, str] | None = None,
         map_sample: SampleFunction | None = None,
         map_processes: int = 0,
         map_batch: Callable[..., Any] | None = None,

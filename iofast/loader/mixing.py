@@ -42,7 +42,9 @@ def work_of(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, sizes: 
     if not plan.pipeline.drawn:
         return None
     chosen = np.arange(len(samples)) if rows is None else rows
-    made = plan.pipeline.work(samples.draw(chosen), sizes[:, 1], sizes[:, 0])
+    located = samples.located
+    stored = located.width[chosen], located.height[chosen]
+    made = plan.pipeline.work(samples.draw(chosen), sizes[:, 1], sizes[:, 0], stored)
     if plan.pipeline.mix is None:
         return made
     full = plan.schedule.n - plan.schedule.n % plan.schedule.global_batch
@@ -76,4 +78,5 @@ def soft_labels(labels: Any, mix: Mix, work: Work) -> torch.Tensor:
     made, rows = np.zeros((len(classes), mix.num_classes), np.float32), np.arange(len(classes))
     made[rows, classes] = work.own
     made[rows, classes[work.partner]] += 1 - work.own
-    return torch.from_numpy(made)
+    smoothing = np.float32(mix.label_smoothing)
+    return torch.from_numpy(made * (1 - smoothing) + smoothing / mix.num_classes)

@@ -28,6 +28,14 @@ def on_device(plan: Plan, made: Made, bus: Bus) -> Batch:
     movable = {(name, 0): value for name, value in columns.items() if isinstance(value, torch.Tensor)}
     if made.decoded:  # it is there
         movable.pop(("image", 0), None)
+    for name in plan.targets:  # boxes, of as many as each image has
+        own = columns.get(name)
+        if isinstance(own, list) and all(isinstance(each, torch.Tensor) for each in own):
+            columns[name] = bus.copy(own) if own else own
+    views = images if isinstance(images, dict) and plan.pipeline.views else {}
+    if views:
+        columns["image"] = _views_copied(bus, views)
+        movable.pop(("image", 0), None)
     if isinstance(images, list):
         columns["image"] = images = [*images]  # the user's function may have kept its own
         movable |= {("image", row): each for row, each in enumerate(images) if isinstance(each, torch.Tensor)}
@@ -36,9 +44,16 @@ def on_device(plan: Plan, made: Made, bus: Bus) -> Batch:
             images[row] = there
         else:
             columns[name] = there
-    if "image" in columns and "image" not in plan.collates:
+    if "image" in columns and "image" not in plan.collates and not views:
         columns["image"] = _finished(plan, columns["image"], made.work)
     return columns if isinstance(batch, dict) else (columns["image"], columns["label"])
+
+
+def _views_copied(bus: Bus, views: dict[str, Any]) -> dict[str, Any]:
+    """Several views, finished already, on the device."""
+    flat = [each for own in views.values() for each in (own if isinstance(own, list) else [own])]
+    there = iter(bus.copy(flat))
+    return {name: [next(there) for _ in own] if isinstance(own, list) else next(there) for name, own in views.items()}
 
 
 def _copied(bus: Bus, tensors: list[torch.Tensor]) -> list[torch.Tensor]:

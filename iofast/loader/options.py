@@ -14,9 +14,10 @@ from iofast.errors import OptionError, shown
 from iofast.loader.failures import OnError
 from iofast.loader.mapping import SampleFunction, check_picklable
 from iofast.loader.split import Split
+from iofast.loader.targets import targets_of
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.order.base import check_whole
-from iofast.transforms import Pipeline, Transform
+from iofast.transforms import Pipeline, Transform, Views
 from iofast.transforms import compile as compile_transform
 
 AnyOrder = Mode | Iterable[int]  # one of iofast.order's, or a torch Sampler
@@ -72,6 +73,8 @@ class LoaderOptions:
     max_errors      so many failures an epoch may have on this rank before ErrorBudgetError; None = any number
     ragged          images of different sizes: "raise", a "list" of (3, h, w) tensors, "pad" with zeros to the largest
     collate         field name -> function from the list of a batch's values to what the batch has there
+    targets         field name -> what it holds, to go through the image's own crop, flip and warps: "mask" ("mask:255":
+                    its value outside of the image), "boxes" ("boxes:xywh"), "keypoints"
     map_sample      function (sample dictionary, numpy Generator) -> dictionary, called for each sample after decoding
     map_processes   so many processes to call it in; 0 = the threads that decode. In a process the generators of
                     `random`, NumPy and torch are seeded for each sample from its place in the epoch
@@ -88,7 +91,7 @@ class LoaderOptions:
     seed: int = 0
     drop_last: bool = False
     num_workers: int | Literal["auto"] = "auto"
-    transform: Sequence[Transform] | Pipeline | None = None
+    transform: Sequence[Transform] | Views | Pipeline | None = None
     device: str | torch.device = "cpu"
     dtype: torch.dtype = torch.uint8
     memory_format: torch.memory_format = torch.contiguous_format
@@ -103,6 +106,7 @@ class LoaderOptions:
     max_errors: int | None = None
     ragged: Literal["raise", "list", "pad"] = "raise"
     collate: Mapping[str, Callable[[list[Any]], Any]] | None = None
+    targets: Mapping[str, str] | None = None
     map_sample: SampleFunction | None = None
     map_processes: int = 0
     map_batch: Callable[..., Any] | None = None
@@ -117,6 +121,7 @@ class LoaderOptions:
             object.__setattr__(self, name, _checked_choice(name, getattr(self, name), allowed))
         self._check_order()
         self._check_functions()
+        targets_of(self.targets)
         form = self.memory_format
         if not isinstance(form, torch.memory_format) or form not in (torch.channels_last, torch.contiguous_format):
             raise OptionError(
@@ -127,7 +132,8 @@ class LoaderOptions:
         pipeline = compile_transform(self.transform)
         if self.transform is not None:
             object.__setattr__(self, "transform", pipeline)  # what was given may be an iterator, now at its end
-        pixels.check_dtype(pipeline.ops, self.dtype)
+        for each in (pipeline, *(view.pipeline for view in pipeline.views)):
+            pixels.check_dtype(each.ops, self.dtype)
         object.__setattr__(self, "device", _checked_device(self.device))
 
     def _check_numbers(self) -> None:

@@ -31,6 +31,7 @@ from iofast.loader.readahead import Readahead
 from iofast.loader.resident import Resident
 from iofast.loader.state import Identity
 from iofast.loader.tally import Tally
+from iofast.loader.targets import targets_of
 from iofast.machine import cores_of_rank, free_memory, launcher_rank, local_ranks
 from iofast.order import Order, Population, Schedule, Sequential
 from iofast.source.folder import FolderReader
@@ -38,6 +39,7 @@ from iofast.stall import StallClock
 from iofast.telemetry import LoaderInfo, Stages
 from iofast.transforms import Pipeline
 from iofast.transforms import compile as compile_transform
+from iofast.transforms.geometry import RANDOM
 
 SLICE = 32  # rows a thread takes at once: 10 ms of work, and half of the descriptors a folder reader may hold
 ROUNDS = 4  # slices for each thread in the batches that are in the making: with so many, one may be twice as long
@@ -61,6 +63,7 @@ class Plan:
         self.stored = tuple(name for name in self.fields if name not in PSEUDO_FIELDS)  # those that are read
         self.with_images = "image" in self.fields
         self.collates = dict(options.collate or {})
+        self.targets = targets_of(options.targets)
         self._check_names()
         self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
         self.device = torch.device(options.device)
@@ -84,14 +87,21 @@ class Plan:
         It does not where something else sees the image before: a user's function, its partner, a device.
         """
         options, pipeline = self.options, self.pipeline
-        alone = self.mapper is None and "image" not in self.collates and pipeline.mix is None and options.cache is None
+        alone = (
+            not pipeline.views
+            and self.mapper is None
+            and "image" not in self.collates
+            and pipeline.mix is None
+            and options.cache is None
+        )
         here = self.with_images and self.way is None and kernel.finish_batch is not None
-        return alone and here and options.dtype in pixels.TYPES and (bool(pipeline.ops) or options.dtype != torch.uint8)
+        return alone and here and options.dtype in pixels.TYPES and (pipeline.finishes or options.dtype != torch.uint8)
 
     def _limits(self) -> Limits:
         options, size = self.options, self.pipeline.size or (512, 512)
         wanted = {"auto": AUTO_DEPTH if options.num_workers == "auto" else FIXED_DEPTH}.get(options.prefetch)  # type: ignore[arg-type]
-        batch_bytes = 3 * size[0] * size[1] * options.batch_size * options.dtype.itemsize
+        pixels_of_sample = self.pipeline.pixels or size[0] * size[1]
+        batch_bytes = 3 * pixels_of_sample * options.batch_size * options.dtype.itemsize
         depth = options.prefetch if wanted is None else most_depth(batch_bytes, wanted, free_memory() // local_ranks())
         workers = self.decoding.workers(cores_of_rank()) if options.num_workers == "auto" else options.num_workers
         depth = depth if workers else 1
@@ -130,21 +140,37 @@ class Plan:
         self.check_reserved(self.fields, "the dataset's fields have")
         if (unknown := sorted(set(self.collates) - set(self.fields))) and self.options.map_sample is None:
             raise OptionError(f"collate has {unknown[0]!r}, and a sample has only {', '.join(self.fields)}")
-        if "image" in self.collates and (self.pipeline.ops or self.options.dtype != torch.uint8):
+        if "image" in self.collates and (self.pipeline.finishes or self.options.dtype != torch.uint8):
             raise OptionError(
                 "collate['image'] gets uint8 images and takes the place of pixel operations: leave dtype and "
                 "Normalize out, or collate in map_batch"
             )
-        left = self.dataset.annotations
+        if unknown := sorted(set(self.targets) - set(self.stored)):
+            raise OptionError(f"targets has {unknown[0]!r}, and the dataset's fields are {', '.join(self.fields)}")
+        left = [name for name in self.dataset.annotations if name not in self.targets]
         if left and self.with_images and self.pipeline.moves is not None and "crop" not in self.fields:
             raise OptionError(
                 f"{' and '.join(left)} would stay as stored, beside images whose pixels {self.pipeline.moves!r} moves: "
-                "add 'crop' to the dataset's fields and move them in map_sample, or leave the transform or them out"
+                "name them in targets=, or add 'crop' to the dataset's fields and move them in map_sample"
             )
+        self._check_views()
         if self.pipeline.mix is not None:
             check_mixing(self.pipeline.mix, self.options, self.dataset.classes)
         if self.options.cache is not None:
             check_cache(self)
+
+    def _check_views(self) -> None:
+        options = self.options
+        given = {
+            "map_sample": options.map_sample is not None,
+            "collate['image']": "image" in self.collates,
+            f"ragged={options.ragged!r}": options.ragged != "raise",
+            f"cache={options.cache!r}": options.cache is not None,
+            "the field 'crop'": "crop" in self.fields,
+            "targets": bool(self.targets),
+        }
+        if self.pipeline.views and (several := [name for name, is_given in given.items() if is_given]):
+            raise OptionError(f"several Views do not go with {several[0]}: leave it out")
 
     @property
     def ranks_may_part(self) -> bool:
@@ -238,7 +264,8 @@ def _check_dataset(dataset: FastDataset) -> None:
 def decode_options(pipeline: Pipeline, pixels: str, *, strict: bool = True) -> kernel.DecodeOptions:
     """How the kernel decodes for `pipeline`: `pixels="fast"` never changes what an evaluation sees."""
     fast = pixels == "fast" and not pipeline.evaluation
-    return kernel.DecodeOptions(filter=pipeline.filter, fast=fast, strict=strict)
+    filter = "bilinear" if pipeline.filter == RANDOM else pipeline.filter
+    return kernel.DecodeOptions(filter=filter, fast=fast, strict=strict, clip=pipeline.pads)
 
 
 def rank_of(options: LoaderOptions) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from iofast import kernel, pixels
 from iofast.choices import Draw
 from iofast.containers.base import Located, Payloads
 from iofast.containers.changed import renew
-from iofast.errors import IofastError
+from iofast.errors import DecodeError, IofastError
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.canvas import Canvas, Ragged, Rows, Stored, Uniform, output_sizes, size_of
 from iofast.loader.divided import Divided
@@ -24,6 +24,7 @@ from iofast.loader.failures import Failure
 from iofast.loader.mapping import Mapper, Sample
 from iofast.loader.plan import Plan
 from iofast.loader.resident import Draft
+from iofast.loader.several import Cut, Several
 from iofast.loader.split import WHOLE, on_cpu
 from iofast.telemetry import Stages
 from iofast.transforms.crop_box import CropBox
@@ -55,6 +56,7 @@ class Samples:
         self._attempts = np.full(len(positions), attempt, np.int64)  # of what stands in each row
         self._drawn_at = plan.drawn_at(positions)
         self.boxes, self._flips = self._planned(slice(None))
+        self._cuts = self._cut(slice(None))
         self.draft = self._draft(instead) if plan.resident else None
         if cached is not None and self.draft is not None:  # known at once, for all rows
             self.reasons = cached.reasons(self.draft, self.located) | self.reasons
@@ -71,6 +73,8 @@ class Samples:
             self._decode(self.canvas, context, stages, slice(start, stop))
         for name in self.values:
             self._read(name, start, stop)
+        for name in self._plan.targets:
+            self._follow(name, start, stop)
         if self._plan.mapper is not None:
             self._map(self._plan.mapper, start, stop)
 
@@ -94,9 +98,10 @@ class Samples:
             for name, values in self.values.items():
                 values[row] = other.values[name][source]
 
-    def draw(self, rows: NDArray[np.intp]) -> Draw:
+    def draw(self, rows: NDArray[np.intp] | slice) -> Draw:
         """The random numbers of `rows`, as they are for what stands there now."""
-        return Draw(self._plan.options.seed, self._epoch, self._drawn_at[rows], self._attempts[rows])
+        seed = self._plan.options.seed
+        return Draw(seed, self._epoch, self._drawn_at[rows], self._attempts[rows], self.indices[rows])
 
     def sample(self, row: int, images: Any) -> Sample:
         """One sample as a dictionary; `images` are those of all rows."""
@@ -111,11 +116,24 @@ class Samples:
         if name == "index":
             return int(self.indices[row])
         if name == "crop":
-            flip, orientation = bool(self._flips[row]), int(self.located.orientation[row])
-            return CropBox.of(self.boxes[row], self._plan.pipeline.size, flip=flip, orientation=orientation)
+            return self._crop(row)
         if name == "key":
             return self._plan.dataset.reader.keys(self.located.rows(slice(row, row + 1)))[0]
         return self.values[name][row]
+
+    def _crop(self, row: int) -> CropBox:
+        """What became of one image."""
+        flip, orientation = bool(self._flips[row] & 1), int(self.located.orientation[row])
+        box = CropBox.of(self.boxes[row], self._plan.pipeline.size, flip=flip, orientation=orientation)
+        return box.then(*self._moves(row)) if self._plan.pipeline.warps else box
+
+    def _moves(self, row: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+        """The steps of one image, and their numbers."""
+        pipeline, one = self._plan.pipeline, np.array([row])
+        height, width = pipeline.size or (int(self.boxes[row, 5]), int(self.boxes[row, 4]))
+        stored = self.located.width[one], self.located.height[one]
+        work = pipeline.work(self.draw(one), [width], [height], stored)
+        return work.steps[0], work.numbers[0]
 
     def _draft(self, instead: Samples | None) -> Draft:
         """Indices, boxes and flips are those of the samples themselves, also of what takes another's place later."""
@@ -134,11 +152,20 @@ class Samples:
     def _planned(self, rows: NDArray[np.intp] | slice) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Boxes and flips of some rows, for the sizes in `located`."""
         plan, located = self._plan, self.located
-        draw = Draw(plan.options.seed, self._epoch, self._drawn_at[rows], self._attempt)
-        return plan.pipeline.plan(draw, located.width[rows], located.height[rows])
+        return plan.pipeline.plan(self.draw(rows), located.width[rows], located.height[rows])
+
+    def _cut(self, rows: NDArray[np.intp] | slice) -> list[Cut]:
+        """What each group of views takes of some rows."""
+        located, views = self.located, self._plan.pipeline.views
+        draw = self.draw(rows) if views else None
+        return [Cut.of(view, draw, located.width[rows], located.height[rows]) for view in views if draw is not None]
 
     def _canvas(self, instead: Samples | None) -> Canvas:
         plan, rows = self._plan, len(self)
+        if plan.pipeline.views:
+            memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
+            stored = Stored(memory, plan.options.memory_format, plan.options.dtype)
+            return Several(plan.pipeline.views, self._cuts, rows, stored)
         own = plan.float_memory if plan.finishes else plan.memory
         memory = own if instead is None else BatchMemory(pinned=False, spare=1)
         stored = Stored(memory, plan.options.memory_format, plan.options.dtype if plan.finishes else torch.uint8)
@@ -158,8 +185,9 @@ class Samples:
         pipeline, canvas = self._plan.pipeline, self.canvas
         sizes = output_sizes(self.boxes[rows]) if isinstance(canvas, Ragged) else np.array([cast(Uniform, canvas).size])
         heights, widths = np.broadcast_to(sizes, (len(rows), 2)).T
-        draw = Draw(self._plan.options.seed, self._epoch, self._drawn_at[rows], self._attempt)
-        work = pipeline.work(draw, widths, heights) if pipeline.drawn else still(len(rows))
+        stored = self.located.width[rows], self.located.height[rows]
+        draw = self.draw(rows)
+        work = pipeline.work(draw, widths, heights, stored) if pipeline.drawn else still(len(rows))
         return pixels.finish_of(pipeline.ops, work, self._plan.options.dtype)
 
     def _divided(self, share: int) -> Divided:
@@ -226,6 +254,8 @@ class Samples:
             if own is not None and now is not None:
                 own[changed] = now[again]
         self.boxes[changed], self._flips[changed] = self._planned(changed)
+        for cut, again_cut in zip(self._cuts, self._cut(changed), strict=True):
+            cut.put(changed, again_cut)
         if self._plan.pipeline.size is None and isinstance(canvas, Uniform):
             fits = (self.boxes[changed, 5:3:-1] == canvas.size).all(axis=1)
             again, changed = again[fits], changed[fits]
@@ -241,6 +271,18 @@ class Samples:
         self.values[name][rows] = dataset.values(name, self.indices[rows], located, check=check, failed=failed)
         for row, error in failed.items():
             self.reasons.setdefault(start + row, str(error).removeprefix(f"{self._name(start + row)}: "))
+
+    def _follow(self, name: str, start: int, stop: int) -> None:
+        """Have a field of some rows follow its image; after that was decoded, for its size may have changed."""
+        target, values = self._plan.targets[name], self.values[name]
+        for row in range(start, stop):
+            if row in self.reasons or values[row] is None:
+                continue
+            size = int(self.located.width[row]), int(self.located.height[row])
+            try:
+                values[row] = target.follow(values[row], self._crop(row), size)
+            except DecodeError as error:
+                self.reasons.setdefault(row, f"field {name}: {error}")
 
     def _map(self, mapper: Mapper, start: int, stop: int) -> None:
         """The user's function, for each sample that is whole. What it raises is the consumer's: a fault of the program,

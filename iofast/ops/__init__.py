@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iofast.ops.checks import MOST_FACTOR, MOST_REACH, span
-from iofast.ops.choosing import Choosing, Level, RandomApply, RandomChoice, RandomOrder
+from iofast.ops.choosing import Choosing, ImageOp, RandomApply, RandomChoice, RandomOrder
 from iofast.ops.colours import (
     ColorJitter,
     Colour,
@@ -28,48 +28,82 @@ from iofast.ops.finishing import (
     CutMix,
     Finishing,
     Mix,
+    Mixes,
     MixUp,
     Normalize,
     RandomErasing,
     affine,
     erase_fill,
+    fill_deviation,
     noise_amounts,
+)
+from iofast.ops.moving import (
+    Move,
+    RandomAffine,
+    RandomHorizontalFlip,
+    RandomPerspective,
+    RandomRotation,
+    RandomVerticalFlip,
+)
+from iofast.ops.policies import (
+    AugMix,
+    AutoAugment,
+    Policy,
+    RandAugment,
+    TimmAugment,
+    TrivialAugmentWide,
+    timm_policy,
 )
 
 __all__ = [
-    "MOST_FACTOR",
-    "MOST_REACH",
+    "AugMix",
+    "AutoAugment",
     "Choosing",
     "ColorJitter",
     "Colour",
     "CutMix",
     "GaussianBlur",
     "Grayscale",
-    "Level",
+    "ImageOp",
+    "MOST_FACTOR",
+    "MOST_REACH",
     "Mix",
     "MixUp",
+    "Mixes",
+    "Move",
     "Normalize",
     "Op",
+    "Policy",
+    "RandAugment",
     "RandomAdjustSharpness",
+    "RandomAffine",
     "RandomApply",
     "RandomAutocontrast",
     "RandomChoice",
     "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
+    "RandomHorizontalFlip",
     "RandomInvert",
     "RandomOrder",
+    "RandomPerspective",
     "RandomPosterize",
+    "RandomRotation",
     "RandomSolarize",
+    "RandomVerticalFlip",
     "Solarize",
+    "TimmAugment",
+    "TrivialAugmentWide",
     "affine",
     "drawn",
     "erase_fill",
+    "fill_deviation",
     "noise_amounts",
     "span",
+    "timm_policy",
 ]
 
-Op = Level | Finishing
+Op = ImageOp | Finishing
 
 
 def drawn(ops: Sequence[Op]) -> bool:

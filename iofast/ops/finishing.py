@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from iofast.errors import OptionError
 from iofast.ops.checks import per_channel, probability, span
 
+MOST_RECTANGLES = 64  # that one RandomErasing erases
+
 
 @dataclass(frozen=True, slots=True)
 class Normalize:
@@ -49,17 +51,20 @@ class Normalize:
 
 @dataclass(frozen=True, slots=True)
 class RandomErasing:
-    """With probability `p` a rectangle is filled with `value`: one number, or one per channel, or "random": normal
-    numbers, others for each pixel and channel (the sum of eight even ones, so none beyond 4.9).
+    """With probability `p` a rectangle is filled with `value`: one number, or one per channel; "random": normal
+    numbers, others for each pixel and channel (the sum of eight even ones, so none beyond 4.9); "color": one colour of
+    such numbers for each rectangle. (timm's modes const, pixel and rand.)
 
     It has `scale` (low, high) of the image's area, evenly, and an aspect ratio (height / width) of `ratio`, evenly in
-    its logarithm. Where 10 of them do not fit in the image, nothing is erased.
+    its logarithm. Where 10 of them do not fit in the image, nothing is erased. `count` rectangles, or a number of them
+    that is drawn from (low, high), share the area.
     """
 
     p: float = 0.5
     scale: Sequence[float] = (0.02, 0.33)
     ratio: Sequence[float] = (0.3, 3.3)
-    value: float | Sequence[float] | Literal["random"] = 0.0
+    value: float | Sequence[float] | Literal["random", "color"] = 0.0
+    count: int | Sequence[int] = 1
 
     def __post_init__(self) -> None:
         probability(self)
@@ -67,26 +72,36 @@ class RandomErasing:
         object.__setattr__(self, "ratio", span("RandomErasing: ratio", self.ratio))
         if self.scale[1] > 1 or self.ratio[0] == 0:
             raise OptionError(f"RandomErasing: scale is up to 1 and ratio above 0, found {self.scale} and {self.ratio}")
-        if isinstance(self.value, str) and self.value == "random":
+        object.__setattr__(self, "count", _counts(self.count))
+        if isinstance(self.value, str) and self.value in ("random", "color"):
             return
-        value = [self.value] if isinstance(self.value, int | float) else self.value
+        value: Sequence[float] = [self.value] if isinstance(self.value, int | float) else self.value  # type: ignore[assignment]
         object.__setattr__(self, "value", per_channel("RandomErasing: value", value))
 
     @property
-    def random(self) -> bool:
-        """Whether it is filled with noise."""
-        return isinstance(self.value, str)
+    def noisy(self) -> bool:
+        """Whether each pixel is filled with another number."""
+        return isinstance(self.value, str) and self.value == "random"
+
+    @property
+    def most(self) -> int:
+        """Rectangles at most."""
+        return self.count[1]  # type: ignore[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixUp:
     """Each image share * own + (1 - share) * partner's, `share` from Beta(alpha, alpha); labels likewise.
 
-    The partner of position p is p XOR 1. Labels become float32 (N, num_classes).
+    The partner of position p is p XOR 1. Labels become float32 (N, num_classes); `label_smoothing` of each goes to all
+    classes evenly. An image is mixed with probability `p`, and only in the epochs below `until` where that is given.
     """
 
     alpha: float = 1.0
     num_classes: int
+    p: float = 1.0
+    label_smoothing: float = 0.0
+    until: int | None = None
 
     def __post_init__(self) -> None:
         _mix(self)
@@ -95,16 +110,39 @@ class MixUp:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutMix:
     """A rectangle of each image is the partner's, of 1 - Beta(alpha, alpha) of the area before it is cut at the edges;
-    labels in proportion. Partner and labels as of `MixUp`."""
+    labels in proportion. Everything else as of `MixUp`."""
 
     alpha: float = 1.0
     num_classes: int
+    p: float = 1.0
+    label_smoothing: float = 0.0
+    until: int | None = None
 
     def __post_init__(self) -> None:
         _mix(self)
 
 
-Mix = MixUp | CutMix
+@dataclass(frozen=True, slots=True)
+class Mixes:
+    """One of several for each image, with the probabilities `p`: what `RandomChoice` of them is in a transform."""
+
+    choices: tuple[MixUp | CutMix, ...]
+    p: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len({(each.num_classes, each.label_smoothing) for each in self.choices}) > 1:
+            raise OptionError(f"RandomChoice: num_classes and label_smoothing must be equal, found {self.choices}")
+
+    @property
+    def num_classes(self) -> int:
+        return self.choices[0].num_classes
+
+    @property
+    def label_smoothing(self) -> float:
+        return self.choices[0].label_smoothing
+
+
+Mix = MixUp | CutMix | Mixes
 Finishing = Normalize | RandomErasing | Mix
 
 
@@ -119,21 +157,38 @@ def affine(ops: Sequence[object]) -> NDArray[np.float64]:
 
 
 def erase_fill(op: RandomErasing, after: Sequence[object]) -> NDArray[np.float64]:
-    """What `op` fills a rectangle of the finished image with, float64 (3,): normalised as `after` says."""
+    """What `op` fills a rectangle of the finished image with, float64 (3,): normalised as `after` says. Random numbers
+    are added to that: see `fill_deviation`."""
     scale, bias = affine(after)
-    value = np.zeros(3) if op.random else np.asarray(op.value, np.float64)
+    value = np.zeros(3) if isinstance(op.value, str) else np.asarray(op.value, np.float64)
     return np.asarray(value * 255 * scale + bias)
 
 
+def fill_deviation(after: Sequence[object]) -> NDArray[np.float64]:
+    """What a standard normal number comes to in the finished image, float64 (3,), where `after` normalises it."""
+    return np.asarray(255 * affine(after)[0])
+
+
 def noise_amounts(ops: Sequence[object]) -> NDArray[np.float64]:
-    """How much noise each `RandomErasing` of `ops` adds to its fill, each channel, float64 (erasings, 3)."""
-    after = [ops[place + 1 :] for place, op in enumerate(ops) if isinstance(op, RandomErasing)]
-    erasings = [op for op in ops if isinstance(op, RandomErasing)]
-    amounts = [255 * affine(rest)[0] * op.random for op, rest in zip(erasings, after, strict=True)]
+    """How much noise each rectangle of each `RandomErasing` of `ops` adds to its fill, each channel, float64
+    (erasings, 3)."""
+    erasings = [(op, ops[place + 1 :]) for place, op in enumerate(ops) if isinstance(op, RandomErasing)]
+    amounts = [fill_deviation(after) * op.noisy for op, after in erasings for _ in range(op.most)]
     return np.array(amounts, np.float64).reshape(-1, 3)
 
 
-def _mix(op: Mix) -> None:
+def _counts(count: int | Sequence[int]) -> tuple[int, int]:
+    try:
+        low, high = (index(count),) * 2 if isinstance(count, int) else map(index, count)
+    except (TypeError, ValueError):
+        low = high = 0
+    if not 1 <= low <= high <= MOST_RECTANGLES:
+        found = f"found {count!r}"
+        raise OptionError(f"RandomErasing: count must be 1 to {MOST_RECTANGLES}, or (low, high) of that, {found}")
+    return low, high
+
+
+def _mix(op: MixUp | CutMix) -> None:
     name = type(op).__name__
     if not isinstance(op.alpha, int | float) or not 0 < op.alpha < math.inf:
         raise OptionError(f"{name}: alpha must be above 0, found {op.alpha!r}")
@@ -143,6 +198,11 @@ def _mix(op: Mix) -> None:
         raise OptionError(f"{name}: num_classes must be a whole number, found {op.num_classes!r}") from None
     if op.num_classes < 1:
         raise OptionError(f"{name}: num_classes must be 1 or more, found {op.num_classes}")
+    probability(op)
+    if not isinstance(op.label_smoothing, int | float) or not 0 <= op.label_smoothing < 1:
+        raise OptionError(f"{name}: label_smoothing must be from 0 to below 1, found {op.label_smoothing!r}")
+    if op.until is not None and (not isinstance(op.until, int) or op.until < 0):
+        raise OptionError(f"{name}: until must be an epoch, 0 or later, found {op.until!r}")
 
 
 def _largest(value: object) -> float:

@@ -72,7 +72,7 @@ class Builder:
             raise WorkerError(f"chunk {self.next} of {chunks} was never finished")
         if not self.packed:
             images = len(self._work.source)
-            raise NothingLeftError(f"not one of {images:,} images is left: {self._emptied()}")
+            raise NothingLeftError(f"no image of {images:,} is left: {self._emptied()}")
         return self._writer.finish(description)
 
     def _emptied(self) -> str:

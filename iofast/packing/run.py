@@ -239,4 +239,4 @@ def _fill(work: Work, place: Target, pool: Pool, told: tuple[Failures, Progress]
         builder.advance()
         progress.step(len(work.span(done.chunk)), done.bytes_in, len(failures))
     if len(failures) == len(work.source):
-        raise SourceError(f"not one of {len(failures)} images could be packed: see {failures.save()}")
+        raise SourceError(f"no image of {len(failures):,} could be packed: see {failures.save()}")

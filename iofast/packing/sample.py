@@ -14,8 +14,8 @@ from iofast.containers.journal import JournalRecord
 from iofast.errors import DecodeError, OptionError
 from iofast.kernel import markers
 from iofast.kernel.mask import transcode_mask
-from iofast.packing.annotations import BOX_FORMATS, Geometry, move
-from iofast.record import PLACES, RAW_FIELDS, ImageInfo
+from iofast.places import BOX_FORMATS, Geometry, move
+from iofast.record import RAW_FIELDS, ImageInfo, holds_places
 
 if TYPE_CHECKING:
     from iofast.source.listing import Column
@@ -77,9 +77,11 @@ class SampleRecipe:
                     f"the column of {column.field} holds values, and masks that follow their images are files: name a "
                     "column of their paths as mask_column"
                 )
-        left = [field for field in fields if field in PLACES and field not in (self.boxes, self.keypoints)]
-        told = "is stored as it is, though images are resized: as boxes= or keypoints= it follows them"
-        return [f"field {field} {told}" for field in left if self.image.size is not None]
+        left = [field for field in fields if holds_places(field) and field not in (self.boxes, self.keypoints)]
+        told = "is stored as it is, though images are resized:"
+        json, other = "as boxes= or keypoints= it follows them", "only masks that are PNG files follow them"
+        resized = left if self.image.size is not None else []
+        return [f"field {field} {told} {json if field.endswith('json') else other}" for field in resized]
 
     def _leaves_behind(self, column: Column) -> bool:
         """Whether a column has no files, but values that are no PNGs or would keep the size that their image had."""

@@ -51,7 +51,8 @@ def apply(
     """
     torch_pixels.check(images, ops, work, dtype)
     layout = torch_pixels.layout_of(images, memory_format)
-    if dtype == torch.uint8 and not ops:
+    moves = work is not None and work.steps.size > 0  # padding may be all there is
+    if dtype == torch.uint8 and not ops and not moves:
         return images.contiguous(memory_format=layout)
     if images.shape[-2:].numel() <= _MOST and out is None and dtype in _FUSED and _fused(images):
         from iofast.pixels import triton_pixels
@@ -115,7 +116,8 @@ def augment(
 
     torch_pixels.check_dtype(ops, dtype)
     with _current(batch.data.device):
-        if drawn(ops) or dtype not in (*_FUSED, torch.uint8):
+        steps = work is not None and work.steps.size > 0
+        if drawn(ops) or steps or dtype not in (*_FUSED, torch.uint8):
             images = triton_geometry.resample(batch, boxes, flips, size)
             return apply(images, ops, work=work, dtype=dtype, memory_format=memory_format)
         return triton_geometry.resample(batch, boxes, flips, size, ops, dtype=dtype, memory_format=memory_format)

@@ -15,32 +15,72 @@ import torch
 from numpy.typing import NDArray
 
 from iofast.ops import MOST_FACTOR, MOST_REACH
+from iofast.pixels import moves
+from iofast.pixels.moves import Numbers, spread, whole
 from iofast.work import Step
 
-Numbers = NDArray[np.float32]  # (n, NUMBERS)
-
 _HUE_UNITS = 8192  # of a sixth of the circle
-_SHARES = 2048  # of the way from one pixel to the next
 _INT16_MAX = 32767
 
 
 def take_steps(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> torch.Tensor:
     """`images` after the steps `codes` (n, S) with their `numbers` (n, S, NUMBERS), each image in its own order."""
+    sums = _Sums(images)
     for column in range(codes.shape[1]):
         for code in sorted(set(codes[:, column].tolist()) - {int(Step.NOTHING)}):
             rows = np.flatnonzero(codes[:, column] == code)
-            if len(rows) == len(images):
-                images = take_step(images, Step(code), numbers[:, column])
+            if code in _SUMMING:
+                rows = sums.begun(rows, Step(code))
+            if not len(rows):
                 continue
-            where = torch.from_numpy(rows).to(images.device)
-            made = take_step(images[where], Step(code), numbers[rows, column])
-            images = images.index_copy(0, where, made)
+            whole = len(rows) == len(images)
+            where = None if whole else torch.from_numpy(rows).to(images.device)
+            some = images if where is None else images[where]
+            if code in _SUMMING:
+                made = sums.take(some, Step(code), numbers[rows, column], rows)
+            else:
+                made = take_step(some, Step(code), numbers[rows, column])
+            images = made if where is None else images.index_copy(0, where, made)
     return images
 
 
 def take_step(images: torch.Tensor, step: Step, numbers: Numbers) -> torch.Tensor:
-    """`images` after one step; `numbers` (n, NUMBERS) are each image's own."""
+    """`images` after one step that needs nothing but them; `numbers` (n, NUMBERS) are each image's own."""
     return _STEPS[step](images, numbers)
+
+
+_SUMMING = (Step.KEEP, Step.ADD, Step.SUM)
+
+
+class _Sums:
+    """Weighted sums of images that are made of one, which is kept: one sum for each image, in 65,536ths."""
+
+    def __init__(self, images: torch.Tensor) -> None:
+        self._images = images
+        self._begun = np.zeros(len(images), np.bool_)
+        self._kept = self._sums = torch.empty(0)
+
+    def begun(self, rows: NDArray[np.intp], step: Step) -> NDArray[np.intp]:
+        """Those of `rows` that have a sum, where `step` does not begin one: the others stay as they are."""
+        if step == Step.KEEP:
+            if not self._begun.any():
+                self._kept = torch.zeros_like(self._images)
+                self._sums = torch.zeros(self._images.shape, dtype=torch.int64, device=self._images.device)
+            self._begun[rows] = True
+        return rows[self._begun[rows]]
+
+    def take(self, images: torch.Tensor, step: Step, numbers: Numbers, rows: NDArray[np.intp]) -> torch.Tensor:
+        """What `images`, which are `rows` of all, are after `step`."""
+        where = torch.from_numpy(rows).to(images.device)
+        if step == Step.SUM:
+            return (self._sums[where] >> 16).clamp_(max=255).to(torch.uint8)
+        shares = np.clip(np.nan_to_num(numbers[:, 0], nan=0.0, posinf=1.0), 0, 1)
+        weighted = images.to(torch.int64) * spread(np.rint(shares * np.float32(65_536)).astype(np.int32), images)
+        if step == Step.KEEP:
+            self._kept[where], self._sums[where] = images, weighted + 32_768
+            return images
+        self._sums[where] += weighted
+        return self._kept[where]
 
 
 def gray(images: torch.Tensor) -> torch.Tensor:
@@ -54,16 +94,6 @@ def _planes(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     """Each channel, int32 (n, 1, H, W)."""
     red, green, blue = images.to(torch.int32).unbind(1)
     return red.unsqueeze(1), green.unsqueeze(1), blue.unsqueeze(1)
-
-
-def _whole(values: NDArray[np.float32], least: int, most: int) -> NDArray[np.int32]:
-    """Numbers as whole ones within limits, rounded towards 0; what is no number is the least."""
-    return np.where(values > least, np.minimum(np.nan_to_num(values, posinf=most), most), least).astype(np.int32)
-
-
-def _spread(values: NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
-    """One number for each image, in a shape that goes with its pixels."""
-    return torch.from_numpy(values).to(images.device).view(-1, 1, 1, 1)
 
 
 def _factors(factors: Numbers) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
@@ -81,16 +111,16 @@ def _level(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 
 def _on_line(images: torch.Tensor, factors: Numbers, offsets: torch.Tensor) -> torch.Tensor:
     """Each image times its factor; `offsets`, int32 (n,), are added to the products."""
-    _, whole, bits = _factors(factors)
-    products = images.to(torch.int32) * 128 * _spread(whole, images) >> 16
-    return _level(products + offsets.view(-1, 1, 1, 1), _spread(bits, images))
+    _, scaled, bits = _factors(factors)
+    products = images.to(torch.int32) * 128 * spread(scaled, images) >> 16
+    return _level(products + offsets.view(-1, 1, 1, 1), spread(bits, images))
 
 
 def _blended(images: torch.Tensor, other: torch.Tensor, factors: Numbers) -> torch.Tensor:
     """`images` * factor + `other` * (1 - factor)."""
-    _, whole, bits = _factors(factors)
-    shift = _spread(bits, images)
-    products = (images.to(torch.int32) - other) * 128 * _spread(whole, images) >> 16
+    _, scaled, bits = _factors(factors)
+    shift = spread(bits, images)
+    products = (images.to(torch.int32) - other) * 128 * spread(scaled, images) >> 16
     return _level(products + (other << shift) + (shift > 0), shift)
 
 
@@ -107,7 +137,7 @@ def whole_numbers(codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> tupl
         (Step.HUE, _turns(own), second),
         (Step.SOLARIZE, _threshold(own), second),
         (Step.POSTERIZE, _mask(own), second),
-        (Step.ADD_BELOW, _threshold(own), _whole(more, 0, 255)),
+        (Step.ADD_BELOW, _threshold(own), whole(more, 0, 255)),
     ):
         first, second = np.where(codes == step, a, first), np.where(codes == step, b, second)
     return first, second
@@ -115,15 +145,15 @@ def whole_numbers(codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> tupl
 
 def _turns(values: Numbers) -> NDArray[np.int32]:
     """Turns of the circle in the units of a hue."""
-    return _whole(np.rint(values * np.float32(6) * np.float32(_HUE_UNITS)), -3 * _HUE_UNITS, 3 * _HUE_UNITS)
+    return whole(np.rint(values * np.float32(6) * np.float32(_HUE_UNITS)), -3 * _HUE_UNITS, 3 * _HUE_UNITS)
 
 
 def _threshold(values: Numbers) -> NDArray[np.int32]:
-    return _whole(np.ceil(values), 0, 256)
+    return whole(np.ceil(values), 0, 256)
 
 
 def _mask(bits: Numbers) -> NDArray[np.int32]:
-    return (0xFF & 0xFF00 >> _whole(bits, 0, 8)).astype(np.int32)
+    return (0xFF & 0xFF00 >> whole(bits, 0, 8)).astype(np.int32)
 
 
 def _brightness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
@@ -160,7 +190,7 @@ def _hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
     4 bits of fraction; a value is multiplied by 255.999 / 255 before it is rounded down, as torchvision does.
     """
-    shift = _spread(_turns(numbers[:, 0]), images)
+    shift = spread(_turns(numbers[:, 0]), images)
     red, green, blue = _planes(images)
     most, least = (each.to(torch.int32) for each in (images.amax(1, keepdim=True), images.amin(1, keepdim=True)))
     chroma = most - least << 4
@@ -178,16 +208,16 @@ def _hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def _solarize(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    return torch.where(images >= _spread(_threshold(numbers[:, 0]), images), ~images, images)
+    return torch.where(images >= spread(_threshold(numbers[:, 0]), images), ~images, images)
 
 
 def _posterize(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    return images & _spread(_mask(numbers[:, 0]), images).to(torch.uint8)
+    return images & spread(_mask(numbers[:, 0]), images).to(torch.uint8)
 
 
 def _add_below(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    below = images < _spread(_threshold(numbers[:, 0]), images)
-    return (images + below * _spread(_whole(numbers[:, 1], 0, 255), images)).clamp_(max=255).to(torch.uint8)
+    below = images < spread(_threshold(numbers[:, 0]), images)
+    return (images + below * spread(whole(numbers[:, 1], 0, 255), images)).clamp_(max=255).to(torch.uint8)
 
 
 def _looked_up(images: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
@@ -273,43 +303,6 @@ def _weighted(values: torch.Tensor, weights: list[int], axis: int, start: int) -
     return sums & 0xFFFF
 
 
-def _warp(images: torch.Tensor, numbers: Numbers, back: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Images with a frame of the colour that is outside, and where in it pixels come from: columns and rows, float32
-    (n, H, W)."""
-    n, _, height, width = images.shape
-    frames = torch.from_numpy(_whole(numbers[:, 8:11], 0, 255).astype(np.uint8)).to(images.device).view(n, 3, 1, 1)
-    frames = frames.expand(n, 3, height + 3, width + 3).clone()
-    frames[:, :, 1:-2, 1:-2] = images
-    a, b, c, d, e, f, g, h = torch.from_numpy(numbers[:, :8].T.copy()).to(images.device).unsqueeze(-1).unsqueeze(-1)
-    at = torch.arange(width, dtype=torch.float32, device=images.device) + 0.5
-    line = torch.arange(height, dtype=torch.float32, device=images.device).view(-1, 1) + 0.5
-    below = g * at + (h * line + 1)
-    x, y = (a * at + (b * line + c)) / below - back, (d * at + (e * line + f)) / below - back
-    x, y = torch.where(x > -1, x, -1), torch.where(y > -1, y, -1)  # what is no number among them
-    return frames, x.clamp_(max=width) + 1, y.clamp_(max=height) + 1
-
-
-def _taken(frames: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-    places = (row * frames.shape[3] + column).flatten(1).unsqueeze(1).expand(-1, 3, -1)
-    return frames.flatten(2).gather(2, places).view(len(frames), 3, *row.shape[1:])
-
-
-def _warp_nearest(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    frames, x, y = _warp(images, numbers, 0)
-    return _taken(frames, y.long(), x.long())
-
-
-def _warp_bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    frames, x, y = _warp(images, numbers, 0.5)
-    column, row = x.long(), y.long()
-    across, down = (((v - whole) * _SHARES + 0.5).to(torch.int32).unsqueeze(1) for v, whole in ((x, column), (y, row)))
-    left, right, below_left, below_right = (
-        _taken(frames, row + below, column + beside).to(torch.int32) for below in (0, 1) for beside in (0, 1)
-    )
-    upper, lower = (left << 11) + (right - left) * across, (below_left << 11) + (below_right - below_left) * across
-    return ((upper << 9) + (lower - upper >> 2) * down + (1 << 19) >> 20).to(torch.uint8)
-
-
 _STEPS: dict[Step, Callable[[torch.Tensor, Numbers], torch.Tensor]] = {
     Step.BRIGHTNESS: _brightness,
     Step.CONTRAST: _contrast,
@@ -322,6 +315,8 @@ _STEPS: dict[Step, Callable[[torch.Tensor, Numbers], torch.Tensor]] = {
     Step.EQUALIZE: _equalize,
     Step.SHARPNESS: _sharpness,
     Step.BLUR: _blur,
-    Step.WARP_NEAREST: _warp_nearest,
-    Step.WARP_BILINEAR: _warp_bilinear,
+    Step.WARP_NEAREST: moves.warp_nearest,
+    Step.WARP_BILINEAR: moves.warp_bilinear,
+    Step.FLIP: moves.flip,
+    Step.PAD: moves.pad,
 }

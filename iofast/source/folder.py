@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from iofast.source.cache import outdate
 from iofast.source.image_files import content, in_memory, open_file
 from iofast.source.index import FolderIndex, open_index, reopen_index
 from iofast.source.listing import Source, SourceOptions, printable
+
+_log = logging.getLogger("iofast")
 
 IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever its real format
 # Held by one reader at one moment, over all threads, and less where the process may have few; further files are read
@@ -45,6 +48,8 @@ class FolderReader(Reader):
         self.root = os.path.abspath(root)
         self.options = options or SourceOptions()
         self._index: FolderIndex | None = open_index(self.root, self.options)
+        for warning in self._index.source.warnings:
+            _log.warning("%s: %s", self.root, warning)
         self._descriptors = _Descriptors()
         self.manifest = _manifest(self._index)
 

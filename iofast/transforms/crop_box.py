@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iofast.work import Edge, Step, beyond
+
+Steps = tuple[tuple[int, tuple[float, ...]], ...]
+
+_MOVING = (Step.WARP_NEAREST, Step.WARP_BILINEAR, Step.FLIP, Step.PAD)
+
 
 class CropBox(NamedTuple):
-    """A part of an image, cut out, resampled to a size and perhaps mirrored.
+    """A part of an image, cut out, resampled to a size, perhaps mirrored, and then moved on.
 
     box          left, top, right and lower edge in pixels of the upright stored image; after a Resize with fractions
     size         width and height of the result
     flip         whether it was mirrored then, left and right
     orientation  the EXIF orientation that made the stored image upright before, 1 where there was nothing to do
+    steps        what moved its pixels after that, in order: codes of `iofast.work.Step` and their numbers
     """
 
     box: tuple[float, float, float, float]
     size: tuple[int, int]
     flip: bool = False
     orientation: int = 1
+    steps: Steps = ()
 
     @classmethod
     def of(cls, row: NDArray[np.int32], size: tuple[int, int] | None, *, flip: bool, orientation: int) -> Self:
@@ -31,13 +39,89 @@ class CropBox(NamedTuple):
         box = left + x * across, top + y * down, left + (x + width) * across, top + (y + height) * down
         return cls(box, (width, height), flip, orientation)
 
+    def then(self, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> Self:
+        """With those of the steps (S,) and their numbers (S, NUMBERS) that move pixels."""
+        moving = [place for place, code in enumerate(codes.tolist()) if code in _MOVING]
+        return self._replace(steps=tuple((int(codes[place]), tuple(numbers[place].tolist())) for place in moving))
+
+    @property
+    def packed(self) -> tuple[int, int]:
+        """Width and height of the result."""
+        return self.size
+
+    def point(self, x: float, y: float) -> tuple[float, float]:
+        """`points` of one, as plain numbers."""
+        if self.steps:
+            x, y = self.points((x, y)).tolist()
+            return x, y
+        left, top, right, lower = self.box
+        x, y = (x - left) * self.size[0] / (right - left), (y - top) * self.size[1] / (lower - top)
+        return self.size[0] - x if self.flip else x, y
+
+    def holds(self, point: tuple[float, float]) -> bool:
+        """Whether a point of the result lies in it, edges included."""
+        return 0 <= point[0] <= self.size[0] and 0 <= point[1] <= self.size[1]
+
     def points(self, points: ArrayLike) -> NDArray[np.float64]:
         """Where `points` (x, y) of the upright stored image are in the result: float64 of the same shape, (…, 2).
 
-        What was cut off lies outside of 0 to `size`. A mirrored box ends before it begins: sort its corners.
+        What was cut off lies outside of 0 to `size`. The corners of a box must be sorted: it may have been mirrored;
+        of one that was turned or sheared take all four.
         """
         left, top, right, lower = self.box
         made = (np.asarray(points, np.float64) - (left, top)) * self.size / (right - left, lower - top)
         if self.flip:
             made[..., 0] = self.size[0] - made[..., 0]
+        for code, own in self.steps:
+            made = self._moved(made, code, own)
         return made
+
+    def _moved(self, points: NDArray[np.float64], code: int, own: tuple[float, ...]) -> NDArray[np.float64]:
+        if code == Step.PAD:
+            return points - own[:2]
+        if code == Step.FLIP:
+            mirrored = np.array(self.size) - points
+            return np.where([own[0] != 0, own[1] != 0], mirrored, points)
+        whole = np.concatenate((points, np.ones_like(points[..., :1])), axis=-1) @ np.linalg.inv(_matrix(own)).T
+        return np.asarray(whole[..., :2] / whole[..., 2:])
+
+    def mask(self, mask: NDArray[Any], fill: float = 0) -> NDArray[Any]:
+        """What of a `mask` (H, W) or (H, W, …) of the upright stored image belongs to the result, (height, width, …):
+        for each pixel of the result the nearest one of the mask; `fill` where there is none."""
+        wide, high = self.size
+        # broadcast: most crops need no more
+        x: NDArray[np.float64] = np.arange(wide, dtype=np.float64)[None] + 0.5
+        y: NDArray[np.float64] = np.arange(high, dtype=np.float64)[:, None] + 0.5
+        inside = np.ones((1, 1), np.bool_)
+        for code, own in reversed(self.steps):
+            x, y, within = self._before(x, y, code, own)
+            inside = inside & within
+        left, top, right, lower = self.box
+        x = wide - x if self.flip else x
+        columns = np.floor(left + x * (right - left) / wide).astype(np.int64)
+        rows = np.floor(top + y * (lower - top) / high).astype(np.int64)
+        inside = inside & (columns >= 0) & (columns < mask.shape[1]) & (rows >= 0) & (rows < mask.shape[0])
+        made = mask[np.clip(rows, 0, mask.shape[0] - 1), np.clip(columns, 0, mask.shape[1] - 1)]
+        inside = inside.reshape(*inside.shape, *[1] * (mask.ndim - 2))
+        return np.asarray(np.where(inside, made, np.asarray(fill, mask.dtype)))
+
+    def _before(
+        self, x: NDArray[np.float64], y: NDArray[np.float64], code: int, own: tuple[float, ...]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+        """Where places came from in one step, and which of them came from anywhere."""
+        wide, high = self.size
+        if code == Step.FLIP:
+            return wide - x if own[0] else x, high - y if own[1] else y, np.ones((1, 1), np.bool_)
+        if code == Step.PAD:
+            columns = beyond(np.floor(x + own[0]).astype(np.int64), int(own[2]), Edge(int(own[4])))
+            rows = beyond(np.floor(y + own[1]).astype(np.int64), int(own[3]), Edge(int(own[4])))
+            return columns.astype(np.float64) + 0.5, rows.astype(np.float64) + 0.5, (columns >= 0) & (rows >= 0)
+        m = _matrix(own)
+        below = m[2, 0] * x + m[2, 1] * y + 1
+        x, y = (m[0, 0] * x + m[0, 1] * y + m[0, 2]) / below, (m[1, 0] * x + m[1, 1] * y + m[1, 2]) / below
+        return x, y, (x >= 0) & (x < wide) & (y >= 0) & (y < high)
+
+
+def _matrix(own: tuple[float, ...]) -> NDArray[np.float64]:
+    """From a place in the result of a warp to one in what it is made of, for (x, y, 1)."""
+    return np.array([*own[:8], 1.0]).reshape(3, 3)

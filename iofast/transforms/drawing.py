@@ -10,31 +10,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.choices import Draw
-from iofast.errors import OptionError
 from iofast.ops import (
+    AugMix,
+    AutoAugment,
     ColorJitter,
-    CutMix,
     GaussianBlur,
     Grayscale,
-    Level,
+    ImageOp,
     Mix,
+    Mixes,
     MixUp,
+    Move,
     Op,
+    Policy,
+    RandAugment,
     RandomAdjustSharpness,
+    RandomAffine,
     RandomApply,
     RandomAutocontrast,
     RandomChoice,
     RandomEqualize,
     RandomErasing,
     RandomGrayscale,
+    RandomHorizontalFlip,
     RandomInvert,
     RandomOrder,
+    RandomPerspective,
     RandomPosterize,
+    RandomRotation,
     RandomSolarize,
+    RandomVerticalFlip,
     Solarize,
+    TimmAugment,
+    TrivialAugmentWide,
     erase_fill,
+    fill_deviation,
 )
 from iofast.transforms.geometry import ATTEMPTS, Column, drawn_sides
+from iofast.transforms.policies import policy
+from iofast.transforms.programs import Images, Program, beside, in_a_row, numbers
+from iofast.transforms.warps import moved
 from iofast.work import NUMBERS, Step, Work, still
 
 _JITTER = (Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION, Step.HUE)
@@ -45,17 +60,17 @@ _SLACK = 2.0**-10
 
 _NOISES = (1 << 31) - 2  # that an int32 can number; 0 is none
 
-_Steps = tuple[NDArray[np.int8], NDArray[np.float32]]
-_Erased = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]  # a box, a fill and a noise for each image
+_Erased = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]  # boxes, fills and noises, (N, count, …)
 
 
-def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work:
-    """The work of a batch whose finished images are `widths` x `heights` (float64 columns, pixels).
+def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column, first: Sequence[Program] = ()) -> Work:
+    """The work of a batch whose finished images are `widths` x `heights` (float64 columns, pixels); the steps `first`
+    come before those of `ops`.
 
     Mixing has shares and patches, and no partners yet: those are a matter of who is in the batch.
     """
-    seen: Counter[str] = Counter()
-    steps: list[_Steps] = []
+    images, seen = Images(draw, widths, heights), Counter[str]()
+    steps: list[Program] = list(first)
     erased: list[_Erased] = []
     made = still(len(draw))
     for place, op in enumerate(ops):
@@ -63,16 +78,16 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column) -> Work
         seen[kind] += 1
         name = kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
         if isinstance(op, RandomErasing):
-            erased.append(_erasing(op, draw, name, _boxes(op, draw, name, widths, heights), ops[place + 1 :]))
-        elif isinstance(op, MixUp | CutMix):
-            made = _mixed(made, op, draw, widths, heights)
+            erased.append(_erasing(op, images, name, ops[place + 1 :]))
+        elif isinstance(op, Mix):
+            made = _mixed(made, op, images)
         elif kind:
-            steps.append(_steps(op, draw, name))
+            steps.append(_steps(op, images, name))  # type: ignore[arg-type]  # the others have no name
     if steps:
-        codes, numbers = (np.concatenate(each, axis=1) for each in zip(*steps, strict=True))
-        made = replace(made, steps=codes, numbers=numbers)
+        codes, own = in_a_row(steps, len(draw))
+        made = replace(made, steps=codes, numbers=own)
     if erased:
-        boxes, fills, noises = (np.stack(each, axis=1) for each in zip(*erased, strict=True))
+        boxes, fills, noises = (np.concatenate(each, axis=1) for each in zip(*erased, strict=True))
         made = replace(made, erased=boxes, fills=fills, noise=noises)
     return made
 
@@ -90,36 +105,47 @@ _NAMES: dict[type, str] = {
     RandomEqualize: "equalize",
     RandomAdjustSharpness: "sharpness",
     GaussianBlur: "blur",
+    RandomHorizontalFlip: "horizontal flip",
+    RandomVerticalFlip: "vertical flip",
+    RandomRotation: "rotation",
+    RandomAffine: "affine",
+    RandomPerspective: "perspective",
+    RandAugment: "policy",
+    TrivialAugmentWide: "policy",
+    AutoAugment: "policy",
+    AugMix: "policy",
+    TimmAugment: "policy",
     RandomChoice: "choice",
     RandomApply: "apply",
     RandomOrder: "order",
     RandomErasing: "erasing",
-    MixUp: "mix",
-    CutMix: "mix",
 }
 
 
-def _steps(op: Op, draw: Draw, name: str) -> _Steps:
-    """Codes (N, how many steps it has) and numbers (N, as many, NUMBERS) of one operation on levels."""
+def _steps(op: ImageOp, images: Images, name: str) -> Program:
+    """The steps of one operation on images."""
     match op:
         case ColorJitter():
-            return _jitter(op, draw, name)
+            return _jitter(op, images.draw, name)
         case GaussianBlur():
-            return _blur(op, draw, name)
+            return _blur(op, images.draw, name)
         case RandomChoice():
-            return _choice(op, draw, name)
+            return _choice(op, images, name)
         case RandomApply():
-            codes, numbers = _in_a_row(_all(op.transforms, draw, name), len(draw))
-            return codes * (draw.uniform(name) < op.p), numbers
+            codes, own = in_a_row(_all(op.transforms, images, name), len(images))
+            return codes * (images.draw.uniform(name) < op.p), own
         case RandomOrder():
-            return _order(_all(op.transforms, draw, name), draw, name)
-        case _:
-            code, number = _single(op)
-            done = draw.uniform(name) < getattr(op, "p", 1)
-            return (done * code).astype(np.int8), _numbers(np.full((len(draw), 1), number))
+            return _order(_all(op.transforms, images, name), images, name)
+    if isinstance(op, Policy):
+        return policy(op, images, name)
+    if isinstance(op, Move):
+        return moved(op, images, name)
+    code, number = _single(op)
+    done = images.draw.uniform(name) < getattr(op, "p", 1)
+    return (done * code).astype(np.int8), numbers(np.full((len(images), 1), number))
 
 
-def _single(op: Op) -> tuple[Step, float]:
+def _single(op: ImageOp) -> tuple[Step, float]:
     """The step that an operation of one step is, and its number."""
     match op:
         case Grayscale() | RandomGrayscale():
@@ -132,67 +158,49 @@ def _single(op: Op) -> tuple[Step, float]:
             return Step.POSTERIZE, op.bits
         case RandomAutocontrast():
             return Step.AUTOCONTRAST, 0.0
-        case RandomEqualize():
-            return Step.EQUALIZE, 0.0
         case RandomAdjustSharpness():
             return Step.SHARPNESS, op.sharpness_factor
-    raise OptionError(f"{op!r} is no operation on levels")
+    assert isinstance(op, RandomEqualize)
+    return Step.EQUALIZE, 0.0
 
 
-def _numbers(*values: Column) -> NDArray[np.float32]:
-    """The first numbers of each step, (N, S) each; the others are 0."""
-    made = np.zeros((*values[0].shape, NUMBERS), np.float32)
-    for place, each in enumerate(values):
-        made[..., place] = each
-    return made
-
-
-def _all(ops: Sequence[Level], draw: Draw, name: str) -> list[_Steps]:
+def _all(ops: Sequence[ImageOp], images: Images, name: str) -> list[Program]:
     """Each operation draws under a name of its own, so that what one does is no hint of what another does."""
-    return [_steps(op, draw, f"{name} {place}") for place, op in enumerate(ops)]
+    return [_steps(op, images, f"{name} {place}") for place, op in enumerate(ops)]
 
 
-def _in_a_row(made: Sequence[_Steps], rows: int) -> _Steps:
-    nothing: _Steps = np.zeros((rows, 0), np.int8), _numbers(np.zeros((rows, 0)))
-    codes, numbers = zip(nothing, *made, strict=True)
-    return np.concatenate(codes, axis=1), np.concatenate(numbers, axis=1)
+def _choice(op: RandomChoice, images: Images, name: str) -> Program:
+    rows = len(images)
+    lists = [in_a_row(_all(each, images, f"{name} {number}"), rows) for number, each in enumerate(op.transforms)]  # type: ignore[arg-type]
+    codes, own = beside(lists, rows)
+    taken = _taken(op.p, images.draw.uniform(name)[:, 0])
+    return codes[np.arange(rows), taken], own[np.arange(rows), taken]
 
 
-def _beside(made: Sequence[_Steps], rows: int) -> _Steps:
-    """As many steps of each as the longest has, (N, how many there are, steps)."""
-    most = max(codes.shape[1] for codes, _ in made)
-    codes, numbers = np.zeros((rows, len(made), most), np.int8), _numbers(np.zeros((rows, len(made), most)))
-    for place, (own, theirs) in enumerate(made):
-        codes[:, place, : own.shape[1]], numbers[:, place, : own.shape[1]] = own, theirs
-    return codes, numbers
+def _taken(p: Sequence[float] | None, u: Column) -> NDArray[np.intp]:
+    """Which of several things with these probabilities."""
+    ends = np.asarray(p, np.float64).cumsum()
+    return np.searchsorted(ends / ends[-1], u, "right")
 
 
-def _choice(op: RandomChoice, draw: Draw, name: str) -> _Steps:
-    rows = len(draw)
-    lists = [_in_a_row(_all(each, draw, f"{name} {number}"), rows) for number, each in enumerate(op.transforms)]  # type: ignore[arg-type]
-    codes, numbers = _beside(lists, rows)
-    ends = np.asarray(op.p, np.float64).cumsum()
-    taken = np.searchsorted(ends / ends[-1], draw.uniform(name)[:, 0], "right")
-    return codes[np.arange(rows), taken], numbers[np.arange(rows), taken]
-
-
-def _order(made: Sequence[_Steps], draw: Draw, name: str) -> _Steps:
-    codes, numbers = _beside(made, len(draw))
-    order = np.argsort(draw.uniform(name, len(made)), axis=1, kind="stable")
+def _order(made: Sequence[Program], images: Images, name: str) -> Program:
+    rows = len(images)
+    codes, own = beside(made, rows)
+    order = np.argsort(images.draw.uniform(name, len(made)), axis=1, kind="stable")
     steps = codes.shape[1] * codes.shape[2]
-    codes = np.take_along_axis(codes, order[..., None], axis=1).reshape(len(draw), steps)
-    return codes, np.take_along_axis(numbers, order[..., None, None], axis=1).reshape(len(draw), steps, NUMBERS)
+    codes = np.take_along_axis(codes, order[..., None], axis=1).reshape(rows, steps)
+    return codes, np.take_along_axis(own, order[..., None, None], axis=1).reshape(rows, steps, NUMBERS)
 
 
-def _blur(op: GaussianBlur, draw: Draw, name: str) -> _Steps:
+def _blur(op: GaussianBlur, draw: Draw, name: str) -> Program:
     across, down = (size // 2 for size in op.kernel_size)  # type: ignore[union-attr]
     low, high = op.sigma  # type: ignore[misc]
     sigma = low + (high - low) * draw.uniform(name)
-    numbers = _numbers(sigma, np.full_like(sigma, across), sigma, np.full_like(sigma, down))
-    return np.full(sigma.shape, Step.BLUR, np.int8), numbers
+    own = numbers(sigma, np.full_like(sigma, across), sigma, np.full_like(sigma, down))
+    return np.full(sigma.shape, Step.BLUR, np.int8), own
 
 
-def _jitter(op: ColorJitter, draw: Draw, name: str) -> _Steps:
+def _jitter(op: ColorJitter, draw: Draw, name: str) -> Program:
     """Lanes 0 to 3 of the name are the factors, 4 to 7 the order: what has the smaller number is done first."""
     u = draw.uniform(name, 8)
     spans = np.array((op.brightness, op.contrast, op.saturation, op.hue), np.float64)
@@ -200,37 +208,73 @@ def _jitter(op: ColorJitter, draw: Draw, name: str) -> _Steps:
     factors = spans[used, 0] + (spans[used, 1] - spans[used, 0]) * u[:, used]
     order = np.argsort(u[:, [4 + number for number in used]], axis=1, kind="stable")
     codes = np.array([_JITTER[number] for number in used], np.int8)[order]
-    return codes.reshape(len(u), len(used)), _numbers(np.take_along_axis(factors, order, axis=1))
+    return codes.reshape(len(u), len(used)), numbers(np.take_along_axis(factors, order, axis=1))
 
 
-def _boxes(op: RandomErasing, draw: Draw, name: str, widths: Column, heights: Column) -> NDArray[np.int32]:
+def _erasing(op: RandomErasing, images: Images, name: str, after: Sequence[Op]) -> _Erased:
+    """The rectangles with what they are filled with: a value that the operations `after` normalise, a colour, noise."""
+    rows, draw = len(images), images.draw
+    low, most = op.count  # type: ignore[misc]
+    count = np.full(rows, low) if low == most else low + draw.integers(f"{name} count", most - low + 1)
+    names = [name, *(f"{name} box {number}" for number in range(2, most + 1))]
+    boxes = np.stack([_boxes(op, images, each, count) for each in names], axis=1)
+    boxes[np.arange(most) >= count[:, None]] = 0
+    if most > 1:  # the first draw says whether there are any
+        boxes[draw.uniform(name)[:, 0] >= op.p] = 0
+    fills = np.broadcast_to(erase_fill(op, after), (rows, most, 3))
+    if op.value == "color":
+        fills = fills + _normal(draw, f"{name} color", 3 * most).reshape(rows, most, 3) * fill_deviation(after)
+    noise = np.zeros((rows, most), np.int32)
+    for number, each in enumerate(names if op.noisy else []):
+        noise[:, number] = 1 + draw.integers(f"{each} noise", _NOISES)
+    return boxes, fills.astype(np.float32), noise
+
+
+def _boxes(op: RandomErasing, images: Images, name: str, count: NDArray[np.int64]) -> NDArray[np.int32]:
     """Lane 0: whether; 1 and 2: the place (top, left); 3 + 2i and 4 + 2i: area and ratio of attempt i."""
-    u = draw.uniform(name, 3 + 2 * ATTEMPTS)
-    area = (widths * heights)[:, None]
+    u = images.draw.uniform(name, 3 + 2 * ATTEMPTS)
+    widths, heights = images.widths, images.heights
+    area = (widths * heights / count)[:, None]
     h, w = drawn_sides(area, u[:, 3::2], u[:, 4::2], op.scale, op.ratio)
     fits = (h < heights[:, None]) & (w < widths[:, None])
     first = np.arange(len(u)), np.argmax(fits, axis=1)
-    done = (u[:, 0] < op.p) & fits[first]
+    done = ((u[:, 0] < op.p) | (count > 1)) & fits[first]
     h, w = h[first] * done, w[first] * done
     y, x = np.floor(u[:, 1] * (heights - h + 1)), np.floor(u[:, 2] * (widths - w + 1))
     return np.stack((y, x, y + h, x + w), axis=1).astype(np.int32)
 
 
-def _erasing(op: RandomErasing, draw: Draw, name: str, boxes: NDArray[np.int32], after: Sequence[Op]) -> _Erased:
-    """Boxes with what they are filled with: a value that the operations `after` it normalise, or noise."""
-    fills = np.broadcast_to(erase_fill(op, after).astype(np.float32), (len(draw), 3))
-    noise = 1 + draw.integers(f"{name} noise", _NOISES) if op.random else np.zeros(len(draw))
-    return boxes, fills, noise.astype(np.int32)
+def _normal(draw: Draw, name: str, count: int) -> Column:
+    """Standard normal numbers (N, count), by Box and Muller."""
+    u = draw.uniform(name, 2 * count)
+    return np.asarray(np.sqrt(-2 * np.log(1 - u[:, ::2])) * np.cos(2 * np.pi * u[:, 1::2]))
 
 
-def _mixed(made: Work, op: Mix, draw: Draw, widths: Column, heights: Column) -> Work:
-    share = draw.beta("mix", op.alpha)
-    if isinstance(op, MixUp):
-        return replace(made, share=share.astype(np.float32), own=share.astype(np.float32))
-    u = draw.uniform("mix place", 2)
+def _mixed(made: Work, op: Mix, images: Images) -> Work:
+    """Where nothing is mixed, all of an image and its label is its own."""
+    draw, rows = images.draw, len(images)
+    several = op.choices if isinstance(op, Mixes) else (op,)
+    taken = _taken(op.p, draw.uniform("mix which")[:, 0]) if isinstance(op, Mixes) else np.zeros(rows, np.intp)
+    share, own, patch = np.ones(rows), np.ones(rows), np.zeros((rows, 4))
+    whether = draw.uniform("mix whether")[:, 0]
+    for number, each in enumerate(several):
+        done = (taken == number) & (whether < each.p) & (each.until is None or draw.epoch < each.until)
+        drawn = draw.beta("mix" if number == 0 else f"mix {number}", each.alpha)
+        if isinstance(each, MixUp):
+            share[done] = own[done] = drawn[done]
+        else:
+            theirs, left = _patches(drawn, images)
+            patch[done], own[done] = theirs[done], left[done]
+    columns = share.astype(np.float32), own.astype(np.float32), patch.astype(np.int32)
+    return replace(made, share=columns[0], own=columns[1], patch=columns[2])
+
+
+def _patches(share: Column, images: Images) -> tuple[Column, Column]:
+    """Rectangles (y0, x0, y1, x1) of 1 - `share` of the area, and what of each image lies outside of them."""
+    u = images.draw.uniform("mix place", 2)
+    widths, heights = images.widths, images.heights
     x, y = np.floor(u[:, 0] * widths), np.floor(u[:, 1] * heights)
     half = 0.5 * np.sqrt(1 - share)
     w, h = np.floor(half * widths), np.floor(half * heights)
     x0, y0, x1, y1 = np.maximum(x - w, 0), np.maximum(y - h, 0), np.minimum(x + w, widths), np.minimum(y + h, heights)
-    own = 1 - (x1 - x0) * (y1 - y0) / (widths * heights)
-    return replace(made, patch=np.stack((y0, x0, y1, x1), axis=1).astype(np.int32), own=own.astype(np.float32))
+    return np.stack((y0, x0, y1, x1), axis=1), 1 - (x1 - x0) * (y1 - y0) / (widths * heights)

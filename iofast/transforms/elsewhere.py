@@ -5,25 +5,16 @@ from __future__ import annotations
 _IN_MAP_SAMPLE = "is not built in; call torchvision's on the sample's image in the loader's map_sample"
 _ARE_TENSORS = "is not needed: batches are tensors, and the loader's dtype=torch.float32 scales them to [0, 1]"
 _NOT_BUILT_IN = (
-    "AugMix",
-    "AutoAugment",
     "ElasticTransform",
     "FiveCrop",
     "GaussianNoise",
     "LinearTransformation",
     "Pad",
-    "RandAugment",
-    "RandomAffine",
     "RandomChannelPermutation",
     "RandomIoUCrop",
-    "RandomPerspective",
     "RandomPhotometricDistort",
-    "RandomRotation",
-    "RandomVerticalFlip",
     "RandomZoomOut",
-    "ScaleJitter",
     "TenCrop",
-    "TrivialAugmentWide",
 )
 
 _HINTS = {
@@ -33,12 +24,15 @@ _HINTS = {
     **dict.fromkeys(("Compose", "Sequential"), "is not needed: a transform is a plain list, transform=[…, …]"),
     **dict.fromkeys(("Cutout", "CoarseDropout", "RandomErase"), "is RandomErasing here"),
     **dict.fromkeys(("HorizontalFlip", "RandomFlip"), "is RandomHorizontalFlip here"),
-    "CenterCropRGBImageDecoder": "is [Resize(…), CenterCrop(…)] here",
+    "CenterCropOrPad": "is CenterCrop(…, pad_if_needed=True) here",
+    "CenterCropRGBImageDecoder": "is ResizedCenterCrop here",
     "Cutmix": "is CutMix here",
     "InterpolationMode": "is not needed: interpolation is a string such as 'bicubic' (torchvision's mode works too)",
     "Lambda": "is the loader's map_sample for one sample, map_batch for a batch",
     "Mixup": "is MixUp here",
     "NormalizeImage": "is Normalize here, with max_value=255 for means of pixels from 0 to 255",
+    "RandomCropOrPad": "is RandomCrop(…, pad_if_needed=True) here",
+    "RandomResizedCropAndInterpolation": "is RandomResizedCrop here, with interpolation='random'",
     "RandomResizedCropRGBImageDecoder": "is RandomResizedCrop here",
     "RandomSizedCrop": "is RandomResizedCrop here",
     "Scale": "is Resize here",

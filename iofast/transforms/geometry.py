@@ -17,14 +17,19 @@ from numpy.typing import NDArray
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.kernel.contract import FILTERS
-from iofast.ops import span
+from iofast.kernel.contract import ALIASED, FILTERS
+from iofast.ops.moving import filling
+from iofast.work import Edge
 
 MAX_SIZE = 32_767  # pixels a side of what a transform makes: times 65,500 it still fits the int32 of a box
 
 ATTEMPTS = 10  # of RandomResizedCrop and RandomErasing, as in torchvision, before they do without
 
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}  # Image.Resampling, also torchvision's
+
+RANDOM = "random"  # bilinear or bicubic, each as likely as the other, for each image: timm's default
+
+EDGES = {edge.name.lower(): edge for edge in Edge}  # torchvision's padding modes
 
 Column = NDArray[np.float64]
 
@@ -62,7 +67,7 @@ class Resize:
         if not self.size < self.max_size <= MAX_SIZE:
             raise OptionError(f"Resize: max_size must be {self.size + 1} to {MAX_SIZE}, found {self.max_size}")
 
-    def sizes(self, widths: Column, heights: Column) -> tuple[Column, Column]:
+    def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:  # noqa: ARG002  others draw
         """The widths and heights that images of `widths` x `heights` are resampled to."""
         if not isinstance(self.size, int):
             height, width = self.size
@@ -81,13 +86,23 @@ class Resize:
 class CenterCrop:
     """The central `size` (int = square, or (height, width)) of the image.
 
-    Where torchvision would pad a smaller image with black, iofast reports the image as undecodable.
+    A smaller image is reported as undecodable, unless `pad_if_needed`: then it is padded on all sides as
+    `RandomCrop` does it. (Torchvision always pads, with black; timm's CenterCropOrPad is `padding_mode="reflect"`.)
     """
 
     size: int | Sequence[int]
+    pad_if_needed: bool = False
+    fill: float | Sequence[float] = 0.0
+    padding_mode: str = "constant"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", pair("CenterCrop", self.size))
+        check_padding(self)
+
+    @property
+    def pads(self) -> bool:
+        """Whether it may take in what lies outside of an image."""
+        return self.pad_if_needed
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature
         height, width = pair("CenterCrop", self.size)
@@ -97,86 +112,50 @@ class CenterCrop:
 
 @dataclass(frozen=True, slots=True)
 class RandomCrop:
-    """A random `size` (int = square, or (height, width)) of the image, every place equally likely, without padding.
+    """A random `size` (int = square, or (height, width)) of the image, every place equally likely.
 
-    A smaller image is reported as undecodable; torchvision raises.
+    `padding` pixels are put around the image first: one number, (left and right, top and bottom), or (left, top, right,
+    bottom). They have the colour `fill` (0 to 1), or go on as `padding_mode` says: "edge", "reflect", "symmetric". A
+    smaller image is reported as undecodable, unless `pad_if_needed`.
     """
 
     size: int | Sequence[int]
+    padding: int | Sequence[int] | None = None
+    pad_if_needed: bool = False
+    fill: float | Sequence[float] = 0.0
+    padding_mode: str = "constant"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", pair("RandomCrop", self.size))
+        object.__setattr__(self, "padding", _sides(self.padding))
+        check_padding(self)
+        height, width = pair("RandomCrop", self.size)
+        if self.padding_mode in ("reflect", "symmetric") and max(self._around) >= min(height, width):
+            found = f"found {max(self._around)} and {min(height, width)}"
+            raise OptionError(f"RandomCrop: padding with {self.padding_mode} must be less than the size, {found}")
+
+    @property
+    def pads(self) -> bool:
+        """Whether it may take in what lies outside of an image."""
+        return self.pad_if_needed or any(self._around)
+
+    @property
+    def _around(self) -> tuple[int, int, int, int]:
+        left, top, right, bottom = self.padding or (0, 0, 0, 0)  # type: ignore[misc]
+        return left, top, right, bottom
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
         height, width = pair("RandomCrop", self.size)
+        left, top, right, bottom = self._around
         u = draw.uniform("crop", 2)
-        y, x = np.floor(u[:, 0] * (heights - height + 1)), np.floor(u[:, 1] * (widths - width + 1))
+        y = self._starts(u[:, 0], heights, height, (top, bottom))
+        x = self._starts(u[:, 1], widths, width, (left, right))
         return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))
 
-
-@dataclass(frozen=True, slots=True)
-class RandomResizedCrop:
-    """A random part of the image, resampled to `size` (int = square, or (height, width)).
-
-    The part has `scale` (low, high) of the image's area, evenly, and an aspect ratio (width / height) of `ratio`
-    (low, high), evenly in its logarithm. After 10 parts that do not fit in the image, a central one is taken.
-    """
-
-    size: int | Sequence[int]
-    scale: Sequence[float] = (0.08, 1.0)
-    ratio: Sequence[float] = (3 / 4, 4 / 3)
-    interpolation: str = "bilinear"
-    antialias: bool | None = field(default=True, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", pair("RandomResizedCrop", self.size))
-        object.__setattr__(self, "scale", span("RandomResizedCrop: scale", self.scale))
-        object.__setattr__(self, "ratio", span("RandomResizedCrop: ratio", self.ratio))
-        if self.ratio[0] == 0:
-            raise OptionError(f"RandomResizedCrop: ratio must be above 0, found {self.ratio}")
-        check_filter(self)
-
-    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
-        """Lanes 0 and 1 of "crop" place the box (top, left); 2 + 2i and 3 + 2i are area and ratio of attempt i."""
-        u = draw.uniform("crop", 2 + 2 * ATTEMPTS)
-        # all attempts of all rows: 3 of 10 photographs need a second one, and picking those out costs what it saves
-        shapes = self._shapes(u[:, 2::2], u[:, 3::2], widths[:, None], heights[:, None])
-        first = np.arange(len(u)), np.argmax(shapes[0] > 0, axis=1)
-        w, h = shapes[0][first], shapes[1][first]
-        x, y = np.floor(u[:, 1] * (widths - w + 1)), np.floor(u[:, 0] * (heights - h + 1))
-        if (rows := np.flatnonzero(w == 0)).size:
-            w[rows], h[rows] = self._central_shapes(widths[rows], heights[rows])
-            x[rows], y[rows] = (widths[rows] - w[rows]) // 2, (heights[rows] - h[rows]) // 2
-        return Boxes(x, y, w, h)
-
-    def _shapes(self, area: Column, ratio: Column, widths: Column, heights: Column) -> tuple[Column, Column]:
-        """Width and height of the boxes drawn by uniform `area` and `ratio`, 0 where a box does not fit its image."""
-        w, h = drawn_sides(widths * heights, area, ratio, self.scale, self.ratio)
-        fits = (w > 0) & (w <= widths) & (h > 0) & (h <= heights)
-        return w * fits, h * fits
-
-    def _central_shapes(self, widths: Column, heights: Column) -> tuple[Column, Column]:
-        """As much of the image as the nearest allowed aspect ratio leaves (at least 1 pixel, unlike torchvision)."""
-        low, high = self.ratio
-        aspect = widths / heights
-        w = np.where(aspect > high, np.rint(heights * high), widths)
-        h = np.where(aspect < low, np.rint(widths / low), heights)
-        return np.maximum(w, 1), np.maximum(h, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class RandomHorizontalFlip:
-    """Mirror left and right with probability `p`."""
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.p <= 1:
-            raise OptionError(f"RandomHorizontalFlip: p must be 0 to 1, found {self.p}")
-
-    def flips(self, draw: Draw) -> NDArray[np.uint8]:
-        """1 for each row that is mirrored."""
-        return (draw.uniform("flip")[:, 0] < self.p).astype(np.uint8)
+    def _starts(self, u: Column, sides: Column, wanted: int, around: tuple[int, int]) -> Column:
+        """Where windows begin on an axis; with `pad_if_needed` what is lacking is added before and behind."""
+        lacking = np.maximum(wanted - sides - sum(around), 0) if self.pad_if_needed else np.zeros_like(sides)
+        return np.asarray(np.floor(u * (sides + 2 * lacking + sum(around) - wanted + 1)) - around[0] - lacking)
 
 
 def pair(name: str, size: int | Sequence[int]) -> tuple[int, int]:
@@ -220,8 +199,45 @@ def check_filter(transform: _Resampling) -> None:
     if isinstance(filter, int) and not isinstance(filter, bool):
         filter = _PILLOW.get(filter)
     filter = "nearest" if filter == "nearest-exact" else filter  # the centre of the pixel, as Pillow's nearest
-    if not isinstance(filter, str) or filter not in FILTERS:
-        raise OptionError(f"{name}: interpolation must be one of {', '.join(FILTERS)}, found {given!r}")
-    if not transform.antialias and filter in ("bilinear", "bicubic"):
-        raise OptionError(f"{name}: only antialias=True is supported, found {transform.antialias}")
+    if not isinstance(filter, str) or filter not in (*FILTERS, RANDOM):
+        raise OptionError(f"{name}: interpolation must be one of {', '.join(FILTERS)} or {RANDOM}, found {given!r}")
+    if not transform.antialias and filter in ("bicubic", RANDOM):
+        raise OptionError(f"{name}: without antialias only bilinear and nearest are supported, found {given!r}")
     object.__setattr__(transform, "interpolation", filter)
+
+
+def filter_of(transform: _Resampling) -> str:
+    """The kernel's name of what a transform resamples with."""
+    aliased = transform.interpolation == "bilinear" and not transform.antialias
+    return ALIASED if aliased else transform.interpolation
+
+
+class _Padding(Protocol):
+    @property
+    def fill(self) -> float | Sequence[float]: ...
+
+    @property
+    def padding_mode(self) -> str: ...
+
+
+def check_padding(transform: _Padding) -> None:
+    """Check and normalise `fill` and `padding_mode`."""
+    name = type(transform).__name__
+    if transform.padding_mode not in EDGES:
+        raise OptionError(f"{name}: padding_mode must be {', '.join(EDGES)}, found {transform.padding_mode!r}")
+    object.__setattr__(transform, "fill", filling(name, transform.fill))
+
+
+def _sides(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
+    """Left, top, right, bottom."""
+    if padding is None:
+        return 0, 0, 0, 0
+    try:
+        sides = [index(padding)] if isinstance(padding, SupportsIndex) else [index(side) for side in padding]
+    except TypeError:
+        sides = []
+    if len(sides) not in (1, 2, 4) or not all(0 <= side <= MAX_SIZE for side in sides):
+        found = f"found {padding!r}"
+        raise OptionError(f"RandomCrop: padding must be 1, 2 or 4 whole numbers from 0 to {MAX_SIZE}, {found}")
+    left, top, right, bottom = sides * (4 // len(sides))
+    return left, top, right, bottom

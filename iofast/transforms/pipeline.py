@@ -12,56 +12,74 @@ from numpy.typing import ArrayLike, NDArray
 
 from iofast.choices import Draw
 from iofast.errors import OptionError, shown
-from iofast.ops import CutMix, Level, Mix, MixUp, Normalize, Op, RandomErasing, drawn
+from iofast.kernel.contract import ALL_FILTERS
+from iofast.ops import (
+    ImageOp,
+    Mix,
+    Mixes,
+    Move,
+    Normalize,
+    Op,
+    Policy,
+    RandomApply,
+    RandomChoice,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomOrder,
+    drawn,
+)
 from iofast.transforms.buckets import ResizeToBucket
 from iofast.transforms.drawing import work
 from iofast.transforms.elsewhere import hint
 from iofast.transforms.geometry import (
+    EDGES,
+    RANDOM,
     CenterCrop,
     RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
     Resize,
+    filter_of,
     pair,
 )
-from iofast.work import Work
+from iofast.transforms.programs import Program, numbers, one
+from iofast.transforms.resized_crops import RandomResizedCrop, ResizedCenterCrop
+from iofast.transforms.resizing import RandomSize, Resizing
+from iofast.transforms.views import CornerCrop, Views
+from iofast.transforms.warps import mirrored
+from iofast.work import Step, Work
 
-Crop = CenterCrop | RandomCrop | RandomResizedCrop | ResizeToBucket
-Transform = Resize | Crop | RandomHorizontalFlip | Op
+Crop = CenterCrop | RandomCrop | CornerCrop | RandomResizedCrop | ResizedCenterCrop | ResizeToBucket
+_Resampled = RandomResizedCrop | ResizedCenterCrop | ResizeToBucket
+Transform = Resizing | Crop | Op
 
 _ALLOWED = (
-    "expected ResizeToBucket or RandomResizedCrop, or Resize and then CenterCrop or RandomCrop (each may be left "
-    "out), then RandomHorizontalFlip, then operations on colours (ColorJitter, GaussianBlur, RandomApply, …), then "
-    "Normalize and RandomErasing, then MixUp or CutMix"
+    "expected ResizeToBucket, or Resize (RandomResize, ScaleJitter, …) and then RandomResizedCrop, CenterCrop or "
+    "RandomCrop (each may be left out), then operations on images (RandomHorizontalFlip, RandAugment, ColorJitter, "
+    "RandomApply, …), then Normalize and RandomErasing, then MixUp or CutMix or RandomChoice of them"
 )
-_CROPS = dict.fromkeys((CenterCrop, RandomCrop, RandomResizedCrop, ResizeToBucket), 1)
-_COLOURS = dict.fromkeys(get_args(Level), 3)
-_STAGE: dict[type, int] = {
-    Resize: 0,
-    RandomHorizontalFlip: 2,
-    Normalize: 4,
-    RandomErasing: 4,
-    MixUp: 5,
-    CutMix: 5,
-    **_CROPS,
-    **_COLOURS,
-}
+_CROPS = dict.fromkeys(get_args(Crop), 1)
+_IMAGES = dict.fromkeys(get_args(ImageOp), 2)
+_MIXES = dict.fromkeys(get_args(Mix), 4)
+_RESIZINGS = dict.fromkeys(get_args(Resizing), 0)
+_STAGE: dict[type, int] = {**_RESIZINGS, Normalize: 3, RandomErasing: 3, **_CROPS, **_IMAGES, **_MIXES}
 _DRAWN = (RandomCrop, RandomResizedCrop)
-_SEVERAL = (3, 4)  # the stages that may hold several transforms
+_SEVERAL = (2, 3)  # the stages that may hold several transforms
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """A compiled transform. Holds no state and no randomness; picklable."""
 
-    resize: Resize | None = None
+    resize: Resizing | None = None
     crop: Crop | None = None
     flip: RandomHorizontalFlip | None = None
     ops: tuple[Op, ...] = ()
+    views: tuple[View, ...] = ()
 
     @property
     def transforms(self) -> list[Transform]:
-        """The transforms that it was compiled from."""
+        """The transforms that it was compiled from; of several views those of all."""
+        if self.views:
+            return [each for view in self.views for each in view.pipeline.transforms]
         return [each for each in (self.resize, self.crop, self.flip, *self.ops) if each is not None]
 
     @property
@@ -71,21 +89,43 @@ class Pipeline:
             return None
         if self.crop is not None:
             return pair("crop", self.crop.size)
-        if self.resize is not None and not isinstance(self.resize.size, int):
+        if isinstance(self.resize, Resize) and not isinstance(self.resize.size, int):
             return pair("Resize", self.resize.size)
         return None
 
     @property
+    def pixels(self) -> int:
+        """How many pixels are made of each image; 0 where that depends on the image."""
+        sizes = [(view.count or 1, view.pipeline.size) for view in self.views] or [(1, self.size)]
+        return sum(count * height * width for count, (height, width) in ((n, size or (0, 0)) for n, size in sizes))
+
+    @property
     def moves(self) -> Transform | None:
         """What first takes pixels of the stored image to another place; None where all stay."""
-        return self.resize or self.crop or self.flip
+        own = self.resize or self.crop or self.flip or next((op for op in self.ops if moving(op)), None)
+        return own or next((view.pipeline.moves for view in self.views), None)
+
+    @property
+    def warps(self) -> bool:
+        """Whether pixels are moved after the crop and its flip: by steps of `work`."""
+        return self.pads or any(moving(op) for op in self.ops)
+
+    @property
+    def finishes(self) -> bool:
+        """Whether anything is done to images once they are cut out."""
+        return bool(self.ops) or self.pads
+
+    @property
+    def pads(self) -> bool:
+        """Whether a crop may take in what lies outside of an image."""
+        own = isinstance(self.crop, RandomCrop | CenterCrop) and self.crop.pads
+        return own or any(view.pipeline.pads for view in self.views)
 
     @property
     def filter(self) -> str:
-        """The kernel's resampling filter."""
-        if isinstance(self.crop, RandomResizedCrop | ResizeToBucket):
-            return self.crop.interpolation
-        return "bilinear" if self.resize is None else self.resize.interpolation
+        """The kernel's resampling filter; "random" where each image has its own."""
+        resampling = self.crop if isinstance(self.crop, _Resampled) else self.resize
+        return "bilinear" if resampling is None else filter_of(resampling)
 
     @property
     def mix(self) -> Mix | None:
@@ -95,16 +135,18 @@ class Pipeline:
     @property
     def drawn(self) -> bool:
         """Whether images differ in what is done to their pixels: then a batch needs its `work`."""
-        return drawn(self.ops)
+        return drawn(self.ops) or self.pads
 
     @property
     def evaluation(self) -> bool:
         """Whether geometry is not random: then decoding stays exact, also with `pixels="fast"`."""
         drawn = self.crop.random if isinstance(self.crop, ResizeToBucket) else isinstance(self.crop, _DRAWN)
-        return self.flip is None and not drawn
+        return self.flip is None and not drawn and not isinstance(self.resize, RandomSize)
 
     def plan(self, draw: Draw, widths: ArrayLike, heights: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Boxes (int32, (N, 8)) and flips (uint8, (N,), 1 = mirror) for N images of upright `widths` x `heights`.
+
+        With random interpolation the filter's number stands in the higher bits of a flip, as the kernel has it.
 
         Columns of a box: region x0, y0, x1, y1 in source pixels; width and height to which the region is resampled
         (without `size` also the output's); x, y of the output window in that. An image smaller than the crop gets a
@@ -117,45 +159,126 @@ class Pipeline:
         for column, values in enumerate(self._columns(draw, np.maximum(w, 1), np.maximum(h, 1))):
             boxes[:, column] = values
         boxes[unknown] = 0
-        flips = np.zeros(len(draw), np.uint8) if self.flip is None else self.flip.flips(draw)
+        flips = self._flips(draw)
+        if self.filter == RANDOM:
+            bicubic = draw.uniform("interpolation")[:, 0] < 0.5
+            flips |= (1 + np.where(bicubic, *map(ALL_FILTERS.index, ("bicubic", "bilinear"))) << 1).astype(np.uint8)
         return boxes, flips
 
-    def work(self, draw: Draw, widths: ArrayLike, heights: ArrayLike) -> Work:
-        """What `ops` do to each of N finished images of `widths` x `heights` pixels; see `Work`."""
-        return work(self.ops, draw, np.asarray(widths, np.float64), np.asarray(heights, np.float64))
+    def _flips(self, draw: Draw) -> NDArray[np.uint8]:
+        if self.flip is None:
+            return np.zeros(len(draw), np.uint8)
+        return mirrored(self.flip, draw, "flip").astype(np.uint8)
+
+    def work(
+        self, draw: Draw, widths: ArrayLike, heights: ArrayLike, stored: tuple[ArrayLike, ArrayLike] | None = None
+    ) -> Work:
+        """What is done to each of N images of `widths` x `heights` pixels that were cut out as `plan` says; see `Work`.
+
+        `stored` are the widths and heights of the images that they were cut out of, which a pipeline that `pads` has to
+        know.
+        """
+        first = []
+        if self.pads and stored is not None:
+            wide, high = (np.maximum(np.asarray(each, np.float64), 1) for each in stored)
+            first.append(self._padding(draw, wide, high))
+        return work(self.ops, draw, np.asarray(widths, np.float64), np.asarray(heights, np.float64), first)
+
+    def _padding(self, draw: Draw, widths: NDArray[np.float64], heights: NDArray[np.float64]) -> Program:
+        """The step that puts what the kernel could cut out of images to where it belongs, and goes on beyond them."""
+        assert isinstance(self.crop, RandomCrop | CenterCrop)
+        wide, high = self._resized(draw, widths, heights)
+        x, y, width, height = self.crop.boxes(draw, wide, high)
+        beyond = x - _within(x, wide, width), y - _within(y, high, height)
+        edge = np.full_like(x, EDGES[self.crop.padding_mode])
+        fills = [np.full_like(x, 255 * level) for level in self.crop.fill]  # type: ignore[union-attr]
+        own = numbers(*beyond, np.minimum(wide, width), np.minimum(high, height), edge, *fills)
+        return one(Step.PAD, np.ones(len(draw), np.bool_), own)
+
+    def _resized(
+        self, draw: Draw, widths: NDArray[np.float64], heights: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return (widths, heights) if self.resize is None else self.resize.sizes(draw, widths, heights)
 
     def _columns(
         self, draw: Draw, widths: NDArray[np.float64], heights: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64] | int, ...]:
-        if self.crop is not None and self.resize is None:
-            x, y, w, h = self.crop.boxes(draw, widths, heights)
-            if isinstance(self.crop, ResizeToBucket):
-                return x, y, x + w, y + h, *self.crop.outputs(widths, heights)
-            out_height, out_width = pair("crop", self.crop.size)
-            return x, y, x + w, y + h, out_width, out_height
+        resized = self._resized(draw, widths, heights)
+        if self.crop is None:
+            return 0, 0, widths, heights, *resized
+        x, y, w, h = self.crop.boxes(draw, *resized)
+        if isinstance(self.crop, ResizeToBucket):
+            return x, y, x + w, y + h, *self.crop.outputs(widths, heights)
+        height, width = pair("crop", self.crop.size)
+        if self.pads:
+            return 0, 0, widths, heights, *resized, _within(x, resized[0], w), _within(y, resized[1], h)
         if self.resize is None:
-            return 0, 0, widths, heights, widths, heights
-        resized = self.resize.sizes(widths, heights)
-        window = () if self.crop is None else self.crop.boxes(draw, *resized)[:2]
-        return 0, 0, widths, heights, *resized, *window
+            return x, y, x + w, y + h, width, height
+        if isinstance(self.crop, _Resampled):  # of the stored image: once resampled, not twice
+            across, down = widths / resized[0], heights / resized[1]
+            x0, y0 = np.rint(x * across), np.rint(y * down)
+            x0, y0 = np.minimum(x0, widths - 1), np.minimum(y0, heights - 1)
+            x1, y1 = np.maximum(np.rint((x + w) * across), x0 + 1), np.maximum(np.rint((y + h) * down), y0 + 1)
+            return x0, y0, np.minimum(x1, widths), np.minimum(y1, heights), width, height
+        return 0, 0, widths, heights, *resized, x, y
 
 
-def compile(transforms: Iterable[Transform] | Pipeline | None) -> Pipeline:
+@dataclass(frozen=True, slots=True)
+class View:
+    """Views of one name: `count` of them, or one where that is None."""
+
+    name: str
+    count: int | None
+    pipeline: Pipeline
+
+    def how(self, flips: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """`flips` with the filter that the pipeline resamples with, as the kernel has it."""
+        if self.pipeline.filter == RANDOM:
+            return flips
+        return flips | np.uint8(1 + ALL_FILTERS.index(self.pipeline.filter) << 1)
+
+
+def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeline:
     """Check the order of `transforms` (None = none) and compile it, or raise `OptionError` saying what is allowed."""
     if isinstance(transforms, Pipeline):
         return transforms
+    if isinstance(transforms, Views):
+        return Pipeline(views=tuple(_view(name, count, compile(own)) for name, count, own in transforms.views))  # type: ignore[arg-type]
     listed = _listed(transforms)
     for before, after in pairwise(listed):
         first, second = _STAGE[type(before)], _STAGE[type(after)]
         if second < first or (second == first and first not in _SEVERAL):
             raise OptionError(f"{after!r} cannot follow {before!r}: {_ALLOWED}")
-    pipeline = Pipeline(
-        resize=next((each for each in listed if isinstance(each, Resize)), None),
-        crop=next((each for each in listed if isinstance(each, Crop)), None),
-        flip=next((each for each in listed if isinstance(each, RandomHorizontalFlip)), None),
-        ops=tuple(each for each in listed if isinstance(each, Op)),
-    )
-    return _checked(pipeline)
+    ops = [each for each in listed if isinstance(each, Op)]
+    crop = next((each for each in listed if isinstance(each, Crop)), None)
+    # the kernel mirrors what it cuts out, for nothing; beside other steps, or what lies beyond an edge, it is a step
+    first = bool(ops) and isinstance(ops[0], RandomHorizontalFlip) and not Pipeline(crop=crop).pads
+    flip = ops.pop(0) if first else None
+    resize = next((each for each in listed if isinstance(each, Resizing)), None)
+    return _checked(Pipeline(resize, crop, flip, tuple(ops)))  # type: ignore[arg-type]
+
+
+def _view(name: str, count: int | None, pipeline: Pipeline) -> View:
+    if pipeline.size is None or pipeline.views:
+        raise OptionError(f"Views: {name} must make images of one size: give it a crop, or Resize((height, width))")
+    if pipeline.mix is not None:
+        raise OptionError(f"Views: {name} cannot have {pipeline.mix!r}, which mixes a batch's images and labels")
+    return View(name, count, pipeline)
+
+
+def moving(op: Op) -> bool:
+    """Whether an operation may take pixels to other places."""
+    match op:
+        case RandomApply() | RandomOrder():
+            return any(map(moving, op.transforms))
+        case RandomChoice():
+            return any(moving(one) for each in op.transforms for one in each)  # type: ignore[union-attr]
+    return isinstance(op, Move | Policy)
+
+
+def _within(start: NDArray[np.float64], side: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where windows begin that are moved into what there is."""
+    return np.clip(start, 0, np.maximum(side - wanted, 0))
 
 
 def _listed(transforms: Iterable[Transform] | None) -> list[Transform]:
@@ -165,10 +288,17 @@ def _listed(transforms: Iterable[Transform] | None) -> list[Transform]:
         raise OptionError(
             f"transform must be a list such as T.train(224), found {shown(transforms)}{_advice(transforms)}"
         )
-    listed = list(transforms)
+    listed = [_as_mix(each) for each in transforms]
     if strange := [each for each in listed if type(each) not in _STAGE]:
         raise OptionError(f"{_named(strange[0])} is no transform of iofast: {_ALLOWED}{_advice(strange[0])}")
     return listed
+
+
+def _as_mix(transform: Transform) -> Transform:
+    """A choice between ways of mixing is one of them."""
+    if isinstance(transform, RandomChoice) and transform.mixes:
+        return Mixes(tuple(each[0] for each in transform.transforms), tuple(transform.p or ()))  # type: ignore[index, misc]
+    return transform
 
 
 def _named(transform: object) -> str:
@@ -194,8 +324,10 @@ def _checked(pipeline: Pipeline) -> Pipeline:
     resize, crop = pipeline.resize, pipeline.crop
     if resize is None or crop is None:
         return pipeline
-    if isinstance(crop, RandomResizedCrop | ResizeToBucket):
+    if isinstance(crop, ResizeToBucket):
         raise OptionError(f"{crop!r} cannot follow {resize!r}: {_ALLOWED}")
+    if isinstance(crop, _Resampled) or pipeline.pads or not isinstance(resize, Resize):
+        return pipeline
     height, width = pair("Resize", resize.size)
     high, wide = pair("crop", crop.size)
     short_only = isinstance(resize.size, int)  # then one side is as long as `size`, and the other may be longer

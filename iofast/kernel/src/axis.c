@@ -32,7 +32,8 @@ static const struct {
   double (*weight)(double);
   double support;
 } FILTERS[IOF_FILTERS] = {
-    [IOF_BOX_FILTER] = {box, 0.5}, [IOF_BILINEAR] = {bilinear, 1}, [IOF_BICUBIC] = {bicubic, 2}, [IOF_LANCZOS] = {lanczos, 3}};
+    [IOF_BOX_FILTER] = {box, 0.5}, [IOF_BILINEAR] = {bilinear, 1}, [IOF_BICUBIC] = {bicubic, 2}, [IOF_LANCZOS] = {lanczos, 3},
+    [IOF_ALIASED] = {bilinear, 1}};
 
 void *iof_reserve(iof_buffer *buffer, size_t size) {
   if (size > buffer->size) {
@@ -102,7 +103,7 @@ typedef struct {
 } window;
 
 static window window_of(const iof_span *span, int filter) {
-  double scale = (span->to - span->from) / span->virtual_size, stretch = scale < 1 ? 1 : scale;
+  double scale = (span->to - span->from) / span->virtual_size, stretch = scale < 1 || filter == IOF_ALIASED ? 1 : scale;
   /* The offset is relative to the region's first pixel: Pillow crops first, and rounding must fall as it falls there. */
   return (window){scale, FILTERS[filter].support * stretch, 1 / stretch, span->from - span->low, span->high - span->low};
 }
@@ -281,7 +282,7 @@ static iof_status make(iof_axis *axis, const iof_span *span, int filter, iof_buf
   memset(axis->count + span->outputs, 0, (outputs - (size_t)span->outputs) * sizeof(int32_t));
   axis->taps = (see(axis, &w, span, before) + 1) & ~1;
   axis->precision = IOF_PRECISION;
-  if (filter == IOF_BILINEAR && axis->taps <= FEW_TAPS) {
+  if ((filter == IOF_BILINEAR || filter == IOF_ALIASED) && axis->taps <= FEW_TAPS) {
     weigh_linear(axis, &w, before);
   } else if (filter == IOF_BICUBIC && axis->taps <= FEW_TAPS) {
     weigh_cubic(axis, &w, before, (floats *)(void *)(before + outputs));

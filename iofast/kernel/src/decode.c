@@ -122,7 +122,7 @@ static iof_span span_of(int from, int to, int size, int denominator, int mirror)
 
 typedef struct {
   const iof_box *box;
-  int exif, flip, denominator;
+  int exif, flip, denominator, filter;
   int width, height; /* of the window */
 } view;
 
@@ -136,8 +136,8 @@ static iof_status make_axes(iof_context *context, const view *v, int width, int 
   iof_span down = span_of(v->box->y0, v->box->y1, height, v->denominator, o.mirror_y);
   across.virtual_size = v->box->virtual_w, across.first = v->box->x, across.outputs = v->width, across.reverse = v->flip;
   down.virtual_size = v->box->virtual_h, down.first = v->box->y, down.outputs = v->height;
-  iof_status status = iof_axis_make(x, &across, context->options.filter, &r->weights);
-  if (!status) status = iof_axis_make(y, &down, context->options.filter, &r->weights);
+  iof_status status = iof_axis_make(x, &across, v->filter, &r->weights);
+  if (!status) status = iof_axis_make(y, &down, v->filter, &r->weights);
   if (!status) {
     if (o.mirror_x) iof_axis_mirror(x, iof_divided_up(width, v->denominator));
     if (o.mirror_y) iof_axis_mirror(y, iof_divided_up(height, v->denominator));
@@ -176,7 +176,7 @@ static iof_status resample_view(iof_context *context, const view *v, const iof_p
     target.x_stride = target.y_stride;
     target.y_stride = swap;
   }
-  int order = horizontal_first(context->options.filter, v->box, v->exif);
+  int order = horizontal_first(v->filter, v->box, v->exif);
   return iof_resample(&context->resampler, pixels, &target, order);
 }
 
@@ -278,6 +278,22 @@ static int can_look(const iof_source *source, int64_t start, int64_t stop) {
   return can;
 }
 
+/* As much of the output as there is of the resampled image. Whatever the box says, the view stays within the output. */
+static int clipped(int output, int64_t rest) { return rest >= output ? output : rest > 1 ? (int)rest : 1; }
+
+static view view_of(const iof_context *context, const iof_source *source, const iof_box *box, int flip, const iof_output *out,
+                    int64_t i) {
+  const iof_options *options = &context->options;
+  int own = flip >> 1; /* a filter's number, and one */
+  view v = {box, source->orientations[i], flip & 1, 0, options->filter, out->width, out->height};
+  if (own && own <= IOF_FILTERS) v.filter = own - 1;
+  if (options->clip) {
+    v.width = clipped(out->width, (int64_t)box->virtual_w - box->x);
+    v.height = clipped(out->height, (int64_t)box->virtual_h - box->y);
+  }
+  return v;
+}
+
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
                       const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
   uint64_t broken = 0;
@@ -287,7 +303,7 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
     for (int64_t i = start; i < stop; i++) {
       uint8_t *to = out->data + i * out->row_stride;
       iof_target target = {to, out->x_stride, out->y_stride, out->channel_stride};
-      view v = {&boxes[i], source->orientations[i], flips[i], 0, out->width, out->height};
+      view v = view_of(context, source, &boxes[i], flips[i], out, i);
       if (broken && !(iof_maps_of(source->fds[i]) & broken)) continue;
       iof_clock_start(&context->counters);
       iof_status result = work ? iof_start_row(context, out, &target) : IOF_OK;
@@ -340,7 +356,7 @@ static int by_planes(const iof_context *context, const iof_jpeg *jpeg, const iof
 
 iof_status iof_transcode(iof_context *context, const uint8_t *data, size_t length, const iof_recipe *recipe,
                          const uint8_t **encoded, size_t *encoded_length) {
-  view v = {&recipe->box, recipe->orientation, 0, recipe->denominator, recipe->width, recipe->height};
+  view v = {&recipe->box, recipe->orientation, 0, recipe->denominator, context->options.filter, recipe->width, recipe->height};
   iof_encoded result = {0};
   int width, height;
   iof_jpeg *jpeg;

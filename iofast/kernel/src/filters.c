@@ -6,6 +6,8 @@
 
 #define MOST_TAPS 127 /* of a blur: so many roundings still fit 16 bits */
 
+enum { CONSTANT, EDGE, REFLECT, SYMMETRIC }; /* how an image goes on beyond its edges: work.py's Edge */
+
 /* The outermost pixels have no 3 x 3 neighbours, and stay. */
 void iof_sharpen(const iof_tile_loops *loops, const iof_canvas *from, const iof_line *line, uint8_t *to) {
   size_t width = (size_t)from->width;
@@ -99,4 +101,55 @@ iof_status iof_warp(iof_painter *painter, const iof_canvas *from, const float *n
     painter->loops->split(pixels, from->width, to + (size_t)y * width, from->plane);
   }
   return frame && place ? IOF_OK : IOF_MEMORY;
+}
+
+void iof_flip(const iof_tile_loops *loops, const iof_canvas *from, int across, int down, uint8_t *to) {
+  size_t width = (size_t)from->width, height = (size_t)from->height;
+  for (size_t c = 0; c < 3; c++)
+    for (size_t y = 0; y < height; y++) {
+      const uint8_t *row = from->planes + c * from->plane + (down ? height - 1 - y : y) * width;
+      uint8_t *line = to + c * from->plane + y * width;
+      if (across) loops->mirror(row, from->width, line);
+      else memcpy(line, row, width);
+    }
+}
+
+/* Where pixel i of an axis comes from; -1 = from outside. */
+static int beyond(int i, int size, int edge) {
+  if (i >= 0 && i < size) return i;
+  if (edge == EDGE) return i < 0 ? 0 : size - 1;
+  if (edge == REFLECT) return reflected(i, size);
+  if (edge != SYMMETRIC) return -1;
+  i %= 2 * size;
+  if (i < 0) i += 2 * size;
+  return i < size ? i : 2 * size - 1 - i;
+}
+
+#define FARTHEST (1 << 20) /* pixels beyond an edge */
+
+/* numbers: from where across and down, width and height of what there is, how it goes on, and the colour of what is outside. */
+iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to) {
+  int left = iof_whole(numbers[0], -FARTHEST, FARTHEST), top = iof_whole(numbers[1], -FARTHEST, FARTHEST);
+  int wide = iof_whole(numbers[2], 1, from->width), high = iof_whole(numbers[3], 1, from->height);
+  int edge = iof_whole(numbers[4], 0, SYMMETRIC), width = from->width;
+  int start = left < 0 ? -left : 0, stop = wide - left; /* of what is copied */
+  int32_t *places = iof_reserve(&painter->lines, (size_t)width * sizeof *places);
+  if (!places) return IOF_MEMORY;
+  stop = stop > width ? width : stop;
+  if (stop <= start) start = stop = 0;
+  for (int x = 0; x < width; x++) places[x] = beyond(x + left, wide, edge);
+  for (int c = 0; c < 3; c++)
+    for (int y = 0; y < from->height; y++) {
+      int line = beyond(y + top, high, edge), outside = iof_whole(numbers[5 + c], 0, 255);
+      const uint8_t *row = from->planes + (size_t)c * from->plane + (size_t)(line < 0 ? 0 : line) * (size_t)width;
+      uint8_t *out = to + (size_t)c * from->plane + (size_t)y * (size_t)width;
+      if (line < 0) {
+        memset(out, outside, (size_t)width);
+        continue;
+      }
+      for (int x = 0; x < start; x++) out[x] = places[x] < 0 ? (uint8_t)outside : row[places[x]];
+      if (stop > start) memcpy(out + start, row + start + left, (size_t)(stop - start));
+      for (int x = stop; x < width; x++) out[x] = places[x] < 0 ? (uint8_t)outside : row[places[x]];
+    }
+  return IOF_OK;
 }

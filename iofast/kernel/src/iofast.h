@@ -37,7 +37,8 @@ typedef enum {
   IOF_EMPTY = 11,      /* a payload without a byte */
 } iof_status;
 
-typedef enum { IOF_NEAREST, IOF_BOX_FILTER, IOF_BILINEAR, IOF_BICUBIC, IOF_LANCZOS, IOF_FILTERS } iof_filter;
+/* ALIASED is bilinear between the four nearest pixels, however much smaller an image becomes. */
+typedef enum { IOF_NEAREST, IOF_BOX_FILTER, IOF_BILINEAR, IOF_BICUBIC, IOF_LANCZOS, IOF_ALIASED, IOF_FILTERS } iof_filter;
 
 /* Which way an image was decoded. */
 typedef enum {
@@ -79,6 +80,7 @@ typedef struct {
   int filter;         /* iof_filter */
   int fast;           /* allow DCT scaling where the scaled crop still covers the output, and libjpeg decodes */
   int strict;         /* damaged data is an error even where libjpeg would guess the rest */
+  int clip;           /* of a resampled image that ends before its window, what there is goes to the upper left of the output */
   int way;            /* iof_way that is taken where it can be, or -1: the fastest; IOFAST_REGION is then asked */
   uint64_t max_pixels;
   uint64_t max_bytes; /* of one payload */
@@ -148,6 +150,11 @@ typedef enum {
   IOF_BLUR,
   IOF_WARP_NEAREST,
   IOF_WARP_BILINEAR,
+  IOF_FLIP,
+  IOF_PAD,
+  IOF_KEEP,
+  IOF_ADD,
+  IOF_SUM,
   IOF_STEPS
 } iof_step;
 
@@ -222,7 +229,8 @@ void iof_context_free(iof_context *context);
 /* The context's own, for reading, and for setting `timed`. */
 iof_counters *iof_context_counters(iof_context *context);
 
-/* Decode rows [start, stop), and do the `work` of each where it is not NULL. Row i of `out` belongs to payload i. A failed row is zero-filled and does not stop the
+/* Decode rows [start, stop), and do the `work` of each where it is not NULL. flips[i]: 1 mirrors left and right; the bits above,
+where they are not 0, are the number of a filter, and one: then it takes the place of the context's. Row i of `out` belongs to payload i. A failed row is zero-filled and does not stop the
 others; its reason is in status[i]. Rows outside [start, stop) are not touched. */
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
                       const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop);

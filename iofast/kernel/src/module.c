@@ -36,14 +36,14 @@ static handle *enter(PyObject *capsule) {
 
 static void leave(handle *h) { atomic_flag_clear(&h->busy); }
 
-PyDoc_STRVAR(new_context_doc, "new_context(filter, fast, strict, max_pixels, max_bytes, way) -> capsule");
+PyDoc_STRVAR(new_context_doc, "new_context(filter, fast, strict, clip, max_pixels, max_bytes, way) -> capsule");
 
 static PyObject *new_context(PyObject *self, PyObject *args) {
   iof_options options;
   unsigned long long max_pixels, max_bytes;
   PyObject *capsule = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "iiiKKi", &options.filter, &options.fast, &options.strict, &max_pixels, &max_bytes, &options.way))
+  if (!PyArg_ParseTuple(args, "iiiiKKi", &options.filter, &options.fast, &options.strict, &options.clip, &max_pixels, &max_bytes, &options.way))
     return NULL;
   if (options.filter < 0 || options.filter >= IOF_FILTERS) {
     PyErr_Format(PyExc_ValueError, "filter must be 0 to %d, found %d", IOF_FILTERS - 1, options.filter);

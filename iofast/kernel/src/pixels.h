@@ -65,6 +65,9 @@ places       where in a frame of iof_warp the pixels of a row come from: the upp
 nearest      n pixels RGBX of a frame at their places
 between      the same between four
 split        n pixels RGBX to three planes
+mirror       n bytes in the opposite order
+add          n bytes times a weight in 65536ths, added to sums
+settle       n sums back to bytes
 scale        n bytes to x * scale + bias
 half, brain  n floats to float16 and bfloat16, rounded to even */
 typedef struct {
@@ -85,6 +88,9 @@ typedef struct {
   void (*nearest)(const uint32_t *frame, const int32_t *place, int n, uint32_t *to);
   void (*between)(const iof_frame_row *from, int n, uint32_t *to);
   void (*split)(const uint32_t *from, int n, uint8_t *to, size_t plane);
+  void (*mirror)(const uint8_t *from, int n, uint8_t *to);
+  void (*add)(const uint8_t *from, uint32_t weight, size_t n, uint32_t *sums);
+  void (*settle)(const uint32_t *sums, size_t n, uint8_t *to);
   void (*scale)(const uint8_t *from, int n, float scale, float bias, float *to);
   void (*half)(const float *from, int n, uint16_t *to);
   void (*brain)(const float *from, int n, uint16_t *to);
@@ -99,7 +105,7 @@ extern const iof_tile_loops iof_tiles_avx2, iof_tiles_avx512;
 /* Scratch of steps and store. */
 typedef struct {
   const iof_tile_loops *loops;
-  iof_buffer canvas, other, rows, lines;
+  iof_buffer canvas, other, rows, lines, kept, sums;
 } iof_painter;
 void iof_painter_free(iof_painter *painter);
 
@@ -113,6 +119,12 @@ iof_status iof_take_steps(iof_painter *painter, const iof_work *work, int64_t ro
 void iof_sharpen(const iof_tile_loops *loops, const iof_canvas *from, const iof_line *line, uint8_t *to);
 iof_status iof_blur(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to);
 iof_status iof_warp(iof_painter *painter, const iof_canvas *from, const float *numbers, int bilinear, uint8_t *to);
+
+void iof_flip(const iof_tile_loops *loops, const iof_canvas *from, int across, int down, uint8_t *to);
+iof_status iof_pad(iof_painter *painter, const iof_canvas *from, const float *numbers, uint8_t *to);
+
+/* A number within limits, rounded towards 0; what is no number is the least. */
+int iof_whole(float value, int least, int most);
 
 /* The factor and the bits of fraction that blend x with something else in 16 bits: factors of 0 to IOF_MOST_FACTOR. */
 #define IOF_MOST_FACTOR 63.0f

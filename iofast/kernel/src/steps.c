@@ -1,6 +1,7 @@
 /* The program of an image: its steps one after the other, and consecutive ones that look at single pixels tile by tile. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "pixels.h"
 
@@ -22,7 +23,7 @@ typedef struct {
 #define LOOKED_UP IOF_AUTOCONTRAST /* the code of that stage, whatever made its tables */
 
 void iof_painter_free(iof_painter *painter) {
-  iof_buffer *all[] = {&painter->canvas, &painter->other, &painter->rows, &painter->lines};
+  iof_buffer *all[] = {&painter->canvas, &painter->other, &painter->rows, &painter->lines, &painter->kept, &painter->sums};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->data);
 }
 
@@ -129,9 +130,11 @@ static stage histogram(const iof_tile_loops *loops, run *r, iof_canvas *canvas, 
   return (stage){.code = LOOKED_UP};
 }
 
-static int16_t whole(float value, int least, int most) {
-  return (int16_t)(!(value > (float)least) ? least : value > (float)most ? most : (int)value);
+int iof_whole(float value, int least, int most) {
+  return !(value > (float)least) ? least : value > (float)most ? most : (int)value;
 }
+
+static int16_t whole(float value, int least, int most) { return (int16_t)iof_whole(value, least, most); }
 
 /* A step of single pixels as a stage; those that look at the whole image first have done that. */
 static stage stage_of(const iof_tile_loops *loops, run *r, iof_canvas *canvas, int code, const float *f) {
@@ -157,7 +160,10 @@ static iof_status whole_image(iof_painter *painter, int code, const float *f, io
   iof_line line = iof_line_of(f[0], 0);
   if (!status && code == IOF_SHARPNESS) iof_sharpen(painter->loops, canvas, &line, to);
   if (!status && code == IOF_BLUR) status = iof_blur(painter, canvas, f, to);
-  if (!status && code >= IOF_WARP_NEAREST) status = iof_warp(painter, canvas, f, code == IOF_WARP_BILINEAR, to);
+  if (!status && (code == IOF_WARP_NEAREST || code == IOF_WARP_BILINEAR))
+    status = iof_warp(painter, canvas, f, code == IOF_WARP_BILINEAR, to);
+  if (!status && code == IOF_FLIP) iof_flip(painter->loops, canvas, f[0] != 0, f[1] != 0, to);
+  if (!status && code == IOF_PAD) status = iof_pad(painter, canvas, f, to);
   if (!status) {
     iof_buffer old = painter->canvas;
     painter->canvas = painter->other, painter->other = old;
@@ -166,15 +172,36 @@ static iof_status whole_image(iof_painter *painter, int code, const float *f, io
   return status;
 }
 
+/* A weighted sum of several images that are made of one, which is kept. Up to 256 of them fit into the sums. */
+static iof_status sum_up(iof_painter *painter, int code, float share, iof_canvas *canvas) {
+  size_t samples = 3 * canvas->plane;
+  uint8_t *kept = planes_in(&painter->kept, canvas);
+  uint32_t *sums = iof_reserve(&painter->sums, samples * sizeof *sums);
+  uint32_t weight = (uint32_t)rintf((share > 0 ? share < 1 ? share : 1 : 0) * 65536);
+  if (!kept || !sums) return IOF_MEMORY;
+  if (code == IOF_KEEP) {
+    memcpy(kept, canvas->planes, samples);
+    for (size_t i = 0; i < samples; i++) sums[i] = 32768;
+  }
+  if (code == IOF_SUM) painter->loops->settle(sums, samples, canvas->planes);
+  else painter->loops->add(canvas->planes, weight, samples, sums);
+  if (code == IOF_ADD) memcpy(canvas->planes, kept, samples);
+  return IOF_OK;
+}
+
 iof_status iof_take_steps(iof_painter *painter, const iof_work *work, int64_t row, iof_canvas *canvas) {
   iof_status status = IOF_OK;
   run r = {.count = 0};
+  int keeps = 0; /* whether there is something to add to */
   for (int i = 0; i < work->steps && !status; i++) {
     int code = work->codes[row * work->steps + i];
     const float *f = work->numbers + (row * work->steps + i) * IOF_NUMBERS;
     if (code <= IOF_NOTHING || code >= IOF_STEPS) continue;
     if (code >= IOF_SHARPNESS || r.count == MOST_STAGES) flush(painter->loops, &r, canvas, NULL);
-    if (code >= IOF_SHARPNESS) {
+    if (code >= IOF_KEEP) {
+      keeps = keeps || code == IOF_KEEP;
+      if (keeps) status = sum_up(painter, code, f[0], canvas);
+    } else if (code >= IOF_SHARPNESS) {
       status = whole_image(painter, code, f, canvas);
     } else {
       stage next = stage_of(painter->loops, &r, canvas, code, f);

@@ -180,6 +180,21 @@ TARGET static void L(split)(const uint32_t *restrict from, int n, uint8_t *restr
   for (int i = 0; i < n; i++) to[2 * plane + (size_t)i] = (uint8_t)(from[i] >> 16);
 }
 
+TARGET static void L(mirror)(const uint8_t *restrict from, int n, uint8_t *restrict to) {
+  for (int i = 0; i < n; i++) to[i] = from[n - 1 - i];
+}
+
+TARGET static void L(add)(const uint8_t *restrict from, uint32_t weight, size_t n, uint32_t *restrict sums) {
+  for (size_t i = 0; i < n; i++) sums[i] += from[i] * weight;
+}
+
+TARGET static void L(settle)(const uint32_t *restrict sums, size_t n, uint8_t *restrict to) {
+  for (size_t i = 0; i < n; i++) {
+    uint32_t v = sums[i] >> 16;
+    to[i] = (uint8_t)(v > 255 ? 255 : v);
+  }
+}
+
 TARGET static void L(scale)(const uint8_t *restrict from, int n, float scale, float bias, float *restrict to) {
   for (int i = 0; i < n; i++) to[i] = (float)from[i] * scale + bias;
 }
@@ -201,7 +216,8 @@ TARGET static void L(brain)(const float *restrict from, int n, uint16_t *restric
 
 const iof_tile_loops JOIN(iof_tiles, SET) = {
     L(widen), L(narrow), L(line), L(saturation), L(hue), L(solarize), L(below), L(mask), L(gray_sum), L(range), L(sharpen),
-    L(blur_down), L(blur_across), L(places), L(nearest), L(between), L(split), L(scale), L(half), L(brain),
+    L(blur_down), L(blur_across), L(places), L(nearest), L(between), L(split),
+    L(mirror), L(add), L(settle), L(scale), L(half), L(brain),
 };
 
 #undef L

@@ -12,7 +12,7 @@ from PIL import Image
 from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel import exif, twin
-from iofast.packing.annotations import Geometry, move
+from iofast.places import Geometry, move
 from tools.torture.parsing import Driver, damage
 
 _SOUND = (

@@ -1,4 +1,4 @@
-"""Boxes, keypoints and polygons in JSON, carried along with an image that is turned, resized, cropped or padded.
+"""Boxes, keypoints and polygons in JSON, carried along with an image that is turned, resized, cropped or warped.
 
 Coordinates are in pixels and continuous: 0 is the image's left or upper edge, its width or height the other one.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from iofast.errors import DecodeError
 from iofast.kernel.contract import Header, TranscodeRecipe
@@ -20,6 +20,20 @@ _LISTS = ("objects", "annotations", "instances")
 _DIGITS = 3  # behind the point: a thousandth of a pixel
 
 Point = tuple[float, float]
+
+
+class Places(Protocol):
+    """Where the points of an annotated image are in what was made of it."""
+
+    @property
+    def packed(self) -> tuple[int, int]:
+        """Width and height of what was made of it."""
+
+    def point(self, x: float, y: float) -> Point:
+        """A point of the annotated image, in what was made of it."""
+
+    def holds(self, point: Point) -> bool:
+        """Whether a point lies in what was made of it, edges included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +91,7 @@ class Geometry:
 class _Walk:
     """One pass over the JSON of a field, for its boxes or its keypoints or both."""
 
-    geometry: Geometry
+    geometry: Places
     boxes: bool
     points: bool
     format: str
@@ -141,9 +155,11 @@ class _Walk:
         if right < x or low < y:
             told = "xyxy: is it xywh, as COCO's are (--box-format)?" if self.format == "xyxy" else "xywh"
             raise DecodeError(f"the box {box!r:.60} ends before it begins, as {told}")
-        corners = self.geometry.point(x, y), self.geometry.point(right, low)
-        left, right = (min(max(each, 0), self.geometry.packed[0]) for each in sorted(corner[0] for corner in corners))
-        top, low = (min(max(each, 0), self.geometry.packed[1]) for each in sorted(corner[1] for corner in corners))
+        corners = [self.geometry.point(*corner) for corner in ((x, y), (right, y), (x, low), (right, low))]
+        width, height = self.geometry.packed
+        across, down = [corner[0] for corner in corners], [corner[1] for corner in corners]
+        left, right = (min(max(each(across), 0), width) for each in (min, max))
+        top, low = (min(max(each(down), 0), height) for each in (min, max))
         if right <= left or low <= top:
             return None
         ends = (right - left, low - top) if self.format == "xywh" else (right, low)
@@ -186,7 +202,17 @@ class _Walk:
         return [self._polygons(each) for each in polygons]
 
 
-def move(payload: bytes, geometry: Geometry, *, boxes: bool, points: bool, box_format: str) -> bytes:
+def follow(value: Any, places: Places, *, boxes: bool, points: bool, box_format: str = "xyxy") -> Any:
+    """`move` of JSON that has been read: a value of the same form, [] where nothing is left. Raises `DecodeError`."""
+    try:
+        return _walked(value, _Walk(places, boxes, points, box_format))
+    except RecursionError:
+        raise DecodeError("its JSON is nested too deeply") from None
+    except OverflowError:
+        raise DecodeError("a number in it is too large for a place in an image") from None
+
+
+def move(payload: bytes, geometry: Places, *, boxes: bool, points: bool, box_format: str) -> bytes:
     """The JSON `payload` with its boxes or keypoints, and the polygons beside them, where the packed image has them.
 
     Boxes are clipped to the image; of one that is left nothing, its object goes, or its entry in all lists of the same
@@ -196,26 +222,24 @@ def move(payload: bytes, geometry: Geometry, *, boxes: bool, points: bool, box_f
         value = json.loads(payload, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"not JSON ({error})") from None
+    moved = follow(value, geometry, boxes=boxes, points=points, box_format=box_format)
     try:
-        return _moved(payload, value, _Walk(geometry, boxes, points, box_format))
+        if moved == value:
+            return payload
     except RecursionError:
         raise DecodeError("its JSON is nested too deeply") from None
-    except OverflowError:
-        raise DecodeError("a number in it is too large for a place in an image") from None
-
-
-def _moved(payload: bytes, value: Any, walk: _Walk) -> bytes:
-    moved = walk.value(value)
-    if not walk.found and value:
-        names = [name for name, wanted in ((_BOXES, walk.boxes), (_POINTS, walk.points)) if wanted]
-        raise DecodeError(f"no list of numbers and no member {', '.join(each for own in names for each in own)} in it")
-    moved = [] if moved is None else moved
-    if moved == value:
-        return payload
     try:
         return json.dumps(moved, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can say only as an escape
         return json.dumps(moved, separators=(",", ":")).encode()
+
+
+def _walked(value: Any, walk: _Walk) -> Any:
+    moved = walk.value(value)
+    if not walk.found and value:
+        names = [name for name, wanted in ((_BOXES, walk.boxes), (_POINTS, walk.points)) if wanted]
+        raise DecodeError(f"no list of numbers and no member {', '.join(each for own in names for each in own)} in it")
+    return [] if moved is None else moved
 
 
 def _beside(entries: list[Any], kept: list[Any], name: str) -> list[Any]:

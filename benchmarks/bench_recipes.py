@@ -1,0 +1,184 @@
+"""What augmentation costs: recipes through FastLoader, beside torchvision v2 in a DataLoader, and each operation alone.
+
+python -m benchmarks.bench_recipes [--photos FOLDER] [--rounds 5] [--output PAGE.md]
+packs the photographs (class folders; sample images where none are given) with `iofast pack --resize 256` and runs all
+recipes in turn, whole epochs from the page cache, two threads; torchvision's on plain files of the same pictures, two
+worker processes, where torchvision is installed. Then each operation by itself, on one thread, 224 x 224 pixels.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import measure
+from benchmarks.bench_load import BATCH, WORKERS, copies, fast, pack, plain, rate
+from benchmarks.peers import vision
+from iofast import kernel
+from iofast import transforms as T
+from iofast.transforms.warps import turned, warp
+from iofast.work import NUMBERS, Edge, Step, still
+from iofast.work import Work as Rows
+
+EPOCH = 3_000  # images
+THEIR_EPOCH = 600
+CROP: list[T.Transform] = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
+END = T.Normalize.imagenet()
+PLAIN = "plain, uint8"
+# by name: what follows the crop, the dtype, and what torchvision's recipe is called
+RECIPES: dict[str, tuple[list[T.Transform], torch.dtype, str | None]] = {
+    PLAIN: ([], torch.uint8, None),
+    "normalised, float32": ([END], torch.float32, vision.FLOAT),
+    "normalised, bfloat16": ([END], torch.bfloat16, None),
+    "normalised, float16": ([END], torch.float16, None),
+    "ColorJitter(0.4, 0.4, 0.4, 0.1), float32": ([T.ColorJitter(0.4, 0.4, 0.4, 0.1), END], torch.float32, "jitter"),
+    "rand-m9-mstd0.5-inc1 and RandomErasing, float32": (
+        [T.timm_policy("rand-m9-mstd0.5-inc1"), END, T.RandomErasing(0.25, value="random")],
+        torch.float32,
+        "rand",
+    ),
+    "TrivialAugmentWide, float32": ([T.TrivialAugmentWide(interpolation="bilinear"), END], torch.float32, "wide"),
+    "3-Augment, float32": ([T.three_augment(), END], torch.float32, "three"),
+    "AutoAugment, float32": ([T.AutoAugment(), END], torch.float32, None),
+    "AugMix, float32": ([T.AugMix(), END], torch.float32, None),
+}
+SIDE, COUNT = 224, 64
+
+
+def steps() -> dict[str, tuple[Step, list[float]]]:
+    """One step of each kind, and its numbers."""
+    middle = np.array([SIDE / 2])
+    matrix = [float(np.ravel(each)[0]) for each in turned(np.array([20.0]), middle, middle)]
+    linear = warp(matrix, 1, (0, 0, 0))[0].tolist()
+    return {
+        "brightness": (Step.BRIGHTNESS, [1.3]),
+        "contrast": (Step.CONTRAST, [1.3]),
+        "saturation": (Step.SATURATION, [1.3]),
+        "hue": (Step.HUE, [0.1]),
+        "solarize": (Step.SOLARIZE, [128]),
+        "posterize": (Step.POSTERIZE, [4]),
+        "autocontrast": (Step.AUTOCONTRAST, []),
+        "equalize": (Step.EQUALIZE, []),
+        "sharpness": (Step.SHARPNESS, [1.9]),
+        "blur (reach 8, sigma 1)": (Step.BLUR, [1, 8, 1, 8]),
+        "turn, nearest": (Step.WARP_NEAREST, linear),
+        "turn, bilinear": (Step.WARP_BILINEAR, linear),
+        "flip, up and down": (Step.FLIP, [0, 1]),
+        "shift with reflection": (Step.PAD, [-4, -4, SIDE, SIDE, Edge.REFLECT]),
+    }
+
+
+def work_of(step: Step, own: list[float]) -> Rows:
+    numbers = np.zeros((COUNT, 1, NUMBERS), np.float32)
+    numbers[:, 0, : len(own)] = own
+    nothing = still(COUNT)
+    columns = {name: getattr(nothing, name) for name in nothing.__slots__}
+    return Rows(**(columns | {"steps": np.full((COUNT, 1), step, np.int8), "numbers": numbers}))
+
+
+def alone(images: np.ndarray[Any, Any], step: Step, own: list[float]) -> Callable[[], float]:
+    """Microseconds of the kernel for one image, with what goes in and out of it."""
+    context, out = kernel.Context(kernel.DecodeOptions()), np.empty_like(images)
+    finish = kernel.Finish(work_of(step, own), np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
+
+    def run() -> float:
+        start = time.perf_counter()
+        kernel.finish_batch(context, images, finish, out)
+        return (time.perf_counter() - start) / COUNT * 1e6
+
+    return run
+
+
+def theirs(call: Callable[[], Any]) -> Callable[[], float]:
+    """Microseconds of torchvision for one image, on one thread."""
+
+    def run() -> float:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        start = time.perf_counter()
+        for _ in range(20):
+            call()
+        spent = time.perf_counter() - start
+        torch.set_num_threads(before)
+        return spent / 20 * 1e6
+
+    return run
+
+
+def operations(rounds: int) -> str:
+    """A table of what each operation takes."""
+    rng = np.random.default_rng(0)
+    images = np.repeat(np.repeat(rng.integers(0, 256, (COUNT, SIDE // 8, SIDE // 8, 3), np.uint8), 8, 1), 8, 2)
+    images += rng.integers(0, 24, images.shape, np.uint8)
+    peers = vision.functions(np.ascontiguousarray(np.moveaxis(images[0], -1, 0)))
+    rows = []
+    empty = alone(images, Step.NOTHING, [])
+    for name, (step, own) in steps().items():
+        contenders = {"ours": alone(images, step, own), "nothing": empty}
+        if name in peers:
+            contenders["torchvision"] = theirs(peers[name])
+        for run in contenders.values():
+            run()
+        figures = measure.in_turn(contenders, 3 * rounds)
+        took = statistics.median(a - b for a, b in zip(figures["ours"], figures["nothing"], strict=True))
+        other = statistics.median(figures["torchvision"]) if name in peers else None
+        rows.append([name, f"{took:.0f}", *([f"{other:,.0f}", f"{other / took:.0f}×"] if other else ["", ""])])
+    return measure.table(("µs per image", "iofast", "torchvision v2", ""), rows)
+
+
+def recipes(photos: Path, folder: Path, rounds: int) -> tuple[str, measure.Figures]:
+    """A table of images a second."""
+    container = pack(copies(photos, folder / "copies", EPOCH), folder / "packed.lmdb", 256)
+    _, files = plain(container, folder)
+    contenders: dict[str, Callable[[], float]] = {}
+    for name, (after, dtype, peer) in RECIPES.items():
+        contenders[name] = fast(container, [*CROP, *after], dtype=dtype)
+        if peer is not None and vision.v2() is not None:
+            own = vision.loader(files[:THEIR_EPOCH], peer, BATCH // 4, WORKERS)
+            contenders[f"{name}: torchvision"] = rate(own)
+    figures = measure.in_turn(contenders, rounds)
+    rows = []
+    for name in RECIPES:
+        other = f"{name}: torchvision"
+        them = (
+            [measure.spread(figures[other]), f"{measure.ratio(figures, name, other):.1f}×"]
+            if other in figures
+            else ["", ""]
+        )
+        rows.append([name, measure.spread(figures[name]), f"{measure.ratio(figures, name, PLAIN):.2f}", *them])
+    return measure.table(("images/s", "FastLoader", "of plain", "torchvision v2", "times"), rows), figures
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with measure.workplace(arguments.photos) as (folder, photos):
+        table, figures = recipes(photos, folder, arguments.rounds)
+    page = f"""# What augmentation costs
+
+RandomResizedCrop(224), RandomHorizontalFlip, then what is named, in batches of {BATCH}; {arguments.rounds} rounds in
+RandomResizedCrop(224), RandomHorizontalFlip, then what is named, in batches of {BATCH}; {arguments.rounds} rounds in
+turn, median (least – most). {measure.kind(arguments.photos)}, packed at a short side of 256 pixels. FastLoader has {WORKERS}
+Pillow, then uint8 tensors; RandAugment with its own strengths).
+
+{table}
+
+Each operation by itself, one thread, {SIDE} × {SIDE} pixels, without what goes in and out:
+
+{operations(arguments.rounds)}
+
+{measure.machine(figures)}
+- Command: `python -m benchmarks.bench_recipes`
+"""
+    measure.publish("recipes", page, arguments.output)
+
+
+if __name__ == "__main__":
+    main()

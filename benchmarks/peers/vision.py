@@ -1,0 +1,91 @@
+"""Recipes of torchvision v2 in torch's DataLoader: what bench_recipes compares with."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+FLOAT = "float"  # the recipe of normalisation alone
+
+
+def v2() -> Any:
+    """torchvision.transforms.v2, None where it is not installed. Of a torchvision for another build of torch its own
+    operators are missing, which no transform here needs, and their registrations fail the import: they are left out."""
+    if importlib.util.find_spec("torchvision") is None:
+        return None
+    try:
+        return importlib.import_module("torchvision.transforms.v2")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        sys.modules["torchvision._meta_registrations"] = ModuleType("torchvision._meta_registrations")
+        return importlib.import_module("torchvision.transforms.v2")
+
+
+def recipe(name: str) -> Any:
+    """The recipe of this name in torchvision, on uint8 tensors as far as it may be."""
+    t = v2()
+    middle = {
+        "jitter": [t.ColorJitter(0.4, 0.4, 0.4, 0.1)],
+        "rand": [t.RandAugment(interpolation=t.InterpolationMode.BILINEAR)],
+        "wide": [t.TrivialAugmentWide(interpolation=t.InterpolationMode.BILINEAR)],
+        "three": [t.RandomChoice([t.Grayscale(3), t.RandomSolarize(128, p=1), t.GaussianBlur(17, (0.1, 2.0))])],
+    }.get(name, [])
+    end = [t.RandomErasing(0.25)] if name == "rand" else []
+    crop = [t.PILToTensor(), t.RandomResizedCrop(224, antialias=True), t.RandomHorizontalFlip()]
+    normalize = [t.ToDtype(torch.float32, scale=True), t.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+    return t.Compose([*crop, *middle, *normalize, *end])
+
+
+class Files(Dataset[tuple[torch.Tensor, int]]):
+    """Plain JPEG files, decoded by Pillow."""
+
+    def __init__(self, files: list[tuple[Path, int]], transform: Any) -> None:
+        self.files, self.transform = files, transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        path, label = self.files[index]
+        with Image.open(path) as image:
+            return self.transform(image.convert("RGB")), label
+
+
+def loader(files: list[tuple[Path, int]], name: str, batch: int, workers: int) -> DataLoader[Any]:
+    """Persistent workers, shuffled; each computes with one thread, as torch starts them."""
+    options: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": True}
+    return DataLoader(Files(files, recipe(name)), batch, **options)
+
+
+def functions(image: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """One call of each operation on one uint8 tensor (3, H, W), by our names; empty without torchvision."""
+    if v2() is None:
+        return {}
+    f, tensor = importlib.import_module("torchvision.transforms.v2.functional"), torch.from_numpy(image)
+    linear = v2().InterpolationMode.BILINEAR
+    return {
+        "brightness": lambda: f.adjust_brightness(tensor, 1.3),
+        "contrast": lambda: f.adjust_contrast(tensor, 1.3),
+        "saturation": lambda: f.adjust_saturation(tensor, 1.3),
+        "hue": lambda: f.adjust_hue(tensor, 0.1),
+        "solarize": lambda: f.solarize(tensor, 128.0),
+        "posterize": lambda: f.posterize(tensor, 4),
+        "autocontrast": lambda: f.autocontrast(tensor),
+        "equalize": lambda: f.equalize(tensor),
+        "sharpness": lambda: f.adjust_sharpness(tensor, 1.9),
+        "blur (reach 8, sigma 1)": lambda: f.gaussian_blur(tensor, [17, 17], [1.0, 1.0]),
+        "turn, nearest": lambda: f.rotate(tensor, 20.0),
+        "turn, bilinear": lambda: f.rotate(tensor, 20.0, interpolation=linear),
+        "flip, up and down": lambda: f.vertical_flip(tensor),
+        "shift with reflection": lambda: f.crop(f.pad(tensor, [4, 4], padding_mode="reflect"), 0, 0, *tensor.shape[1:]),
+    }

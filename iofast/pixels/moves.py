@@ -1,0 +1,87 @@
+"""Steps that move pixels, in torch: warps, flips and what lies beyond the edges; see steps.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast.work import Edge, beyond
+
+Numbers = NDArray[np.float32]  # (n, NUMBERS): those of each image
+
+_SHARES = 2048  # of the way from one pixel to the next
+_FARTHEST = 1 << 20  # pixels beyond an edge
+
+
+def whole(values: NDArray[np.float32], least: int, most: int) -> NDArray[np.int32]:
+    """Numbers as whole ones within limits, rounded towards 0; what is no number is the least."""
+    return np.where(values > least, np.minimum(np.nan_to_num(values, posinf=most), most), least).astype(np.int32)
+
+
+def spread(values: NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
+    """One number for each image, in a shape that goes with its pixels."""
+    return torch.from_numpy(values).to(images.device).view(-1, 1, 1, 1)
+
+
+def _warp(images: torch.Tensor, numbers: Numbers, back: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Images with a frame of the colour that is outside, and where in it pixels come from: columns and rows, float32
+    (n, H, W)."""
+    n, _, height, width = images.shape
+    frames = torch.from_numpy(whole(numbers[:, 8:11], 0, 255).astype(np.uint8)).to(images.device).view(n, 3, 1, 1)
+    frames = frames.expand(n, 3, height + 3, width + 3).clone()
+    frames[:, :, 1:-2, 1:-2] = images
+    a, b, c, d, e, f, g, h = torch.from_numpy(numbers[:, :8].T.copy()).to(images.device).unsqueeze(-1).unsqueeze(-1)
+    at = torch.arange(width, dtype=torch.float32, device=images.device) + 0.5
+    line = torch.arange(height, dtype=torch.float32, device=images.device).view(-1, 1) + 0.5
+    below = g * at + (h * line + 1)
+    x, y = (a * at + (b * line + c)) / below - back, (d * at + (e * line + f)) / below - back
+    x, y = torch.where(x > -1, x, -1), torch.where(y > -1, y, -1)  # what is no number among them
+    return frames, x.clamp_(max=width) + 1, y.clamp_(max=height) + 1
+
+
+def _taken(frames: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+    places = (row * frames.shape[3] + column).flatten(1).unsqueeze(1).expand(-1, 3, -1)
+    return frames.flatten(2).gather(2, places).view(len(frames), 3, *row.shape[1:])
+
+
+def warp_nearest(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    frames, x, y = _warp(images, numbers, 0)
+    return _taken(frames, y.long(), x.long())
+
+
+def warp_bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    frames, x, y = _warp(images, numbers, 0.5)
+    column, row = x.long(), y.long()
+    across, down = (((v - cell) * _SHARES + 0.5).to(torch.int32).unsqueeze(1) for v, cell in ((x, column), (y, row)))
+    left, right, below_left, below_right = (
+        _taken(frames, row + below, column + beside).to(torch.int32) for below in (0, 1) for beside in (0, 1)
+    )
+    upper, lower = (left << 11) + (right - left) * across, (below_left << 11) + (below_right - below_left) * across
+    return ((upper << 9) + (lower - upper >> 2) * down + (1 << 19) >> 20).to(torch.uint8)
+
+
+def flip(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    across, down = (spread((numbers[:, place] != 0).astype(np.int32), images) != 0 for place in (0, 1))
+    images = torch.where(across, images.flip(3), images)
+    return torch.where(down, images.flip(2), images)
+
+
+def pad(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    """Rows and columns of the padded image, looked up in the upper left of what there is."""
+    n, _, height, width = images.shape
+    edges = whole(numbers[:, 4], 0, int(Edge.SYMMETRIC))
+    from_left, from_top = (whole(numbers[:, place], -_FARTHEST, _FARTHEST) for place in (0, 1))
+    x = _beyond(from_left, whole(numbers[:, 2], 1, width), edges, width).to(images.device)
+    y = _beyond(from_top, whole(numbers[:, 3], 1, height), edges, height).to(images.device)
+    made = images.gather(2, y.clamp(min=0).view(n, 1, -1, 1).expand(n, 3, height, width))
+    made = made.gather(3, x.clamp(min=0).view(n, 1, 1, -1).expand(n, 3, height, width))
+    fills = torch.from_numpy(whole(numbers[:, 5:8], 0, 255).astype(np.uint8)).to(images.device).view(n, 3, 1, 1)
+    return torch.where((y < 0).view(n, 1, -1, 1) | (x < 0).view(n, 1, 1, -1), fills, made)
+
+
+def _beyond(starts: NDArray[np.int32], sizes: NDArray[np.int32], edges: NDArray[np.int32], count: int) -> torch.Tensor:
+    """Which pixels of axes of `sizes` stand at `count` places from `starts` on, int64 (n, count)."""
+    places = np.arange(count)
+    rows = zip(starts.tolist(), sizes.tolist(), edges.tolist(), strict=True)
+    return torch.from_numpy(np.stack([beyond(places + start, size, Edge(edge)) for start, size, edge in rows]))

@@ -1,0 +1,150 @@
+"""What is drawn for policies: which operation, whether, how strong, and to which side."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.ops import AugMix, Policy
+from iofast.ops.moving import colour
+from iofast.ops.strengths import Layer, Named, Strength
+from iofast.transforms.geometry import Column
+from iofast.transforms.programs import Images, Program, in_a_row, numbers, one
+from iofast.transforms.warps import Matrix, turned, warp
+from iofast.work import NUMBERS, Step
+
+_SINGLE = {  # operations of one number, which is the step's
+    "Brightness": Step.BRIGHTNESS,
+    "Color": Step.SATURATION,
+    "Desaturate": Step.SATURATION,
+    "Contrast": Step.CONTRAST,
+    "Sharpness": Step.SHARPNESS,
+    "Posterize": Step.POSTERIZE,
+    "Solarize": Step.SOLARIZE,
+    "AutoContrast": Step.AUTOCONTRAST,
+    "Equalize": Step.EQUALIZE,
+    "Invert": Step.SOLARIZE,  # from 0 on
+    "Identity": Step.NOTHING,
+}
+_BLUR_REACH = 8  # pixels: four deviations of the strongest blur, 2
+
+
+def policy(op: Policy, images: Images, name: str) -> Program:
+    """The steps of one policy."""
+    if isinstance(op, AugMix):
+        return _mixed(op, images, name)
+    return _layers(op, images, name)
+
+
+@lru_cache(maxsize=64)
+def _described(op: Policy) -> tuple[Layer, ...]:
+    """`op.layers`, which takes as long to make as to draw."""
+    return op.layers
+
+
+def _layers(op: Policy, images: Images, name: str) -> Program:
+    layers = _described(op)
+    return in_a_row(
+        [
+            _layer(op, layer, images, f"{name} {place}", _chosen(layer, place, images, name))
+            for place, layer in enumerate(layers)
+        ],
+        len(images),
+    )
+
+
+def _chosen(layer: Layer, place: int, images: Images, name: str) -> NDArray[np.int64]:
+    """Which entry of a layer each image has.
+
+    With weights the first of as many waiting times, each exponential with its weight, is as likely as its weight says,
+    and so is the second of those that are left (Efraimidis and Spirakis, 2006).
+    """
+    if layer.choice:
+        return images.draw.integers(f"{name} {layer.choice}", len(layer.entries))
+    if layer.weights is None:
+        return images.draw.integers(f"{name} {place} which", len(layer.entries))
+    waits = -np.log(1 - images.draw.uniform(f"{name} which", len(layer.entries))) / np.array(layer.weights)
+    return np.argsort(waits, axis=1, kind="stable")[:, place].astype(np.int64)
+
+
+def _layer(op: Policy, layer: Layer, images: Images, name: str, chosen: NDArray[np.int64]) -> Program:
+    """Lanes of `name`: whether, how strong, to which side, and two for the deviation of the strength."""
+    u = images.draw.uniform(name, 5)
+    codes, own = np.zeros(len(images), np.int8), np.zeros((len(images), NUMBERS), np.float32)
+    for place in np.unique(chosen).tolist():
+        entry = layer.entries[place]
+        rows = np.flatnonzero((chosen == place) & (u[:, 0] < entry.p))
+        sizes = images.widths[rows], images.heights[rows]
+        step, own[rows] = _step(op, entry.name, _value(entry, u[rows], sizes), sizes)
+        codes[rows] = step
+    return codes[:, None], own[:, None]
+
+
+def _value(entry: Named, u: Column, sizes: tuple[Column, Column]) -> Column:
+    """The number of an operation, for each of the images that have it."""
+    if entry.range is None:
+        return np.zeros(len(u))
+    made, strength = entry.range, _strength(entry.strength, u[:, 1], u[:, 3:])
+    value = made.start + (made.stop - made.start) * strength
+    if made.of:
+        value = value * sizes[made.of == "height"]
+    if made.whole:
+        value = {"round": np.rint, "up": np.ceil, "down": np.floor}[made.whole](value)
+    if made.signed:
+        value = np.where(u[:, 2] < 0.5, 2 * made.start - value, value)
+    return value if made.least is None else np.maximum(value, made.least)
+
+
+def _strength(strength: Strength, u: Column, v: Column) -> Column:
+    """The deviation by Box and Muller."""
+    if strength.bins > 1:
+        u = np.floor(u * strength.bins) / (strength.bins - 1)
+    made = strength.low + (strength.high - strength.low) * u
+    if strength.std:
+        made = made + strength.std * np.sqrt(-2 * np.log(1 - v[:, 0])) * np.cos(2 * np.pi * v[:, 1])
+    return np.clip(made, 0, strength.most)
+
+
+def _step(op: Policy, name: str, value: Column, sizes: tuple[Column, Column]) -> tuple[Step, NDArray[np.float32]]:
+    """The step that an operation is, and its numbers (N, NUMBERS)."""
+    if name in _SINGLE:
+        return _SINGLE[name], numbers(value)
+    if name == "SolarizeAdd":
+        return Step.ADD_BELOW, numbers(np.full_like(value, 128), value)
+    if name == "GaussianBlur":
+        reach = np.full_like(value, _BLUR_REACH)
+        return Step.BLUR, numbers(value, reach, value, reach)
+    step = Step.WARP_BILINEAR if op.interpolation == "bilinear" else Step.WARP_NEAREST
+    return step, warp(_matrix(name, value, sizes), len(value), colour(op))
+
+
+def _matrix(name: str, value: Column, sizes: tuple[Column, Column]) -> Matrix:
+    match name:
+        case "ShearX":
+            return 1, value, 0, 0, 1, 0
+        case "ShearY":
+            return 1, 0, 0, value, 1, 0
+        case "TranslateX":
+            return 1, 0, -value, 0, 1, 0
+        case "TranslateY":
+            return 1, 0, 0, 0, 1, -value
+    assert name == "Rotate"
+    return turned(value, sizes[0] / 2, sizes[1] / 2)
+
+
+def _mixed(op: AugMix, images: Images, name: str) -> Program:
+    """Lanes of "… depth": how long each chain is."""
+    rows = len(images)
+    ours = images.draw.dirichlet(f"{name} shares", op.alpha, 2)
+    shares = images.draw.dirichlet(f"{name} chains", op.alpha, op.mixture_width) * ours[:, 1:]
+    depths = 1 + np.floor(images.draw.uniform(f"{name} depth", op.mixture_width) * 3)
+    done = np.ones(rows, np.bool_)
+    parts = [one(Step.KEEP, done, numbers(ours[:, 0]))]
+    for chain in range(op.mixture_width):
+        codes, own = _layers(op, images, f"{name} {chain}")
+        if op.chain_depth <= 0:
+            codes = codes * (np.arange(codes.shape[1]) < depths[:, chain, None])
+        parts += [(codes.astype(np.int8), own), one(Step.ADD, done, numbers(shares[:, chain]))]
+    return in_a_row([*parts, one(Step.SUM, done, numbers(np.zeros(rows)))], rows)

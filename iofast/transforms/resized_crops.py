@@ -1,0 +1,114 @@
+"""Parts of an image that are resampled to one size: drawn for each image, or the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from iofast.choices import Draw
+from iofast.errors import OptionError
+from iofast.ops import span
+from iofast.transforms.geometry import ATTEMPTS, Boxes, Column, check_filter, drawn_sides, pair
+
+
+@dataclass(frozen=True, slots=True)
+class RandomResizedCrop:
+    """A random part of the image, resampled to `size` (int = square, or (height, width)).
+
+    The part has `scale` (low, high) of the image's area, evenly, and an aspect ratio (width / height) of `ratio`
+    (low, high), evenly in its logarithm. After 10 parts that do not fit in the image, a central one is taken.
+
+    `style="tensorflow"` draws as tf.image.sample_distorted_bounding_box does (and timm's recipes from there): first the
+    aspect ratio, evenly, then a height between those that `scale` allows, evenly; after 10 attempts all of the image.
+    """
+
+    size: int | Sequence[int]
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3 / 4, 4 / 3)
+    interpolation: str = "bilinear"
+    antialias: bool | None = field(default=True, repr=False)
+    style: Literal["torchvision", "tensorflow"] = field(default="torchvision", repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", pair("RandomResizedCrop", self.size))
+        object.__setattr__(self, "scale", span("RandomResizedCrop: scale", self.scale))
+        object.__setattr__(self, "ratio", span("RandomResizedCrop: ratio", self.ratio))
+        if self.ratio[0] == 0:
+            raise OptionError(f"RandomResizedCrop: ratio must be above 0, found {self.ratio}")
+        if self.style not in ("torchvision", "tensorflow"):
+            raise OptionError(f"RandomResizedCrop: style must be torchvision or tensorflow, found {self.style!r}")
+        check_filter(self)
+
+    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
+        """Lanes 0 and 1 of "crop" place the box (top, left); 2 + 2i and 3 + 2i are area and ratio of attempt i."""
+        u = draw.uniform("crop", 2 + 2 * ATTEMPTS)
+        # all attempts of all rows: 3 of 10 photographs need a second one, and picking those out costs what it saves
+        shapes = self._shapes(u[:, 2::2], u[:, 3::2], widths[:, None], heights[:, None])
+        first = np.arange(len(u)), np.argmax(shapes[0] > 0, axis=1)
+        w, h = shapes[0][first], shapes[1][first]
+        x, y = np.floor(u[:, 1] * (widths - w + 1)), np.floor(u[:, 0] * (heights - h + 1))
+        if (rows := np.flatnonzero(w == 0)).size:
+            w[rows], h[rows] = self._central_shapes(widths[rows], heights[rows])
+            x[rows], y[rows] = (widths[rows] - w[rows]) // 2, (heights[rows] - h[rows]) // 2
+        return Boxes(x, y, w, h)
+
+    def _shapes(self, area: Column, ratio: Column, widths: Column, heights: Column) -> tuple[Column, Column]:
+        """Width and height of the boxes drawn by uniform `area` and `ratio`, 0 where a box does not fit its image."""
+        if self.style == "tensorflow":
+            w, h = self._heights_first(area, ratio, widths, heights)
+        else:
+            w, h = drawn_sides(widths * heights, area, ratio, self.scale, self.ratio)
+        fits = (w > 0) & (w <= widths) & (h > 0) & (h <= heights)
+        return w * fits, h * fits
+
+    def _heights_first(self, u: Column, ratio: Column, widths: Column, heights: Column) -> tuple[Column, Column]:
+        """TensorFlow's GenerateRandomCrop (sample_distorted_bounding_box_op.cc)."""
+        aspect = self.ratio[0] + (self.ratio[1] - self.ratio[0]) * ratio
+        area = widths * heights
+        least, most = (np.rint(np.sqrt(share * area / aspect)) for share in self.scale)
+        most = np.minimum(
+            np.where(np.rint(most * aspect) > widths, np.floor((widths + 0.4999) / aspect), most), heights
+        )
+        least = np.minimum(least, most)
+        h = least + np.floor(u * (most - least + 1))
+        w = np.rint(h * aspect)
+        good = (w * h >= self.scale[0] * area) & (w * h <= self.scale[1] * area)
+        return w * good, h * good
+
+    def _central_shapes(self, widths: Column, heights: Column) -> tuple[Column, Column]:
+        """As much of the image as the nearest allowed aspect ratio leaves (at least 1 pixel, unlike torchvision)."""
+        if self.style == "tensorflow":
+            return widths, heights
+        low, high = self.ratio
+        aspect = widths / heights
+        w = np.where(aspect > high, np.rint(heights * high), widths)
+        h = np.where(aspect < low, np.rint(widths / low), heights)
+        return np.maximum(w, 1), np.maximum(h, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ResizedCenterCrop:
+    """The central square of `fraction` of the short side, resampled to `size` (int = square, or (height, width)).
+
+    FFCV's CenterCropRGBImageDecoder, and TensorFlow's way to evaluate; its aspect ratio is that of `size`.
+    """
+
+    size: int | Sequence[int]
+    fraction: float = 224 / 256
+    interpolation: str = "bilinear"
+    antialias: bool | None = field(default=True, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", pair("ResizedCenterCrop", self.size))
+        if not isinstance(self.fraction, int | float) or not 0 < self.fraction <= 1:
+            raise OptionError(f"ResizedCenterCrop: fraction must be above 0 and at most 1, found {self.fraction!r}")
+        check_filter(self)
+
+    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomResizedCrop's signature
+        height, width = pair("ResizedCenterCrop", self.size)
+        scale = self.fraction * np.minimum(widths / width, heights / height)
+        w, h = (np.maximum(np.floor(side * scale + 1e-6), 1) for side in (width, height))
+        return Boxes(np.floor((widths - w) / 2), np.floor((heights - h) / 2), w, h)

@@ -1,0 +1,96 @@
+"""What networks that learn without labels see of an image: MAE, SimCLR, MoCo, DINO.
+
+Sources: arXiv 2111.06377, 2002.05709, 2003.04297, 2104.02057 and 2104.14294, with their authors' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iofast.ops import (
+    ColorJitter,
+    GaussianBlur,
+    ImageOp,
+    Normalize,
+    RandomApply,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomSolarize,
+)
+from iofast.transforms.pipeline import Transform
+from iofast.transforms.resized_crops import RandomResizedCrop
+from iofast.transforms.views import Views
+
+_BLUR = GaussianBlur(17, (0.1, 2.0))  # Pillow's of radius 0.1 to 2: four deviations to each side
+
+
+def mae(size: int = 224) -> list[Transform]:
+    """The pretraining of masked autoencoders."""
+    crop = RandomResizedCrop(size, scale=(0.2, 1.0), interpolation="bicubic")
+    return [crop, RandomHorizontalFlip(), Normalize.imagenet()]
+
+
+def simclr(size: int = 224, strength: float = 1.0) -> list[Transform]:
+    """One view of SimCLR's."""
+    jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
+    kernel = size // 10 // 2 * 2 + 1
+    return [
+        RandomResizedCrop(size),
+        RandomHorizontalFlip(),
+        RandomApply([jitter], 0.8),
+        RandomGrayscale(0.2),
+        RandomApply([GaussianBlur(kernel, (0.1, 2.0))], 0.5),
+        Normalize.imagenet(),
+    ]
+
+
+def moco(size: int = 224) -> list[Transform]:
+    """One view of MoCo v2's."""
+    return [
+        RandomResizedCrop(size, scale=(0.2, 1.0)),
+        RandomHorizontalFlip(),
+        RandomApply([ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
+        RandomGrayscale(0.2),
+        RandomApply([_BLUR], 0.5),
+        Normalize.imagenet(),
+    ]
+
+
+def moco_v3(size: int = 224, scale: Sequence[float] = (0.08, 1.0)) -> Views:
+    """MoCo v3's two views, "first" and "second"."""
+    crop, jitter = RandomResizedCrop(size, scale), ColorJitter(0.4, 0.4, 0.2, 0.1)
+    return Views(
+        first=_view(crop, jitter, [_BLUR]),
+        second=_view(crop, jitter, [RandomApply([_BLUR], 0.1), RandomSolarize(128 / 255, 0.2)]),
+    )
+
+
+def dino(
+    size: int = 224,
+    local_size: int = 96,
+    local: int = 8,
+    scale: Sequence[float] = (0.4, 1.0),
+    local_scale: Sequence[float] = (0.05, 0.4),
+) -> Views:
+    """DINO's two global views, "first" and "second", and `local` smaller ones."""
+    crop, small = (
+        RandomResizedCrop(side, shares, interpolation="bicubic")
+        for side, shares in ((size, scale), (local_size, local_scale))
+    )
+    jitter = ColorJitter(0.4, 0.4, 0.2, 0.1)
+    return Views(
+        first=_view(crop, jitter, [_BLUR]),
+        second=_view(crop, jitter, [RandomApply([_BLUR], 0.1), RandomSolarize(128 / 255, 0.2)]),
+        local=(local, _view(small, jitter, [RandomApply([_BLUR], 0.5)])),
+    )
+
+
+def _view(crop: RandomResizedCrop, jitter: ColorJitter, after: list[ImageOp]) -> list[Transform]:
+    return [
+        crop,
+        RandomHorizontalFlip(),
+        RandomApply([jitter], 0.8),
+        RandomGrayscale(0.2),
+        *after,
+        Normalize.imagenet(),
+    ]

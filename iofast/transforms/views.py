@@ -1,0 +1,83 @@
+"""Several views of each image: DINO's, SwAV's, SimCLR's crops, which one read and one decoding serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from keyword import iskeyword
+from operator import index
+
+import numpy as np
+
+from iofast.choices import Draw
+from iofast.errors import OptionError
+from iofast.transforms.geometry import Boxes, Column, pair
+
+MOST_VIEWS = 256  # of an image
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Views:
+    """Named views of each image, each with a transform of its own, or so many of one: `local=(8, […])`.
+
+    A batch's images are a dictionary: under each name a tensor (N, 3, height, width), or a list of as many where their
+    number was given. What is random in a view is drawn for it alone. A name may end in "_", which is left out:
+    `global_` is "global".
+    """
+
+    views: tuple[tuple[str, int | None, Sequence[object]], ...]
+
+    def __init__(self, **views: Sequence[object] | tuple[int, Sequence[object]]) -> None:
+        if not views:
+            raise OptionError("Views: expected one view or more, such as Views(first=[…], second=[…]), found none")
+        object.__setattr__(self, "views", tuple(_view(name, given) for name, given in views.items()))
+        total = sum(count or 1 for _, count, _ in self.views)
+        if total > MOST_VIEWS:
+            raise OptionError(f"Views: expected at most {MOST_VIEWS} views of an image, found {total}")
+
+    def __repr__(self) -> str:
+        views = {name: list(own) if count is None else (count, list(own)) for name, count, own in self.views}
+        if all(name.isidentifier() and not iskeyword(name) for name in views):
+            return f"Views({', '.join(f'{name}={own}' for name, own in views.items())})"
+        return f"Views(**{views})"
+
+
+def _view(name: str, given: object) -> tuple[str, int | None, Sequence[object]]:
+    name, count = name.rstrip("_") or name, None
+    if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], Sequence):
+        try:
+            count, given = index(given[0]), given[1]
+        except TypeError:
+            count = 0
+    if (count is not None and count < 1) or not isinstance(given, Sequence) or isinstance(given, str):
+        raise OptionError(f"Views: {name} must be a list of transforms, or (how many, list), found {given!r}")
+    return name, count, tuple(given)
+
+
+@dataclass(frozen=True, slots=True)
+class CornerCrop:
+    """`size` pixels (int = square, or (height, width)) at a corner or in the middle: "upper left", "upper right",
+    "lower left", "lower right", "center"."""
+
+    size: int | Sequence[int]
+    place: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", pair("CornerCrop", self.size))
+        if self.place not in PLACES:
+            raise OptionError(f"CornerCrop: place must be one of {', '.join(PLACES)}, found {self.place!r}")
+
+    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature
+        height, width = pair("CornerCrop", self.size)
+        across, down = PLACES[self.place]
+        x, y = np.rint((widths - width) * across), np.rint((heights - height) * down)
+        return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))
+
+
+PLACES = {
+    "upper left": (0.0, 0.0),
+    "upper right": (1.0, 0.0),
+    "lower left": (0.0, 1.0),
+    "lower right": (1.0, 1.0),
+    "center": (0.5, 0.5),
+}

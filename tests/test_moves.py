@@ -1,0 +1,269 @@
+"""Operations that move pixels: what is drawn for them, and whether marks on an image stay with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.choices import Draw
+from iofast.errors import OptionError
+from iofast.ops import Op
+from iofast.transforms.crop_box import CropBox
+from iofast.work import NUMBERS, Step, Work
+
+N = 4000
+MANY = Draw(4, 1, np.arange(N))
+Pixels = NDArray[np.uint8]
+
+
+def work(ops: list[Op], draw: Draw = MANY, width: int = 64, height: int = 48) -> Work:
+    return T.compile(ops).work(draw, np.full(len(draw), width), np.full(len(draw), height))
+
+
+def is_uniform(values: NDArray[Any], low: float, high: float) -> bool:
+    """Kolmogorov and Smirnov at 0.6 %."""
+    shares = (np.sort(values.astype(np.float64)) - low) / (high - low)
+    return bool(np.abs(shares - (np.arange(len(shares)) + 0.5) / len(shares)).max() < 1.7 / len(shares) ** 0.5)
+
+
+class TestDraws:
+    def test_a_vertical_flip_as_often_as_it_is_said(self) -> None:
+        made = work([T.RandomVerticalFlip(0.3)])
+        assert (made.steps == Step.FLIP).mean() == pytest.approx(0.3, abs=0.03)
+        assert made.numbers[0, 0, :2].tolist() == [0, 1]
+
+    def test_a_horizontal_flip_behind_colours_is_a_step(self) -> None:
+        pipeline = T.compile([T.Grayscale(), T.RandomHorizontalFlip()])
+        assert pipeline.flip is None
+        assert [op for op in pipeline.ops if pipeline.moves == op] == [T.RandomHorizontalFlip()]
+        assert work([T.Grayscale(), T.RandomHorizontalFlip()]).numbers[0, 1, :2].tolist() == [1, 0]
+
+    def test_angles_are_even_and_the_middle_stays(self) -> None:
+        own = work([T.RandomRotation((-10, 40))]).numbers[:, 0].astype(np.float64)
+        angles = np.rad2deg(np.arctan2(own[:, 3], own[:, 0]))
+        assert is_uniform(angles, -10, 40)
+        x, y = own[:, 0] * 32 + own[:, 1] * 24 + own[:, 2], own[:, 3] * 32 + own[:, 4] * 24 + own[:, 5]
+        np.testing.assert_allclose(np.stack((x, y)), np.tile([[32], [24]], N), atol=1e-4)
+
+    def test_an_affine_map_is_the_inverse_of_scale_then_shear_then_turn_then_shift(self) -> None:
+        op = T.RandomAffine(30, translate=(0.25, 0.5), scale=(0.5, 2), shear=(-20, 20, -10, 10), center=(10, 20))
+        own = work([op]).numbers[:, 0].astype(np.float64)
+        u = MANY.uniform("affine", 6)
+        for row in range(50):
+            angle = np.deg2rad(-30 + 60 * u[row, 0])
+            shift = np.rint((2 * u[row, 1:3] - 1) * [0.25 * 64, 0.5 * 48])
+            scale, x, y = 0.5 + 1.5 * u[row, 3], *np.deg2rad([-20 + 40 * u[row, 4], -10 + 20 * u[row, 5]])
+            turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+            shear = np.array([[1, 0], [-np.tan(y), 1]]) @ np.array([[1, -np.tan(x)], [0, 1]])
+            forward = turn @ shear @ np.array([[1, 0], [0, 1]]) * scale
+            for point in ([0.0, 0.0], [64.0, 0.0], [3.0, 40.0]):
+                there = forward @ (np.array(point) - (10, 20)) + (10, 20) + shift
+                back = own[row, [0, 1, 3, 4]].reshape(2, 2) @ there + own[row, [2, 5]]
+                np.testing.assert_allclose(back, point, atol=2e-3)
+
+    def test_a_perspective_takes_its_corners_to_the_images(self) -> None:
+        own = work([T.RandomPerspective(0.5, p=1)]).numbers[:, 0].astype(np.float64)
+        u = MANY.uniform("perspective", 9)
+        wide, high = 0.5 * 32 // 1 + 1, 0.5 * 24 // 1 + 1
+        for row in range(50):
+            x, y = np.floor(u[row, 1::2] * wide), np.floor(u[row, 2::2] * high)
+            corners = [
+                (x[0], y[0]),
+                (64 - wide + x[1], y[1]),
+                (64 - wide + x[2], 48 - high + y[2]),
+                (x[3], 48 - high + y[3]),
+            ]
+            for (left, top), start in zip(corners, [(0, 0), (63, 0), (63, 47), (0, 47)], strict=True):
+                a, b, c, d, e, f, g, h = own[row, :8]
+                below = g * left + h * top + 1
+                found = (a * left + b * top + c) / below, (d * left + e * top + f) / below
+                np.testing.assert_allclose(found, start, atol=2e-2)
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (lambda: T.RandomRotation(-1), "degrees"),
+            (lambda: T.RandomRotation((3, 1)), "degrees"),
+            (lambda: T.RandomRotation(3, expand=True), "expand"),
+            (lambda: T.RandomRotation(3, fill=128), "128 / 255"),
+            (lambda: T.RandomRotation(3, interpolation="bicubic"), "nearest or bilinear"),
+            (lambda: T.RandomAffine(3, translate=(2, 0)), "translate"),
+            (lambda: T.RandomAffine(3, scale=(0, 1)), "scale"),
+            (lambda: T.RandomAffine(3, shear=(1, 2, 3)), "shear"),
+            (lambda: T.RandomPerspective(2), "distortion_scale"),
+            (lambda: T.RandomVerticalFlip(2), "p must be"),
+            (lambda: T.RandomCrop(32, padding=(1, 2, 3)), "padding"),
+            (lambda: T.RandomCrop(32, padding=32, padding_mode="reflect"), "less than the size"),
+            (lambda: T.RandomCrop(32, padding_mode="wrap"), "padding_mode"),
+        ],
+    )
+    def test_what_cannot_be(self, make: Any, words: str) -> None:
+        with pytest.raises(OptionError, match=words):
+            make()
+
+
+def saved(folder: Path, images: list[Pixels]) -> Path:
+    for number, image in enumerate(images):
+        (folder / "all").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / "all" / f"{number:03}.png")
+    return folder
+
+
+def noise(count: int, *size: int) -> list[Pixels]:
+    return [np.random.default_rng(number).integers(0, 256, (*size, 3), np.uint8) for number in range(count)]
+
+
+class TestPadding:
+    @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+    @pytest.mark.parametrize("flips", [[], [T.RandomHorizontalFlip()]])
+    def test_is_numpys(self, tmp_path: Path, mode: Any, flips: list[Any]) -> None:
+        """Each image is found in its own padded self, mirrored or not, and every place is taken."""
+        images, size = noise(6, 12, 15), (12, 14)
+        crop = T.RandomCrop(size, padding=(3, 4, 5, 2), padding_mode=mode, fill=(1.0, 0.2, 0.0))
+        loader = FastLoader(
+            FastDataset(saved(tmp_path, images), fields=["image", "index"]), 6, transform=[crop, *flips]
+        )
+        seen = set()
+        for epoch in range(12):
+            loader.set_epoch(epoch)
+            (batch,) = loader
+            for image, index in zip(batch["image"], batch["index"].tolist(), strict=True):
+                wide = np.pad(images[index], ((4, 2), (3, 5), (0, 0)), mode=mode)
+                if mode == "constant":
+                    wide[:] = 255, 51, 0
+                    wide[4:-2, 3:-5] = images[index]
+                views = np.lib.stride_tricks.sliding_window_view(wide, (*size, 3))[:, :, 0]
+                own = image.permute(1, 2, 0).numpy()
+                found = [np.argwhere((views == each).all(axis=(2, 3, 4))) for each in (own, own[:, ::-1])]
+                assert sum(map(len, found)) >= 1
+                seen |= {tuple(place) for each in found for place in each.tolist()}
+        assert {y for y, _ in seen} == set(range(7))
+        assert {x for _, x in seen} == set(range(10))
+
+    @pytest.mark.parametrize("crop", [T.RandomCrop(20, pad_if_needed=True), T.CenterCrop(20, pad_if_needed=True)])
+    def test_of_images_that_are_too_small(self, tmp_path: Path, crop: Any) -> None:
+        images = noise(4, 9, 30)
+        loader = FastLoader(FastDataset(saved(tmp_path, images), fields=["image", "crop"]), 4, transform=[crop])
+        (batch,) = loader
+        for image, box, stored in zip(batch["image"], batch["crop"], images, strict=True):
+            left, top = box.points([0, 0]).astype(int).tolist()
+            wanted = np.zeros((20, 20, 3), np.uint8)
+            wanted[top : top + 9] = stored[:, -left : 20 - left]
+            np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), wanted)
+
+    def test_a_resized_image_is_padded_after_it(self, tmp_path: Path) -> None:
+        """DeiT III's simple crop."""
+        loader = FastLoader(
+            FastDataset(saved(tmp_path, noise(4, 40, 60)), fields=["image", "crop"]),
+            4,
+            transform=[T.Resize(24), T.RandomCrop(24, padding=4, padding_mode="reflect"), T.RandomHorizontalFlip()],
+        )
+        (batch,) = loader
+        assert batch["image"].shape == (4, 3, 24, 24)
+
+
+def test_alternating_flips_show_both_sides_in_two_epochs(tmp_path: Path) -> None:
+    images = noise(40, 6, 7)
+    dataset = FastDataset(saved(tmp_path, images), fields=["image", "index"])
+    for seed, shuffle in ((0, False), (1, True)):
+        flip = T.RandomHorizontalFlip(alternating=True)
+        loader = FastLoader(dataset, 40, seed=seed, shuffle=shuffle, transform=[flip])
+        shown = np.zeros((3, 40), np.bool_)
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            (batch,) = loader
+            for image, index in zip(batch["image"], batch["index"].tolist(), strict=True):
+                shown[epoch, index] = (image.permute(1, 2, 0).numpy() != images[index]).any()
+        assert (shown[0] == ~shown[1]).all()
+        assert (shown[0] == shown[2]).all()
+        assert 8 < shown[0].sum() < 32
+
+
+def test_a_crop_behind_a_resize_is_taken_from_the_stored_image(tmp_path: Path) -> None:
+    pipeline = T.compile([T.Resize(50), T.RandomResizedCrop(20)])
+    plain = T.compile([T.RandomResizedCrop(20)])
+    boxes, _ = pipeline.plan(MANY, np.full(N, 200), np.full(N, 100))
+    small, _ = plain.plan(MANY, np.full(N, 100), np.full(N, 50))
+    np.testing.assert_array_equal(boxes[:, :4], 2 * small[:, :4])
+    assert (boxes[:, 4:] == small[:, 4:]).all()
+    odd, _ = pipeline.plan(MANY, np.full(N, 3), np.full(N, 7))
+    assert ((odd[:, 0] < odd[:, 2]) & (odd[:, 2] <= 3) & (odd[:, 1] < odd[:, 3]) & (odd[:, 3] <= 7)).all()
+
+
+MOVES = st.one_of(
+    st.builds(T.RandomHorizontalFlip, st.just(0.5)),
+    st.builds(T.RandomVerticalFlip, st.just(0.5)),
+    st.builds(T.RandomRotation, st.floats(0, 45), st.sampled_from(["nearest", "bilinear"])),
+    st.builds(
+        T.RandomAffine,
+        st.floats(0, 30),
+        st.tuples(st.floats(0, 0.2), st.floats(0, 0.2)),
+        st.just((0.8, 1.25)),
+        st.floats(0, 15),
+    ),
+    st.builds(T.RandomPerspective, st.floats(0, 0.3), st.just(1.0)),
+    st.just(T.TrivialAugmentWide()),
+    st.just(T.RandAugment(magnitude=20)),
+)
+CROPS = st.sampled_from(
+    [
+        [],
+        [T.RandomResizedCrop((70, 90), scale=(0.4, 1))],
+        [T.Resize((80, 100))],
+        [T.Resize(90), T.RandomCrop(80, padding=10)],
+        [T.Resize(70), T.CenterCrop((90, 100), pad_if_needed=True)],
+        [T.Resize(150), T.RandomResizedCrop(80, scale=(0.4, 1))],
+    ]
+)
+LANDMARKS = [(40.0, 30.0), (90.0, 35.0), (60.0, 80.0)]
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
+    """Gray images with a white disc, whose middle is one of the landmarks."""
+    images = []
+    y, x = np.mgrid[:110, :130] + 0.5
+    for left, top in LANDMARKS:
+        disc = (x - left) ** 2 + (y - top) ** 2 < 12**2
+        images.append(np.where(disc[..., None], np.uint8([255, 255, 255]), np.uint8([60, 60, 60])))
+    return FastDataset(saved(tmp_path_factory.mktemp("marked"), images), fields=["image", "crop", "index"])
+
+
+@settings(max_examples=40)
+@given(crop=CROPS, moves=st.lists(MOVES, max_size=3), seed=st.integers(0, 1 << 30))
+def test_marks_stay_with_the_image(marked: FastDataset, crop: list[Any], moves: list[Any], seed: int) -> None:
+    """A disc is where its middle went, and its mask covers it."""
+    geometry = [op for op in moves if not isinstance(op, T.RandAugment | T.TrivialAugmentWide)]
+    (batch,) = FastLoader(marked, 3, seed=seed, transform=[*crop, *geometry])
+    y, x = np.mgrid[:110, :130] + 0.5
+    for image, box, index in zip(batch["image"], batch["crop"], batch["index"].tolist(), strict=True):
+        bright = image[0].numpy() > 157
+        left, top = LANDMARKS[index]
+        mask = box.mask((x - left) ** 2 + (y - top) ** 2 < 12**2)
+        assert mask.shape == bright.shape
+        (column, row) = box.points([left, top])
+        reach = 22 * max(image.shape[1] / 100, 1)
+        inside = reach < column < image.shape[2] - reach and reach < row < image.shape[1] - reach
+        differ = mask != bright
+        if inside and bright.sum() > 100:
+            found = np.argwhere(bright).mean(axis=0) + 0.5
+            assert np.abs(found - (row, column)).max() < 2
+            assert differ.sum() < 0.25 * bright.sum() + 30
+
+
+def test_points_of_steps() -> None:
+    box = CropBox((0, 0, 10, 20), (10, 20))
+    pad, flip = np.zeros((2, NUMBERS), np.float32)
+    pad[:5], flip[:2] = (-3, 2, 10, 20, 0), (1, 0)
+    moved = box.then(np.array([Step.PAD, Step.CONTRAST, Step.FLIP], np.int8), np.stack((pad, pad, flip)))
+    assert [code for code, _ in moved.steps] == [Step.PAD, Step.FLIP]
+    np.testing.assert_allclose(moved.points([[1, 5]]), [[10 - (1 + 3), 5 - 2]])

@@ -1,0 +1,171 @@
+"""Policies: which operations are taken, how often, how strong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from iofast import transforms as T
+from iofast.choices import Draw
+from iofast.errors import OptionError
+from iofast.ops import Op
+from iofast.work import Step, Work
+
+N = 20_000
+MANY = Draw(4, 1, np.arange(N))
+WIDTH, HEIGHT = 64, 48
+
+
+def work(*ops: Op, draw: Draw = MANY) -> Work:
+    return T.compile(list(ops)).work(draw, np.full(len(draw), WIDTH), np.full(len(draw), HEIGHT))
+
+
+def alike(counts: NDArray[Any]) -> bool:
+    """Chi-square at about 0.1 %: a normal distribution for its square root."""
+    mean = counts.mean()
+    found, freedom = ((counts - mean) ** 2 / mean).sum(), len(counts) - 1
+    return bool(found < freedom + 3.1 * (2 * freedom) ** 0.5 + 3)
+
+
+def kinds(made: Work, column: int = 0) -> dict[Step, NDArray[np.float64]]:
+    """The numbers of each step of a column."""
+    codes, numbers = made.steps[:, column], made.numbers[:, column].astype(np.float64)
+    return {Step(code): numbers[codes == code] for code in np.unique(codes)}
+
+
+def test_randaugment_takes_each_of_fourteen() -> None:
+    made = work(T.RandAugment(2, 9))
+    assert made.steps.shape == (N, 2)
+    found = kinds(made)
+    # shears, shifts and turns are five kinds of warps
+    counts = [len(found[step]) for step in Step if step in found and step not in (Step.WARP_NEAREST, Step.SOLARIZE)]
+    assert alike(np.array([*counts, len(found[Step.SOLARIZE]), len(found[Step.WARP_NEAREST]) / 5]))
+    strength = 9 / 30
+    assert set(np.round(found[Step.BRIGHTNESS][:, 0], 4)) == {
+        round(1 - 0.9 * strength, 4),
+        round(1 + 0.9 * strength, 4),
+    }
+    assert set(found[Step.POSTERIZE][:, 0]) == {7}
+    np.testing.assert_allclose(found[Step.SOLARIZE][:, 0], 255 * (1 - strength), rtol=1e-6)
+    warps = found[Step.WARP_NEAREST]
+    across = warps[(warps[:, 0] == 1) & (warps[:, 2] != 0)]
+    assert set(np.abs(across[:, 2])) == {np.floor(150 / 331 * WIDTH * strength)}
+    sheared = warps[(warps[:, 0] == 1) & (warps[:, 1] != 0)]
+    np.testing.assert_allclose(np.abs(sheared[:, 1]), 0.3 * strength, rtol=1e-5)
+    assert abs(np.sign(sheared[:, 1]).mean()) < 0.15
+
+
+def test_two_operations_of_an_image_are_drawn_apart() -> None:
+    made = work(T.RandAugment(2, 9))
+    pairs = np.unique(made.steps, axis=0, return_counts=True)
+    assert len(pairs[0]) > 80
+
+
+def test_trivialaugment_takes_any_strength() -> None:
+    made = work(T.TrivialAugmentWide())
+    factors = kinds(made)[Step.BRIGHTNESS][:, 0]
+    strengths, counts = np.unique(np.round(np.abs(factors - 1), 4), return_counts=True)
+    np.testing.assert_allclose(strengths, np.round(np.linspace(0, 0.99, 31), 4), atol=2e-4)
+    assert alike(counts)
+    turns = kinds(made)[Step.WARP_NEAREST]
+    angles = np.rad2deg(np.arctan2(turns[:, 3], turns[:, 0]))[(turns[:, 2] != 0) & (turns[:, 3] != 0)]
+    assert np.abs(angles).max() == pytest.approx(135, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["imagenet", "cifar10", "svhn"])
+def test_autoaugment_keeps_pairs_together(name: str) -> None:
+    made = work(T.AutoAugment(name))
+    assert made.steps.shape == (N, 2)
+    pairs = {tuple(pair) for pair in made.steps.tolist()}
+    assert 15 < len(pairs) < 70  # either may be left out
+
+
+def test_autoaugment_as_often_as_its_probabilities_say() -> None:
+    made = work(T.AutoAugment("svhn"))
+    inverted = (made.steps == Step.SOLARIZE) & (made.numbers[..., 0] == 0)
+    chances = {0: 0.9 + 0.9 + 0.9 + 0.8 + 0.6, 1: 0.2 + 0.7 + 0.4 + 0.7 + 0.6 + 0.8 + 0.1}
+    for place, chance in chances.items():
+        assert inverted[:, place].mean() == pytest.approx(chance / 25, abs=0.01)
+
+
+def test_augmix_weighs_the_image_and_its_chains() -> None:
+    made = work(T.AugMix())
+    assert made.steps[0, [0, 4, 8, 12, 13]].tolist() == [Step.KEEP, Step.ADD, Step.ADD, Step.ADD, Step.SUM]
+    shares = made.numbers[:, [0, 4, 8, 12], 0].astype(np.float64)
+    np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-5)
+    assert shares[:, 0].mean() == pytest.approx(0.5, abs=0.01)  # Dirichlet(1, 1)
+    assert shares[:, 1].mean() == pytest.approx(1 / 6, abs=0.01)
+    depth = (made.steps[:, 1:4] != Step.NOTHING).sum(axis=1)
+    assert depth.max() == 3
+    assert (made.steps[:, 1] != Step.NOTHING).all()
+    assert (made.steps[:, 3] != Step.NOTHING).mean() == pytest.approx(1 / 3, abs=0.02)
+    plain = work(T.AugMix(all_ops=False, chain_depth=2))
+    assert plain.steps.shape == (N, 1 + 3 * 3 + 1)
+    assert not np.isin(plain.steps, (Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION, Step.SHARPNESS)).any()
+
+
+class TestTimm:
+    def test_reads_its_strings(self) -> None:
+        made = T.timm_policy("rand-m9-mstd0.5-inc1")
+        assert len(made.layers) == 2
+        assert len(made.layers[0].entries) == 15
+        assert {entry.p for entry in made.layers[0].entries} == {0.5}
+        strong = T.timm_policy("rand-m15-n3-p1-mmax20-mstd101")
+        assert len(strong.layers) == 3
+        assert {entry.p for entry in strong.layers[0].entries} == {1.0}
+        assert {(each.strength.low, each.strength.high, each.strength.most) for each in strong.layers[0].entries} == {
+            (0, 1.5, 2.0)
+        }
+
+    def test_magnitudes_are_normal_and_cut_at_ten(self) -> None:
+        made = work(T.timm_policy("rand-m9-mstd0.5-p1-n1"))
+        factors = kinds(made)[Step.BRIGHTNESS][:, 0]
+        levels = (factors - 0.1) / 0.18
+        assert levels.max() <= 10.0001
+        assert np.median(levels) == pytest.approx(9, abs=0.08)
+        assert (levels > 9.999).mean() == pytest.approx(0.0228, abs=0.012)  # two deviations up
+        assert (levels < 8.5).mean() == pytest.approx(0.1587, abs=0.03)
+
+    def test_half_of_the_operations_are_left_out(self) -> None:
+        made = work(T.timm_policy("rand-m9"))
+        assert (made.steps != Step.NOTHING).mean() == pytest.approx(0.5, abs=0.01)
+
+    def test_with_weights_no_operation_comes_twice(self) -> None:
+        made = work(T.timm_policy("rand-m9-p1-t3a-n1"), T.timm_policy("rand-m9-p1-tweights"))
+        assert set(np.unique(made.steps[:, 0])) == {Step.SATURATION, Step.SOLARIZE, Step.BLUR}
+        twice = (made.steps[:, 1] == made.steps[:, 2]) & (made.steps[:, 1] == Step.SHARPNESS)
+        assert not twice.any()
+        turned = kinds(made, 1)[Step.WARP_BILINEAR]
+        turns = (turned[:, 1] != 0) & (turned[:, 3] != 0)
+        assert turns.sum() / N == pytest.approx(3 / 10.05, abs=0.02)
+
+    @pytest.mark.parametrize("config", ["original", "", "rand-x3", "rand-m", "augmix-m5", "rand-tnone"])
+    def test_what_it_does_not_know(self, config: str) -> None:
+        with pytest.raises(OptionError, match="timm_policy: expected"):
+            T.timm_policy(config)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: T.RandAugment(magnitude=31), "magnitude must be"),
+        (lambda: T.RandAugment(num_ops=-1), "num_ops"),
+        (lambda: T.TrivialAugmentWide(1), "num_magnitude_bins"),
+        (lambda: T.AutoAugment("mnist"), "imagenet, cifar10, svhn"),
+        (lambda: T.AugMix(severity=11), "severity"),
+        (lambda: T.AugMix(alpha=0), "alpha"),
+        (lambda: T.RandAugment(fill=255), "fill must be 0 to 1"),
+    ],
+)
+def test_what_cannot_be(make: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        make()
+
+
+def test_a_policy_may_stand_in_a_choice() -> None:
+    made = work(T.RandomApply([T.RandAugment(1)], p=0.25), T.RandomChoice([T.TrivialAugmentWide(), T.Grayscale()]))
+    assert made.steps.shape == (N, 2)
+    assert (made.steps[:, 0] == Step.WARP_NEAREST).mean() == pytest.approx(0.25 * 5 / 14, abs=0.02)

@@ -1,0 +1,166 @@
+"""Masks, boxes and keypoints that follow their images through a loader's transform."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_images import jpeg
+from PIL import Image
+
+from iofast import FastDataset, FastLoader, open_writer
+from iofast import transforms as T
+from iofast.errors import DecodeError, OptionError
+
+N = 12
+FIELDS = ["image", "label", "boxes.json", "seg.png", "points.json", "objects.json"]
+TARGETS = {"boxes.json": "boxes", "seg.png": "mask", "points.json": "keypoints", "objects.json": "boxes:xywh"}
+FLIP = T.RandomHorizontalFlip()
+
+
+def png(mask: Any) -> bytes:
+    buffer = BytesIO()
+    Image.fromarray(mask).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dark pictures, each with a bright rectangle: its box, mask, corners, and an object with another box far off."""
+    place = tmp_path_factory.mktemp("targets") / "set.lmdb"
+    rng = np.random.default_rng(2)
+    with open_writer(place) as writer:
+        for number in range(N):
+            width, height = (110, 130) if number % 2 else (130, 110)
+            x, y, wide, high = (int(rng.integers(30, 50)) for _ in range(4))
+            image = np.zeros((height, width, 3), np.uint8)
+            image[y : y + high, x : x + wide] = 255
+            objects = {"boxes": [[x, y, wide, high], [1, 1, 2, 2]], "names": ["bright", "corner"]}
+            writer.write(
+                {
+                    "jpg": jpeg(image, quality=98),
+                    "cls": number,
+                    "boxes.json": [[x, y, x + wide, y + high]],
+                    "seg.png": png(image[..., 0] // 255),
+                    "points.json": [[x, y], [x + wide, y + high]],
+                    "objects.json": objects,
+                }
+            )
+    return place
+
+
+def extent(bright: Any) -> list[int]:
+    rows, columns = np.flatnonzero(bright.any(axis=1)), np.flatnonzero(bright.any(axis=0))
+    return [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        [T.RandomResizedCrop(96, scale=(0.5, 1)), FLIP],
+        [T.RandomResizedCrop(96, scale=(0.5, 1)), T.RandomRotation(20, "bilinear"), T.RandomVerticalFlip()],
+        [T.Resize(90), T.RandomCrop(96, padding=12), FLIP, T.ColorJitter(0.1)],
+        [T.Resize((100, 100)), T.RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 5), T.RandomPerspective(0.2)],
+    ],
+    ids=["crop", "turn", "pad", "warp"],
+)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_they_stay_with_the_image(path: Path, transform: list[Any], dtype: torch.dtype) -> None:
+    loader = FastLoader(FastDataset(path, fields=FIELDS), 4, targets=TARGETS, transform=transform, dtype=dtype, seed=3)
+    seen = 0
+    for batch in loader:
+        assert batch["seg.png"].shape == batch["image"].shape[:1] + batch["image"].shape[2:]
+        assert batch["seg.png"].dtype == torch.uint8
+        for row, image in enumerate(batch["image"].float() / (1 if dtype == torch.float32 else 255)):
+            bright, mask = (image[1] > 0.5).numpy(), batch["seg.png"][row].numpy().astype(bool)
+            assert (bright ^ mask).mean() < 0.04
+            boxes = batch["boxes.json"][row]
+            assert boxes.dtype == torch.float32
+            assert boxes.shape[1] == 4
+            if not mask.any() or not len(boxes):
+                continue
+            left, top, right, low = extent(mask)
+            box = boxes[0].numpy()
+            assert (box[:2] <= np.array([left, top]) + 2).all()
+            assert (box[2:] >= np.array([right, low]) - 2).all()
+            objects = batch["objects.json"][row]
+            assert objects["names"][0] == "bright"
+            assert len(objects["names"]) == len(objects["boxes"])
+            x, y, wide, high = objects["boxes"][0]
+            np.testing.assert_allclose([x, y, x + wide, y + high], box, atol=0.01)
+            seen += 1
+    assert seen > N // 2
+
+
+def test_points_are_corners_of_the_box(path: Path) -> None:
+    transform = [T.RandomResizedCrop(96, scale=(0.9, 1)), FLIP]
+    for batch in FastLoader(FastDataset(path, fields=FIELDS), 4, targets=TARGETS, transform=transform):
+        for boxes, points in zip(batch["boxes.json"], batch["points.json"], strict=True):
+            corners = np.sort(torch.as_tensor(points).numpy(), axis=0).clip(0, 96)
+            np.testing.assert_allclose(corners.ravel(), boxes[0].numpy(), atol=0.01)
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_of_images_of_several_sizes(path: Path, ragged: Any) -> None:
+    transform = [T.RandomShortestSize([40, 60]), FLIP]
+    targets = {"seg.png": "mask:255"}
+    dataset = FastDataset(path, fields=["image", "seg.png"])
+    for batch in FastLoader(dataset, 6, targets=targets, transform=transform, ragged=ragged):
+        if ragged == "pad":
+            assert batch["seg.png"].shape == batch["image"].shape[:1] + batch["image"].shape[2:]
+        for row, image in enumerate(batch["image"]):
+            mask = batch["seg.png"][row]
+            height, width = batch["size"][row].tolist() if ragged == "pad" else image.shape[1:]
+            assert set(mask[:height, :width].unique().tolist()) == {0, 1}
+            assert (mask[height:] == 255).all()
+            assert (mask[:, width:] == 255).all()
+
+
+def test_what_lies_outside_is_filled(path: Path) -> None:
+    dataset = FastDataset(path, fields=["image", "seg.png"])
+    batch = next(
+        iter(FastLoader(dataset, 4, targets={"seg.png": "mask:255"}, transform=[T.CenterCrop(150, pad_if_needed=True)]))
+    )
+    assert batch["seg.png"].shape == (4, 150, 150)
+    assert (batch["seg.png"][:, 0] == 255).all()
+    assert set(batch["seg.png"].unique().tolist()) == {0, 1, 255}
+
+
+def test_one_that_cannot_follow_is_a_failure_of_its_sample(tmp_path: Path) -> None:
+    place = tmp_path / "set.lmdb"
+    with open_writer(place) as writer:
+        for number in range(4):
+            image, mask = np.zeros((40, 50, 3), np.uint8), np.zeros((40, 50 if number else 51), np.uint8)
+            writer.write(
+                {"jpg": jpeg(image), "seg.png": png(mask), "boxes.json": {"none": 1} if number == 1 else [[1, 1, 9, 9]]}
+            )
+    dataset = FastDataset(place, fields=["image", "seg.png", "boxes.json"])
+    options: dict[str, Any] = {"targets": {"seg.png": "mask", "boxes.json": "boxes"}, "transform": [T.CenterCrop(32)]}
+    with pytest.raises(DecodeError, match=r"field seg.png: the mask has 51 x 40 pixels, and its image 50 x 40"):
+        list(FastLoader(dataset, 1, **options))
+    loader = FastLoader(dataset, 2, on_error="drop", **options)
+    assert sum(len(batch["image"]) for batch in loader) == 3
+    assert "no list of numbers" in " ".join(failure.reason for failure in loader.failures)
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        ({"seg.png": "masks"}, "must be mask, mask:255, boxes"),
+        ({"seg.png": "mask:x"}, "must be mask"),
+        ({"other.png": "mask"}, "the dataset's fields are"),
+        ("seg.png", "must map fields"),
+    ],
+)
+def test_what_cannot_be(path: Path, targets: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        FastLoader(FastDataset(path, fields=FIELDS), 4, targets=targets, transform=[T.CenterCrop(32)])
+
+
+def test_those_that_are_not_named_are_still_refused(path: Path) -> None:
+    with pytest.raises(OptionError, match="name them in targets="):
+        FastLoader(FastDataset(path, fields=FIELDS), 4, targets={"seg.png": "mask"}, transform=[T.CenterCrop(32)])

@@ -1,0 +1,174 @@
+"""Several views of each image: sizes and names, the same pixels as one view alone, exact order and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_images import jpeg
+from PIL import Image
+
+from iofast import FastDataset, FastLoader, open_writer
+from iofast import transforms as T
+from iofast.errors import DecodeError, OptionError
+
+N = 24
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photograph-like images of several sizes; one lies on its side."""
+    place = tmp_path_factory.mktemp("views") / "set.lmdb"
+    rng = np.random.default_rng(3)
+    with open_writer(place) as writer:
+        for number in range(N):
+            small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8))
+            image = small.resize((150 + number, 120 if number % 2 else 170), Image.Resampling.BICUBIC)
+            writer.write({"jpg": jpeg(np.asarray(image), quality=90), "cls": number})
+    return place
+
+
+def loader(path: Path, views: T.Views, **options: Any) -> FastLoader:
+    options = {"batch_size": 8, "shuffle": True, "dtype": torch.float32, **options}
+    return FastLoader(FastDataset(path), transform=views, **options)
+
+
+def flat(images: dict[str, Any]) -> list[torch.Tensor]:
+    return [each for own in images.values() for each in (own if isinstance(own, list) else [own])]
+
+
+class TestBatches:
+    def test_have_a_tensor_or_a_list_under_each_name(self, path: Path) -> None:
+        images, labels = next(iter(loader(path, T.dino(64, 32, 3))))
+        assert list(images) == ["first", "second", "local"]
+        assert images["first"].shape == images["second"].shape == (8, 3, 64, 64)
+        assert [each.shape for each in images["local"]] == [(8, 3, 32, 32)] * 3
+        assert all(each.dtype == torch.float32 and each.is_contiguous() for each in flat(images))
+        assert labels.shape == (8,)
+        for one, other in zip(flat(images), flat(images)[1:], strict=False):
+            assert one.shape != other.shape or not torch.equal(one, other)
+
+    def test_with_fields_they_are_the_image(self, path: Path) -> None:
+        dataset = FastDataset(path, fields=["image", "index"])
+        views = T.Views(global_=T.train(48), local=(2, T.train(32)))
+        batch = next(iter(FastLoader(dataset, 8, transform=views, dtype=torch.bfloat16)))
+        assert set(batch["image"]) == {"global", "local"}
+        assert batch["image"]["global"].dtype == torch.bfloat16
+        assert batch["valid"].all()
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+    @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+    def test_are_what_one_view_alone_is(self, path: Path, dtype: torch.dtype, layout: torch.memory_format) -> None:
+        end = [T.Normalize.imagenet()] if dtype == torch.float32 else [T.Grayscale()]
+        lists: dict[str, Any] = {
+            "center": [T.Resize(110), T.CenterCrop(100), *end],
+            "bicubic": [T.Resize((60, 70), "bicubic"), *end],
+            "padded": [T.CenterCrop(200, pad_if_needed=True), *end],
+        }
+        options: dict[str, Any] = {"dtype": dtype, "memory_format": layout, "seed": 4}
+        together = [images for images, _ in loader(path, T.Views(**lists), **options)]
+        for name, own in lists.items():
+            alone = [images for images, _ in FastLoader(FastDataset(path), 8, shuffle=True, transform=own, **options)]
+            for one, several in zip(alone, together, strict=True):
+                assert torch.equal(one, several[name])
+                assert several[name].is_contiguous(memory_format=layout)
+
+    def test_do_not_depend_on_threads_ranks_or_a_resume(self, path: Path) -> None:
+        views = T.dino(48, 24, 2)
+        whole = [flat(images) for images, _ in loader(path, views, num_workers=2)]
+        alone = [flat(images) for images, _ in loader(path, views, num_workers=0)]
+        for one, other in zip(whole, alone, strict=True):
+            assert all(map(torch.equal, one, other))
+        ranks = [list(loader(path, views, batch_size=4, rank=rank, world_size=2)) for rank in (0, 1)]
+        for batch, (first, second) in enumerate(zip(*ranks, strict=True)):
+            joined = [torch.cat(pair) for pair in zip(flat(first[0]), flat(second[0]), strict=True)]
+            assert all(map(torch.equal, joined, whole[batch]))
+        begun = loader(path, views)
+        next(iter(begun))
+        again = loader(path, views)
+        again.load_state_dict(begun.state_dict())
+        rest = [flat(images) for images, _ in again]
+        assert len(rest) == len(whole) - 1
+        assert all(map(torch.equal, rest[0], whole[1]))
+
+    def test_epochs_differ(self, path: Path) -> None:
+        each = loader(path, T.moco_v3(32))
+        first = [images["first"] for images, _ in each]
+        each.set_epoch(1)
+        second = [images["first"] for images, _ in each]
+        assert not any(map(torch.equal, first, second))
+
+
+class TestBrokenImages:
+    @pytest.fixture
+    def broken(self, tmp_path: Path) -> Path:
+        place = tmp_path / "broken.lmdb"
+        rng = np.random.default_rng(0)
+        with open_writer(place) as writer:
+            for number in range(12):
+                data = jpeg(rng.integers(0, 256, (60, 70, 3), np.uint8))
+                writer.write({"jpg": data[: len(data) * 3 // 5] if number == 5 else data, "cls": number})
+        return place
+
+    def test_raise(self, broken: Path) -> None:
+        with pytest.raises(DecodeError, match="00000005"):
+            list(loader(broken, T.moco_v3(32), batch_size=4, shuffle=False))
+
+    @pytest.mark.parametrize(("action", "rows"), [("replace", [4, 4, 4]), ("drop", [4, 3, 4])])
+    def test_are_replaced_or_dropped(self, broken: Path, action: str, rows: list[int]) -> None:
+        batches = list(loader(broken, T.moco_v3(32), batch_size=4, shuffle=False, on_error=action))
+        assert [len(images["second"]) for images, _ in batches] == rows
+        assert all(each.isfinite().all() for images, _ in batches for each in flat(images))
+
+
+def test_five_and_ten_crops(path: Path) -> None:
+    images, _ = next(iter(loader(path, T.five_crop(64, 96), shuffle=False)))
+    resized, _ = next(
+        iter(FastLoader(FastDataset(path), 1, transform=[T.Resize(96), T.Normalize.imagenet()], dtype=torch.float32))
+    )
+    assert torch.equal(images["upper left"][:1], resized[:, :, :64, :64])
+    assert torch.equal(images["lower right"][:1], resized[:, :, -64:, -64:])
+    ten, _ = next(iter(loader(path, T.ten_crop(64, 96), shuffle=False)))
+    assert len(ten) == 10
+    assert torch.equal(ten["center mirrored"], ten["center"].flip(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (T.Views, "one view or more"),
+        (lambda: T.Views(local=(0, [])), "how many, list"),
+        (lambda: T.Views(local=3), "how many, list"),
+        (lambda: T.Views(local=(300, T.train(8))), "at most 256"),
+        (lambda: T.compile(T.Views(first=[])), "one size"),
+        (lambda: T.compile(T.Views(first=[T.CenterCrop(8), T.MixUp(num_classes=2)])), "mixes"),
+        (lambda: T.compile(T.Views(first=T.Views(first=T.train()))), "must be a list"),
+        (lambda: T.CornerCrop(8, "top"), "place must be"),
+    ],
+)
+def test_what_cannot_be(make: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"map_sample": lambda sample, _: sample}, "map_sample"),
+        ({"ragged": "list"}, "ragged"),
+        ({"cache": "device"}, "cache"),
+        ({"collate": {"image": list}, "dtype": torch.uint8}, "collate"),
+    ],
+)
+def test_options_that_do_not_go_with_views(path: Path, options: dict[str, Any], words: str) -> None:
+    views = T.Views(first=[T.CenterCrop(8)])
+    with pytest.raises(OptionError, match=f"Views do not go with .*{words}"):
+        loader(path, views, **options)
+
+
+def test_reprs_can_be_read_back() -> None:
+    views = T.dino()
+    assert eval(repr(views), vars(T)) == views
