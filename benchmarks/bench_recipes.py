@@ -165,8 +165,8 @@ def main() -> None:
 
 RandomResizedCrop(224), RandomHorizontalFlip, then what is named, in batches of {BATCH}; {arguments.rounds} rounds in
 turn, median (least – most). {measure.kind(arguments.photos)}, packed at a short side of 256 pixels. FastLoader has
-{WORKERS} threads, torchvision v2 a DataLoader of {WORKERS} worker processes on plain files of the same pictures (decoded by
-Pillow, then uint8 tensors; RandAugment with its own strengths).
+{WORKERS} threads, torchvision v2 a DataLoader of {WORKERS} worker processes on plain files of the same pictures
+(decoded by Pillow, then uint8 tensors; RandAugment with its own strengths).
 
 {table}
 

@@ -197,7 +197,7 @@ class TestPixels:
         made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
         close(made, wanted)
 
-    @pytest.mark.parametrize("step", [step for step in Step if step], ids=lambda step: step.name)
+    @pytest.mark.parametrize("step", [step for step in Step if 0 < step < Step.KEEP], ids=lambda step: step.name)
     def test_each_step_has_its_branch(self, step: Step) -> None:
         images, numbers = noise(3, 30, 33) // 2 + 20, np.full((3, 1, NUMBERS), 0.3, np.float32)
         numbers[:, 0, :2] = NUMBERS_OF.get(step, (0.3, 0.3))
@@ -206,6 +206,11 @@ class TestPixels:
         assert not torch.equal(wanted, in_torch(images, [], still(3)))
         made = triton_pixels.apply(images.to(DEVICE), [JITTER], work)
         assert torch.equal(made.cpu(), wanted)
+
+    def test_sums_of_images_that_are_made_of_one(self) -> None:
+        ops: list[Op] = [T.RandomVerticalFlip(), T.AugMix(), JITTER, IMAGENET]
+        images, work = noise(5, 40, 41), drawn_work(ops, 5, (40, 41))
+        assert torch.equal(triton_pixels.apply(images.to(DEVICE), ops, work).cpu(), in_torch(images, ops, work))
 
     def test_several_contrasts_and_a_filter_between(self) -> None:
         """One image without any step, one with fewer than the rest, one with a step that looks at its neighbours."""

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from iofast import places
-from iofast.errors import DecodeError, OptionError
+from iofast.errors import DecodeError, OptionError, shown
 from iofast.transforms.crop_box import CropBox
 
 KINDS = ("mask", "boxes", "keypoints")
@@ -46,7 +46,7 @@ def targets_of(given: Mapping[str, str] | None) -> dict[str, Target]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise OptionError(f"targets must map fields to mask, boxes or keypoints, found {given!r}")
+        raise OptionError(f"targets must map fields to mask, boxes or keypoints, found {shown(given)}")
     return {name: _target(name, value) for name, value in given.items()}
 
 
@@ -58,7 +58,7 @@ def _target(name: str, value: object) -> Target:
         return Target(kind, box_format=more or "xyxy")
     if kind == "keypoints" and not more:
         return Target(kind)
-    raise OptionError(f"targets[{name!r}] must be mask, mask:255, boxes, boxes:xywh or keypoints, found {value!r}")
+    raise OptionError(f"targets[{name!r}] must be mask, mask:255, boxes, boxes:xywh or keypoints, found {shown(value)}")
 
 
 def _mask(value: Any, crop: CropBox, size: tuple[int, int], fill: int) -> torch.Tensor:

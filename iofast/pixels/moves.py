@@ -46,11 +46,13 @@ def _taken(frames: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> tor
 
 
 def warp_nearest(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    """`Step.WARP_NEAREST`: the pixel that each comes from."""
     frames, x, y = _warp(images, numbers, 0)
     return _taken(frames, y.long(), x.long())
 
 
 def warp_bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    """`Step.WARP_BILINEAR`: between the four pixels around where each comes from."""
     frames, x, y = _warp(images, numbers, 0.5)
     column, row = x.long(), y.long()
     across, down = (((v - cell) * _SHARES + 0.5).to(torch.int32).unsqueeze(1) for v, cell in ((x, column), (y, row)))
@@ -62,6 +64,7 @@ def warp_bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def flip(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    """`Step.FLIP`: left and right, up and down."""
     across, down = (spread((numbers[:, place] != 0).astype(np.int32), images) != 0 for place in (0, 1))
     images = torch.where(across, images.flip(3), images)
     return torch.where(down, images.flip(2), images)

@@ -40,6 +40,7 @@ def one(step: Step, done: NDArray[np.bool_], own: NDArray[np.float32]) -> Progra
 
 
 def nothing(rows: int) -> Program:
+    """A program without any step."""
     return np.zeros((rows, 0), np.int8), np.zeros((rows, 0, NUMBERS), np.float32)
 
 
