@@ -122,8 +122,8 @@ def rate(loader: Iterable[Any], epochs: int = 2) -> Callable[[], float]:
 
     def run() -> float:
         images, start = 0, time.perf_counter()
-        for batch, _ in loader:
-            images += len(batch)
+        for _, labels in loader:  # of several views the images are a dictionary
+            images += len(labels)
         return images / (time.perf_counter() - start)
 
     for _ in range(epochs - 1):
@@ -131,7 +131,7 @@ def rate(loader: Iterable[Any], epochs: int = 2) -> Callable[[], float]:
     return run
 
 
-def fast(path: Path, transform: list[Any] = CROP, workers: int = WORKERS, **options: Any) -> Callable[[], float]:
+def fast(path: Path, transform: Any = CROP, workers: int = WORKERS, **options: Any) -> Callable[[], float]:
     """FastLoader over a container or folder."""
     return rate(FastLoader(FastDataset(path), BATCH, shuffle=True, transform=transform, num_workers=workers, **options))
 

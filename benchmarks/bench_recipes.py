@@ -20,7 +20,7 @@ import torch
 from benchmarks import measure
 from benchmarks.bench_load import BATCH, WORKERS, copies, fast, pack, plain, rate
 from benchmarks.peers import vision
-from iofast import kernel
+from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from iofast.transforms.warps import turned, warp
 from iofast.work import NUMBERS, Edge, Step, still
@@ -32,7 +32,7 @@ CROP: list[T.Transform] = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
 END = T.Normalize.imagenet()
 PLAIN = "plain, uint8"
 # by name: what follows the crop, the dtype, and what torchvision's recipe is called
-RECIPES: dict[str, tuple[list[T.Transform], torch.dtype, str | None]] = {
+RECIPES: dict[str, tuple[Any, torch.dtype, str | None]] = {
     PLAIN: ([], torch.uint8, None),
     "normalised, float32": ([END], torch.float32, vision.FLOAT),
     "normalised, bfloat16": ([END], torch.bfloat16, None),
@@ -47,6 +47,7 @@ RECIPES: dict[str, tuple[list[T.Transform], torch.dtype, str | None]] = {
     "3-Augment, float32": ([T.three_augment(), END], torch.float32, "three"),
     "AutoAugment, float32": ([T.AutoAugment(), END], torch.float32, None),
     "AugMix, float32": ([T.AugMix(), END], torch.float32, None),
+    "DINO's 2 + 8 crops, float32": (T.dino(), torch.float32, "dino"),
 }
 SIDE, COUNT = 224, 64
 
@@ -138,7 +139,12 @@ def recipes(photos: Path, folder: Path, rounds: int) -> tuple[str, measure.Figur
     _, files = plain(container, folder)
     contenders: dict[str, Callable[[], float]] = {}
     for name, (after, dtype, peer) in RECIPES.items():
-        contenders[name] = fast(container, [*CROP, *after], dtype=dtype)
+        if isinstance(after, T.Views):
+            dataset = FastDataset(container, indices=np.arange(THEIR_EPOCH))
+            options: dict[str, Any] = {"shuffle": True, "num_workers": WORKERS, "transform": after, "dtype": dtype}
+            contenders[name] = rate(FastLoader(dataset, BATCH // 4, **options))
+        else:
+            contenders[name] = fast(container, [*CROP, *after], dtype=dtype)
         if peer is not None and vision.v2() is not None:
             own = vision.loader(files[:THEIR_EPOCH], peer, BATCH // 4, WORKERS)
             contenders[f"{name}: torchvision"] = rate(own)

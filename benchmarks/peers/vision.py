@@ -34,6 +34,8 @@ def v2() -> Any:
 def recipe(name: str) -> Any:
     """The recipe of this name in torchvision, on uint8 tensors as far as it may be."""
     t = v2()
+    if name == "dino":
+        return Crops()
     middle = {
         "jitter": [t.ColorJitter(0.4, 0.4, 0.4, 0.1)],
         "rand": [t.RandAugment(interpolation=t.InterpolationMode.BILINEAR)],
@@ -46,7 +48,33 @@ def recipe(name: str) -> Any:
     return t.Compose([*crop, *middle, *normalize, *end])
 
 
-class Files(Dataset[tuple[torch.Tensor, int]]):
+class Crops:
+    """DINO's two global and eight local crops of one image."""
+
+    def __init__(self) -> None:
+        t = v2()
+        self.tensor, blur, cubic = t.PILToTensor(), t.GaussianBlur(17, (0.1, 2.0)), t.InterpolationMode.BICUBIC
+        end = [t.ToDtype(torch.float32, scale=True), t.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+        jitter = [
+            t.RandomHorizontalFlip(),
+            t.RandomApply([t.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8),
+            t.RandomGrayscale(0.2),
+        ]
+
+        def view(size: int, scale: tuple[float, float], *after: Any) -> Any:
+            crop = t.RandomResizedCrop(size, scale, interpolation=cubic, antialias=True)
+            return t.Compose([crop, *jitter, *after, *end])
+
+        self.first = view(224, (0.4, 1.0), blur)
+        self.second = view(224, (0.4, 1.0), t.RandomApply([blur], 0.1), t.RandomSolarize(128, 0.2))
+        self.local = view(96, (0.05, 0.4), t.RandomApply([blur], 0.5))
+
+    def __call__(self, image: Image.Image) -> list[torch.Tensor]:
+        tensor = self.tensor(image)
+        return [self.first(tensor), self.second(tensor), *(self.local(tensor) for _ in range(8))]
+
+
+class Files(Dataset[tuple[Any, int]]):
     """Plain JPEG files, decoded by Pillow."""
 
     def __init__(self, files: list[tuple[Path, int]], transform: Any) -> None:
@@ -55,7 +83,7 @@ class Files(Dataset[tuple[torch.Tensor, int]]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Any, int]:
         path, label = self.files[index]
         with Image.open(path) as image:
             return self.transform(image.convert("RGB")), label

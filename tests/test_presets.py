@@ -1,0 +1,113 @@
+"""Presets: each runs, and gives the same batches on any number of ranks and threads, and after a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_images import jpeg
+from PIL import Image
+
+from iofast import FastDataset, FastLoader, open_writer
+from iofast import transforms as T
+from iofast.copying import convert
+from iofast.errors import OptionError
+
+N = 16
+RAND = "rand-m9-mstd0.5-inc1"
+MIX: list[Any] = [T.RandomChoice([T.MixUp(alpha=0.8, num_classes=N), T.CutMix(num_classes=N)], p=[0.5, 0.5])]
+PRESETS: dict[str, Callable[[], Any]] = {
+    "train": lambda: T.train(40),
+    "evaluate": lambda: T.evaluate(40, 48, "bicubic"),
+    "torchvision": lambda: T.torchvision_train(40, auto_augment="imagenet", random_erase=0.5),
+    "torchvision ra": lambda: [*T.torchvision_train(40, auto_augment="ra", interpolation="bicubic"), *MIX],
+    "torchvision wide": lambda: T.torchvision_train(40, auto_augment="ta_wide"),
+    "torchvision augmix": lambda: T.torchvision_train(40, auto_augment="augmix"),
+    "timm": lambda: [*T.timm_train(40, auto_augment=RAND, re_prob=0.5, re_mode="pixel", re_count=3), *MIX],
+    "timm plain": lambda: T.timm_train(
+        40, vflip=0.5, grayscale_prob=0.3, gaussian_blur_prob=0.3, color_jitter_prob=0.5
+    ),
+    "timm 3a": lambda: T.timm_train(40, auto_augment="3a", re_prob=1, re_mode="rand"),
+    "timm rkrc": lambda: T.timm_train(40, train_crop_mode="rkrc"),
+    "timm rkrr": lambda: T.timm_train((32, 48), train_crop_mode="rkrr", interpolation="bilinear"),
+    "timm evaluation": lambda: T.timm_evaluate(40, interpolation="bicubic"),
+    "timm squash": lambda: T.timm_evaluate(40, crop_mode="squash"),
+    "timm border": lambda: T.timm_evaluate(40, crop_mode="border"),
+    "deit3": lambda: T.deit3(40),
+    "deit3 simple": lambda: T.deit3(40, simple=True),
+    "mae": lambda: T.mae(40),
+    "simclr": lambda: T.simclr(40),
+    "moco": lambda: T.moco(40),
+    "moco v3": lambda: T.moco_v3(40),
+    "dino": lambda: T.dino(40, 24, 2),
+    "five": lambda: T.five_crop(40, 44),
+    "ten": lambda: T.ten_crop(40, 44),
+    "cifar": lambda: T.cifar(40),
+    "segmentation": lambda: T.segmentation_train(40, 44),
+    "lsj": lambda: [*T.detection_train("lsj", 40), T.Normalize.imagenet()],
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("presets") / "set.lmdb"
+    rng = np.random.default_rng(3)
+    with open_writer(place) as writer:
+        for number in range(N):
+            small = Image.fromarray(rng.integers(0, 256, (5, 6, 3), np.uint8))
+            image = small.resize((60 + number, 52), Image.Resampling.BICUBIC)
+            writer.write({"jpg": jpeg(np.asarray(image), quality=90), "cls": number})
+    return place
+
+
+def flat(batch: Any) -> list[torch.Tensor]:
+    images, labels = batch
+    own = images.values() if isinstance(images, dict) else [images]
+    return [*(one for each in own for one in (each if isinstance(each, list) else [each])), labels]
+
+
+def batches(path: Path, preset: Callable[[], Any], batch: int = 8, **options: Any) -> list[list[torch.Tensor]]:
+    options = {"shuffle": True, "seed": 5, "dtype": torch.float32, **options}
+    return [flat(made) for made in FastLoader(FastDataset(path), batch, transform=preset(), **options)]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_are_the_same_whoever_makes_them(path: Path, name: str, tmp_path: Path) -> None:
+    preset = PRESETS[name]
+    whole = batches(path, preset)
+    assert all(tensor.isfinite().all() for made in whole for tensor in made)
+    assert all(tensor.shape[-1] in (24, 40, 48, N) or tensor.ndim == 1 for made in whole for tensor in made)
+    ranks = [batches(path, preset, 4, rank=rank, world_size=2, num_workers=rank) for rank in (0, 1)]
+    for made, *parts in zip(whole, *ranks, strict=True):
+        for tensor, *pair in zip(made, *parts, strict=True):
+            assert torch.equal(tensor, torch.cat(pair))
+    convert(path, tmp_path / "set.tar")
+    for made, other in zip(whole, batches(tmp_path / "set.tar", preset), strict=True):
+        assert all(map(torch.equal, made, other))
+    begun, again = (
+        FastLoader(FastDataset(path), 8, shuffle=True, seed=5, dtype=torch.float32, transform=preset())
+        for _ in range(2)
+    )
+    next(iter(begun))
+    again.load_state_dict(begun.state_dict())
+    (rest,) = map(flat, again)
+    assert all(map(torch.equal, rest, whole[1]))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: T.timm_train(8, train_crop_mode="none"), "rrc, rkrc or rkrr"),
+        (lambda: T.timm_train(8, re_prob=1, re_mode="x"), "const, rand or pixel"),
+        (lambda: T.timm_evaluate(8, crop_mode="x"), "center, squash or border"),
+        (lambda: T.detection_train("ssd"), "hflip, multiscale, lsj"),
+        (lambda: T.torchvision_train(8, auto_augment="x"), "policy must be"),
+    ],
+)
+def test_what_cannot_be(make: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        make()
