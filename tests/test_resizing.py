@@ -1,0 +1,141 @@
+"""Sizes that are drawn, crops that are resampled, and the filters they are resampled with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
+from iofast.choices import Draw
+from iofast.errors import OptionError
+
+N = 6000
+MANY = Draw(4, 1, np.arange(N))
+WIDE, HIGH = np.full(N, 300.0), np.full(N, 200.0)
+
+
+def is_uniform(values: NDArray[Any], low: float, high: float) -> bool:
+    """Kolmogorov and Smirnov at 0.6 %, of numbers that may be whole."""
+    shares = (np.sort(values.astype(np.float64)) - low) / (high - low)
+    return bool(np.abs(shares - (np.arange(len(shares)) + 0.5) / len(shares)).max() < 1.7 / len(shares) ** 0.5)
+
+
+class TestSizes:
+    def test_random_resize(self) -> None:
+        w, h = T.RandomResize(100, 400).sizes(MANY, WIDE, HIGH)
+        assert is_uniform(h + 0.5, 100, 400)
+        assert (w == np.floor(h * 1.5 + 1e-6)).all()
+
+    def test_random_shortest_size(self) -> None:
+        w, h = T.RandomShortestSize([100, 150, 300], 400).sizes(MANY, WIDE, HIGH)
+        found, counts = np.unique(np.stack((w, h), axis=1), axis=0, return_counts=True)
+        assert found.tolist() == [[150, 100], [225, 150], [400, 266]]
+        assert np.abs(counts / N - 1 / 3).max() < 0.03
+
+    def test_scale_jitter(self) -> None:
+        w, h = T.ScaleJitter((100, 600), (0.5, 1.5)).sizes(MANY, WIDE, HIGH)
+        assert is_uniform((h + 0.5) / 100, 0.5, 1.5)
+        np.testing.assert_allclose(w / h, 1.5, rtol=0.02)
+
+    def test_keep_ratio(self) -> None:
+        for longest, size in ((0.0, (336, 224)), (1.0, (224, 149))):
+            w, h = T.ResizeKeepRatio(224, longest).sizes(MANY, WIDE, HIGH)
+            assert {tuple(each) for each in np.stack((w, h), axis=1).tolist()} == {size}
+        drawn = T.ResizeKeepRatio(
+            224, random_scale_prob=0.5, random_scale_range=(0.8, 1.0), random_scale_area=True, random_aspect_prob=0.25
+        )
+        w, h = drawn.sizes(MANY, WIDE, HIGH)
+        assert ((w == 336) & (h == 224)).mean() == pytest.approx(0.375, abs=0.03)
+        same = np.abs(w / h - 1.5) < 0.01
+        assert w[same].max() in (375, 376)
+        assert np.median(w[same & (w > 336)]) == pytest.approx(336 / 0.9**0.5, abs=2)
+        assert np.abs(np.log(w / h / 1.5)).max() < np.log(1.11) + 0.02
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (lambda: T.RandomResize(9, 9), "below max_size"),
+            (lambda: T.RandomShortestSize([], 9), "min_size"),
+            (lambda: T.RandomShortestSize(9, 8), "max_size"),
+            (lambda: T.ScaleJitter(9, (0, 1)), "above 0"),
+            (lambda: T.ResizeKeepRatio(9, 2), "longest"),
+            (lambda: T.ResizeKeepRatio(9, random_aspect_range=(0, 1)), "random_aspect_range"),
+            (lambda: T.ResizedCenterCrop(9, 1.5), "fraction"),
+            (lambda: T.RandomResizedCrop(9, style="jax"), "torchvision or tensorflow"),
+        ],
+    )
+    def test_what_cannot_be(self, make: Any, words: str) -> None:
+        with pytest.raises(OptionError, match=words):
+            make()
+
+
+class TestResizedCrops:
+    def test_tensorflows(self) -> None:
+        crop = T.RandomResizedCrop(32, scale=(0.08, 1.0), style="tensorflow")
+        x, y, w, h = crop.boxes(MANY, WIDE, HIGH)
+        assert (x >= 0).all()
+        assert (y >= 0).all()
+        assert (x + w <= 300).all()
+        assert (y + h <= 200).all()
+        share = w * h / 60_000
+        assert share.min() >= 0.08
+        aspect = w / h
+        assert aspect.min() > 0.74
+        assert aspect.max() < 1.51  # all of the image, where ten attempts failed
+        # a height is drawn, not an area: small crops come more often
+        plain = T.RandomResizedCrop(32).boxes(MANY, WIDE, HIGH)
+        assert np.median(h) < np.median(plain[3])
+        square = (aspect > 0.98) & (aspect < 1.02)
+        assert is_uniform(h[square] + 0.5, np.sqrt(0.08 * 60_000), 201)
+
+    def test_the_middle(self) -> None:
+        x, y, w, h = (each[0] for each in T.ResizedCenterCrop(224).boxes(MANY, WIDE, HIGH))
+        assert (x, y, w, h) == (62, 12, 175, 175)
+        assert T.compile([T.ResizedCenterCrop(224)]).evaluation
+        whole = T.ResizedCenterCrop((100, 150), 1.0).boxes(MANY, WIDE, HIGH)
+        assert [each[0] for each in whole] == [0, 0, 300, 200]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("resizing")
+    (root / "all").mkdir()
+    rng = np.random.default_rng(1)
+    for number in range(12):
+        small = Image.fromarray(rng.integers(0, 256, (20, 30, 3), np.uint8))
+        small.resize((97, 61), Image.Resampling.BICUBIC).save(root / "all" / f"{number:02}.png")
+    return root
+
+
+def images(folder: Path, transform: list[Any], **options: Any) -> torch.Tensor:
+    (batch,) = FastLoader(FastDataset(folder), 12, transform=transform, **options)
+    return batch[0]
+
+
+def test_random_interpolation_is_one_of_two_for_each_image(folder: Path) -> None:
+    made = [images(folder, [T.RandomResizedCrop(40, interpolation=name)]) for name in ("random", "bilinear", "bicubic")]
+    equal = [[torch.equal(one, other) for one, other in zip(made[0], own, strict=True)] for own in made[1:]]
+    assert all(map(any, zip(*equal, strict=True)))
+    assert 2 <= sum(equal[0]) <= 10
+    both = [images(folder, [T.Resize((31, 30), name), T.RandomHorizontalFlip()]) for name in ("random", "bilinear")]
+    assert any(map(torch.equal, *both))
+    assert not torch.equal(*both)
+
+
+def test_without_antialias_an_image_is_torchs(folder: Path) -> None:
+    stored = images(folder, [])
+    made = images(folder, [T.Resize((23, 31), antialias=False)])
+    wanted = torch.nn.functional.interpolate(stored.float(), (23, 31), mode="bilinear", antialias=False)
+    assert (made.float() - wanted).abs().max() <= 1
+    assert (made.int() - images(folder, [T.Resize((23, 31))]).int()).abs().max() > 20
+    large = images(folder, [T.Resize((130, 200), antialias=False)])
+    assert (
+        large.float() - torch.nn.functional.interpolate(stored.float(), (130, 200), mode="bilinear")
+    ).abs().max() <= 1
