@@ -18,7 +18,7 @@ from iofast.kernel import crc32c
 from iofast.record import ImageInfo
 
 _HEAD = struct.Struct("<II")  # CRC32C of what follows it, length of what follows the head
-_RECORD = struct.Struct("<QIQQiIIBBH")
+RECORD = struct.Struct("<QIQQiIIBBH")
 _FIELD = struct.Struct("<BIIQ")
 _MAX_ENTRY = 1 << 20
 _STEP = 1 << 20
@@ -50,7 +50,7 @@ def encode(placed: Placed) -> bytes:
 @functools.lru_cache(maxsize=256)  # most records have the same fields: packed at once, an entry takes half as long
 def _layout(split: int, names: tuple[int, ...]) -> struct.Struct:
     """An entry whose split and field names have these lengths in bytes."""
-    return struct.Struct(f"{_RECORD.format}{split}s" + "".join(f"{_FIELD.format[1:]}{name}s" for name in names))
+    return struct.Struct(f"{RECORD.format}{split}s" + "".join(f"{_FIELD.format[1:]}{name}s" for name in names))
 
 
 def entries(fd: int, start: int = 0) -> Iterator[tuple[int, Placed]]:
@@ -76,9 +76,9 @@ def entries(fd: int, start: int = 0) -> Iterator[tuple[int, Placed]]:
 
 
 def _decode(body: bytes) -> Placed:
-    position, shard, start, stop, label, width, height, orientation, split, count = _RECORD.unpack_from(body)
-    at = _RECORD.size + split
-    name_of_split, fields = body[_RECORD.size : at].decode("ascii"), []
+    position, shard, start, stop, label, width, height, orientation, split, count = RECORD.unpack_from(body)
+    at = RECORD.size + split
+    name_of_split, fields = body[RECORD.size : at].decode("ascii"), []
     for _ in range(count):
         size, length, crc, offset = _FIELD.unpack_from(body, at)
         at += _FIELD.size + size

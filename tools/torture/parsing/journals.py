@@ -11,6 +11,7 @@ import lmdb_containers
 import tar_sets
 import tfrecord_sets
 
+from iofast.containers import shard_journal
 from iofast.containers.base import Description
 from iofast.containers.journal import HEADER_SIZE, Block, JournalFailure, JournalRecord, JournalWriter, read_blocks
 from iofast.containers.shard_writer import JOURNAL
@@ -25,7 +26,8 @@ _SHARD = 12_000
 _RECORDS = [lmdb_containers.sample(i, 500 * (i % 4), "train" if i < 9 else "val") for i in range(13)]
 # Of an entry, what no tar has and is believed where the checksum is right: label, size, orientation, and the split,
 # the length of whose name is the last of these bytes; the name stands behind the number of fields.
-_INFO, _SPLIT = slice(28, 38), 40
+_SPLIT = shard_journal.RECORD.size
+_INFO = slice(28, _SPLIT - 2)
 _WRITERS = {"x.tar": TarWriter, "x.tfrecord": TfrecordWriter}
 
 

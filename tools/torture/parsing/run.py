@@ -20,10 +20,11 @@ class Run:
     def __init__(self, name: str, seed: int, folder: Path, counts: Counter[str]) -> None:
         self.name, self.seed, self.counts = name, seed, counts
         self.driver: Driver = make(name, folder)
+        self._threads = _threads()  # the fewest so far: when a step begins, one of the step before may still be ending
 
     def step(self, number: int) -> None:
         """One step. Raises what does not hold, with a note that says which step it was."""
-        began, threads = time.monotonic(), _threads()
+        began, self._threads = time.monotonic(), min(self._threads, _threads())
         if number % TRACED == 0:
             tracemalloc.start()
         try:
@@ -37,7 +38,7 @@ class Run:
             raise
         finally:
             if tracemalloc.is_tracing():
-                _wait_for_threads(threads)
+                _wait_for_threads(self._threads)
                 tracemalloc.stop()
         self.counts[ended] += 1
         self.counts["slowest ms"] = max(self.counts["slowest ms"], int(1000 * seconds))
