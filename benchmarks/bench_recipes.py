@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import measure
 from benchmarks.bench_load import BATCH, WORKERS, copies, fast, pack, plain, rate
-from benchmarks.peers import vision
+from benchmarks.peers import own_functions, vision
 from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from iofast.transforms.warps import turned, warp
@@ -137,17 +137,13 @@ def recipes(photos: Path, folder: Path, rounds: int) -> tuple[str, measure.Figur
     """A table of images a second."""
     container = pack(copies(photos, folder / "copies", EPOCH), folder / "packed.lmdb", 256)
     _, files = plain(container, folder)
-    contenders: dict[str, Callable[[], float]] = {}
-    for name, (after, dtype, peer) in RECIPES.items():
-        if isinstance(after, T.Views):
-            dataset = FastDataset(container, indices=np.arange(THEIR_EPOCH))
-            options: dict[str, Any] = {"shuffle": True, "num_workers": WORKERS, "transform": after, "dtype": dtype}
-            contenders[name] = rate(FastLoader(dataset, BATCH // 4, **options))
-        else:
-            contenders[name] = fast(container, [*CROP, *after], dtype=dtype)
-        if peer is not None and vision.v2() is not None:
-            own = vision.loader(files[:THEIR_EPOCH], peer, BATCH // 4, WORKERS)
-            contenders[f"{name}: torchvision"] = rate(own)
+    # their workers first: a fork makes every page that is there one that is copied when it is written next
+    others = {
+        f"{name}: torchvision": rate(vision.loader(files[:THEIR_EPOCH], peer, BATCH // 4, WORKERS))
+        for name, (_, _, peer) in RECIPES.items()
+        if peer is not None and vision.v2() is not None
+    }
+    contenders = {name: ours(container, after, dtype) for name, (after, dtype, _) in RECIPES.items()} | others
     figures = measure.in_turn(contenders, rounds)
     rows = []
     for name in RECIPES:
@@ -161,12 +157,35 @@ def recipes(photos: Path, folder: Path, rounds: int) -> tuple[str, measure.Figur
     return measure.table(("images/s", "FastLoader", "of plain", "torchvision v2", "times"), rows), figures
 
 
+def ours(container: Path, after: Any, dtype: torch.dtype) -> Callable[[], float]:
+    """FastLoader with one recipe."""
+    if not isinstance(after, T.Views):
+        return fast(container, [*CROP, *after], dtype=dtype)
+    dataset = FastDataset(container, indices=np.arange(THEIR_EPOCH))
+    options: dict[str, Any] = {"shuffle": True, "num_workers": WORKERS, "transform": after, "dtype": dtype}
+    return rate(FastLoader(dataset, BATCH // 4, **options))
+
+
+def functions(container: Path, rounds: int) -> str:
+    """A table of ColorJitter in functions of a user's own."""
+    ours = "T.ColorJitter in the transform"
+    contenders = {ours: fast(container, [*CROP, T.ColorJitter(*own_functions.JITTER)], dtype=torch.float32)}
+    for name, option in own_functions.functions().items():
+        dataset = FastDataset(container, indices=np.arange(THEIR_EPOCH))
+        options: dict[str, Any] = {"transform": CROP, "dtype": torch.float32, "num_workers": WORKERS, **option}
+        contenders[name] = rate(FastLoader(dataset, BATCH // 4, shuffle=True, **options))
+    figures = measure.in_turn(contenders, rounds)
+    rows = [[name, measure.spread(figures[name]), f"{measure.ratio(figures, name, ours):.2f}"] for name in contenders]
+    return measure.table(("ColorJitter(0.4, 0.4, 0.4, 0.1)", "images/s", "of ours"), rows)
+
+
 def main() -> None:
     parser = measure.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     with measure.workplace(arguments.photos) as (folder, photos):
         table, figures = recipes(photos, folder, arguments.rounds)
+        others = functions(folder / "packed.lmdb", arguments.rounds)
     page = f"""# What augmentation costs
 
 RandomResizedCrop(224), RandomHorizontalFlip, then what is named, in batches of {BATCH}; {arguments.rounds} rounds in
@@ -175,6 +194,10 @@ turn, median (least – most). {measure.kind(arguments.photos)}, packed at a sho
 (decoded by Pillow, then uint8 tensors; RandAugment with its own strengths).
 
 {table}
+
+The same operation by other libraries, in functions that the loader calls:
+
+{others}
 
 Each operation by itself, one thread, {SIDE} × {SIDE} pixels, without what goes in and out:
 
