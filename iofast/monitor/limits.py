@@ -66,9 +66,10 @@ def _bound(training: Training, stall: Stall | None, thresholds: Thresholds) -> F
             return found
     high = stall.high if stall is not None else 0.0
     idle = training.idle
-    below = stall is not None and stall.low + high < 2 * thresholds.bound  # the middle of its bounds is
+    # most of what lies between its bounds is; and none of it is clearly above
+    below = stall is not None and stall.low + high < 2 * thresholds.bound and high < thresholds.open
     if idle is None:
-        if stall is not None and high >= thresholds.bound and not (below and high < thresholds.severe):
+        if stall is not None and high >= thresholds.bound and not below:
             return _straddling(stall, thresholds)
         if (asleep := training.asleep) is not None and asleep - high >= thresholds.severe:
             reason = f"the training process sleeps {asleep:.0%} of the time, at most {high:.0%} for its loader"

@@ -14,6 +14,9 @@ class Thresholds:
     Severity and bound (XProf 5 and 20 %, Kineto 5 %, TraceML 10 and 20 %, XProf's suggestions 10 %):
     notice, bound, severe
 
+    open            a stall whose upper bound is below this, and whose middle is below `bound`, is none: ours; above it a
+                    program of the suite that stalls 15 % was called compute-bound
+
     Enough evidence:
     min_steps       TraceML asks for 20 steps before it calls anything critical
     min_seconds     where steps cannot be counted; at 20 looks a second a share of 0.5 is known to 0.04 by then, at the
@@ -59,6 +62,7 @@ class Thresholds:
     notice: float = 0.05
     bound: float = 0.10
     severe: float = 0.20
+    open: float = 0.15
     min_steps: int = 20
     min_seconds: float = 30.0
     max_width: float = 0.40
