@@ -9,12 +9,14 @@ import pytest
 from monitor_snapshots import LOADER, MAIN, SYSTEM, snapshot, stacks, thread, training, worker
 
 from iofast.monitor.causes import find_cause
-from iofast.monitor.findings import Bound, Cause
-from iofast.monitor.snapshot import Doing, Frame, Looks, Work
+from iofast.monitor.findings import Bound, Cause, Stall
+from iofast.monitor.limits import other_than_input
+from iofast.monitor.snapshot import Doing, Frame, Looks, Source, Tier, WaitSite, Work
 from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
 
+FED = WaitSite("/home/me/train.py", 92, "batches", "queue.get", Source.THREADS, True, 1.0)
 LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
 FULL = replace(SYSTEM, idle_cores=0.1)
 FAST = replace(LOADER, kind="FastLoader", num_workers=2, wait_s=0.6, batches=10)
@@ -102,6 +104,16 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
         Cause.STORAGE,
         "thread_cpu",
     ),
+    "threads that feed a loader that is watched": (  # which has stages of its own, and none of them does anything
+        {
+            "processes": (replace(MAIN, cpu_s=0.02),),
+            "main": Looks(20, LATE, 0.02),
+            "loaders": (replace(LOADER, num_workers=0, stages={"read": 0.0, "decode": 0.0}),),
+            "stacks": stacks({Frame.LOADER_WAIT: 1.0}, workers={Work.READ: 1.0}, waits=(FED,)),
+        },
+        Cause.STORAGE,
+        "thread_cpu",
+    ),
     "threads without cores": (
         {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),), "system": FULL},
         Cause.CPU,
@@ -134,6 +146,15 @@ def test_an_input_bound_verdict_names_its_cause() -> None:
 def test_no_cause_without_input_bound() -> None:
     verdict = classify(training(doing={Doing.FUTEX: 1.0}, idle=0.01, **busy()))
     assert (verdict.bound, verdict.cause) == (Bound.COMPUTE, None)
+
+
+@pytest.mark.parametrize(("high", "bound"), [(0.14, Bound.COMPUTE), (0.18, Bound.UNKNOWN)])
+def test_a_stall_that_may_be_large_is_not_called_none(high: float, bound: Bound) -> None:
+    """Whatever the middle of its bounds: the true stall was 15 % where these were 2 to 18 %."""
+    stall = Stall(0.015, high, Tier.OUTSIDE, False)
+    for idle in (0.16, None):
+        judged = Training(training(30, doing={Doing.FUTEX: 0.9, Doing.QUEUE: 0.1}, idle=idle))
+        assert other_than_input(judged, stall, THRESHOLDS).bound is bound
 
 
 def test_a_second_loaders_idle_workers_are_left_out() -> None:

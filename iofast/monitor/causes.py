@@ -132,7 +132,7 @@ def _silent_threads(training: Training, thresholds: Thresholds) -> Found:
     """A loader of threads that reports nothing: another library's, or the program's own."""
     others, seen = training.other_threads, training.work
     fed = any(site.loader and site.source in _THREADS for site in training.waits[:1])
-    if any(one.stages for one in training.loaders):
+    if any(any(one.stages.values()) for one in training.loaders):  # a loader that is watched has them, all 0
         return None, ()
     if training.worker_count and not (fed and others >= thresholds.worker_asleep):
         return None, ()  # processes do the work, and threads hand it over

@@ -14,8 +14,8 @@ class Thresholds:
     Severity and bound (XProf 5 and 20 %, Kineto 5 %, TraceML 10 and 20 %, XProf's suggestions 10 %):
     notice, bound, severe
 
-    open            a stall whose upper bound is below this, and whose middle is below `bound`, is none: ours; above it a
-                    program of the suite that stalls 15 % was called compute-bound
+    open            a stall whose upper bound is below this, and whose middle is below `bound`, is none: ours; with 20 %
+                    a program of the suite that stalls 15 % was called compute-bound
 
     Enough evidence:
     min_steps       TraceML asks for 20 steps before it calls anything critical
