@@ -153,12 +153,14 @@ class Target:
         file = self.partial / MARKER
         try:
             marker = json.loads(owned.read(file))
+            if not isinstance(marker, dict) or not marker.keys() >= set(_MARKED):
+                raise ValueError(f"it must be an object with {', '.join(_MARKED)}")
             marker = {key: list(marker[key]) for key in _MARKED}
             self._check_names(marker)
         except OSError as error:
             raise self._unpublished(error) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise ContainerError(f"{file} is damaged: {error}") from None
+            raise ContainerError(f"{file} is damaged: {error}; delete its folder to begin anew") from None
         self._carry_out(marker)
 
     def _check_names(self, marker: Mapping[str, Sequence[str]]) -> None:

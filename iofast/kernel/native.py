@@ -117,7 +117,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     both = bool(profile) or recipe.format not in _KINDS or (recipe.mode == "pad" and not kept)
     stored = "jpeg" if recipe.format == "keep" else recipe.format
     canvas = recipe.padded(*window)
-    fits = recode.fits(stored, *canvas, recipe)
+    fits = recode.excess(stored, *canvas, recipe) is None
     needed = memory.of_native(
         (width, height),
         canvas if fits and (both or not kept) else (0, 0),
@@ -140,7 +140,8 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         return Transcoded(bytes(data) if written is None else written, "jpg", width, height, orientation, width, height)
     kind, field = _KINDS[recipe.format]
     if not _takes(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
-        raise DecodeError(f"{MESSAGES[Status.LIMIT]} ({window[0]}x{window[1]} pixels after resizing)")
+        reason = recode.excess(recipe.format, *window, recipe) or MESSAGES[Status.LIMIT]
+        raise DecodeError(f"{reason} ({window[0]}x{window[1]} pixels after resizing)")
     if window != size and not _by_planes(kind, recipe):
         check(data, orientation, recipe.max_pixels)  # damage in what is cut off and not decoded shows in no pixel
     with borrowed(recipe.filter, width * height) as context:

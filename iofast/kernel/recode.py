@@ -81,18 +81,23 @@ def _transcode(codec: Codec, data: bytes, recipe: TranscodeRecipe) -> Transcoded
     kind = recipe.format
     if kind == "keep":  # what no container stores loses nothing as PNG; new sizes are no longer the file's pixels
         kind = "png" if kept and opened.format not in ("jpeg", "webp") else "jpeg"
-    if not fits(kind, width, height, recipe):
-        raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing")
+    if (reason := excess(kind, width, height, recipe)) is not None:
+        raise pillow.StatusError(Status.LIMIT, f"{width}x{height} pixels after resizing", reason)
     needed = memory.of_pillow(opened, size, (width, height), kind, blended=blended)
     memory.check(recipe, original, needed, opened.image.mode)
     profile = colour.profile_of(opened.image) if recipe.icc == "keep" else b""
     return finish(codec, _resized(codec, opened, size, box, recipe), kind, recipe, original, profile)
 
 
-def fits(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> bool:
-    """Whether pixels of this size can be stored as `kind`: any format but "keep"."""
-    too_large = kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES  # no loader would read it
-    return not too_large and max(width, height) <= _SIDES[kind] and width * height <= recipe.max_pixels
+def excess(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> str | None:
+    """Why pixels of this size cannot be stored as `kind`, any format but "keep"; None where they can."""
+    if max(width, height) > _SIDES[kind]:
+        return f"the image is longer than the {_SIDES[kind]:,} pixels a side that {kind} takes"
+    if kind in ("rgb", "yuv420") and 3 * width * height > MAX_BYTES:  # no loader would read it
+        return f"the image is larger than the {MAX_BYTES >> 20:,} MiB of raw pixels that a loader reads"
+    if width * height > recipe.max_pixels:
+        return f"the image is larger than the limit of {recipe.max_pixels:,} pixels (max_pixels)"
+    return None
 
 
 def finish(

