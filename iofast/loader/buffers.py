@@ -24,6 +24,8 @@ from iofast.gpu import aside
 
 Block = NDArray[np.uint8]
 
+_LINE = 64  # bytes of a cache line
+
 
 class _Loan(weakref.ref[Block]):
     """Dies with the view of a block that was handed out, and then stands for the block."""
@@ -62,5 +64,7 @@ class BatchMemory:
             while (block := self._free.pop().block).size < size:
                 pass
         except IndexError:
-            return np.empty(size, np.uint8)
+            block = np.empty(size + _LINE, np.uint8)
+            start = -block.ctypes.data % _LINE  # whole lines of the cache, for the kernel stores past it
+            return block[start : start + size]
         return block
