@@ -89,7 +89,8 @@ def test_both_clip_alike() -> None:
     data = jpeg(photo(60, 50))
     for box, size in (([5, 5, 55, 45, 30, 20, 0, 0], (40, 40)), ([5, 5, 55, 45, 90, 80, 70, 75], (40, 40))):
         for filter in ALL_FILTERS:
-            made = [each_row(kernel, data, [0, 1], box, size, DecodeOptions(filter, clip=True)) for kernel in (native, twin)]
+            options = DecodeOptions(filter, clip=True)
+            made = [each_row(kernel, data, [0, 1], box, size, options) for kernel in (native, twin)]
             assert (made[0][0] == made[1][0]).all()
             wide, high = min(40, box[4] - box[6]), min(40, box[5] - box[7])
             ours, theirs = (each[1][:, :high, :wide].astype(int) for each in made)
