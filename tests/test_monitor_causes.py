@@ -16,7 +16,7 @@ from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
 
-FED = WaitSite("/home/me/train.py", 92, "batches", "queue.get", Source.THREADS, True, 1.0)
+FED = WaitSite("/job/train.py", 92, "batches", "queue.get", Source.THREADS, True, 1.0)
 LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
 FULL = replace(SYSTEM, idle_cores=0.1)
 FAST = replace(LOADER, kind="FastLoader", num_workers=2, wait_s=0.6, batches=10)
