@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,66 @@ def contact_sheet(reader: Reader, indices: Sequence[int], options: SheetOptions 
             caption = f"{index}: {error}"
         draw.text((x, y + options.size + 1), _fitted(caption, options.size, font), fill="black", font=font)
     return sheet
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record's image as a transform makes it: each view's name ("" where it has none) and its pixels, uint8
+    (height, width, 3); or `failure`, the reason why there are none."""
+
+    index: int
+    views: Sequence[tuple[str, NDArray[np.uint8]]]
+    failure: str = ""
+
+
+def views_sheet(reader: Reader, seen: Iterable[Seen], options: SheetOptions | None = None) -> Image.Image:
+    """Records as an RGB picture, the views of each side by side, in proportion to each other."""
+    options = options or SheetOptions()
+    records = [(each.index, _scaled(each.views, options.size), each.failure) for each in seen]
+    most = max((len(views) for _, views, _ in records), default=0)
+    if not 1 <= len(records) * max(most, 1) <= MAX_CELLS:
+        raise OptionError(f"a sheet has 1 to {MAX_CELLS} images, found {len(records)} records of {most} views")
+    caption = CAPTION * (1 + any(name for _, views, _ in records for name, _ in views))
+    wide = max(options.size, *(sum(image.width + MARGIN for _, image in views) - MARGIN for _, views, _ in records))
+    across, down = wide + 2 * MARGIN, options.size + caption + MARGIN
+    columns = options.columns or max(1, min(len(records), round(math.sqrt(len(records) * 1.6 * down / across))))
+    rows = math.ceil(len(records) / columns)
+    sheet = Image.new("RGB", (columns * across, MARGIN + rows * down), "white")
+    for cell, (index, views, failure) in enumerate(records):
+        place = MARGIN + cell % columns * across, MARGIN + cell // columns * down
+        text = f"{index}: {failure}" if failure else _caption(reader, index)
+        _draw_views(sheet, place, views, (text, wide, options.size))
+    return sheet
+
+
+def _draw_views(
+    sheet: Image.Image,
+    place: tuple[int, int],
+    views: Sequence[tuple[str, Image.Image]],
+    caption: tuple[str, int, int],
+) -> None:
+    """Views beside each other, `height` pixels high at most, their names under them, and a line of text of a width."""
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+    (x, y), (text, wide, height) = place, caption
+    lower = y + height + 1 + CAPTION * any(name for name, _ in views)
+    draw.text((x, lower), _fitted(text, wide, font), fill="black", font=font)
+    if not views:
+        draw.rectangle((x, y, x + height - 1, y + height - 1), outline="red")
+        draw.text((x + 4, y + 4), "cannot be decoded", fill="red", font=font)
+    for name, image in views:
+        sheet.paste(image, (x, y + height - image.height))
+        draw.text((x, y + height + 1), _fitted(name, image.width, font), fill="gray", font=font)
+        x += image.width + MARGIN
+
+
+def _scaled(views: Sequence[tuple[str, NDArray[np.uint8]]], size: int) -> list[tuple[str, Image.Image]]:
+    """Views with the longest side of all at `size`, or four times as long as it was where that is less."""
+    scale = min(size / max((max(pixels.shape[:2]) for _, pixels in views), default=1), 4.0)
+    found = []
+    for name, pixels in views:
+        height, width = (max(1, round(side * scale)) for side in pixels.shape[:2])
+        found.append((name, Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)))
+    return found
 
 
 def _picture(reader: Reader, index: int, options: SheetOptions) -> Image.Image:

@@ -14,7 +14,12 @@ from iofast.commands.parser import did_you_mean, refuse_beside
 from iofast.commands.text import say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from PIL import Image
+
     from iofast.containers.base import Reader
+    from iofast.sheet import SheetOptions
 
 _STEP = 65_536
 _MOST = 100_000_000  # records that a list may name
@@ -26,6 +31,8 @@ examples:
   iofast view out.lmdb sheet.png --split val --seed 7      of one split, others than with seed 0
   iofast view out.lmdb sheet.png --indices 0-9,100         these
   iofast view theirs.tar sheet.png --boxes boxes.json --box-format xywh
+  iofast view out.lmdb sheet.png --transform "dino(224)"   as a network sees them: the views of iofast.transforms.dino
+  iofast view out.lmdb sheet.png --transform "timm_train(224, auto_augment='rand-m9-mstd0.5-inc1')"
 """
 
 
@@ -45,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
     chosen.add_argument("--class", dest="label", metavar="NAME", help="of this class only (its name or number)")
     chosen.add_argument("--split", metavar="NAME", help="of this split only")
     chosen.add_argument("--count", type=int, metavar="N", help="how many, at random (default 32)")
-    chosen.add_argument("--seed", type=int, metavar="N", help="of the random choice (default 0)")
+    chosen.add_argument("--seed", type=int, metavar="N", help="of all that is random (default 0)")
     drawn = parser.add_argument_group("what is drawn")
     drawn.add_argument("--size", type=int, default=160, metavar="N", help="pixels of a cell's side (default 160)")
     drawn.add_argument("--columns", type=int, metavar="N", help="images in a row")
@@ -55,6 +62,9 @@ def add_parser(subparsers: Any) -> None:
     )
     drawn.add_argument(
         "--box-format", metavar="F", help="xyxy: corners; xywh: corner and size (default: what pack was told)"
+    )
+    drawn.add_argument(
+        "--transform", metavar="PRESET", help="images as a preset of iofast.transforms makes them, such as train"
     )
     foreign.add_options(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace the picture where it exists")
@@ -67,12 +77,15 @@ def run(args: argparse.Namespace) -> int:
     """Choose, draw, write."""
     from iofast.errors import OptionError, TargetError
     from iofast.opening import open_reader
-    from iofast.sheet import SheetOptions, contact_sheet, require_fields
+    from iofast.sheet import SheetOptions, require_fields
 
     if not args.target.lower().endswith(".png"):
         raise OptionError(f"the picture is a PNG, so its name must end with .png, found {args.target!r}")
     if os.path.lexists(args.target) and not args.overwrite:
         raise TargetError(f"{args.target} exists already: choose another name, or --overwrite it")
+    refuse_beside(args, "transform", ("mask", "boxes", "box_format"))
+    if args.transform is None:  # whose own choices are of the seed too
+        refuse_beside(args, "indices", ("seed",))
     folder, name = os.path.split(os.path.abspath(args.target))
     if not os.path.isdir(folder):
         raise TargetError(f"{folder} is not a folder, so {name} cannot be made in it")
@@ -81,14 +94,26 @@ def run(args: argparse.Namespace) -> int:
     with open_reader(args.path, foreign.given(args)) as reader:
         require_fields(reader, options, args.path)
         indices = choose(reader, args)
-        sheet = contact_sheet(reader, indices, options)
+        sheet = draw(reader, args, indices, options)
     with owned.writing(Path(args.target)) as file:
         sheet.save(file, "PNG")
     if args.json:
-        print(json.dumps({"version": 1, "path": args.target, "indices": indices, "size": list(sheet.size)}))
+        facts = {"version": 1, "path": args.target, "indices": indices, "size": list(sheet.size)}
+        print(json.dumps(facts | ({"transform": args.transform} if args.transform is not None else {})))
     elif not args.quiet:
         say(f"{len(indices)} records on {args.target}, {sheet.width} x {sheet.height} pixels")
     return 0
+
+
+def draw(reader: Reader, args: argparse.Namespace, indices: Sequence[int], options: SheetOptions) -> Image.Image:
+    """The records as they are, or as `--transform` makes them."""
+    from iofast.sheet import contact_sheet, views_sheet
+
+    if args.transform is None:
+        return contact_sheet(reader, indices, options)
+    from iofast.commands.presets import preset, seen
+
+    return views_sheet(reader, seen(args, indices, preset(args.transform)), options)
 
 
 def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
@@ -101,7 +126,7 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     count, seed = (32 if args.count is None else args.count), args.seed or 0
     if count < 1:
         raise OptionError(f"--count must be 1 or more, found {count}")
-    refuse_beside(args, "indices", ("label", "split", "count", "seed"))
+    refuse_beside(args, "indices", ("label", "split", "count"))
     if args.indices is not None:
         return parse_indices(args.indices, len(reader))
     candidates = np.arange(len(reader), dtype=np.int64)
