@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from tools import sample_photographs
+from tools import draw_transforms, sample_photographs
 from tools.contact_sheet import CAPTION, MARGIN, contact_sheet
 from tools.huffman_tables import code_lengths, table
 from tools.sample_photographs import jpeg
@@ -55,6 +55,32 @@ def test_contact_sheet_shows_every_image() -> None:
     for number, colour in enumerate(colours):
         y, x = MARGIN + number // 2 * (20 + CAPTION + MARGIN), MARGIN + number % 2 * (30 + MARGIN)
         assert (pixels[y : y + 20, x : x + 30] == colour).all()
+
+
+@pytest.mark.parametrize("section", list(draw_transforms.SECTIONS))
+def test_a_picture_of_transforms_has_whole_cells(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draw_transforms, "SECTIONS", {section: draw_transforms.SECTIONS[section]})
+    right = draw_transforms.GAP + draw_transforms.COLUMNS * (draw_transforms.WIDTH + draw_transforms.GAP)
+    taken: list[tuple[int, int, int, int]] = []
+    for item in draw_transforms.placed(draw_transforms.photographs(tmp_path)):
+        text = isinstance(item.what, str)
+        what = draw_transforms.drawn(item)
+        box = (item.x, item.y, item.x + what.width, item.y + what.height)
+        assert box[2] <= right
+        if text:
+            assert (np.asarray(what)[:, -1] == 255).all()
+            assert (np.asarray(what)[-1] == 255).all()
+        assert not [other for other in taken if _overlap(box, other)]
+        taken.append(box)
+    assert len(taken) > 5
+
+
+def _overlap(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def test_the_picture_of_transforms_is_small() -> None:
+    assert (ROOT / "docs" / "images" / "transforms.png").stat().st_size <= draw_transforms.LARGEST
 
 
 def test_a_screen_is_drawn_as_it_is() -> None:
