@@ -1,11 +1,11 @@
-"""Train a model of timm with timm's optimizer, schedule, mixup and checkpoint format, as its train.py does.
+"""Train a model of timm with timm's augmentation, optimizer, schedule and checkpoint format, as its train.py does.
 
     iofast pack ./images images.lmdb --resize 256
-    torchrun --standalone --nproc-per-node 2 examples/train_timm.py images.lmdb --model resnet18 --epochs 90 --mixup 0.2
-    torchrun --standalone --nproc-per-node 2 examples/train_timm.py images.lmdb --model resnet18 --epochs 90 --resume
+    torchrun --standalone --nproc-per-node 2 examples/train_timm.py images.lmdb --epochs 90 --mixup 0.8 --cutmix 1.0
+    … and the same with --resume goes on from the checkpoint
 
-FastLoader takes the place of `create_loader`: crops, flips, normalisation and the copy to the GPU, which timm divides
-among transform, collate function and prefetcher, are done when a batch arrives (`--no-prefetcher` in train.py). The
+FastLoader takes the place of `create_loader`: what timm divides among transform, collate function, prefetcher and mixup
+is done when a batch arrives (`--no-prefetcher` in train.py). `--aa`, `--reprob` and `--mixup` are train.py's. The
 lines about `loader_train.sampler` in timm's own train.py may stay; `enumerate(loader)` there becomes
 `enumerate(loader, start=loader.batch)`, for the resume in mid-epoch that timm does not have.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import timm
 import torch
-from timm.data import Mixup, resolve_data_config
+from timm.data import resolve_data_config
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.utils import init_distributed_device, is_primary
@@ -43,7 +43,6 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     torch.manual_seed(0)  # every rank begins with the same weights
     model = timm.create_model(args.model, num_classes=len(dataset.classes)).to(device)
     loader, held_out = loaders(args, dataset, resolve_data_config(model=model), device)
-    mixup = Mixup(args.mixup, num_classes=len(dataset.classes)) if args.mixup else None
     optimizer = create_optimizer_v2(model, "momentum", lr=args.lr)
     schedule, epochs = create_scheduler_v2(
         optimizer, num_epochs=args.epochs, step_on_epochs=False, updates_per_epoch=len(loader)
@@ -58,8 +57,8 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     while update < last:
         first = loader.epoch * len(loader)
         for batch, (images, labels) in enumerate(loader, start=loader.batch):  # not 0 after a resume
-            targets = labels if mixup is None else mixup(images, labels)[1]  # which mixes the images in place
-            loss = nn.functional.cross_entropy(trained(images), targets)
+            # labels are classes, or shares of them where images were mixed
+            loss = nn.functional.cross_entropy(trained(images), labels, label_smoothing=args.smoothing)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -78,15 +77,24 @@ def loaders(
 ) -> tuple[FastLoader, FastLoader]:
     """For training and evaluation, with the model's own size, interpolation, mean and standard deviation."""
     size = args.size or config["input_size"][-1]
-    how = config["interpolation"]
-    normalize = T.Normalize(config["mean"], config["std"])
+    colours = {"mean": config["mean"], "std": config["std"]}
+    crop = T.timm_train(size, auto_augment=args.aa or None, re_prob=args.reprob, re_mode=args.remode, **colours)
+    how = {name: config[name] for name in ("interpolation", "crop_pct", "crop_mode")}
+    center = T.timm_evaluate(size, **how, **colours)
     shared = {"batch_size": args.batch_size, "dtype": torch.float32, "device": device}
-    crop = [T.RandomResizedCrop(size, interpolation=how), T.RandomHorizontalFlip(), normalize]
-    center = [T.Resize(int(size / config["crop_pct"]), interpolation=how), T.CenterCrop(size), normalize]
+    mixed = [*crop, *mixing(args, len(dataset.classes))]
     return (
-        FastLoader(dataset, shuffle=True, drop_last=True, transform=crop, **shared),
+        FastLoader(dataset, shuffle=True, drop_last=True, transform=mixed, **shared),
         FastLoader(dataset, transform=center, **shared),
     )
+
+
+def mixing(args: argparse.Namespace, classes: int) -> list[T.Transform]:
+    """What `timm.data.Mixup` does with train.py's options, for each image: one of both where both are given."""
+    ways = [T.MixUp(alpha=args.mixup, num_classes=classes)] if args.mixup else []
+    ways += [T.CutMix(alpha=args.cutmix, num_classes=classes)] if args.cutmix else []
+    share = args.mixup_switch_prob
+    return [T.RandomChoice(ways, p=[1 - share, share])] if len(ways) == 2 else ways
 
 
 @torch.inference_mode()
@@ -119,7 +127,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="stop after so many updates in all, before the epochs are over")
     parser.add_argument("--batch-size", type=int, default=64, help="images per update and rank (default 64)")
     parser.add_argument("--size", type=int, help="pixels a side (default: the model's)")
+    parser.add_argument("--aa", default="rand-m9-mstd0.5-inc1", help="timm's policy (default %(default)s); '' for none")
+    parser.add_argument("--reprob", type=float, default=0.25, help="how often a part is erased (default 0.25)")
+    parser.add_argument("--remode", default="pixel", help="what it is filled with: const, rand or pixel (default)")
     parser.add_argument("--mixup", type=float, default=0.0, help="alpha of mixup (default: none)")
+    parser.add_argument("--cutmix", type=float, default=0.0, help="alpha of cutmix (default: none)")
+    parser.add_argument("--mixup-switch-prob", type=float, default=0.5, help="of cutmix where both are on")
+    parser.add_argument("--smoothing", type=float, default=0.1, help="of labels (default 0.1)")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
-from kernel_images import jpeg, photo
+from kernel_images import jpeg, photo, save
+from PIL import Image
 
 from iofast import open_writer
 
@@ -58,3 +62,61 @@ def test_one_training_is_fed_in_two_ways(tmp_path: Path, loader: str) -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"{loader}: " in run.stdout
     assert "images/s, loss " in run.stdout
+
+
+def ran(script: str, path: Path, *options: str) -> str:
+    """What an example prints."""
+    command = [sys.executable, str(EXAMPLES / script), str(path), "--device=cpu", *options]
+    run = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dark pictures with a bright square: its mask, its box, and whether it is large as the class; two splits."""
+    path = tmp_path_factory.mktemp("examples") / "squares.lmdb"
+    with open_writer(path, classes=["small", "large"]) as writer:
+        for number in range(16):
+            pixels = photo(96 + number, 80, number) // 3
+            side, mask = (16, 40)[number % 2], np.zeros(pixels.shape[:2], np.uint8)
+            mask[20 : 20 + side, 30 : 30 + side] = 1 + number % 2
+            pixels[mask > 0] = 250
+            stored = {"jpg": jpeg(pixels), "seg.png": save(Image.fromarray(mask), "PNG"), "cls": number % 2}
+            objects = {"boxes": [[30, 20, 30 + side, 20 + side]], "categories": [number % 2]}
+            writer.write(stored | {"objects.json": objects}, split="train" if number < 12 else "val")
+    return path
+
+
+def losses(printed: str) -> list[float]:
+    return [float(text) for text in re.findall(r"loss ([\d.]+)", printed)]
+
+
+def test_imagenet(squares: Path) -> None:
+    printed = ran("train_imagenet.py", squares, "--epochs=2", "--batch-size=4", "--size=32", "--width=4", "--limit=8")
+    assert re.search(r"epoch 2: loss [\d.]+, top 1 [\d.]+ %, top 5 100.00 %", printed)
+    assert len(losses(printed)) == 2
+
+
+def test_dino(squares: Path) -> None:
+    options = ["--size=32", "--local-size=16", "--local=3", "--width=8", "--answers=16", "--limit=8"]
+    printed = ran("train_dino.py", squares, "--steps=20", "--batch-size=4", *options)
+    assert "step 20: loss " in printed
+    assert all(0 < loss < 10 for loss in losses(printed))
+
+
+def test_segmentation(squares: Path) -> None:
+    options = ["--classes=3", "--size=48", "--base=56", "--width=8", "--batch-size=4", "--epochs=12", "--lr=0.1"]
+    printed = ran("train_segmentation.py", squares, *options)
+    first, *_, last = losses(printed)
+    assert last < first
+    assert float(re.findall(r"pixels right ([\d.]+)", printed)[-1]) > 70
+
+
+@pytest.mark.parametrize("recipe", ["hflip", "lsj"])
+def test_detection(squares: Path, recipe: str) -> None:
+    options = ["--classes=2", "--size=64", "--width=4", "--batch-size=4", "--steps=40", "--lr=0.01"]
+    printed = ran("train_detection.py", squares, "--split=train", f"--recipe={recipe}", *options)
+    first, *_, last = losses(printed)
+    assert last < first
+    assert "(4 images, " in printed
