@@ -141,7 +141,7 @@ class _Shares(argparse.Action):
     """One list of shares, of all that are given."""
 
     def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
-        before = getattr(namespace, self.dest)
+        before = getattr(namespace, self.dest, None)
         setattr(namespace, self.dest, values if before is None else f"{before},{values}")
 
 
