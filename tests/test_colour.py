@@ -186,7 +186,7 @@ def test_what_cannot_be_stored_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         TranscodeRecipe(size=120, mode="short", format="rgb", max_pixels=2_000_000),
         TranscodeRecipe(size=300, mode="pad", max_pixels=89_999),
     ):
-        with pytest.raises(DecodeError, match="limit"):
+        with pytest.raises(DecodeError, match=r"limit|a side that webp takes"):
             native.transcode(wide, recipe)
     monkeypatch.setattr(native, "_AS_PIXELS", 599)  # more than the C code hands out: Pillow does it all
     assert (
