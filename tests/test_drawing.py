@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from pixel_work import is_uniform
 
 from iofast import transforms as T
 from iofast.choices import Draw
@@ -24,11 +24,6 @@ MANY = Draw(4, 1, np.arange(N))
 
 def work(ops: list[Op], draw: Draw = MANY, width: int = 64, height: int = 48) -> Work:
     return T.compile(ops).work(draw, np.full(len(draw), width), np.full(len(draw), height))
-
-
-def is_uniform(values: NDArray[np.float64]) -> bool:
-    """Kolmogorov and Smirnov at 0.6 %."""
-    return bool(np.abs(np.sort(values) - (np.arange(len(values)) + 0.5) / len(values)).max() < 1.7 / len(values) ** 0.5)
 
 
 class TestColorJitter:

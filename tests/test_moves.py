@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from pixel_work import is_uniform
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -27,12 +28,6 @@ Pixels = NDArray[np.uint8]
 
 def work(ops: list[Op], draw: Draw = MANY, width: int = 64, height: int = 48) -> Work:
     return T.compile(ops).work(draw, np.full(len(draw), width), np.full(len(draw), height))
-
-
-def is_uniform(values: NDArray[Any], low: float, high: float) -> bool:
-    """Kolmogorov and Smirnov at 0.6 %."""
-    shares = (np.sort(values.astype(np.float64)) - low) / (high - low)
-    return bool(np.abs(shares - (np.arange(len(shares)) + 0.5) / len(shares)).max() < 1.7 / len(shares) ** 0.5)
 
 
 class TestDraws:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import sys
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import torch
 from PIL import Image
 from pixel_work import noise
 
+from benchmarks.peers import vision
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.ops.policies import Policy
@@ -29,24 +28,9 @@ HEIGHT, WIDTH = 41, 52
 SIZES = np.array([float(WIDTH)]), np.array([float(HEIGHT)])
 
 
-def peer(name: str) -> Any:
-    """A module of torchvision or timm. Of a torchvision for another build of torch, its own operators are missing, and
-    their registrations fail the import: they are left out."""
-    pytest.importorskip(name.split(".")[0], exc_type=(ImportError, RuntimeError))
-    try:
-        return importlib.import_module(name)
-    except RuntimeError:
-        for each in [each for each in sys.modules if each.split(".")[0] == "torchvision"]:
-            del sys.modules[each]
-        sys.modules["torchvision._meta_registrations"] = ModuleType("torchvision._meta_registrations")
-        return importlib.import_module(name)
-
-
 @pytest.fixture(scope="module")
 def v2() -> Any:
-    importlib.util.find_spec("torchvision") or pytest.skip("torchvision is not installed")
-    sys.modules.setdefault("torchvision._meta_registrations", ModuleType("torchvision._meta_registrations"))
-    return importlib.import_module("torchvision.transforms.v2")
+    return vision.v2() or pytest.skip("torchvision is not installed")
 
 
 def ours(op: Policy, name: str, value: float, images: torch.Tensor) -> torch.Tensor:

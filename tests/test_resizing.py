@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from PIL import Image
+from pixel_work import is_uniform
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -19,12 +19,6 @@ from iofast.errors import OptionError
 N = 6000
 MANY = Draw(4, 1, np.arange(N))
 WIDE, HIGH = np.full(N, 300.0), np.full(N, 200.0)
-
-
-def is_uniform(values: NDArray[Any], low: float, high: float) -> bool:
-    """Kolmogorov and Smirnov at 0.6 %, of numbers that may be whole."""
-    shares = (np.sort(values.astype(np.float64)) - low) / (high - low)
-    return bool(np.abs(shares - (np.arange(len(shares)) + 0.5) / len(shares)).max() < 1.7 / len(shares) ** 0.5)
 
 
 class TestSizes:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import pytest
 import torch
 from pixel_work import noise
 
+from benchmarks.peers import vision
 from iofast.loader.mixing import soft_labels
 from iofast.pixels import apply
 from iofast.pixels.steps import take_step
@@ -27,17 +26,9 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module")
 def functional() -> Any:
-    """torchvision.transforms.v2.functional. Of a torchvision for another build of torch, its own operators are missing,
-    and their registrations fail the import: they are left out."""
-    if importlib.util.find_spec("torchvision") is None:
+    if vision.v2() is None:
         pytest.skip("torchvision is not installed")
-    try:
-        return importlib.import_module("torchvision.transforms.v2.functional")
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        sys.modules["torchvision._meta_registrations"] = ModuleType("torchvision._meta_registrations")
-        return importlib.import_module("torchvision.transforms.v2.functional")
+    return importlib.import_module("torchvision.transforms.v2.functional")
 
 
 Theirs = Callable[[Any, torch.Tensor, list[float]], torch.Tensor]

@@ -140,8 +140,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
         return Transcoded(bytes(data) if written is None else written, "jpg", width, height, orientation, width, height)
     kind, field = _KINDS[recipe.format]
     if not _takes(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
-        reason = recode.excess(recipe.format, *window, recipe) or MESSAGES[Status.LIMIT]
-        raise DecodeError(f"{reason} ({window[0]}x{window[1]} pixels after resizing)")
+        raise DecodeError(_too_large(window, recipe))
     if window != size and not _by_planes(kind, recipe):
         check(data, orientation, recipe.max_pixels)  # damage in what is cut off and not decoded shows in no pixel
     with borrowed(recipe.filter, width * height) as context:
@@ -162,6 +161,12 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     if payload is None:
         raise DecodeError(MESSAGES[Status(status)])
     return Transcoded(payload, field, *window, 1, width, height)
+
+
+def _too_large(window: tuple[int, int], recipe: TranscodeRecipe) -> str:
+    """Why a result of this size is not made."""
+    reason = recode.excess(recipe.format, *window, recipe) or MESSAGES[Status.LIMIT]
+    return f"{reason} ({window[0]}x{window[1]} pixels after resizing)"
 
 
 def _check(recipe: TranscodeRecipe, size: tuple[int, int], needed: int, components: int) -> None:

@@ -132,7 +132,7 @@ class LoaderOptions:
         pipeline = compile_transform(self.transform)
         if self.transform is not None:
             object.__setattr__(self, "transform", pipeline)  # what was given may be an iterator, now at its end
-        for each in (pipeline, *(view.pipeline for view in pipeline.views)):
+        for each in pipeline.each:
             pixels.check_dtype(each.ops, self.dtype)
         object.__setattr__(self, "device", _checked_device(self.device))
 

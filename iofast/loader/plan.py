@@ -265,7 +265,8 @@ def decode_options(pipeline: Pipeline, pixels: str, *, strict: bool = True) -> k
     """How the kernel decodes for `pipeline`: `pixels="fast"` never changes what an evaluation sees."""
     fast = pixels == "fast" and not pipeline.evaluation
     filter = "bilinear" if pipeline.filter == RANDOM else pipeline.filter
-    return kernel.DecodeOptions(filter=filter, fast=fast, strict=strict, clip=pipeline.pads)
+    clip = any(each.pads for each in pipeline.each)
+    return kernel.DecodeOptions(filter=filter, fast=fast, strict=strict, clip=clip)
 
 
 def rank_of(options: LoaderOptions) -> tuple[int, int]:

@@ -73,8 +73,8 @@ class Samples:
             self._decode(self.canvas, context, stages, slice(start, stop))
         for name in self.values:
             self._read(name, start, stop)
-        for name in self._plan.targets:
-            self._follow(name, start, stop)
+        for row in range(start, stop) if self._plan.targets else ():
+            self._follow(row)
         if self._plan.mapper is not None:
             self._map(self._plan.mapper, start, stop)
 
@@ -272,15 +272,15 @@ class Samples:
         for row, error in failed.items():
             self.reasons.setdefault(start + row, str(error).removeprefix(f"{self._name(start + row)}: "))
 
-    def _follow(self, name: str, start: int, stop: int) -> None:
-        """Have a field of some rows follow its image; after that was decoded, for its size may have changed."""
-        target, values = self._plan.targets[name], self.values[name]
-        for row in range(start, stop):
-            if row in self.reasons or values[row] is None:
-                continue
-            size = int(self.located.width[row]), int(self.located.height[row])
+    def _follow(self, row: int) -> None:
+        """Have the fields of a sample follow its image; after that was decoded, for its size may have changed."""
+        if row in self.reasons:
+            return
+        crop, size = self._crop(row), (int(self.located.width[row]), int(self.located.height[row]))
+        for name, target in self._plan.targets.items():
             try:
-                values[row] = target.follow(values[row], self._crop(row), size)
+                if self.values[name][row] is not None:
+                    self.values[name][row] = target.follow(self.values[name][row], crop, size)
             except DecodeError as error:
                 self.reasons.setdefault(row, f"field {name}: {error}")
 

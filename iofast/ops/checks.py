@@ -14,6 +14,17 @@ MOST_FACTOR = 63.0  # of brightness, contrast, saturation and sharpness: factors
 MOST_REACH = 63  # pixels that a blur reaches on each side
 
 
+_PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}  # Image.Resampling, also torchvision's
+
+
+def interpolation_name(given: object) -> object:
+    """The name of an interpolation, also of torchvision's InterpolationMode and Pillow's number; else what it was."""
+    name = getattr(given, "value", given)
+    if isinstance(name, int) and not isinstance(name, bool):
+        name = _PILLOW.get(name)
+    return "nearest" if name == "nearest-exact" else name  # the centre of the pixel, as Pillow's nearest
+
+
 class _Random(Protocol):
     @property
     def p(self) -> float: ...

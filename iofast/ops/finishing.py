@@ -90,36 +90,43 @@ class RandomErasing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixUp:
+class _Mixing:
+    alpha: float = 1.0
+    num_classes: int
+    p: float = 1.0
+    label_smoothing: float = 0.0
+    until: int | None = None
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if not isinstance(self.alpha, int | float) or not 0 < self.alpha < math.inf:
+            raise OptionError(f"{name}: alpha must be above 0, found {self.alpha!r}")
+        try:
+            object.__setattr__(self, "num_classes", index(self.num_classes))
+        except TypeError:
+            raise OptionError(f"{name}: num_classes must be a whole number, found {self.num_classes!r}") from None
+        if self.num_classes < 1:
+            raise OptionError(f"{name}: num_classes must be 1 or more, found {self.num_classes}")
+        probability(self)
+        if not isinstance(self.label_smoothing, int | float) or not 0 <= self.label_smoothing < 1:
+            raise OptionError(f"{name}: label_smoothing must be from 0 to below 1, found {self.label_smoothing!r}")
+        if self.until is not None and (not isinstance(self.until, int) or self.until < 0):
+            raise OptionError(f"{name}: until must be an epoch, 0 or later, found {self.until!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixUp(_Mixing):
     """Each image share * own + (1 - share) * partner's, `share` from Beta(alpha, alpha); labels likewise.
 
     The partner of position p is p XOR 1. Labels become float32 (N, num_classes); `label_smoothing` of each goes to all
     classes evenly. An image is mixed with probability `p`, and only in the epochs below `until` where that is given.
     """
 
-    alpha: float = 1.0
-    num_classes: int
-    p: float = 1.0
-    label_smoothing: float = 0.0
-    until: int | None = None
-
-    def __post_init__(self) -> None:
-        _mix(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutMix:
+class CutMix(_Mixing):
     """A rectangle of each image is the partner's, of 1 - Beta(alpha, alpha) of the area before it is cut at the edges;
     labels in proportion. Everything else as of `MixUp`."""
-
-    alpha: float = 1.0
-    num_classes: int
-    p: float = 1.0
-    label_smoothing: float = 0.0
-    until: int | None = None
-
-    def __post_init__(self) -> None:
-        _mix(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,23 +193,6 @@ def _counts(count: int | Sequence[int]) -> tuple[int, int]:
         found = f"found {count!r}"
         raise OptionError(f"RandomErasing: count must be 1 to {MOST_RECTANGLES}, or (low, high) of that, {found}")
     return low, high
-
-
-def _mix(op: MixUp | CutMix) -> None:
-    name = type(op).__name__
-    if not isinstance(op.alpha, int | float) or not 0 < op.alpha < math.inf:
-        raise OptionError(f"{name}: alpha must be above 0, found {op.alpha!r}")
-    try:
-        object.__setattr__(op, "num_classes", index(op.num_classes))
-    except TypeError:
-        raise OptionError(f"{name}: num_classes must be a whole number, found {op.num_classes!r}") from None
-    if op.num_classes < 1:
-        raise OptionError(f"{name}: num_classes must be 1 or more, found {op.num_classes}")
-    probability(op)
-    if not isinstance(op.label_smoothing, int | float) or not 0 <= op.label_smoothing < 1:
-        raise OptionError(f"{name}: label_smoothing must be from 0 to below 1, found {op.label_smoothing!r}")
-    if op.until is not None and (not isinstance(op.until, int) or op.until < 0):
-        raise OptionError(f"{name}: until must be an epoch, 0 or later, found {op.until!r}")
 
 
 def _largest(value: object) -> float:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iofast.errors import OptionError
-from iofast.ops.checks import Span, per_channel, probability, span
-
-_PILLOW = {0: "nearest", 2: "bilinear"}  # Image.Resampling, also torchvision's numbers
+from iofast.ops.checks import Span, interpolation_name, per_channel, probability, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +133,8 @@ def colour(op: _Sampled) -> tuple[float, float, float]:
 
 def sampling(op: _Sampled) -> None:
     """Check and normalise `interpolation` and `fill`."""
-    name = type(op).__name__
-    given = op.interpolation
-    kind = getattr(given, "value", given)  # torchvision's InterpolationMode
-    kind = _PILLOW.get(kind, kind) if isinstance(kind, int) else kind
-    kind = "nearest" if kind == "nearest-exact" else kind
+    name, given = type(op).__name__, op.interpolation
+    kind = interpolation_name(given)
     if kind not in ("nearest", "bilinear"):
         raise OptionError(f"{name}: interpolation must be nearest or bilinear, found {given!r}")
     object.__setattr__(op, "interpolation", kind)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from iofast.ops import MOST_FACTOR, MOST_REACH
 from iofast.pixels import moves
 from iofast.pixels.moves import Numbers, spread, whole
-from iofast.work import Step
+from iofast.work import Edge, Step, beyond
 
 _HUE_UNITS = 8192  # of a sixth of the circle
 _INT16_MAX = 32767
@@ -295,8 +295,8 @@ def gaussian(sigma: float, radius: int) -> list[int]:
 
 def _weighted(values: torch.Tensor, weights: list[int], axis: int, start: int) -> torch.Tensor:
     size, reach = values.shape[axis], len(weights) // 2
-    places = torch.arange(-reach, size + reach, device=values.device).remainder_(max(2 * (size - 1), 1))
-    padded = values.index_select(axis, torch.where(places < size, places, 2 * (size - 1) - places))
+    places = torch.from_numpy(beyond(np.arange(-reach, size + reach), size, Edge.REFLECT)).to(values.device)
+    padded = values.index_select(axis, places)
     sums = torch.full_like(values, start)
     for k, weight in enumerate(weights):
         sums += padded.narrow(axis, k, size) * weight >> 16

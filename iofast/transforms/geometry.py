@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.kernel.contract import ALIASED, FILTERS
+from iofast.ops.checks import interpolation_name
 from iofast.ops.moving import filling
 from iofast.work import Edge
 
 MAX_SIZE = 32_767  # pixels a side of what a transform makes: times 65,500 it still fits the int32 of a box
 
 ATTEMPTS = 10  # of RandomResizedCrop and RandomErasing, as in torchvision, before they do without
-
-_PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}  # Image.Resampling, also torchvision's
 
 RANDOM = "random"  # bilinear or bicubic, each as likely as the other, for each image: timm's default
 
@@ -195,10 +194,7 @@ class _Resampling(Protocol):
 def check_filter(transform: _Resampling) -> None:
     """Turn torchvision's InterpolationMode, or Pillow's number, into a string; refuse what the kernel does not do."""
     given, name = transform.interpolation, type(transform).__name__
-    filter = getattr(given, "value", given)
-    if isinstance(filter, int) and not isinstance(filter, bool):
-        filter = _PILLOW.get(filter)
-    filter = "nearest" if filter == "nearest-exact" else filter  # the centre of the pixel, as Pillow's nearest
+    filter = interpolation_name(given)
     if not isinstance(filter, str) or filter not in (*FILTERS, RANDOM):
         raise OptionError(f"{name}: interpolation must be one of {', '.join(FILTERS)} or {RANDOM}, found {given!r}")
     if not transform.antialias and filter in ("bicubic", RANDOM):

@@ -83,6 +83,11 @@ class Pipeline:
         return [each for each in (self.resize, self.crop, self.flip, *self.ops) if each is not None]
 
     @property
+    def each(self) -> tuple[Pipeline, ...]:
+        """Itself and those of its views."""
+        return self, *(view.pipeline for view in self.views)
+
+    @property
     def size(self) -> tuple[int, int] | None:
         """(height, width) of every output; None where it depends on the image: then columns 5 and 4 of its box."""
         if isinstance(self.crop, ResizeToBucket):
@@ -118,8 +123,7 @@ class Pipeline:
     @property
     def pads(self) -> bool:
         """Whether a crop may take in what lies outside of an image."""
-        own = isinstance(self.crop, RandomCrop | CenterCrop) and self.crop.pads
-        return own or any(view.pipeline.pads for view in self.views)
+        return isinstance(self.crop, RandomCrop | CenterCrop) and self.crop.pads
 
     @property
     def filter(self) -> str:
