@@ -71,6 +71,8 @@ def steps() -> dict[str, tuple[Step, list[float]]]:
         "turn, nearest": (Step.WARP_NEAREST, linear),
         "turn, bilinear": (Step.WARP_BILINEAR, linear),
         "flip, up and down": (Step.FLIP, [0, 1]),
+        "channels in another order": (Step.PERMUTE, [3]),
+        "gray as Pillow's": (Step.LUMA, []),
         "shift with reflection": (Step.PAD, [-4, -4, SIDE, SIDE, Edge.REFLECT]),
     }
 

@@ -7,7 +7,7 @@ the container, or on what was drawn before; that is all that exact resume and eq
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -56,6 +56,12 @@ class Draw:
 
     def __len__(self) -> int:
         return len(self._counters)
+
+    def rows(self, rows: NDArray[np.intp]) -> Draw:
+        """The random numbers of some of them."""
+        attempts = self.attempts if isinstance(self.attempts, int) else self.attempts[rows]
+        samples = None if self.samples is None else self.samples[rows]
+        return replace(self, positions=self.positions[rows], attempts=attempts, samples=samples)
 
     def uniform(self, name: str, count: int = 1) -> NDArray[np.float64]:
         """Numbers in [0, 1) for the choice `name`: float64 of shape (N, count), all multiples of 2^-53.

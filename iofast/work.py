@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,16 @@ class Step(IntEnum):
     WARP_BILINEAR = 13  # the same between four pixels
     FLIP = 14  # left and right where f is not 0, up and down where g is not
     PAD = 15  # the pixel at (x + f, y + g) of the upper left h x i; beyond them as `Edge` j says; k, l, m = CONSTANT
-    KEEP = 16  # the image is kept, and f of it is the sum
-    ADD = 17  # f of the image is added to the sum, and the image is again the one that was kept
-    SUM = 18  # the image is the sum
+    PERMUTE = 16  # the channels in the f-th of the six orders of `CHANNELS`
+    LUMA = 17  # 0.299 R + 0.587 G + 0.114 B in all channels, rounded as Pillow does it: equal channels stay as they are
+    KEEP = 18  # the image is kept, and f of it is the sum
+    ADD = 19  # f of the image is added to the sum, and the image is again the one that was kept
+    SUM = 20  # the image is the sum
 
 
 NUMBERS = 12  # of each step
+
+CHANNELS = tuple(permutations(range(3)))  # orders, as PERMUTE counts them
 
 
 class Edge(IntEnum):
@@ -184,3 +189,16 @@ def beyond(places: NDArray[np.int64], size: int, edge: Edge) -> NDArray[np.int64
         return np.where(around < size, around, 2 * (size - 1) - around)
     around = places % (2 * size)
     return np.where(around < size, around, 2 * size - 1 - around)
+
+
+def fits(boxes: NDArray[np.int32], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which windows of `size` (height, width) lie within the resampled images of `boxes` (…, 8): bool (…)."""
+    inside = (boxes[..., 6:] >= 0) & (boxes[..., 6:] <= boxes[..., 4:6] - np.array(size[::-1]))
+    return np.asarray(inside.all(axis=-1))
+
+
+def within(boxes: NDArray[np.int32], size: tuple[int, int]) -> NDArray[np.int32]:
+    """`boxes` (…, 8) with windows of `size` (height, width) moved into the resampled images, as far as they fit."""
+    moved = boxes.copy()
+    moved[..., 6:] = np.clip(boxes[..., 6:], 0, np.maximum(boxes[..., 4:6] - np.array(size[::-1]), 0))
+    return moved

@@ -38,6 +38,7 @@ _THREES = st.tuples(*[st.floats(0.125, 1, width=32)] * 3)
 _COLOURS = st.one_of(
     st.builds(T.ColorJitter, _FACTORS, _FACTORS, _FACTORS, st.floats(0, 0.5, width=32)),
     st.just(T.Grayscale()),
+    st.just(T.RandomPhotometricDistort()),
     st.builds(T.RandomGrayscale, _SHARES),
     st.builds(T.Solarize, _SHARES),
     st.builds(T.RandomSolarize, _SHARES, _SHARES),

@@ -53,7 +53,7 @@ class TestCompile:
         ],
     )
     def test_any_other_order_says_what_is_allowed(self, transforms: list[T.Transform]) -> None:
-        allowed = r": expected ResizeToBucket, or Resize .* then operations on images "
+        allowed = r": expected ResizeToBucket, or RandomZoomOut, .* then operations on images "
         with pytest.raises(OptionError, match=rf"^[^:]+ (cannot follow [^:]+|is no transform of iofast){allowed}"):
             T.compile(transforms)
 

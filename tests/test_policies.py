@@ -142,9 +142,54 @@ class TestTimm:
         turns = (turned[:, 1] != 0) & (turned[:, 3] != 0)
         assert turns.sum() / N == pytest.approx(3 / 10.05, abs=0.02)
 
-    @pytest.mark.parametrize("config", ["original", "", "rand-x3", "rand-m", "augmix-m5", "rand-tnone"])
+    def test_augmix_has_chains_of_its_own(self) -> None:
+        made = work(T.timm_policy("augmix-m5-w4-d2"))
+        assert made.steps[0, [0, 3, 6, 9, 12, 13]].tolist() == [Step.KEEP, *[Step.ADD] * 4, Step.SUM]
+        shares = made.numbers[:, [0, 3, 6, 9, 12], 0].astype(np.float64)
+        np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-5)
+        turned = kinds(made, 1)[Step.WARP_BILINEAR]
+        angles = np.degrees(np.arctan2(turned[:, 1], turned[:, 0]))[(turned[:, 1] != 0) & (turned[:, 3] != 0)]
+        assert np.abs(angles).max() <= 15.001  # of 30 at half of the magnitudes, evenly
+        assert np.abs(angles).mean() == pytest.approx(7.5, abs=0.6)
+        deep = work(T.timm_policy("augmix-m3-a0.5"))
+        assert (deep.steps[:, 3] != Step.NOTHING).mean() == pytest.approx(1 / 3, abs=0.02)
+        assert deep.numbers[:, 0, 0].var() == pytest.approx(1 / 8, abs=0.01)  # Beta(0.5, 0.5)
+
+    @pytest.mark.parametrize(("config", "posterize"), [("original", 7), ("originalr", 1), ("v0", 2), ("v0r", 2)])
+    def test_autoaugment_is_one_of_its_pairs(self, config: str, posterize: float) -> None:
+        first, second = T.timm_policy(config).layers
+        assert len(first.entries) == len(second.entries) == 25
+        made = work(T.timm_policy(config))
+        both = (made.steps == Step.EQUALIZE).all(axis=1)
+        chance = {"o": 3 * 0.48 / 25, "v": 0.0}[config[0]]  # Equalize 0.8 and 0.6, twice, and 0 and 0.8
+        assert both.mean() == pytest.approx(chance * 2 / 3 if chance else 0, abs=0.01)
+        bits = np.unique(made.numbers[made.steps == Step.POSTERIZE][:, 0])
+        assert posterize in bits
+        assert bits.min() >= 0
+
+    def test_autoaugment_with_a_deviation(self) -> None:
+        made = work(T.timm_policy("v0-mstd0.5"))
+        assert len(np.unique(made.numbers[made.steps == Step.SATURATION])) > 100
+        assert len(np.unique(work(T.timm_policy("v0")).numbers[made.steps == Step.SATURATION])) < 12
+
+    def test_three_augment(self) -> None:
+        made = work(T.timm_policy("3a"))
+        assert made.steps.shape[1] == 1
+        for step in (Step.SOLARIZE, Step.SATURATION, Step.BLUR):
+            assert (made.steps == step).mean() == pytest.approx(1 / 3, abs=0.03)
+        assert set(np.unique(made.numbers[made.steps == Step.SOLARIZE][:, 0])) == {128}
+        assert set(np.unique(made.numbers[made.steps == Step.SATURATION][:, 0])) == {0}
+        assert np.ptp(made.numbers[made.steps == Step.BLUR][:, 0]) > 1.8
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            *("", "rand-x3", "rand-m", "rand-tnone", "rand-mstd0.5.1", "v1", "original-m3", "augmix-n2", "augmix-m"),
+            *("augmix-w0", "augmix-a0", "3a-m2", "v0-m5", "mstd0.5", "rand-w3"),
+        ],
+    )
     def test_what_it_does_not_know(self, config: str) -> None:
-        with pytest.raises(OptionError, match="timm_policy: expected"):
+        with pytest.raises(OptionError, match=r"timm_policy: (expected|w must be)"):
             T.timm_policy(config)
 
 

@@ -48,6 +48,11 @@ PRESETS: dict[str, Callable[[], Any]] = {
     "ten": lambda: T.ten_crop(40, 44),
     "cifar": lambda: T.cifar(40),
     "segmentation": lambda: T.segmentation_train(40, 44),
+    "timm augmix": lambda: T.timm_train(40, auto_augment="augmix-m5-w4-d2"),
+    "timm original": lambda: T.timm_train(40, auto_augment="original-mstd0.5"),
+    "dinov2": lambda: T.dinov2(40, 24, 2),
+    "zoom": lambda: [*T.detection_train("ssd", 40)[:1], T.Resize((40, 48)), T.RandomPhotometricDistort()],
+    "pad": lambda: [T.Resize((34, 42)), T.Pad(3, padding_mode="reflect"), T.RandomChannelPermutation()],
     "lsj": lambda: [*T.detection_train("lsj", 40), T.Normalize.imagenet()],
 }
 
@@ -104,7 +109,7 @@ def test_are_the_same_whoever_makes_them(path: Path, name: str, tmp_path: Path) 
         (lambda: T.timm_train(8, train_crop_mode="none"), "rrc, rkrc or rkrr"),
         (lambda: T.timm_train(8, re_prob=1, re_mode="x"), "const, rand or pixel"),
         (lambda: T.timm_evaluate(8, crop_mode="x"), "center, squash or border"),
-        (lambda: T.detection_train("ssd"), "hflip, multiscale, lsj"),
+        (lambda: T.detection_train("frcnn"), "hflip, ssd, ssdlite, multiscale, lsj"),
         (lambda: T.torchvision_train(8, auto_augment="x"), "policy must be"),
     ],
 )

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from kernel_images import jpeg
 from PIL import Image
 
@@ -164,3 +166,68 @@ def test_what_cannot_be(path: Path, targets: Any, words: str) -> None:
 def test_those_that_are_not_named_are_still_refused(path: Path) -> None:
     with pytest.raises(OptionError, match="name them in targets="):
         FastLoader(FastDataset(path, fields=FIELDS), 4, targets={"seg.png": "mask"}, transform=[T.CenterCrop(32)])
+
+
+SIZES, SHARES = st.integers(48, 110), st.floats(0, 1)
+FITTED = st.tuples(SIZES, SIZES).map(T.Resize)
+BEGINNINGS: st.SearchStrategy[list[Any]] = st.one_of(
+    st.builds(
+        T.RandomResizedCrop, SIZES, st.just((0.3, 1.0)), style=st.sampled_from(["torchvision", "tensorflow"])
+    ).map(lambda crop: [crop]),
+    st.tuples(FITTED),
+    st.tuples(st.builds(T.Resize, SIZES), st.builds(T.RandomCrop, SIZES, st.integers(0, 20), st.just(True))),
+    st.tuples(
+        st.builds(T.ScaleJitter, SIZES, st.just((0.5, 2.0))),
+        st.builds(T.CenterCrop, SIZES, pad_if_needed=st.just(True)),
+    ),
+    st.tuples(
+        st.builds(T.ResizeKeepRatio, SIZES, SHARES, random_aspect_prob=SHARES, random_scale_prob=SHARES),
+        st.builds(T.RandomCrop, SIZES, pad_if_needed=st.just(True)),
+    ),
+    st.tuples(FITTED, st.builds(T.Pad, st.integers(0, 30))),
+    st.tuples(st.builds(T.RandomZoomOut, side_range=st.just((1, 2)), p=SHARES), FITTED),
+    st.tuples(st.builds(T.RandomIoUCrop), FITTED),
+    st.tuples(st.builds(T.RandomZoomOut, side_range=st.just((1, 2)), p=SHARES), st.just(T.RandomIoUCrop()), FITTED),
+).map(list)
+WAYS = st.sampled_from(["nearest", "bilinear"])
+MOVES: st.SearchStrategy[Any] = st.one_of(
+    st.builds(T.RandomHorizontalFlip, SHARES),
+    st.builds(T.RandomVerticalFlip, SHARES),
+    st.builds(T.RandomRotation, st.floats(0, 60), WAYS),
+    st.builds(T.RandomAffine, st.floats(0, 20), st.just((0.1, 0.1)), st.just((0.8, 1.2)), st.floats(0, 10), WAYS),
+    st.builds(T.RandomPerspective, st.floats(0, 0.3), SHARES, WAYS),
+    st.just(T.ColorJitter(0.1)),
+)
+
+
+def wider(mask: torch.Tensor, by: int) -> torch.Tensor:
+    """Where there is something of a bool mask (N, H, W) within `by` pixels."""
+    return torch.nn.functional.max_pool2d(mask.float()[:, None], 2 * by + 1, 1, by)[:, 0] > 0
+
+
+@given(BEGINNINGS, st.lists(MOVES, max_size=3), st.integers(0, 1 << 20))
+def test_they_stay_with_the_image_whatever_moves_it(path: Path, first: list[Any], moves: list[Any], seed: int) -> None:
+    """Within a pixel for the resampling and one for each move."""
+    dataset, transform = FastDataset(path, fields=FIELDS), [*first, *moves]
+    loader = FastLoader(dataset, N, targets=TARGETS, transform=transform, seed=seed, num_workers=1)
+    batch, near = next(iter(loader)), 2 + len(moves)
+    bright, mask = batch["image"][:, 1] > 127, batch["seg.png"] > 0
+    beside = (bright & ~wider(mask, near)) | (mask & ~wider(~mask, near) & ~bright)
+    assert beside.float().mean() < 0.002
+    for row in range(N):
+        boxes = batch["boxes.json"][row].numpy()
+        kept = ~wider(~mask[row : row + 1], 1)[0].numpy()
+        if not kept.any():
+            continue
+        left, top, right, low = extent(kept)
+        if not len(boxes):  # only where its middle was cut off, or hardly anything is left
+            assert any(isinstance(each, T.RandomIoUCrop) for each in first) or min(right - left, low - top) < 3
+            continue
+        assert (boxes[0, :2] <= np.array([left, top]) + near).all()
+        assert (boxes[0, 2:] >= np.array([right, low]) - near).all()
+        points = torch.as_tensor(batch["points.json"][row]).numpy()
+        inside = ((points >= 0) & (points <= np.array(mask.shape[:0:-1]))).all(axis=1)
+        for x, y in points[inside]:
+            x0, y0, x1, y1 = boxes[0]
+            assert x0 - 0.01 <= x <= x1 + 0.01
+            assert y0 - 0.01 <= y <= y1 + 0.01

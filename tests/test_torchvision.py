@@ -15,11 +15,13 @@ import torch
 from pixel_work import noise
 
 from benchmarks.peers import vision
+from iofast import transforms as T
+from iofast.choices import Draw
 from iofast.loader.mixing import soft_labels
 from iofast.pixels import apply
 from iofast.pixels.steps import take_step
 from iofast.transforms import CutMix, MixUp, RandomErasing
-from iofast.work import NUMBERS, Step, still
+from iofast.work import CHANNELS, NUMBERS, Step, still
 
 pytestmark = pytest.mark.interop
 
@@ -40,6 +42,7 @@ CASES: list[tuple[Step, list[list[float]], Theirs]] = [
     (Step.HUE, [[-0.5], [-0.2], [0.0], [0.1], [0.5]], lambda f, x, n: f.adjust_hue(x, n[0])),
     (Step.SOLARIZE, [[0.0], [100.5], [255.0]], lambda f, x, n: f.solarize(x, n[0])),
     (Step.POSTERIZE, [[1.0], [4.0], [8.0]], lambda f, x, n: f.posterize(x, int(n[0]))),
+    (Step.PERMUTE, [[float(n)] for n in range(6)], lambda f, x, n: f.permute_channels(x, list(CHANNELS[int(n[0])]))),
     (Step.AUTOCONTRAST, [[]], lambda f, x, n: f.autocontrast(x)),
     (Step.EQUALIZE, [[]], lambda f, x, n: f.equalize(x)),
     (Step.SHARPNESS, [[0.0], [0.5], [1.0], [1.9]], lambda f, x, n: f.adjust_sharpness(x, n[0])),
@@ -109,3 +112,50 @@ def test_mixing(functional: Any, ours: Any, name: str) -> None:
     made = apply(images, [mix], work=work)
     torch.testing.assert_close(made, theirs.transform(single, params), rtol=0, atol=1e-6)
     torch.testing.assert_close(soft_labels(labels, mix, work), theirs.transform(labels, params))
+
+
+def test_parts_around_boxes_are_drawn_as_there(functional: Any) -> None:
+    """Widths, heights, places and how often an image stays whole, by the largest distance of their distributions."""
+    v2, count = vision.v2(), 1500
+    entities = importlib.import_module("torchvision.tv_tensors")
+    places = torch.tensor([[20.0, 30.0, 80.0, 90.0], [100.0, 10.0, 130.0, 60.0]])
+    inputs = [
+        entities.Image(torch.zeros(3, 120, 160, dtype=torch.uint8)),
+        entities.BoundingBoxes(places, format="XYXY", canvas_size=(120, 160)),
+    ]
+    torch.manual_seed(3)
+    theirs = [v2.RandomIoUCrop().make_params(inputs) for _ in range(count)]
+    names = {"left": 0, "top": 0, "width": 160, "height": 120}
+    wanted = np.array([[each.get(name, whole) for name, whole in names.items()] for each in theirs])
+    draw = Draw(3, 0, np.arange(count))
+    sides = np.full(count, 160.0), np.full(count, 120.0)
+    found = np.stack(T.RandomIoUCrop().windows(draw, *sides, [places.numpy().astype(np.float64)] * count), axis=1)
+    for column in range(4):
+        values = np.unique(wanted[:, column])
+        shares = [(each[:, column, None] <= values).mean(axis=0) for each in (wanted, found)]
+        assert np.abs(shares[0] - shares[1]).max() < 1.63 * math.sqrt(2 / count)  # Kolmogorov and Smirnov, at 1 %
+
+
+def test_distortions_are_drawn_as_there(functional: Any) -> None:
+    v2, count = vision.v2(), 2000
+    torch.manual_seed(5)
+    op = v2.RandomPhotometricDistort()
+    theirs = [op.make_params([torch.zeros(3, 4, 4, dtype=torch.uint8)]) for _ in range(count)]
+    draw = Draw(5, 0, np.arange(count))
+    made = T.compile([T.RandomPhotometricDistort()]).work(draw, np.full(count, 4), np.full(count, 4))
+    for step, name in (
+        (Step.BRIGHTNESS, "brightness_factor"),
+        (Step.CONTRAST, "contrast_factor"),
+        (Step.SATURATION, "saturation_factor"),
+        (Step.HUE, "hue_factor"),
+    ):
+        wanted = np.array([each[name] for each in theirs if each[name] is not None])
+        done = made.steps == step
+        assert done.any(axis=1).mean() == pytest.approx(len(wanted) / count, abs=0.05)
+        assert done.sum(axis=1).max() == 1
+        own = made.numbers[done][:, 0]
+        assert (own.mean(), own.std()) == pytest.approx((wanted.mean(), wanted.std()), abs=0.03)
+    before = (made.steps[:, 1] == Step.CONTRAST).sum() / (made.steps == Step.CONTRAST).sum()
+    assert before == pytest.approx(0.5, abs=0.05)
+    assert (made.steps[:, 5] == Step.PERMUTE).mean() == pytest.approx(0.5, abs=0.05)
+    assert set(np.unique(made.numbers[:, 5, 0])) == set(range(6))

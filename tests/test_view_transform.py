@@ -71,6 +71,18 @@ def test_what_is_random_is_of_the_seed(container: Path, tmp_path: Path) -> None:
     assert (drawn(1) != drawn(2)).any()
 
 
+def test_boxes_that_images_are_cut_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (64, 64), GRAY).save(out, "png")
+    with open_writer(tmp_path / "boxes.lmdb") as writer:
+        for _ in range(3):
+            writer.write({"png": out.getvalue(), "boxes.json": [[10, 10, 40, 40]]})
+    assert view(tmp_path / "boxes.lmdb", tmp_path / "sheet.png", "detection_train('ssd', 32)").size
+    given = [str(plain(tmp_path / "none.lmdb")), str(tmp_path / "none.png"), "--transform", "detection_train('ssd')"]
+    assert main(["view", *given]) == 2
+    assert "goes by boxes, and" in capsys.readouterr().err
+
+
 def test_image_that_is_broken_is_a_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_writer(tmp_path / "set.lmdb") as writer:
         for data in (picture(1)[:-300], picture(2)):
@@ -105,7 +117,7 @@ def test_arguments_are_literals() -> None:
         ("train('x')", "RandomResizedCrop: size must be an int"),
         ("dino(scale=7)", "scale must be (low, high), found 7"),
         ("train(30000)", "expected at most 67,108,864 pixels of each image, found 900,000,000"),
-        ("detection_train('x')", "detection_train: expected hflip, multiscale, lsj, found 'x'"),
+        ("detection_train('x')", "detection_train: expected hflip, ssd, ssdlite, multiscale, lsj, found 'x'"),
         ("train(open('x'))", "must be a preset, with numbers"),
         ("train(**{})", "must be a preset, with numbers"),
         ("train(*[1])", "must be a preset, with numbers"),

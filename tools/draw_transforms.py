@@ -68,6 +68,10 @@ def geometry() -> list[Cell]:
             1,
             3,
         ),
+        Cell(
+            "Resize\nPad(20, 'symmetric')", [T.Resize((HEIGHT - 40, WIDTH - 40)), T.Pad(20, padding_mode="symmetric")]
+        ),
+        Cell("RandomZoomOut\nResize", [T.RandomZoomOut(0.5, (1.5, 2.5), 1.0), T.Resize(SIDES)], 2),
         Cell("ScaleJitter\npadded crop", [T.ScaleJitter(SIDES, (0.4, 0.8)), T.RandomCrop(SIDES, pad_if_needed=True)]),
         op("RandomHorizontalFlip", T.RandomHorizontalFlip(1.0)),
         op("RandomVerticalFlip", T.RandomVerticalFlip(1.0)),
@@ -85,6 +89,7 @@ def colours() -> list[Cell]:
         op("ColorJitter\ncontrast=1.8", T.ColorJitter(contrast=(1.8, 1.8))),
         op("ColorJitter\nsaturation=0.3", T.ColorJitter(saturation=(0.3, 0.3))),
         op("ColorJitter\nhue=0.3", T.ColorJitter(hue=(0.3, 0.3))),
+        op("RandomPhotometric-\nDistort", T.RandomPhotometricDistort(p=1.0), 2),
         op("Grayscale", T.Grayscale()),
         op("Solarize(128 / 255)", T.Solarize(128 / 255)),
         op("RandomInvert", T.RandomInvert(1.0)),
@@ -116,6 +121,7 @@ def policies() -> list[Cell]:
         op("AutoAugment('imagenet')", T.AutoAugment("imagenet"), 1, 3),
         op("AugMix()", T.AugMix(), 1, 3),
         op("timm_policy('rand-m9-mstd0.5-inc1')", T.timm_policy("rand-m9-mstd0.5-inc1"), 7, 3),
+        op("timm_policy('augmix-m5')", T.timm_policy("augmix-m5"), 1, 3),
         op("three_augment()", T.three_augment(), 1, 3),
     ]
 

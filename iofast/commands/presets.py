@@ -92,18 +92,41 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
     from iofast.loader import FastLoader
     from iofast.sheet import Seen
 
+    targets = {} if pipeline.part is None else _boxes(args, pipeline)
+    dataset = FastDataset(
+        args.path,
+        split="all",
+        indices=indices,
+        foreign=foreign.given(args),
+        fields=["image", *targets] if targets else None,
+    )
     # "drop": an image that cannot be decoded is a cell that says so, as without a preset
     loader = FastLoader(
-        FastDataset(args.path, split="all", indices=indices, foreign=foreign.given(args)),
+        dataset,
         transform=pipeline,
+        targets=targets,
         seed=args.seed or 0,
         dtype=torch.float32,
         ragged="raise" if pipeline.views else "list",
         on_error="drop",
     )
-    for index, (images, _) in zip(indices, loader, strict=True):
+    for index, batch in zip(indices, loader, strict=True):
+        images = batch["image"] if targets else batch[0]
         failed = loader.last_valid is not None and not bool(loader.last_valid[0])
         yield Seen(index, [], loader.failures[-1].reason) if failed else Seen(index, _views(images, pipeline))
+
+
+def _boxes(args: argparse.Namespace, pipeline: Pipeline) -> dict[str, str]:
+    """The field with the boxes that images are cut by, and what they are. Raises `OptionError` where there is none."""
+    from iofast.errors import OptionError
+    from iofast.opening import open_reader
+
+    with open_reader(args.path, foreign.given(args)) as reader:
+        fields, packed = reader.manifest.fields, reader.manifest.recipe
+    name = next((own for own in (packed.get("boxes"), "boxes.json") if own in fields), None)
+    if name is None:
+        raise OptionError(f"--transform: {pipeline.part!r} goes by boxes, and {args.path} has no field boxes.json")
+    return {str(name): "boxes:xywh" if packed.get("box_format") == "xywh" else "boxes"}
 
 
 def _views(images: Any, pipeline: Pipeline) -> list[tuple[str, NDArray[np.uint8]]]:

@@ -32,11 +32,13 @@ from iofast.kernel.contract import (
     TranscodeRecipe,
 )
 from iofast.kernel.payload import HEAD, Stored
+from iofast.kernel.wide import decode_wide
 
 __all__ = [
     "Context",
     "decode_batch",
     "decode_each",
+    "decode_wide",
     "decode",
     "finish_batch",
     "part_batch",

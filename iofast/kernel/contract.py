@@ -143,9 +143,9 @@ class DecodeOptions:
 
     `fast` permits DCT scaling where the scaled crop still covers the output and where it is faster: of images that
     libjpeg-turbo decodes. Our own decoder takes less time without it. `strict` makes damaged or truncated image
-    data an error even where a decoder could go on and guess the rest. `clip`: of a resampled image that ends before its
-    window does, what there is goes to the upper left of the output, and the rest is left undefined; without it that is
-    an error.
+    data an error even where a decoder could go on and guess the rest. `clip`: a window that reaches beyond its
+    resampled image is moved into it; where it is larger, what there is goes to the upper left of the output, and the
+    rest is left undefined. Without it such a window is an error.
     """
 
     filter: str = "bilinear"

@@ -25,21 +25,34 @@ def to_bytes(image: Image.Image) -> Image.Image:
     Unsigned samples of up to 16 bits keep their upper 8. Of all others a TIFF must declare the least and the greatest
     value (SMinSampleValue, SMaxSampleValue), which become black and white. Raises `StatusError` where it does not.
     """
+    levels = _levels(image, 8)
+    return image if levels is None else Image.fromarray(levels)
+
+
+def to_wide(image: Image.Image) -> NDArray[np.uint16]:
+    """The gray values of a decoded image, of 16 bits each, (height, width). Raises as `to_bytes`."""
+    levels = _levels(image, 16)
+    return np.asarray(image.convert("L")).astype(np.uint16) * np.uint16(257) if levels is None else levels
+
+
+def _levels(image: Image.Image, wanted: int) -> NDArray[Any] | None:
+    """Samples as unsigned ones of `wanted` bits, 8 or 16; None where they are bytes from black to white."""
     tags: Mapping[int, Any] = image.tag_v2 if isinstance(image, TiffImageFile) else {}
     kind = int(_first(tags.get(_FORMAT), _UNSIGNED))
     if image.mode != "F" and not image.mode.startswith("I") and (image.mode != "L" or kind != _SIGNED):
-        return image
+        return None
     bits = int(_first(tags.get(_BITS), 16))
-    samples = np.asarray(image)
+    samples, white = np.asarray(image), (1 << wanted) - 1
+    levels = np.empty(samples.shape, np.uint8 if wanted == 8 else np.uint16)
     if kind == _UNSIGNED and bits <= 16:
-        levels = _by_rows(samples, lambda part: part >> (bits - 8))
+        _by_rows(samples, levels, lambda part: part >> (bits - wanted) if bits >= wanted else part << (wanted - bits))
     else:
         kinds = {_UNSIGNED: np.uint32, _SIGNED: np.int8 if image.mode == "L" else np.int32}
         low, high = _declared(tags, kind, bits)
-        levels = _by_rows(samples.view(kinds.get(kind, samples.dtype)), lambda part: _spread(part, low, high))
+        _by_rows(samples.view(kinds.get(kind, samples.dtype)), levels, lambda part: _spread(part, low, high, white))
     if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-        np.subtract(255, levels, out=levels)
-    return Image.fromarray(levels)
+        np.subtract(white, levels, out=levels)
+    return levels
 
 
 def _declared(tags: Mapping[int, Any], kind: int, bits: int) -> tuple[float, float]:
@@ -62,16 +75,14 @@ def _first(value: Any, default: float) -> float:
         return default
 
 
-def _by_rows(samples: NDArray[Any], convert: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[np.uint8]:
+def _by_rows(samples: NDArray[Any], levels: NDArray[Any], convert: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
     """Samples converted some rows at a time: numbers of 64 bits for all would take eight times the memory."""
-    levels = np.empty(samples.shape, np.uint8)
     rows = max(1, _STEP // max(1, samples.shape[1]))
     for start in range(0, len(samples), rows):
         levels[start : start + rows] = convert(samples[start : start + rows])
-    return levels
 
 
-def _spread(samples: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
+def _spread(samples: NDArray[Any], low: float, high: float, white: int) -> NDArray[np.float64]:
     """Samples of which `low` is black and `high` is white; what is no number is black."""
-    light = (samples.astype(np.float64) - low) * (255 / (high - low))
-    return np.rint(np.nan_to_num(light, nan=0, posinf=255, neginf=0)).clip(0, 255)
+    light = (samples.astype(np.float64) - low) * (white / (high - low))
+    return np.rint(np.nan_to_num(light, nan=0, posinf=white, neginf=0)).clip(0, white)

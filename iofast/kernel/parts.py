@@ -27,6 +27,7 @@ from iofast.kernel.contract import (
     Status,
 )
 from iofast.kernel.frame import FRAMES, Frame, frame_of
+from iofast.work import within
 
 _MARGIN = 2  # pixels around what is needed that a decoder's upsampling may look at
 _EOI, _COM = 0xD9, 0xFE
@@ -60,7 +61,8 @@ def part_batch(
     for row in range(start, stop):
         parts.table[row] = 0
         try:
-            parts.table[row] = _write(context, source, row, [int(edge) for edge in boxes[row]], size, parts)
+            box = within(boxes[row], size) if context.options.clip else boxes[row]
+            parts.table[row] = _write(context, source, row, box.tolist(), size, parts)
             status[row] = Status.OK
         except Exception as error:  # damaged headers raise whatever they like; one row must never end a batch
             status[row] = error.status if isinstance(error, pillow.StatusError) else Status.UNSUPPORTED

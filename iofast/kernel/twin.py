@@ -40,6 +40,7 @@ from iofast.kernel.rows import map_file as map_file
 from iofast.kernel.rows import read_rows as read_rows
 from iofast.record import RAW_FIELDS
 from iofast.strips import STRIPS, spans, strip_bounds
+from iofast.work import within
 
 Buffer = bytes | bytearray | memoryview
 
@@ -116,7 +117,10 @@ def decode_rows(
             box = tuple(int(edge) for edge in boxes[row])
             mirrored, filter = flips[row] & 1, int(flips[row]) >> 1
             own = replace(options, filter=ALL_FILTERS[filter - 1]) if filter else options
-            width, height = _clipped(box, size) if options.clip else size
+            width, height = size
+            if options.clip:
+                box = tuple(within(boxes[row], out.shape[1:3]).tolist())
+                width, height = max(min(width, box[4]), 1), max(min(height, box[5]), 1)
             if source[5] is None or source[5][row, 0] == Kind.ENCODED:
                 pixels = _window(source, row, box, (width, height), own)
             else:
@@ -253,7 +257,7 @@ def _window(
     orientation = int(source[4][row])
     if is_changed(source, row, opened.upright(orientation), lambda: opened.orientation):
         raise pillow.StatusError(Status.CHANGED)
-    _check_box(box, size, opened.upright(orientation))
+    check_box(box, size, opened.upright(orientation))
     if options.strict:
         pillow.check_end(opened)
     else:
@@ -278,7 +282,7 @@ def _raw_window(
         raise pillow.StatusError(Status.LIMIT)
     if length != raw.length(kind, width, height):
         raise pillow.StatusError(Status.TRUNCATED if length < raw.length(kind, width, height) else Status.CORRUPT)
-    _check_box(box, size, (width, height))
+    check_box(box, size, (width, height))
     stored = (height, width) if 5 <= orientation <= 8 else (width, height)
     if source[3] is None or source[3][row] < 0 or source[6] is None:
         data = payload(source, row, options.max_bytes)
@@ -288,12 +292,8 @@ def _raw_window(
     return _rgb(resampling.resample(pillow.turn(pixels, orientation), box, size, options.filter))
 
 
-def _clipped(box: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
-    """As much of a window of `size` as there is of the resampled image."""
-    return max(min(size[0], box[4] - box[6]), 1), max(min(size[1], box[5] - box[7]), 1)
-
-
-def _check_box(box: tuple[int, ...], size: tuple[int, int], image: tuple[int, int]) -> None:
+def check_box(box: tuple[int, ...], size: tuple[int, int], image: tuple[int, int]) -> None:
+    """Raise `StatusError` unless the window of `size` lies in the resampled region, and that in the upright image."""
     x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
     if not (0 <= x0 < x1 <= image[0] and 0 <= y0 < y1 <= image[1]):
         raise pillow.StatusError(Status.BOX)

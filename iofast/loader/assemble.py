@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from iofast import pixels
 from iofast.errors import OptionError
-from iofast.loader.canvas import Canvas, Images, empty, padded
+from iofast.loader.canvas import Canvas, Images, empty, one_channel, padded
 from iofast.loader.mixing import soft_labels, work_of
 from iofast.loader.plan import Plan
 from iofast.loader.resident import Draft
@@ -35,7 +35,7 @@ def assemble(
     """
     columns = (_mapped if plan.mapper else _columns)(plan, samples, rows, name)
     sizes, work = None, None
-    if plan.pipeline.views:
+    if plan.pipeline.views or plan.deep:
         pass  # each was finished when it was cut out
     elif samples.finish is not None:
         columns["image"], sizes = _padded(plan, columns["image"])
@@ -44,6 +44,8 @@ def assemble(
         if plan.pipeline.mix is not None and work is not None and "label" in columns:
             columns["label"] = soft_labels(columns["label"], plan.pipeline.mix, work)
         columns["image"], sizes = _finished(plan, columns["image"], work)
+    if plan.options.image_mode == "L" and "image" in columns and (plan.device.type == "cpu" or plan.pipeline.views):
+        columns["image"] = one_channel(columns["image"])
     if plan.dataset.fields is None:
         return _pair(columns), work
     if sizes is not None:

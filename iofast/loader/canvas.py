@@ -203,6 +203,15 @@ def empty(
     return memory.take((rows, height, width, channels), dtype).permute(0, 3, 1, 2)
 
 
+def one_channel(images: Any) -> Any:
+    """The first of three equal channels, in memory of its own."""
+    if isinstance(images, torch.Tensor):
+        return images[..., :1, :, :].contiguous()
+    if isinstance(images, dict):
+        return {name: one_channel(own) for name, own in images.items()}
+    return [one_channel(each) for each in images]
+
+
 def padded(images: list[torch.Tensor], memory_format: torch.memory_format) -> torch.Tensor:
     """(N, C, H, W) of the largest height and width, images at the upper left, zeros elsewhere."""
     height, width = max(image.shape[1] for image in images), max(image.shape[2] for image in images)

@@ -22,6 +22,7 @@ from iofast.kernel.contract import PART_ROOM
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.canvas import Canvas, Rows, Uniform, empty, rounded_up
 from iofast.pixels.upload import upload
+from iofast.work import within
 
 MOST = 1 << 30  # bytes of decoded pixels at once: 256 photographs of a telephone would take 9 GiB of the device
 
@@ -111,7 +112,7 @@ class Divided:
         if not len(good):
             return good, None
         batch = pixels.Ragged.of([image for image in images if image is not None])
-        boxes = self._boxes[good].copy()
+        boxes = within(self._boxes[good], self.size)  # as the decoder of parts had them
         boxes[:, :4] -= np.tile(self._parts.table[good, 7:9], 2)
         return good, pixels.augment(batch, boxes, self._flips[good], self.size, dtype=torch.uint8)
 

@@ -85,6 +85,7 @@ class FastLoader(Iterable[Any]):
         on_error: OnError = "raise",
         max_errors: int | None = None,
         ragged: Literal["raise", "list", "pad"] = "raise",
+        image_mode: Literal["RGB", "L", "I;16"] = "RGB",
         collate: Mapping[str, Callable[[list[Any]], Any]] | None = None,
         targets: Mapping[str, str] | None = None,
         map_sample: SampleFunction | None = None,

@@ -42,9 +42,7 @@ def work_of(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, sizes: 
     if not plan.pipeline.drawn:
         return None
     chosen = np.arange(len(samples)) if rows is None else rows
-    located = samples.located
-    stored = located.width[chosen], located.height[chosen]
-    made = plan.pipeline.work(samples.draw(chosen), sizes[:, 1], sizes[:, 0], stored)
+    made = plan.pipeline.work(samples.draw(chosen), sizes[:, 1], sizes[:, 0], samples.boxes[chosen])
     if plan.pipeline.mix is None:
         return made
     full = plan.schedule.n - plan.schedule.n % plan.schedule.global_batch

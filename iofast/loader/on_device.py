@@ -10,7 +10,7 @@ from iofast import pixels
 from iofast.gpu import Bus
 from iofast.loader.assemble import Batch
 from iofast.loader.batches import Made
-from iofast.loader.canvas import padded
+from iofast.loader.canvas import one_channel, padded
 from iofast.loader.plan import PAIR, Plan
 from iofast.loader.resident import Draft
 from iofast.work import Work
@@ -46,6 +46,8 @@ def on_device(plan: Plan, made: Made, bus: Bus) -> Batch:
             columns[name] = there
     if "image" in columns and "image" not in plan.collates and not views:
         columns["image"] = _finished(plan, columns["image"], made.work)
+        if plan.options.image_mode == "L":
+            columns["image"] = one_channel(columns["image"])
     return columns if isinstance(batch, dict) else (columns["image"], columns["label"])
 
 

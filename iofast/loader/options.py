@@ -34,6 +34,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "truncated": ("strict", "accept"),
     "on_error": ("raise", "replace", "drop"),
     "ragged": ("raise", "list", "pad"),
+    "image_mode": ("RGB", "L", "I;16"),
 }
 
 
@@ -72,6 +73,9 @@ class LoaderOptions:
                     fail it raises
     max_errors      so many failures an epoch may have on this rank before ErrorBudgetError; None = any number
     ragged          images of different sizes: "raise", a "list" of (3, h, w) tensors, "pad" with zeros to the largest
+    image_mode      "RGB", or of one channel: "L", the gray values of what the transform makes; "I;16", 16 bits as int32
+                    or as a float type, of gray images that have them (others become that), decoded by Pillow, for
+                    resizes, crops, RandomHorizontalFlip and Normalize
     collate         field name -> function from the list of a batch's values to what the batch has there
     targets         field name -> what it holds, to go through the image's own crop, flip and warps: "mask" ("mask:255":
                     its value outside of the image), "boxes" ("boxes:xywh"), "keypoints"
@@ -105,6 +109,7 @@ class LoaderOptions:
     on_error: OnError = "raise"
     max_errors: int | None = None
     ragged: Literal["raise", "list", "pad"] = "raise"
+    image_mode: Literal["RGB", "L", "I;16"] = "RGB"
     collate: Mapping[str, Callable[[list[Any]], Any]] | None = None
     targets: Mapping[str, str] | None = None
     map_sample: SampleFunction | None = None

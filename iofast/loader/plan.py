@@ -23,6 +23,7 @@ from iofast.loader.auto import Limits, most_depth
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.caching import check_cache
 from iofast.loader.decoding import Decoding
+from iofast.loader.deep import check_deep
 from iofast.loader.failures import noted
 from iofast.loader.mapping import Mapper
 from iofast.loader.mixing import check_mixing
@@ -39,6 +40,7 @@ from iofast.stall import StallClock
 from iofast.telemetry import LoaderInfo, Stages
 from iofast.transforms import Pipeline
 from iofast.transforms import compile as compile_transform
+from iofast.transforms.compiling import in_gray
 from iofast.transforms.geometry import RANDOM
 
 SLICE = 32  # rows a thread takes at once: 10 ms of work, and half of the descriptors a folder reader may hold
@@ -57,7 +59,8 @@ class Plan:
         self.dataset, self.options = dataset, options
         self.rank, self.world_size = rank_of(options)
         self.order, self.schedule = self._ordered()
-        self.pipeline = compile_transform(options.transform)
+        compiled = compile_transform(options.transform)
+        self.pipeline = in_gray(compiled) if options.image_mode == "L" else compiled
         self.decode = decode_options(self.pipeline, options.pixels, strict=options.truncated == "strict")
         self.fields = PAIR if dataset.fields is None else dataset.fields
         self.stored = tuple(name for name in self.fields if name not in PSEUDO_FIELDS)  # those that are read
@@ -93,9 +96,21 @@ class Plan:
             and "image" not in self.collates
             and pipeline.mix is None
             and options.cache is None
+            and not self.deep
         )
         here = self.with_images and self.way is None and kernel.finish_batch is not None
         return alone and here and options.dtype in pixels.TYPES and (pipeline.finishes or options.dtype != torch.uint8)
+
+    @property
+    def deep(self) -> bool:
+        """Whether images have 16 bits: then they are finished as they are decoded."""
+        return self.options.image_mode == "I;16"
+
+    @property
+    def before(self) -> list[str]:
+        """The fields that have to be read before it is known what is cut out of an image."""
+        looks = self.pipeline.part is not None
+        return [name for name, target in self.targets.items() if looks and target.kind == "boxes"]
 
     def _limits(self) -> Limits:
         options, size = self.options, self.pipeline.size or (512, 512)
@@ -153,7 +168,13 @@ class Plan:
                 f"{' and '.join(left)} would stay as stored, beside images whose pixels {self.pipeline.moves!r} moves: "
                 "name them in targets=, or add 'crop' to the dataset's fields and move them in map_sample"
             )
+        if self.pipeline.part is not None and not self.before:
+            raise OptionError(
+                f'{self.pipeline.part!r} goes by boxes: name their field, as targets={{"boxes.json": "boxes"}}'
+            )
         self._check_views()
+        if self.deep:
+            check_deep(self.pipeline, self.options)
         if self.pipeline.mix is not None:
             check_mixing(self.pipeline.mix, self.options, self.dataset.classes)
         if self.options.cache is not None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from iofast import kernel, pixels
 from iofast.containers.base import Located
-from iofast.work import Work
+from iofast.work import Work, fits, within
 
 if TYPE_CHECKING:
     from iofast.loader.plan import Plan
@@ -39,13 +39,11 @@ class Draft:
         """Some of them."""
         return Draft(self.indices[rows], self.boxes[rows], self.flips[rows], self.size)
 
-    def outside(self, widths: NDArray[np.int32], heights: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Which boxes do not lie within images of `widths` x `heights`, bool (N,)."""
-        x0, y0, x1, y1, width, height, x, y = self.boxes.T
+    def outside(self, widths: NDArray[np.int32], heights: NDArray[np.int32], *, clip: bool) -> NDArray[np.bool_]:
+        """Which boxes do not lie within images of `widths` x `heights`, bool (N,); windows need not with `clip`."""
+        x0, y0, x1, y1 = self.boxes[:, :4].T
         inside = (x0 >= 0) & (x0 < x1) & (x1 <= widths) & (y0 >= 0) & (y0 < y1) & (y1 <= heights)
-        inside &= (x >= 0) & (x <= width - self.size[1]) & (y >= 0) & (y <= height - self.size[0])
-        found: NDArray[np.bool_] = ~inside
-        return found
+        return np.asarray(~(inside if clip else inside & fits(self.boxes, self.size)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,9 +65,9 @@ class Resident:
     failed: Mapping[int, str]
     broken: NDArray[np.bool_]
 
-    def reasons(self, draft: Draft, located: Located) -> dict[int, str]:
+    def reasons(self, draft: Draft, located: Located, *, clip: bool) -> dict[int, str]:
         """Rows of `draft` that cannot be made, and why; `located` are its samples."""
-        outside = draft.outside(located.width, located.height)
+        outside = draft.outside(located.width, located.height, clip=clip)
         bad = np.flatnonzero(self.broken[draft.indices] | outside).tolist()
         box = kernel.status_message(kernel.Status.BOX)
         return {row: self.failed.get(int(draft.indices[row]) % len(self.sizes), box) for row in bad}
@@ -80,7 +78,7 @@ class Resident:
         batch = pixels.Ragged(self.data, self.offsets[draft.indices], self.sizes[draft.indices])
         return pixels.augment(
             batch,
-            draft.boxes,
+            within(draft.boxes, draft.size),
             draft.flips,
             draft.size,
             plan.pipeline.ops,

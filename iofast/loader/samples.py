@@ -19,6 +19,7 @@ from iofast.containers.changed import renew
 from iofast.errors import DecodeError, IofastError
 from iofast.loader.buffers import BatchMemory
 from iofast.loader.canvas import Canvas, Ragged, Rows, Stored, Uniform, output_sizes, size_of
+from iofast.loader.deep import Deep
 from iofast.loader.divided import Divided
 from iofast.loader.failures import Failure
 from iofast.loader.mapping import Mapper, Sample
@@ -28,6 +29,7 @@ from iofast.loader.several import Cut, Several
 from iofast.loader.split import WHOLE, on_cpu
 from iofast.telemetry import Stages
 from iofast.transforms.crop_box import CropBox
+from iofast.transforms.windows import Places
 from iofast.work import still
 
 
@@ -55,11 +57,15 @@ class Samples:
         self.mapped: list[Sample | None] = [None] * len(positions)
         self._attempts = np.full(len(positions), attempt, np.int64)  # of what stands in each row
         self._drawn_at = plan.drawn_at(positions)
+        first = plan.before  # what images are cut by has to be known first
+        self._unread = [name for name in plan.stored if name not in first]
+        for name in first:
+            self._read(name, 0, len(positions))
         self.boxes, self._flips = self._planned(slice(None))
         self._cuts = self._cut(slice(None))
         self.draft = self._draft(instead) if plan.resident else None
         if cached is not None and self.draft is not None:  # known at once, for all rows
-            self.reasons = cached.reasons(self.draft, self.located) | self.reasons
+            self.reasons = cached.reasons(self.draft, self.located, clip=plan.pipeline.pads) | self.reasons
         self.canvas = self._canvas(instead) if plan.with_images and self.draft is None else None
         # where the kernel does all there is to be done
         self.finish = self._finish(np.arange(len(positions))) if plan.finishes else None
@@ -71,7 +77,7 @@ class Samples:
         """Rows [start, stop): several threads may do parts of it at the same time."""
         if self.canvas is not None:
             self._decode(self.canvas, context, stages, slice(start, stop))
-        for name in self.values:
+        for name in self._unread:
             self._read(name, start, stop)
         for row in range(start, stop) if self._plan.targets else ():
             self._follow(row)
@@ -131,8 +137,7 @@ class Samples:
         """The steps of one image, and their numbers."""
         pipeline, one = self._plan.pipeline, np.array([row])
         height, width = pipeline.size or (int(self.boxes[row, 5]), int(self.boxes[row, 4]))
-        stored = self.located.width[one], self.located.height[one]
-        work = pipeline.work(self.draw(one), [width], [height], stored)
+        work = pipeline.work(self.draw(one), [width], [height], self.boxes[one])
         return work.steps[0], work.numbers[0]
 
     def _draft(self, instead: Samples | None) -> Draft:
@@ -151,8 +156,29 @@ class Samples:
 
     def _planned(self, rows: NDArray[np.intp] | slice) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Boxes and flips of some rows, for the sizes in `located`."""
-        plan, located = self._plan, self.located
-        return plan.pipeline.plan(self.draw(rows), located.width[rows], located.height[rows])
+        pipeline, located = self._plan.pipeline, self.located
+        places = None if pipeline.part is None else self._places(np.arange(len(self))[rows].tolist())
+        return pipeline.plan(self.draw(rows), located.width[rows], located.height[rows], places)
+
+    def _places(self, rows: list[int]) -> list[Places]:
+        """The boxes of some rows, as they are stored: (n, 4) each, of which none is nothing."""
+        found = []
+        for row in rows:
+            size = np.array([self.located.width[row], self.located.height[row]] * 2, np.float64)
+            own = [] if row in self.reasons else self._annotated(row)
+            placed = np.clip(np.array(own, np.float64).reshape(-1, 4), 0, size)
+            found.append(placed[(placed[:, :2] < placed[:, 2:]).all(axis=1)])
+        return found
+
+    def _annotated(self, row: int) -> list[tuple[float, ...]]:
+        """The boxes of one row's targets; what cannot be read is its failure."""
+        made: list[tuple[float, ...]] = []
+        for name, target in self._plan.targets.items():
+            try:
+                made += target.boxes(self.values[name][row])
+            except DecodeError as error:
+                self.reasons.setdefault(row, f"field {name}: {error}")
+        return made
 
     def _cut(self, rows: NDArray[np.intp] | slice) -> list[Cut]:
         """What each group of views takes of some rows."""
@@ -162,6 +188,8 @@ class Samples:
 
     def _canvas(self, instead: Samples | None) -> Canvas:
         plan, rows = self._plan, len(self)
+        if plan.deep:
+            return Deep(rows, plan.pipeline.size or size_of(self.boxes), plan.options.dtype, plan.pipeline.ops)
         if plan.pipeline.views:
             memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
             stored = Stored(memory, plan.options.memory_format, plan.options.dtype)
@@ -185,9 +213,8 @@ class Samples:
         pipeline, canvas = self._plan.pipeline, self.canvas
         sizes = output_sizes(self.boxes[rows]) if isinstance(canvas, Ragged) else np.array([cast(Uniform, canvas).size])
         heights, widths = np.broadcast_to(sizes, (len(rows), 2)).T
-        stored = self.located.width[rows], self.located.height[rows]
-        draw = self.draw(rows)
-        work = pipeline.work(draw, widths, heights, stored) if pipeline.drawn else still(len(rows))
+        drawn = pipeline.drawn
+        work = pipeline.work(self.draw(rows), widths, heights, self.boxes[rows]) if drawn else still(len(rows))
         return pixels.finish_of(pipeline.ops, work, self._plan.options.dtype)
 
     def _divided(self, share: int) -> Divided:
@@ -277,10 +304,11 @@ class Samples:
         if row in self.reasons:
             return
         crop, size = self._crop(row), (int(self.located.width[row]), int(self.located.height[row]))
+        centres = self._plan.pipeline.part is not None
         for name, target in self._plan.targets.items():
             try:
                 if self.values[name][row] is not None:
-                    self.values[name][row] = target.follow(self.values[name][row], crop, size)
+                    self.values[name][row] = target.follow(self.values[name][row], crop, size, centres=centres)
             except DecodeError as error:
                 self.reasons.setdefault(row, f"field {name}: {error}")
 

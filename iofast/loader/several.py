@@ -17,11 +17,12 @@ from iofast.containers.base import Payloads
 from iofast.kernel.contract import Kind, Source, Status
 from iofast.loader.canvas import Canvas, Rows, Stored
 from iofast.transforms.pipeline import View
-from iofast.work import Work, still
+from iofast.work import Work, fits, still
 
 Views = dict[str, Any]  # by name a tensor, or a list of them
 
 _scratch = threading.local()  # a whole image's pixels: each thread has one at a time
+_KEPT = 48 << 20  # bytes: 16 million pixels
 
 
 class Cut(NamedTuple):
@@ -40,9 +41,11 @@ class Cut(NamedTuple):
         works = []
         for number in range(count):
             own = replace(draw, view=f"{view.name} {number}")
-            boxes[:, number], flips[:, number] = view.pipeline.plan(own, widths, heights)
-            wide, high = np.full(n, size[1]), np.full(n, size[0])
-            works.append(view.pipeline.work(own, wide, high, (widths, heights)))
+            planned, flips[:, number] = view.pipeline.plan(own, widths, heights)
+            if not view.pipeline.pads:  # beside a view that does, the kernel would move the window
+                planned[~fits(planned, size)] = 0
+            boxes[:, number] = planned
+            works.append(view.pipeline.work(own, np.full(n, size[1]), np.full(n, size[0]), planned))
         return cls(boxes, flips, _beside(works))
 
     def put(self, rows: NDArray[np.intp], other: Cut) -> None:
@@ -158,7 +161,9 @@ def _hwc(block: torch.Tensor) -> tuple[int, int, int]:
 
 
 def _scratch_of(size: int) -> NDArray[np.uint8]:
-    """Bytes of this thread's own."""
+    """Bytes of this thread's own; for an image that is larger than most they are not kept."""
+    if size > _KEPT:
+        return np.empty(size, np.uint8)
     memory = getattr(_scratch, "memory", None)
     if memory is None or memory.size < size:
         memory = _scratch.memory = np.empty(size, np.uint8)

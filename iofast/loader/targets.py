@@ -25,20 +25,28 @@ class Target:
     fill: int = 0
     box_format: str = "xyxy"
 
-    def follow(self, value: Any, crop: CropBox, size: tuple[int, int]) -> Any:
+    def boxes(self, value: Any) -> list[tuple[float, ...]]:
+        """Left, top, right and lower edge of the boxes in `value`; none where it holds something else."""
+        return places.boxes_of(_plain(value), self.box_format) if self.kind == "boxes" and value is not None else []
+
+    def follow(self, value: Any, crop: CropBox, size: tuple[int, int], *, centres: bool = False) -> Any:
         """`value`, of an upright image of `size` (width, height), as `crop` says. Raises `DecodeError`.
 
         A mask becomes a tensor (height, width, …) of the result, a plain list of boxes float32 (n, 4); of other JSON
-        the form stays. Boxes are clipped; one of which nothing is left goes, with its entry in lists as long.
+        the form stays. Boxes are clipped; one of which nothing is left goes, with its entry in lists as long, and with
+        `centres` one whose middle is cut off.
         """
         if self.kind == "mask":
             return _mask(value, crop, size, self.fill)
-        plain = value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
-        boxes = self.kind == "boxes"
-        made = places.follow(plain, crop, boxes=boxes, points=not boxes, box_format=self.box_format)
+        plain, boxes = _plain(value), self.kind == "boxes"
+        made = places.follow(plain, crop, boxes=boxes, points=not boxes, box_format=self.box_format, centres=centres)
         if boxes and isinstance(plain, list) and not (plain and isinstance(plain[0], dict)):
             return torch.tensor(made, dtype=torch.float32).reshape(-1, 4)
         return made
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
 
 
 def targets_of(given: Mapping[str, str] | None) -> dict[str, Target]:

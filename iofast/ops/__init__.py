@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iofast.ops.checks import MOST_FACTOR, MOST_REACH, span
+from iofast.ops.checks import MOST_FACTOR, MOST_REACH, probability, span
 from iofast.ops.choosing import Choosing, ImageOp, RandomApply, RandomChoice, RandomOrder
 from iofast.ops.colours import (
     ColorJitter,
     Colour,
     GaussianBlur,
     Grayscale,
+    Luma,
     RandomAdjustSharpness,
     RandomAutocontrast,
+    RandomChannelPermutation,
     RandomEqualize,
     RandomGrayscale,
     RandomInvert,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
     Solarize,
@@ -52,8 +55,8 @@ from iofast.ops.policies import (
     RandAugment,
     TimmAugment,
     TrivialAugmentWide,
-    timm_policy,
 )
+from iofast.ops.timm_policy import timm_policy
 
 __all__ = [
     "AugMix",
@@ -65,6 +68,7 @@ __all__ = [
     "GaussianBlur",
     "Grayscale",
     "ImageOp",
+    "Luma",
     "MOST_FACTOR",
     "MOST_REACH",
     "Mix",
@@ -79,6 +83,7 @@ __all__ = [
     "RandomAffine",
     "RandomApply",
     "RandomAutocontrast",
+    "RandomChannelPermutation",
     "RandomChoice",
     "RandomEqualize",
     "RandomErasing",
@@ -87,6 +92,7 @@ __all__ = [
     "RandomInvert",
     "RandomOrder",
     "RandomPerspective",
+    "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomRotation",
     "RandomSolarize",
@@ -99,6 +105,7 @@ __all__ = [
     "erase_fill",
     "fill_deviation",
     "noise_amounts",
+    "probability",
     "span",
     "timm_policy",
 ]

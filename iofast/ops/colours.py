@@ -31,6 +31,29 @@ class ColorJitter:
 
 
 @dataclass(frozen=True, slots=True)
+class RandomPhotometricDistort:
+    """SSD's: brightness, contrast, saturation and hue changed by random factors, and channels in another order, each of
+    these five with probability `p`. Contrast comes second or fifth. Ranges are (low, high), as `ColorJitter`'s."""
+
+    brightness: Sequence[float] = (0.875, 1.125)
+    contrast: Sequence[float] = (0.5, 1.5)
+    saturation: Sequence[float] = (0.5, 1.5)
+    hue: Sequence[float] = (-0.05, 0.05)
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        jitter = ColorJitter(self.brightness, self.contrast, self.saturation, self.hue)
+        for name in ("brightness", "contrast", "saturation", "hue"):
+            object.__setattr__(self, name, getattr(jitter, name))
+        probability(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomChannelPermutation:
+    """Red, green and blue in an order that is drawn for each image; each of the six is as likely as the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class Grayscale:
     """Three equal channels of 0.2989 R + 0.587 G + 0.114 B. (Torchvision's default is one channel.)"""
 
@@ -38,7 +61,13 @@ class Grayscale:
 
     def __post_init__(self) -> None:
         if self.num_output_channels != 3:
-            raise OptionError(f"Grayscale: num_output_channels must be 3, found {self.num_output_channels!r}")
+            found = f"found {self.num_output_channels!r}; one channel is the loader's image_mode='L'"
+            raise OptionError(f"Grayscale: num_output_channels must be 3, {found}")
+
+
+@dataclass(frozen=True, slots=True)
+class Luma:
+    """Three equal channels as Pillow's `convert("L")` has them: what a loader of one channel does last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +189,10 @@ class GaussianBlur:
 
 Colour = (
     ColorJitter
+    | RandomPhotometricDistort
+    | RandomChannelPermutation
     | Grayscale
+    | Luma
     | RandomGrayscale
     | Solarize
     | RandomSolarize

@@ -1,23 +1,20 @@
 """Policies: a few operations out of a list, drawn for each image, at strengths that are drawn too.
 
 Each is described by `layers`: what is done first, then second, and so on. torchvision's are RandAugment,
-TrivialAugmentWide, AutoAugment and AugMix; timm's are what `timm_policy` reads out of a string such as
-"rand-m9-mstd0.5-inc1".
+TrivialAugmentWide, AutoAugment and AugMix; timm's are in timm_policy.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import index
 
 from iofast.errors import OptionError
 from iofast.ops.moving import sampling
-from iofast.ops.policy_tables import AUTO_POLICIES, TIMM_SETS, TIMM_SPACES, WIDE, narrow
+from iofast.ops.policy_tables import AUTO_POLICIES, WIDE, narrow
 from iofast.ops.strengths import Layer, Named, Range, Strength
-
-LEVELS = 10.0  # of timm's magnitudes
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +137,16 @@ class AugMix:
 
 @dataclass(frozen=True, slots=True)
 class TimmAugment:
-    """What `timm_policy` makes of a string: so many `layers`, one after the other."""
+    """What `timm_policy` makes of a string: so many `layers`, one after the other, or `mixture_width` chains of them as
+    `AugMix` has them."""
 
     config: str
     layers: tuple[Layer, ...] = field(repr=False)
     interpolation: str = "bilinear"
     fill: float | Sequence[float] = (124 / 255, 116 / 255, 104 / 255)
+    mixture_width: int = 0
+    chain_depth: int = -1
+    alpha: float = 1.0
 
     def __post_init__(self) -> None:
         sampling(self)
@@ -155,46 +156,6 @@ class TimmAugment:
 
 
 Policy = RandAugment | TrivialAugmentWide | AutoAugment | AugMix | TimmAugment
-
-
-def timm_policy(
-    config: str,
-    *,
-    interpolation: str = "bilinear",
-    fill: float | Sequence[float] = (124 / 255, 116 / 255, 104 / 255),
-) -> TimmAugment:
-    """The operation that timm calls by a string such as "rand-m9-mstd0.5-inc1".
-
-    m: magnitude of 10; n: how many operations; p: the probability of each; mstd: the deviation of its magnitude, above
-    100 any from 0 to the magnitude; mmax: the largest magnitude; inc1: operations that grow stronger with it; tweights,
-    t3a, t3aw: other lists. `fill` is timm's `img_mean` (pass the mean that images are normalised with).
-    """
-    first, *parts = config.split("-") if isinstance(config, str) else [""]
-    if first != "rand":
-        raise OptionError(f"timm_policy: expected rand-…, such as rand-m9-mstd0.5-inc1, found {config!r}")
-    given = {"m": LEVELS, "n": 2.0, "p": 0.5, "mstd": 0.0, "mmax": LEVELS, "inc": 0.0}
-    chosen = ""
-    for part in parts:
-        key = part.rstrip("0123456789.")
-        if part.startswith("t") and part[1:] in TIMM_SETS:
-            chosen = part[1:]
-        elif key in given and part != key:
-            given[key] = float(part[len(key) :])
-        else:
-            raise OptionError(
-                f"timm_policy: expected parts m, n, p, mstd, mmax, inc and t, found {part!r} in {config!r}"
-            )
-    space, names, strength = TIMM_SPACES[bool(given["inc"] or chosen)], TIMM_SETS[chosen], _timm_strength(given)
-    entries = tuple(Named(name, space[name], strength, given["p"]) for name in names)
-    layer = Layer(entries, weights=tuple(names.values()) if isinstance(names, Mapping) else None)
-    return TimmAugment(config, (layer,) * int(given["n"]), interpolation, fill)
-
-
-def _timm_strength(given: Mapping[str, float]) -> Strength:
-    strength, most = given["m"] / LEVELS, given["mmax"] / LEVELS
-    if given["mstd"] > 100:
-        return Strength(0, strength, most=most)
-    return Strength(strength, strength, std=given["mstd"] / LEVELS, most=most)
 
 
 def _count(op: Policy, name: str, value: object, least: int) -> None:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
+from iofast.work import within
 
 PRECISION = 14  # bits below the point of a weight
 FRACTION = 6  # and of a value between the passes: 8 + 14 + 6 bits fit an int32
@@ -96,8 +97,9 @@ def resample(
 
     `boxes` (N, 8) and `flips` (N,) are what `Pipeline.plan` makes, `size` is (height, width) of all. Without
     `antialias` an output sees the two nearest pixels each way, however much smaller it is. A region may reach
-    beyond its image, which then is a part of a larger one, as long as the window sees nothing out there. Raises
-    `OptionError` naming the row where it does.
+    beyond its image, which then is a part of a larger one, as long as the window sees nothing out there. Where the
+    resampled image is smaller than the window, its last row and column are repeated. Raises `OptionError` naming the
+    row whose window sees what is not there.
     """
     check_boxes(batch, boxes, flips, size)
     device = batch.data.device
@@ -118,8 +120,9 @@ def check_boxes(batch: Ragged, boxes: NDArray[np.int32], flips: NDArray[np.uint8
     """Raise `OptionError` unless each image has a box and a flip, and all that a window sees lies in its image."""
     if boxes.shape != (len(batch), 8) or flips.shape != (len(batch),) or min(size) < 1:
         raise OptionError(f"{len(batch)} images need boxes (N, 8) and flips (N,), found {boxes.shape}, {flips.shape}")
-    x0, y0, x1, y1, width, height, x, y = boxes.astype(np.int64).T
-    good = (x0 < x1) & (y0 < y1) & (x >= 0) & (x <= width - size[1]) & (y >= 0) & (y <= height - size[0])
+    x0, y0, x1, y1, width, height = boxes[:, :6].T
+    good = (x0 < x1) & (y0 < y1) & (width > 0) & (height > 0)
+    good &= (within(boxes, size)[:, 6:] == boxes[:, 6:]).all(axis=1)
     for at in (0, 1):
         first, end = seen(boxes, at, size[1 - at])
         good &= (first >= 0) & (end <= batch.sizes[:, 1 - at])
@@ -153,7 +156,8 @@ def axis(boxes: torch.Tensor, at: int, outputs: int, *, antialias: bool) -> Axis
     low, high, virtual, window = (boxes[:, column + at, None] for column in (0, 2, 4, 6))
     length = high - low
     reach = 2 * (torch.maximum(length, virtual) if antialias else virtual)
-    centre = (2 * (window + torch.arange(outputs, device=boxes.device)) + 1) * length
+    places = torch.minimum(window + torch.arange(outputs, device=boxes.device), virtual - 1)
+    centre = (2 * places + 1) * length
     first = (torch.div(centre - reach - virtual, 2 * virtual, rounding_mode="floor") + 1).clamp(min=0)
     most = int(torch.div(reach - 1, virtual, rounding_mode="floor").max()) + 1 if len(boxes) else 1
     x = first[..., None] + torch.arange(most, device=boxes.device)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from iofast.ops import MOST_FACTOR, MOST_REACH
 from iofast.pixels import moves
 from iofast.pixels.moves import Numbers, spread, whole
-from iofast.work import Edge, Step, beyond
+from iofast.work import CHANNELS, Edge, Step, beyond
 
 _HUE_UNITS = 8192  # of a sixth of the circle
 _INT16_MAX = 32767
@@ -248,6 +248,17 @@ def _equalize(images: torch.Tensor, _: Numbers) -> torch.Tensor:
     return _looked_up(images, torch.where(step > 0, tables, torch.arange(256, device=images.device)).to(torch.uint8))
 
 
+def _permuted(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+    orders = torch.from_numpy(np.array(CHANNELS)[whole(numbers[:, 0], 0, len(CHANNELS) - 1)]).to(images.device)
+    return images.gather(1, orders.view(-1, 3, 1, 1).expand_as(images))
+
+
+def _luma(images: torch.Tensor, _: Numbers) -> torch.Tensor:
+    red, green, blue = _planes(images)
+    made = red * 19595 + green * 38470 + blue * 7471 + 32768 >> 16
+    return made.to(torch.uint8).expand_as(images).clone()
+
+
 def _sharpness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     """A blend with the mean of 3 x 3 pixels, the middle one counted five times; the outermost pixels stay."""
     height, width = images.shape[2:]
@@ -319,4 +330,6 @@ _STEPS: dict[Step, Callable[[torch.Tensor, Numbers], torch.Tensor]] = {
     Step.WARP_BILINEAR: moves.warp_bilinear,
     Step.FLIP: moves.flip,
     Step.PAD: moves.pad,
+    Step.PERMUTE: _permuted,
+    Step.LUMA: _luma,
 }

@@ -45,7 +45,7 @@ def _windows(table, starts, weights, n_images, height, width, side, most, ANTIAL
     virtual = tl.load(own + 4 + at).to(tl.int64)
     window = tl.load(own + 6 + at).to(tl.int64)
     mirrored = (tl.load(own + _FLIP) != 0) & (at == 0)
-    place = window + tl.where(mirrored, outputs - 1 - index, index)
+    place = tl.minimum(window + tl.where(mirrored, outputs - 1 - index, index), virtual - 1)
     reach = 2 * virtual
     if ANTIALIAS:
         reach = 2 * tl.maximum(length, virtual)

@@ -18,6 +18,7 @@ from iofast.ops import RandomAdjustSharpness as RandomAdjustSharpness
 from iofast.ops import RandomAffine as RandomAffine
 from iofast.ops import RandomApply as RandomApply
 from iofast.ops import RandomAutocontrast as RandomAutocontrast
+from iofast.ops import RandomChannelPermutation as RandomChannelPermutation
 from iofast.ops import RandomChoice as RandomChoice
 from iofast.ops import RandomEqualize as RandomEqualize
 from iofast.ops import RandomErasing as RandomErasing
@@ -26,6 +27,7 @@ from iofast.ops import RandomHorizontalFlip as RandomHorizontalFlip
 from iofast.ops import RandomInvert as RandomInvert
 from iofast.ops import RandomOrder as RandomOrder
 from iofast.ops import RandomPerspective as RandomPerspective
+from iofast.ops import RandomPhotometricDistort as RandomPhotometricDistort
 from iofast.ops import RandomPosterize as RandomPosterize
 from iofast.ops import RandomRotation as RandomRotation
 from iofast.ops import RandomSolarize as RandomSolarize
@@ -34,13 +36,14 @@ from iofast.ops import Solarize as Solarize
 from iofast.ops import TrivialAugmentWide as TrivialAugmentWide
 from iofast.ops import timm_policy as timm_policy
 from iofast.transforms.buckets import ResizeToBucket as ResizeToBucket
+from iofast.transforms.compiling import compile as compile
 from iofast.transforms.elsewhere import hint as _hint
 from iofast.transforms.geometry import CenterCrop as CenterCrop
+from iofast.transforms.geometry import Pad as Pad
 from iofast.transforms.geometry import RandomCrop as RandomCrop
 from iofast.transforms.geometry import Resize as Resize
 from iofast.transforms.pipeline import Pipeline as Pipeline
 from iofast.transforms.pipeline import Transform as Transform
-from iofast.transforms.pipeline import compile as compile
 from iofast.transforms.presets import cifar as cifar
 from iofast.transforms.presets import deit3 as deit3
 from iofast.transforms.presets import detection_train as detection_train
@@ -60,12 +63,15 @@ from iofast.transforms.resizing import RandomShortestSize as RandomShortestSize
 from iofast.transforms.resizing import ResizeKeepRatio as ResizeKeepRatio
 from iofast.transforms.resizing import ScaleJitter as ScaleJitter
 from iofast.transforms.self_supervised import dino as dino
+from iofast.transforms.self_supervised import dinov2 as dinov2
 from iofast.transforms.self_supervised import mae as mae
 from iofast.transforms.self_supervised import moco as moco
 from iofast.transforms.self_supervised import moco_v3 as moco_v3
 from iofast.transforms.self_supervised import simclr as simclr
 from iofast.transforms.views import CornerCrop as CornerCrop
 from iofast.transforms.views import Views as Views
+from iofast.transforms.windows import RandomIoUCrop as RandomIoUCrop
+from iofast.transforms.windows import RandomZoomOut as RandomZoomOut
 
 if not TYPE_CHECKING:  # a type checker would take every name for one that is there
 
@@ -88,12 +94,14 @@ __all__ = [
     "Grayscale",
     "MixUp",
     "Normalize",
+    "Pad",
     "Pipeline",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",
     "RandomApply",
     "RandomAutocontrast",
+    "RandomChannelPermutation",
     "RandomChoice",
     "RandomCrop",
     "RandomEqualize",
@@ -101,8 +109,10 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomOrder",
     "RandomPerspective",
+    "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResize",
     "RandomResizedCrop",
@@ -110,6 +120,7 @@ __all__ = [
     "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
     "ResizeKeepRatio",
     "ResizeToBucket",
@@ -124,6 +135,7 @@ __all__ = [
     "deit3",
     "detection_train",
     "dino",
+    "dinov2",
     "evaluate",
     "five_crop",
     "mae",

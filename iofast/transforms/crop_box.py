@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iofast.work import Edge, Step, beyond
+from iofast.work import Edge, Step, beyond, within
 
 Steps = tuple[tuple[int, tuple[float, ...]], ...]
 
@@ -33,8 +33,8 @@ class CropBox(NamedTuple):
     @classmethod
     def of(cls, row: NDArray[np.int32], size: tuple[int, int] | None, *, flip: bool, orientation: int) -> Self:
         """That of one row of what `Pipeline.plan` makes; `size` is (height, width), None where the row says it."""
-        left, top, right, lower, wide, high, x, y = row.tolist()
-        height, width = size or (high, wide)
+        height, width = size or row[5:3:-1].tolist()
+        left, top, right, lower, wide, high, x, y = within(row, (height, width)).tolist()  # what lies beyond is a step
         across, down = (right - left) / wide, (lower - top) / high  # pixels of the image for one of the result
         box = left + x * across, top + y * down, left + (x + width) * across, top + (y + height) * down
         return cls(box, (width, height), flip, orientation)

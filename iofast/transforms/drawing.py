@@ -17,6 +17,7 @@ from iofast.ops import (
     GaussianBlur,
     Grayscale,
     ImageOp,
+    Luma,
     Mix,
     Mixes,
     MixUp,
@@ -28,6 +29,7 @@ from iofast.ops import (
     RandomAffine,
     RandomApply,
     RandomAutocontrast,
+    RandomChannelPermutation,
     RandomChoice,
     RandomEqualize,
     RandomErasing,
@@ -36,6 +38,7 @@ from iofast.ops import (
     RandomInvert,
     RandomOrder,
     RandomPerspective,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomRotation,
     RandomSolarize,
@@ -50,7 +53,7 @@ from iofast.transforms.geometry import ATTEMPTS, Column, drawn_sides
 from iofast.transforms.policies import policy
 from iofast.transforms.programs import Images, Program, beside, in_a_row, numbers
 from iofast.transforms.warps import moved
-from iofast.work import NUMBERS, Step, Work, still
+from iofast.work import CHANNELS, NUMBERS, Step, Work, still
 
 _JITTER = (Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION, Step.HUE)
 _NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
@@ -95,7 +98,10 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column, first: 
 # what draws go by: a name is a part of the random numbers, and stays
 _NAMES: dict[type, str] = {
     ColorJitter: "jitter",
+    RandomPhotometricDistort: "distortion",
+    RandomChannelPermutation: "channels",
     Grayscale: "grayscale",
+    Luma: "luma",
     RandomGrayscale: "grayscale",
     Solarize: "solarize",
     RandomSolarize: "solarize",
@@ -127,6 +133,11 @@ def _steps(op: ImageOp, images: Images, name: str) -> Program:
     match op:
         case ColorJitter():
             return _jitter(op, images.draw, name)
+        case RandomPhotometricDistort():
+            return _distortion(op, images.draw, name)
+        case RandomChannelPermutation():
+            which = np.floor(len(CHANNELS) * images.draw.uniform(name))
+            return np.full(which.shape, Step.PERMUTE, np.int8), numbers(which)
         case GaussianBlur():
             return _blur(op, images.draw, name)
         case RandomChoice():
@@ -150,6 +161,8 @@ def _single(op: ImageOp) -> tuple[Step, float]:
     match op:
         case Grayscale() | RandomGrayscale():
             return Step.SATURATION, 0.0
+        case Luma():
+            return Step.LUMA, 0.0
         case Solarize() | RandomSolarize():
             return Step.SOLARIZE, op.threshold * 255 - _SLACK
         case RandomInvert():
@@ -209,6 +222,21 @@ def _jitter(op: ColorJitter, draw: Draw, name: str) -> Program:
     order = np.argsort(u[:, [4 + number for number in used]], axis=1, kind="stable")
     codes = np.array([_JITTER[number] for number in used], np.int8)[order]
     return codes.reshape(len(u), len(used)), numbers(np.take_along_axis(factors, order, axis=1))
+
+
+def _distortion(op: RandomPhotometricDistort, draw: Draw, name: str) -> Program:
+    """Lanes: whether of each factor, how much of each, whether contrast comes first, whether channels change places,
+    and how."""
+    u = draw.uniform(name, 11)
+    spans = np.array((op.brightness, op.contrast, op.saturation, op.hue), np.float64)
+    factors = spans[:, 0] + (spans[:, 1] - spans[:, 0]) * u[:, 4:8]
+    steps = [0, 1, 2, 3, 1]
+    done = np.concatenate((u[:, steps], u[:, 9:10]), axis=1) < op.p
+    done[:, 1] &= u[:, 8] < 0.5
+    done[:, 4] &= u[:, 8] >= 0.5
+    codes = np.array([*(_JITTER[step] for step in steps), Step.PERMUTE], np.int8)
+    which = np.floor(len(CHANNELS) * u[:, 10:])
+    return (done * codes).astype(np.int8), numbers(np.concatenate((factors[:, steps], which), axis=1))
 
 
 def _erasing(op: RandomErasing, images: Images, name: str, after: Sequence[Op]) -> _Erased:

@@ -6,15 +6,8 @@ _IN_MAP_SAMPLE = "is not built in; call torchvision's on the sample's image in t
 _ARE_TENSORS = "is not needed: batches are tensors, and the loader's dtype=torch.float32 scales them to [0, 1]"
 _NOT_BUILT_IN = (
     "ElasticTransform",
-    "FiveCrop",
     "GaussianNoise",
     "LinearTransformation",
-    "Pad",
-    "RandomChannelPermutation",
-    "RandomIoUCrop",
-    "RandomPhotometricDistort",
-    "RandomZoomOut",
-    "TenCrop",
 )
 
 _HINTS = {
@@ -24,6 +17,8 @@ _HINTS = {
     **dict.fromkeys(("Compose", "Sequential"), "is not needed: a transform is a plain list, transform=[…, …]"),
     **dict.fromkeys(("Cutout", "CoarseDropout", "RandomErase"), "is RandomErasing here"),
     **dict.fromkeys(("HorizontalFlip", "RandomFlip"), "is RandomHorizontalFlip here"),
+    "FiveCrop": "is the preset five_crop(size, resize) here",
+    "TenCrop": "is the preset ten_crop(size, resize) here",
     "CenterCropOrPad": "is CenterCrop(…, pad_if_needed=True) here",
     "CenterCropRGBImageDecoder": "is ResizedCenterCrop here",
     "Cutmix": "is CutMix here",

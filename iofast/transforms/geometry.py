@@ -126,7 +126,7 @@ class RandomCrop:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", pair("RandomCrop", self.size))
-        object.__setattr__(self, "padding", _sides(self.padding))
+        object.__setattr__(self, "padding", _sides("RandomCrop", self.padding))
         check_padding(self)
         height, width = pair("RandomCrop", self.size)
         if self.padding_mode in ("reflect", "symmetric") and max(self._around) >= min(height, width):
@@ -155,6 +155,34 @@ class RandomCrop:
         """Where windows begin on an axis; with `pad_if_needed` what is lacking is added before and behind."""
         lacking = np.maximum(wanted - sides - sum(around), 0) if self.pad_if_needed else np.zeros_like(sides)
         return np.asarray(np.floor(u * (sides + 2 * lacking + sum(around) - wanted + 1)) - around[0] - lacking)
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """`padding` pixels around an image that `Resize((height, width))` made, as `RandomCrop` has them."""
+
+    padding: int | Sequence[int]
+    fill: float | Sequence[float] = 0.0
+    padding_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "padding", _sides("Pad", self.padding))
+        check_padding(self)
+
+    @property
+    def around(self) -> tuple[int, int, int, int]:
+        """Left, top, right, bottom."""
+        return self.padding  # type: ignore[return-value]
+
+    @property
+    def pads(self) -> bool:
+        """Whether it may take in what lies outside of an image."""
+        return True
+
+    def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature
+        left, top, right, bottom = self.around
+        x, y = np.full_like(widths, -left), np.full_like(heights, -top)
+        return Boxes(x, y, widths + left + right, heights + top + bottom)
 
 
 def pair(name: str, size: int | Sequence[int]) -> tuple[int, int]:
@@ -224,7 +252,7 @@ def check_padding(transform: _Padding) -> None:
     object.__setattr__(transform, "fill", filling(name, transform.fill))
 
 
-def _sides(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
+def _sides(name: str, padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
     """Left, top, right, bottom."""
     if padding is None:
         return 0, 0, 0, 0
@@ -234,6 +262,6 @@ def _sides(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
         sides = []
     if len(sides) not in (1, 2, 4) or not all(0 <= side <= MAX_SIZE for side in sides):
         found = f"found {padding!r}"
-        raise OptionError(f"RandomCrop: padding must be 1, 2 or 4 whole numbers from 0 to {MAX_SIZE}, {found}")
+        raise OptionError(f"{name}: padding must be 1, 2 or 4 whole numbers from 0 to {MAX_SIZE}, {found}")
     left, top, right, bottom = sides * (4 // len(sides))
     return left, top, right, bottom

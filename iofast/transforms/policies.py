@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.ops import AugMix, Policy
+from iofast.ops import AugMix, Policy, TimmAugment
 from iofast.ops.moving import colour
 from iofast.ops.strengths import Layer, Named, Strength
 from iofast.transforms.geometry import Column
@@ -33,7 +33,7 @@ _BLUR_REACH = 8  # pixels: four deviations of the strongest blur, 2
 
 def policy(op: Policy, images: Images, name: str) -> Program:
     """The steps of one policy."""
-    if isinstance(op, AugMix):
+    if isinstance(op, AugMix) or (isinstance(op, TimmAugment) and op.mixture_width):
         return _mixed(op, images, name)
     return _layers(op, images, name)
 
@@ -134,7 +134,7 @@ def _matrix(name: str, value: Column, sizes: tuple[Column, Column]) -> Matrix:
     return turned(value, sizes[0] / 2, sizes[1] / 2)
 
 
-def _mixed(op: AugMix, images: Images, name: str) -> Program:
+def _mixed(op: AugMix | TimmAugment, images: Images, name: str) -> Program:
     """Lanes of "… depth": how long each chain is."""
     rows = len(images)
     ours = images.draw.dirichlet(f"{name} shares", op.alpha, 2)

@@ -24,6 +24,7 @@ from iofast.ops import (
     RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
+    RandomPhotometricDistort,
     RandomVerticalFlip,
     Solarize,
     TrivialAugmentWide,
@@ -34,6 +35,7 @@ from iofast.transforms.pipeline import Transform
 from iofast.transforms.resized_crops import RandomResizedCrop
 from iofast.transforms.resizing import RandomResize, RandomShortestSize, ResizeKeepRatio, ScaleJitter
 from iofast.transforms.views import PLACES, CornerCrop, Views
+from iofast.transforms.windows import RandomIoUCrop, RandomZoomOut
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -102,14 +104,14 @@ def timm_train(  # noqa: PLR0913  timm's own options
 ) -> list[Transform]:
     """What `timm.data.create_transform(size, is_training=True, …)` does with its options of these names.
 
-    `auto_augment` is one of timm's strings "rand-…", "3a", or a policy of `AutoAugment`.
+    `auto_augment` is one of the strings of `timm_policy`.
     """
     listed = _timm_crop(size, train_crop_mode, scale, ratio, interpolation)
     listed += [RandomHorizontalFlip(hflip)] if hflip else []
     listed += [RandomVerticalFlip(vflip)] if vflip else []
     jitters = color_jitter and (auto_augment is None or force_color_jitter or "3a" in auto_augment)
     if auto_augment is not None:
-        listed.append(_timm_policy(auto_augment, mean))
+        listed.append(timm_policy(auto_augment, fill=mean))
     if jitters:
         factors = (color_jitter,) * 3 if isinstance(color_jitter, int | float) else color_jitter
         jitter = ColorJitter(*factors)  # type: ignore[misc]
@@ -142,12 +144,6 @@ def _timm_crop(
     )
     crop = CenterCrop if mode == "rkrc" else RandomCrop
     return [resize, crop(size, pad_if_needed=True, padding_mode="reflect")]
-
-
-def _timm_policy(name: str, mean: Sequence[float]) -> ImageOp:
-    if name.startswith("rand"):
-        return timm_policy(name, fill=mean)
-    return three_augment() if name == "3a" else AutoAugment(name, interpolation="bilinear", fill=mean)
 
 
 def _timm_erasing(p: float, mode: str, count: int) -> RandomErasing:
@@ -212,12 +208,18 @@ def segmentation_train(size: int = 480, base: int = 520) -> list[Transform]:
     ]
 
 
-def detection_train(name: str = "hflip", size: int = 1024) -> list[Transform]:
-    """torchvision's references/detection: "hflip", "multiscale" (short sides of 480 to 800), or "lsj": a scale of 0.1
-    to 2, cut or padded to `size`. Boxes follow as `targets`; without one size batches are `ragged`."""
+def detection_train(name: str = "hflip", size: int | None = None) -> list[Transform]:
+    """torchvision's references/detection: "hflip", "multiscale" (short sides of 480 to 800), "lsj" (a scale of 0.1 to
+    2, cut or padded to `size`, 1024), "ssd" or "ssdlite" (resampled to `size`, 300 or 320, as their networks do it).
+
+    Boxes follow as `targets`; without one size batches are `ragged`.
+    """
     fill = (123 / 255, 117 / 255, 104 / 255)
+    size = {"ssd": 300, "ssdlite": 320}.get(name, 1024) if size is None else size
     recipes: dict[str, list[Transform]] = {
         "hflip": [],
+        "ssd": [RandomZoomOut(fill), RandomIoUCrop(), Resize((size, size)), RandomPhotometricDistort()],
+        "ssdlite": [RandomIoUCrop(), Resize((size, size))],
         "multiscale": [RandomShortestSize(range(480, 801, 32), 1333)],
         "lsj": [ScaleJitter(size), RandomCrop(size, pad_if_needed=True, fill=fill)],
     }

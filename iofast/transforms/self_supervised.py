@@ -85,6 +85,11 @@ def dino(
     )
 
 
+def dinov2(size: int = 224, local_size: int = 98, local: int = 8) -> Views:
+    """DINOv2's: `dino` with other scales."""
+    return dino(size, local_size, local, (0.32, 1.0), (0.05, 0.32))
+
+
 def _view(crop: RandomResizedCrop, jitter: ColorJitter, after: list[ImageOp]) -> list[Transform]:
     return [
         crop,

@@ -33,6 +33,8 @@ iof_status iof_start_row(iof_context *context, const iof_output *out, iof_target
 iof_status iof_finish_row(iof_context *context, const iof_work *work, int64_t row, const iof_output *out, uint8_t *to);
 
 /* Whether a box lies within an upright image of this size, and its window within what it is resampled to. */
+/* With the window moved into the resampled image, as far as it fits. */
+iof_box iof_moved_within(const iof_box *box, int out_width, int out_height);
 int iof_box_fits(const iof_box *box, int width, int height, int out_width, int out_height);
 
 #endif

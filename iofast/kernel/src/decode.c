@@ -103,6 +103,18 @@ int iof_box_fits(const iof_box *b, int width, int height, int out_width, int out
          out_width <= b->virtual_w - b->x && out_height <= b->virtual_h - b->y;
 }
 
+static int32_t start_within(int32_t start, int resampled, int output) {
+  int32_t last = resampled > output ? resampled - output : 0;
+  return start < 0 ? 0 : start > last ? last : start;
+}
+
+iof_box iof_moved_within(const iof_box *box, int out_width, int out_height) {
+  iof_box moved = *box;
+  moved.x = start_within(box->x, box->virtual_w, out_width);
+  moved.y = start_within(box->y, box->virtual_h, out_height);
+  return moved;
+}
+
 /* The largest DCT reduction after which the region still has as many pixels as are wanted of it. */
 static int fast_denominator(const iof_box *b) {
   int denominator = 8;
@@ -279,17 +291,17 @@ static int can_look(const iof_source *source, int64_t start, int64_t stop) {
 }
 
 /* As much of the output as there is of the resampled image. Whatever the box says, the view stays within the output. */
-static int clipped(int output, int64_t rest) { return rest >= output ? output : rest > 1 ? (int)rest : 1; }
+static int clipped(int output, int resampled) { return resampled >= output ? output : resampled > 1 ? resampled : 1; }
 
-static view view_of(const iof_context *context, const iof_source *source, const iof_box *box, int flip, const iof_output *out,
+static view view_of(const iof_context *context, const iof_source *source, iof_box *box, int flip, const iof_output *out,
                     int64_t i) {
   const iof_options *options = &context->options;
   int own = flip >> 1; /* a filter's number, and one */
   view v = {box, source->orientations[i], flip & 1, 0, options->filter, out->width, out->height};
   if (own && own <= IOF_FILTERS) v.filter = own - 1;
   if (options->clip) {
-    v.width = clipped(out->width, (int64_t)box->virtual_w - box->x);
-    v.height = clipped(out->height, (int64_t)box->virtual_h - box->y);
+    *box = iof_moved_within(box, out->width, out->height);
+    v.width = clipped(out->width, box->virtual_w), v.height = clipped(out->height, box->virtual_h);
   }
   return v;
 }
@@ -303,7 +315,8 @@ void iof_decode_batch(iof_context *context, const iof_source *source, const iof_
     for (int64_t i = start; i < stop; i++) {
       uint8_t *to = out->data + i * out->row_stride;
       iof_target target = {to, out->x_stride, out->y_stride, out->channel_stride};
-      view v = view_of(context, source, &boxes[i], flips[i], out, i);
+      iof_box box = boxes[i];
+      view v = view_of(context, source, &box, flips[i], out, i);
       if (broken && !(iof_maps_of(source->fds[i]) & broken)) continue;
       iof_clock_start(&context->counters);
       iof_status result = work ? iof_start_row(context, out, &target) : IOF_OK;

@@ -77,10 +77,10 @@ static uint32_t *framed(iof_painter *painter, const iof_canvas *from, const floa
   for (int y = -1; y < from->height + 2 && frame; y++) {
     uint32_t *row = frame + (size_t)(y + 1) * (size_t)stride;
     const uint8_t *red = from->planes + (size_t)y * (size_t)from->width, *green = red + from->plane, *blue = green + from->plane;
-    int inside = y >= 0 && y < from->height;
     row[0] = row[stride - 1] = row[stride - 2] = outside;
-    for (int x = 0; x < from->width; x++)
-      row[x + 1] = inside ? red[x] | (uint32_t)green[x] << 8 | (uint32_t)blue[x] << 16 : outside;
+    if (y >= 0 && y < from->height) painter->loops->join(red, green, blue, from->width, row + 1);
+    else
+      for (int x = 0; x < from->width; x++) row[x + 1] = outside;
   }
   return frame;
 }

@@ -80,7 +80,7 @@ typedef struct {
   int filter;         /* iof_filter */
   int fast;           /* allow DCT scaling where the scaled crop still covers the output, and libjpeg decodes */
   int strict;         /* damaged data is an error even where libjpeg would guess the rest */
-  int clip;           /* of a resampled image that ends before its window, what there is goes to the upper left of the output */
+  int clip;           /* windows are moved into the resampled image; of a smaller one all goes to the upper left of the output */
   int way;            /* iof_way that is taken where it can be, or -1: the fastest; IOFAST_REGION is then asked */
   uint64_t max_pixels;
   uint64_t max_bytes; /* of one payload */
@@ -152,6 +152,8 @@ typedef enum {
   IOF_WARP_BILINEAR,
   IOF_FLIP,
   IOF_PAD,
+  IOF_PERMUTE,
+  IOF_LUMA,
   IOF_KEEP,
   IOF_ADD,
   IOF_SUM,

@@ -78,7 +78,8 @@ void iof_part_batch(iof_context *context, const iof_source *source, const iof_bo
   context->looking = 0;
   for (int64_t i = start; i < stop; i++) {
     iof_clock_start(&context->counters);
-    status[i] = (int32_t)write_part(context, source, i, &boxes[i], to, &parts[i]);
+    iof_box box = context->options.clip ? iof_moved_within(&boxes[i], to->width, to->height) : boxes[i];
+    status[i] = (int32_t)write_part(context, source, i, &box, to, &parts[i]);
     if (status[i]) memset(&parts[i], 0, sizeof parts[i]);
   }
 }

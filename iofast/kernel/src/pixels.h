@@ -62,12 +62,15 @@ blur_down    n samples of 8 bits of fraction: the weighted sum of `taps` rows
 blur_across  n pixels: the weighted sum of `taps` neighbours from `row` on, of samples with 8 bits of fraction; `sums` is scratch
 places       where in a frame of iof_warp the pixels of a row come from: the upper left of four, and how far beyond it in
              2048ths; or the nearest one, without `across` and `down`
+join         n pixels of three planes as RGBX
 nearest      n pixels RGBX of a frame at their places
 between      the same between four
 split        n pixels RGBX to three planes
+luma         n bytes 0.299 R + 0.587 G + 0.114 B
 mirror       n bytes in the opposite order
 add          n bytes times a weight in 65536ths, added to sums
 settle       n sums back to bytes
+weave        n values of 1, 2 or 4 bytes of each of three channels side by side
 scale        n bytes to x * scale + bias
 half, brain  n floats to float16 and bfloat16, rounded to even */
 typedef struct {
@@ -85,12 +88,17 @@ typedef struct {
   void (*blur_down)(const uint8_t *const *rows, const uint16_t *weights, int taps, int n, uint16_t *to);
   void (*blur_across)(const uint16_t *row, const uint16_t *weights, int taps, int n, uint16_t *sums, uint8_t *to);
   void (*places)(const iof_map_row *map, int n, int32_t *place, int32_t *across, int32_t *down);
+  void (*join)(const uint8_t *r, const uint8_t *g, const uint8_t *b, int n, uint32_t *to);
   void (*nearest)(const uint32_t *frame, const int32_t *place, int n, uint32_t *to);
   void (*between)(const iof_frame_row *from, int n, uint32_t *to);
   void (*split)(const uint32_t *from, int n, uint8_t *to, size_t plane);
+  void (*luma)(const uint8_t *from, size_t plane, size_t n, uint8_t *to);
   void (*mirror)(const uint8_t *from, int n, uint8_t *to);
   void (*add)(const uint8_t *from, uint32_t weight, size_t n, uint32_t *sums);
   void (*settle)(const uint32_t *sums, size_t n, uint8_t *to);
+  void (*weave_1)(const uint8_t *r, const uint8_t *g, const uint8_t *b, int n, uint8_t *to);
+  void (*weave_2)(const uint16_t *r, const uint16_t *g, const uint16_t *b, int n, uint16_t *to);
+  void (*weave_4)(const uint32_t *r, const uint32_t *g, const uint32_t *b, int n, uint32_t *to);
   void (*scale)(const uint8_t *from, int n, float scale, float bias, float *to);
   void (*half)(const float *from, int n, uint16_t *to);
   void (*brain)(const float *from, int n, uint16_t *to);

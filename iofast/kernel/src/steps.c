@@ -109,7 +109,13 @@ static void flatten(const uint8_t *samples, size_t pixels, uint8_t table[256]) {
   uint32_t counts[4][256] = {{0}}; /* several, so that equal neighbours do not wait for each other */
   uint64_t below = 0, step;
   int largest = 255;
-  for (size_t i = 0; i < pixels; i++) counts[i & 3][samples[i]]++;
+  size_t at = 0;
+  for (; at + 4 <= pixels; at += 4) {
+    uint32_t four; /* one load for all of them */
+    memcpy(&four, samples + at, sizeof four);
+    for (int k = 0; k < 4; k++) counts[k][four >> 8 * k & 255]++;
+  }
+  for (; at < pixels; at++) counts[0][samples[at]]++;
   for (int v = 0; v < 256; v++) counts[0][v] += counts[1][v] + counts[2][v] + counts[3][v];
   while (largest > 0 && !counts[0][largest]) largest--;
   step = (pixels - counts[0][largest]) / 255;
@@ -153,6 +159,18 @@ static stage stage_of(const iof_tile_loops *loops, run *r, iof_canvas *canvas, i
   return s;
 }
 
+/* Channel c becomes what channel orders[which][c] was. */
+static void permute(const iof_canvas *canvas, int which, uint8_t *to) {
+  static const uint8_t orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+  for (size_t c = 0; c < 3; c++) memcpy(to + c * canvas->plane, canvas->planes + orders[which][c] * canvas->plane, canvas->plane);
+}
+
+static void luma(const iof_tile_loops *loops, const iof_canvas *canvas, uint8_t *to) {
+  loops->luma(canvas->planes, canvas->plane, (size_t)canvas->width * (size_t)canvas->height, to);
+  memcpy(to + canvas->plane, to, canvas->plane);
+  memcpy(to + 2 * canvas->plane, to, canvas->plane);
+}
+
 /* A filter or a change of geometry: into other memory, which is then the canvas. */
 static iof_status whole_image(iof_painter *painter, int code, const float *f, iof_canvas *canvas) {
   uint8_t *to = planes_in(&painter->other, canvas);
@@ -164,6 +182,8 @@ static iof_status whole_image(iof_painter *painter, int code, const float *f, io
     status = iof_warp(painter, canvas, f, code == IOF_WARP_BILINEAR, to);
   if (!status && code == IOF_FLIP) iof_flip(painter->loops, canvas, f[0] != 0, f[1] != 0, to);
   if (!status && code == IOF_PAD) status = iof_pad(painter, canvas, f, to);
+  if (!status && code == IOF_PERMUTE) permute(canvas, iof_whole(f[0], 0, 5), to);
+  if (!status && code == IOF_LUMA) luma(painter->loops, canvas, to);
   if (!status) {
     iof_buffer old = painter->canvas;
     painter->canvas = painter->other, painter->other = old;

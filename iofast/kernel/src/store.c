@@ -90,25 +90,27 @@ static void streamed(void) {
 #endif
 }
 
-/* A row of each channel, `size` bytes a value, to where the batch has it. */
-static void put_row(const void *const values[3], int n, size_t size, const iof_output *out, uint8_t *to) {
+/* `n` values of `size` bytes that lie side by side in the batch. */
+static void put_line(const uint8_t *from, size_t n, size_t size, const iof_output *out, uint8_t *to) {
+  if (is_large(out)) stream(to, from, n * size);
+  else memcpy(to, from, n * size);
+}
+
+/* A row of each channel, `size` bytes a value, to where the batch has it; `woven` has room for all three. */
+static void put_row(const iof_tile_loops *loops, const void *const values[3], int n, const iof_output *out, void *woven,
+                    uint8_t *to) {
+  size_t size = iof_size_of(out->type);
   if (out->channel_stride == (int64_t)size && out->x_stride == 3 * (int64_t)size) { /* channels side by side */
-    const uint8_t *b[3] = {values[0], values[1], values[2]};
-    const uint16_t *s[3] = {values[0], values[1], values[2]};
-    const uint32_t *w[3] = {values[0], values[1], values[2]};
-    uint8_t *bytes = to;
-    uint16_t *shorts = (uint16_t *)(void *)to;
-    uint32_t *words = (uint32_t *)(void *)to;
-    for (int i = 0; i < n && size == 1; i++) bytes[3 * i] = b[0][i], bytes[3 * i + 1] = b[1][i], bytes[3 * i + 2] = b[2][i];
-    for (int i = 0; i < n && size == 2; i++) shorts[3 * i] = s[0][i], shorts[3 * i + 1] = s[1][i], shorts[3 * i + 2] = s[2][i];
-    for (int i = 0; i < n && size == 4; i++) words[3 * i] = w[0][i], words[3 * i + 1] = w[1][i], words[3 * i + 2] = w[2][i];
+    if (size == 1) loops->weave_1(values[0], values[1], values[2], n, woven);
+    if (size == 2) loops->weave_2(values[0], values[1], values[2], n, woven);
+    if (size == 4) loops->weave_4(values[0], values[1], values[2], n, woven);
+    put_line(woven, 3 * (size_t)n, size, out, to);
   } else {
     for (int c = 0; c < 3; c++) {
       uint8_t *line = to + c * out->channel_stride;
       const uint8_t *from = values[c];
       if (line == from) continue; /* made in its place */
-      if (out->x_stride == (int64_t)size && is_large(out)) stream(line, from, (size_t)n * size);
-      else if (out->x_stride == (int64_t)size) memcpy(line, from, (size_t)n * size);
+      if (out->x_stride == (int64_t)size) put_line(from, (size_t)n, size, out, line);
       else
         for (int i = 0; i < n; i++) memcpy(line + i * out->x_stride, from + (size_t)i * size, size);
     }
@@ -125,8 +127,8 @@ iof_status iof_put_image(iof_painter *painter, const iof_work *work, const iof_i
   const iof_tile_loops *loops = painter->loops;
   int width = image->canvas->width, height = image->canvas->height;
   size_t room = ((size_t)width + 15) / 16 * 16;
-  float *lines = iof_reserve(&painter->lines, 7 * room * sizeof *lines), *other = lines + 3 * room;
-  uint16_t *shorts = (uint16_t *)(lines + 4 * room);
+  float *lines = iof_reserve(&painter->lines, 9 * room * sizeof *lines), *other = lines + 3 * room;
+  uint16_t *shorts = (uint16_t *)(lines + 4 * room); /* three lines */
   for (int y = 0; y < height && lines; y++) {
     uint8_t *row = to + y * out->y_stride;
     const void *values[3];
@@ -147,7 +149,7 @@ iof_status iof_put_image(iof_painter *painter, const iof_work *work, const iof_i
       (out->type == IOF_FLOAT16 ? loops->half : loops->brain)(line, width, narrow);
       values[c] = narrow;
     }
-    put_row(values, width, iof_size_of(out->type), out, row);
+    put_row(loops, values, width, out, lines + 6 * room, row);
   }
   streamed();
   return lines ? IOF_OK : IOF_MEMORY;

@@ -1,0 +1,65 @@
+"""Gray images of 16 bits, by Pillow: the one way there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from iofast.kernel import depth, pillow, raw, resampling, twin
+from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Kind, Source, Status
+
+
+def decode_wide(
+    given: DecodeOptions,
+    source: Source,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    out: NDArray[np.uint16],
+    status: NDArray[np.int32],
+) -> None:
+    """`decode_batch` of all rows, into `out` (N, height, width) of levels from 0 to 65,535.
+
+    Images with fewer bits, or in colour, become gray of 16 bits: white is 65,535.
+    """
+    for row in range(len(status)):
+        box = tuple(boxes[row].tolist())
+        filter = int(flips[row]) >> 1
+        options = replace(given, filter=ALL_FILTERS[filter - 1]) if filter else given
+        try:
+            levels = _window(source, row, box, (out.shape[2], out.shape[1]), options)
+            out[row] = levels[:, ::-1] if flips[row] & 1 else levels
+            status[row] = Status.OK
+        except Exception as error:  # a damaged image raises whatever it likes; one row must never end a batch
+            out[row] = 0
+            status[row] = pillow.failure(error).status
+
+
+def _window(
+    source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+) -> NDArray[np.uint16]:
+    levels, upright = _levels(source, row, options)
+    twin.check_box(box, size, upright)
+    turned = pillow.turn(Image.fromarray(levels.astype(np.float32)), int(source[4][row]))
+    made: NDArray[np.float32] = np.asarray(resampling.resample(turned, box, size, options.filter))
+    return np.asarray(np.rint(made).clip(0, 65535), np.uint16)  # negative lobes overshoot
+
+
+def _levels(source: Source, row: int, options: DecodeOptions) -> tuple[NDArray[np.uint16], tuple[int, int]]:
+    """The samples of an image as they are stored, and its upright width and height."""
+    data, orientation = twin.payload(source, row, options.max_bytes), int(source[4][row])
+    if source[5] is not None and source[5][row, 0] != Kind.ENCODED:
+        kind, width, height = source[5][row].tolist()
+        stored = (height, width) if 5 <= orientation <= 8 else (width, height)
+        return depth.to_wide(Image.fromarray(raw.unpack(data, kind, *stored))), (width, height)
+    opened = pillow.open_image(data, options.max_pixels)
+    if twin.is_changed(source, row, opened.upright(orientation), lambda: opened.orientation):
+        raise pillow.StatusError(Status.CHANGED)
+    if options.strict:
+        pillow.check_end(opened)
+    else:
+        opened = pillow.mend_end(opened)
+    opened.image.load()
+    return depth.to_wide(opened.image), opened.upright(orientation)

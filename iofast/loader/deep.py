@@ -1,0 +1,84 @@
+"""A canvas for gray images of 16 bits: decoded by Pillow, cut out and finished one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.containers.base import Payloads
+from iofast.errors import OptionError
+from iofast.kernel.contract import ALIASED
+from iofast.loader.canvas import Canvas, Rows
+from iofast.loader.options import LoaderOptions
+from iofast.ops import Normalize, Op, affine
+from iofast.transforms import Pipeline
+
+_LEVELS = 257  # of 16 bits for one of 8: white is 255 and 65,535
+
+
+def check_deep(pipeline: Pipeline, options: LoaderOptions) -> None:
+    """Raise `OptionError` for what there is not for images of 16 bits."""
+    others = [op for op in pipeline.ops if not isinstance(op, Normalize)]
+    means = {len(set(each)) for op in pipeline.ops if isinstance(op, Normalize) for each in (op.mean, op.std)}
+    wrong = {
+        f"{others[:1]!r}"[1:-1]: bool(others),
+        f"{(pipeline.zoom or pipeline.crop)!r}": pipeline.pads,
+        "Views": bool(pipeline.views),
+        "interpolation without antialias": pipeline.filter == ALIASED,
+        "Normalize of several channels": bool(means - {1}),
+        f"ragged={options.ragged!r}": options.ragged != "raise",
+        f"cache={options.cache!r}": options.cache is not None,
+        f"decode={options.decode!r}": options.decode != "cpu",
+    }
+    if found := [name for name, is_given in wrong.items() if is_given]:
+        allowed = "expected resizes, crops, RandomHorizontalFlip and Normalize of one mean and std"
+        raise OptionError(f"image_mode='I;16' does not go with {found[0]}: {allowed}")
+
+
+class Deep:
+    """(N, 1, height, width): int32 levels of 0 to 65,535, or with a float `dtype` what `ops` make of them in [0, 1]."""
+
+    def __init__(self, rows: int, size: tuple[int, int], dtype: torch.dtype, ops: Sequence[Op]) -> None:
+        self.size = size
+        self._images = torch.zeros((rows, 1, *size), dtype=torch.int32 if dtype == torch.uint8 else dtype)
+        self._scale, self._bias = affine(ops)[:, 0].tolist()
+
+    def decode(
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], rows: Rows
+    ) -> NDArray[np.int32]:
+        """See `Canvas`."""
+        return self.decode_here(context, source, boxes, flips, list(range(rows.start, rows.start + len(boxes))))
+
+    def decode_here(
+        self,
+        context: kernel.Context,
+        source: Payloads,
+        boxes: NDArray[np.int32],
+        flips: NDArray[np.uint8],
+        rows: list[int],
+        finish: kernel.Finish | None = None,  # noqa: ARG002  as every canvas has it; here there is no other way
+    ) -> NDArray[np.int32]:
+        """See `Canvas`."""
+        status = np.zeros(len(rows), np.int32)
+        out = np.zeros((1, *self.size), np.uint16)
+        for place, row in enumerate(rows):
+            one = slice(place, place + 1)
+            kernel.decode_wide(context.options, source.rows(one), boxes[one], flips[one], out, status[one])
+            levels = torch.from_numpy(out.astype(np.int32))
+            if self._images.dtype.is_floating_point:
+                levels = levels.to(torch.float32) * (self._scale / _LEVELS) + self._bias
+            self._images[row] = levels
+        return status
+
+    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
+        """See `Canvas`."""
+        self._images[torch.from_numpy(rows)] = cast(Deep, other)._images[torch.from_numpy(of)]
+
+    def images(self) -> torch.Tensor:
+        """See `Canvas`."""
+        return self._images

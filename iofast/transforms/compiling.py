@@ -1,0 +1,138 @@
+"""From a list of transforms to a pipeline: which ones there are, and in which order they may stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import get_args
+
+from iofast.errors import OptionError, shown
+from iofast.ops import ImageOp, Luma, Mix, Mixes, Normalize, Op, RandomChoice, RandomErasing, RandomHorizontalFlip
+from iofast.transforms.buckets import ResizeToBucket
+from iofast.transforms.elsewhere import hint
+from iofast.transforms.geometry import Pad, Resize, pair
+from iofast.transforms.pipeline import Crop, Pipeline, Resampled, Transform, View
+from iofast.transforms.resizing import Resizing
+from iofast.transforms.views import Views
+from iofast.transforms.windows import RandomIoUCrop, RandomZoomOut
+
+_ALLOWED = (
+    "expected ResizeToBucket, or RandomZoomOut, RandomIoUCrop and Resize, or Resize (RandomResize, ScaleJitter, …) and "
+    "then RandomResizedCrop, CenterCrop or RandomCrop (each may be left out), then operations on images "
+    "(RandomHorizontalFlip, RandAugment, ColorJitter, RandomApply, …), then Normalize and RandomErasing, then MixUp or "
+    "CutMix or RandomChoice of them"
+)
+_CROPS = dict.fromkeys(get_args(Crop), 1)
+_IMAGES = dict.fromkeys(get_args(ImageOp), 2)
+_MIXES = dict.fromkeys(get_args(Mix), 4)
+_RESIZINGS = dict.fromkeys(get_args(Resizing), 0)
+_WINDOWS = {RandomZoomOut: -2, RandomIoUCrop: -1}
+_STAGE: dict[type, int] = {**_WINDOWS, **_RESIZINGS, Normalize: 3, RandomErasing: 3, **_CROPS, **_IMAGES, **_MIXES}
+_SEVERAL = (2, 3)  # the stages that may hold several transforms
+
+
+def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeline:
+    """Check the order of `transforms` (None = none) and compile it, or raise `OptionError` saying what is allowed."""
+    if isinstance(transforms, Pipeline):
+        return transforms
+    if isinstance(transforms, Views):
+        return Pipeline(views=tuple(_view(name, count, compile(own)) for name, count, own in transforms.views))  # type: ignore[arg-type]
+    listed = _listed(transforms)
+    for before, after in pairwise(listed):
+        first, second = _STAGE[type(before)], _STAGE[type(after)]
+        if second < first or (second == first and first not in _SEVERAL):
+            raise OptionError(f"{after!r} cannot follow {before!r}: {_ALLOWED}")
+    ops = [each for each in listed if isinstance(each, Op)]
+    crop = next((each for each in listed if isinstance(each, Crop)), None)
+    # the kernel mirrors what it cuts out, for nothing; beside other steps, or what lies beyond an edge, it is a step
+    zooms = any(isinstance(each, RandomZoomOut) for each in listed)
+    first = bool(ops) and isinstance(ops[0], RandomHorizontalFlip) and not zooms and not Pipeline(crop=crop).pads
+    flip = ops.pop(0) if first else None
+    resize = next((each for each in listed if isinstance(each, Resizing)), None)
+    zoom, part = (next((each for each in listed if isinstance(each, kind)), None) for kind in _WINDOWS)
+    return _checked(Pipeline(zoom, part, resize, crop, flip, tuple(ops)))  # type: ignore[arg-type]
+
+
+def in_gray(pipeline: Pipeline) -> Pipeline:
+    """`pipeline`, and what it makes as gray values in three equal channels, before they are normalised.
+
+    Raises `OptionError` where they would become different again.
+    """
+    if pipeline.views:
+        return Pipeline(views=tuple(replace(view, pipeline=in_gray(view.pipeline)) for view in pipeline.views))
+    for op in pipeline.ops:
+        own = [op.mean, op.std] if isinstance(op, Normalize) else [op.value] if isinstance(op, RandomErasing) else []
+        if any(isinstance(each, Sequence) and not isinstance(each, str) and len(set(each)) > 1 for each in own):
+            raise OptionError(f"image_mode='L' has one channel: give one number for each of {op!r}")
+    images = [op for op in pipeline.ops if isinstance(op, ImageOp)]
+    return replace(pipeline, ops=(*images, Luma(), *pipeline.ops[len(images) :]))
+
+
+def _view(name: str, count: int | None, pipeline: Pipeline) -> View:
+    if pipeline.size is None or pipeline.views:
+        raise OptionError(f"Views: {name} must make images of one size: give it a crop, or Resize((height, width))")
+    if pipeline.mix is not None:
+        raise OptionError(f"Views: {name} cannot have {pipeline.mix!r}, which mixes a batch's images and labels")
+    return View(name, count, pipeline)
+
+
+def _listed(transforms: Iterable[Transform] | None) -> list[Transform]:
+    if transforms is None:
+        return []
+    if not isinstance(transforms, Iterable) or not getattr(transforms, "shape", True):  # an array of no dimension
+        raise OptionError(
+            f"transform must be a list such as T.train(224), found {shown(transforms)}{_advice(transforms)}"
+        )
+    listed = [_as_mix(each) for each in transforms]
+    if strange := [each for each in listed if type(each) not in _STAGE]:
+        raise OptionError(f"{_named(strange[0])} is no transform of iofast: {_ALLOWED}{_advice(strange[0])}")
+    return listed
+
+
+def _as_mix(transform: Transform) -> Transform:
+    """A choice between ways of mixing is one of them."""
+    if isinstance(transform, RandomChoice) and transform.mixes:
+        return Mixes(tuple(each[0] for each in transform.transforms), tuple(transform.p or ()))  # type: ignore[index, misc]
+    return transform
+
+
+def _named(transform: object) -> str:
+    """The class of another library's transform by its whole name; what is no transform at all as it is."""
+    kind = type(transform)
+    own = kind.__module__ in ("builtins", Pipeline.__module__) or isinstance(transform, type)
+    return shown(transform) if own else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _advice(transform: object) -> str:
+    """What to do about a transform that is not one of ours, to stand at the end of a message."""
+    name = type(transform).__name__
+    if isinstance(transform, type) and transform in _STAGE:
+        return f"; write {transform.__name__}(…)"
+    if name in {kind.__name__ for kind in _STAGE}:
+        return f"; use iofast.transforms.{name}"
+    if (known := hint(name)) is not None:
+        return f"; {name} {known}"
+    return "; functions of your own are the loader's map_sample" if callable(transform) else ""
+
+
+def _checked(pipeline: Pipeline) -> Pipeline:
+    resize, crop = pipeline.resize, pipeline.crop
+    if crop is not None and (window := pipeline.zoom or pipeline.part) is not None:
+        raise OptionError(f"{crop!r} cannot follow {window!r}: {_ALLOWED}")
+    if pipeline.zoom is not None and pipeline.size is None:
+        raise OptionError(f"{pipeline.zoom!r} must be followed by Resize((height, width)): its images are of one size")
+    if isinstance(crop, Pad) and pipeline.size is None:
+        raise OptionError(f"{crop!r} must follow Resize((height, width)), so that its images are of one size")
+    if resize is None or crop is None:
+        return pipeline
+    if isinstance(crop, ResizeToBucket):
+        raise OptionError(f"{crop!r} cannot follow {resize!r}: {_ALLOWED}")
+    if isinstance(crop, Resampled | Pad) or pipeline.pads or not isinstance(resize, Resize):
+        return pipeline
+    height, width = pair("Resize", resize.size)
+    high, wide = pair("crop", crop.size)
+    short_only = isinstance(resize.size, int)  # then one side is as long as `size`, and the other may be longer
+    if min(high, wide) > height if short_only else (high > height or wide > width):
+        raise OptionError(f"{crop!r} cannot follow {resize!r}: the crop is larger than any image that was resized so")
+    return pipeline
