@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.kernel.contract import ALIASED, ALL_FILTERS, DecodeOptions, Status
+from iofast.work import within
 
 PLAN = View((37, 21, 390, 250, 224, 160, 10, 7), (200, 150))
 
@@ -80,8 +81,19 @@ def test_without_clip_it_is_an_error(kernel: ModuleType) -> None:
     data, box = jpeg(photo(40, 30)), [0, 0, 40, 30, 40, 30, 0, 0]
     assert each_row(kernel, data, [0], box, (48, 32), DecodeOptions())[0][0] == Status.BOX
     assert each_row(kernel, data, [0], box, (48, 32), DecodeOptions(clip=True))[0][0] == Status.OK
-    beside = [0, 0, 40, 30, 40, 30, 41, 0]
-    assert each_row(kernel, data, [0], beside, (48, 32), DecodeOptions(clip=True))[0][0] == Status.BOX
+
+
+@each_backend
+@pytest.mark.parametrize("start", [(-7, 3), (50, -2), (2**31 - 1, -(2**31)), (3, 25)])
+def test_a_window_that_reaches_beyond_is_moved_into_the_image(kernel: ModuleType, start: tuple[int, int]) -> None:
+    data, clip = jpeg(photo(60, 50)), DecodeOptions(clip=True)
+    box = np.array([5, 5, 55, 45, 50, 40, *start], np.int32)
+    moved = within(box, (20, 30))
+    assert moved[6:].tolist() == [min(max(start[0], 0), 20), min(max(start[1], 0), 20)]
+    status, made = each_row(kernel, data, [0, 1], box.tolist(), (30, 20), clip)
+    wanted = each_row(kernel, data, [0, 1], moved.tolist(), (30, 20), DecodeOptions())[1]
+    assert (status == Status.OK).all()
+    np.testing.assert_array_equal(made, wanted)
 
 
 @pytest.mark.skipif(native is None, reason="the native kernel is not there")
@@ -92,6 +104,6 @@ def test_both_clip_alike() -> None:
             options = DecodeOptions(filter, clip=True)
             made = [each_row(kernel, data, [0, 1], box, size, options) for kernel in (native, twin)]
             assert (made[0][0] == made[1][0]).all()
-            wide, high = min(40, box[4] - box[6]), min(40, box[5] - box[7])
+            wide, high = min(40, box[4]), min(40, box[5])
             ours, theirs = (each[1][:, :high, :wide].astype(int) for each in made)
             assert np.abs(ours - theirs).max() <= 1

@@ -74,6 +74,7 @@ NUMBERS_OF = {
     Step.POSTERIZE: (3.0, 0.0),
     Step.ADD_BELOW: (100.0, 20.0),
     Step.BLUR: (2.0, 3.0),
+    Step.PERMUTE: (3.0, 0.0),
 }
 
 BATCHES: dict[str, Any] = {
