@@ -54,6 +54,7 @@ class Step(IntEnum):
 
 
 NUMBERS = 12  # of each step
+MOST_STEPS = 255  # of an image, and as many erasings; the kernel adds up 256 images
 
 CHANNELS = tuple(permutations(range(3)))  # orders, as PERMUTE counts them
 

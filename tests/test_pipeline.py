@@ -36,6 +36,12 @@ class TestCompile:
             assert pipeline.evaluation == (evaluation and not flip)
             assert pipeline.ops == ((T.Normalize.imagenet(),) if normalize else ())
 
+    def test_too_many_steps(self) -> None:
+        with pytest.raises(OptionError, match="fewer than 255 steps or rectangles, found 402"):
+            T.compile([T.AugMix(mixture_width=100)])
+        with pytest.raises(OptionError, match="found 256"):
+            T.compile([T.RandomErasing(1.0, count=64)] * 4)
+
     @pytest.mark.parametrize(
         "transforms",
         [

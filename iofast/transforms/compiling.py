@@ -7,6 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
 
+import numpy as np
+
+from iofast.choices import Draw
 from iofast.errors import OptionError, shown
 from iofast.ops import ImageOp, Luma, Mix, Mixes, Normalize, Op, RandomChoice, RandomErasing, RandomHorizontalFlip
 from iofast.transforms.buckets import ResizeToBucket
@@ -16,6 +19,7 @@ from iofast.transforms.pipeline import Crop, Pipeline, Resampled, Transform, Vie
 from iofast.transforms.resizing import Resizing
 from iofast.transforms.views import Views
 from iofast.transforms.windows import RandomIoUCrop, RandomZoomOut
+from iofast.work import MOST_STEPS
 
 _ALLOWED = (
     "expected ResizeToBucket, or RandomZoomOut, RandomIoUCrop and Resize, or Resize (RandomResize, ScaleJitter, …) and "
@@ -117,6 +121,9 @@ def _advice(transform: object) -> str:
 
 
 def _checked(pipeline: Pipeline) -> Pipeline:
+    work = pipeline.work(Draw(0, 0, np.zeros(1, np.int64), samples=np.zeros(1, np.int64)), [8], [8])
+    if (most := max(work.steps.shape[1], work.erased.shape[1])) >= MOST_STEPS:
+        raise OptionError(f"a transform may have fewer than {MOST_STEPS} steps or rectangles, found {most}")
     resize, crop = pipeline.resize, pipeline.crop
     if crop is not None and (window := pipeline.zoom or pipeline.part) is not None:
         raise OptionError(f"{crop!r} cannot follow {window!r}: {_ALLOWED}")
