@@ -276,11 +276,13 @@ def _sharpness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 def _blur(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     """Beyond its edges an image goes on as in a mirror."""
-    return torch.cat([_blurred(image, own) for image, own in zip(images.unsqueeze(1), numbers.tolist(), strict=True)])
+    reaches = whole(numbers[:, 1:4:2], 0, MOST_REACH).tolist()
+    sigmas = numbers[:, 0:4:2].tolist()
+    return torch.cat([_blurred(*each) for each in zip(images.unsqueeze(1), sigmas, reaches, strict=True)])
 
 
-def _blurred(image: torch.Tensor, numbers: list[float]) -> torch.Tensor:
-    across, down = gaussian(numbers[0], int(numbers[1])), gaussian(numbers[2], int(numbers[3]))
+def _blurred(image: torch.Tensor, sigmas: list[float], reaches: list[int]) -> torch.Tensor:
+    across, down = (gaussian(sigma, reach) for sigma, reach in zip(sigmas, reaches, strict=True))
     made = image.long() << 8
     if len(down) > 1:
         made = _weighted(made, down, 2, len(down) // 2)

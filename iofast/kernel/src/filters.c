@@ -33,7 +33,6 @@ static int reflected(int i, int size) {
 static int gaussian(float sigma, int radius, uint16_t weights[MOST_TAPS]) {
   double values[MOST_TAPS / 2 + 1], sum = 1;
   int reach = 0, rest = 65536;
-  radius = radius < 0 ? 0 : radius > MOST_TAPS / 2 ? MOST_TAPS / 2 : radius;
   for (int i = 1; i <= radius; i++) sum += 2 * (values[i] = sigma > 0 ? exp(-0.5 * i * i / ((double)sigma * sigma)) : 0);
   for (int i = 1; i <= radius && rint(values[i] / sum * 65536) >= 1; i++) reach = i;
   for (int i = 1; i <= reach; i++) {
@@ -49,7 +48,8 @@ iof_status iof_blur(iof_painter *painter, const iof_canvas *from, const float *n
   uint16_t across[MOST_TAPS], down[MOST_TAPS];
   const uint8_t *rows[MOST_TAPS];
   int width = from->width, height = from->height;
-  int wide = gaussian(numbers[0], (int)numbers[1], across), high = gaussian(numbers[2], (int)numbers[3], down);
+  int wide = gaussian(numbers[0], iof_whole(numbers[1], 0, MOST_TAPS / 2), across);
+  int high = gaussian(numbers[2], iof_whole(numbers[3], 0, MOST_TAPS / 2), down);
   int left = wide / 2, above = high / 2;
   uint16_t *row = iof_reserve(&painter->rows, (2 * (size_t)width + (size_t)wide) * sizeof *row), *sums = row + width + wide;
   for (int c = 0; c < 3 && row; c++)
