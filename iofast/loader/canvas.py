@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -41,6 +42,38 @@ class Canvas(Protocol):
 
     def images(self) -> Images:
         """(N, 3, H, W), or one (3, H, W) for each."""
+
+
+class Singly(ABC):
+    """A canvas whose images are made one by one."""
+
+    def decode(
+        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], rows: Rows
+    ) -> NDArray[np.int32]:
+        """See `Canvas`."""
+        return self.decode_here(context, source, boxes, flips, list(range(rows.start, rows.start + len(boxes))))
+
+    def decode_here(
+        self,
+        context: kernel.Context,
+        source: Payloads,
+        boxes: NDArray[np.int32],
+        flips: NDArray[np.uint8],
+        rows: list[int],
+        finish: kernel.Finish | None = None,  # noqa: ARG002  such a canvas finishes in a way of its own
+    ) -> NDArray[np.int32]:
+        """See `Canvas`."""
+        status = np.zeros(len(rows), np.int32)
+        for place, row in enumerate(rows):
+            one = slice(place, place + 1)
+            status[place] = self.make(context, source.rows(one), boxes[one], flips[one], row)
+        return status
+
+    @abstractmethod
+    def make(
+        self, context: kernel.Context, source: Payloads, box: NDArray[np.int32], flip: NDArray[np.uint8], row: int
+    ) -> int:
+        """One row; its status. The columns have one row as well."""
 
 
 class Rows(NamedTuple):

@@ -13,7 +13,7 @@ from iofast import kernel
 from iofast.containers.base import Payloads
 from iofast.errors import OptionError
 from iofast.kernel.contract import ALIASED
-from iofast.loader.canvas import Canvas, Rows
+from iofast.loader.canvas import Canvas, Singly
 from iofast.loader.options import LoaderOptions
 from iofast.ops import Normalize, Op, affine
 from iofast.transforms import Pipeline
@@ -40,7 +40,7 @@ def check_deep(pipeline: Pipeline, options: LoaderOptions) -> None:
         raise OptionError(f"image_mode='I;16' does not go with {found[0]}: {allowed}")
 
 
-class Deep:
+class Deep(Singly):
     """(N, 1, height, width): int32 levels of 0 to 65,535, or with a float `dtype` what `ops` make of them in [0, 1]."""
 
     def __init__(self, rows: int, size: tuple[int, int], dtype: torch.dtype, ops: Sequence[Op]) -> None:
@@ -48,32 +48,17 @@ class Deep:
         self._images = torch.zeros((rows, 1, *size), dtype=torch.int32 if dtype == torch.uint8 else dtype)
         self._scale, self._bias = affine(ops)[:, 0].tolist()
 
-    def decode(
-        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], rows: Rows
-    ) -> NDArray[np.int32]:
-        """See `Canvas`."""
-        return self.decode_here(context, source, boxes, flips, list(range(rows.start, rows.start + len(boxes))))
-
-    def decode_here(
-        self,
-        context: kernel.Context,
-        source: Payloads,
-        boxes: NDArray[np.int32],
-        flips: NDArray[np.uint8],
-        rows: list[int],
-        finish: kernel.Finish | None = None,  # noqa: ARG002  as every canvas has it; here there is no other way
-    ) -> NDArray[np.int32]:
-        """See `Canvas`."""
-        status = np.zeros(len(rows), np.int32)
-        out = np.zeros((1, *self.size), np.uint16)
-        for place, row in enumerate(rows):
-            one = slice(place, place + 1)
-            kernel.decode_wide(context.options, source.rows(one), boxes[one], flips[one], out, status[one])
-            levels = torch.from_numpy(out.astype(np.int32))
-            if self._images.dtype.is_floating_point:
-                levels = levels.to(torch.float32) * (self._scale / _LEVELS) + self._bias
-            self._images[row] = levels
-        return status
+    def make(
+        self, context: kernel.Context, source: Payloads, box: NDArray[np.int32], flip: NDArray[np.uint8], row: int
+    ) -> int:
+        """See `Singly`."""
+        out, status = np.zeros((1, *self.size), np.uint16), np.zeros(1, np.int32)
+        kernel.decode_wide(context.options, source, box, flip, out, status)
+        levels = torch.from_numpy(out.astype(np.int32))
+        if self._images.dtype.is_floating_point:
+            levels = levels.to(torch.float32) * (self._scale / _LEVELS) + self._bias
+        self._images[row] = levels
+        return int(status[0])
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
         """See `Canvas`."""

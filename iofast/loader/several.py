@@ -15,7 +15,7 @@ from iofast import kernel, pixels
 from iofast.choices import Draw
 from iofast.containers.base import Payloads
 from iofast.kernel.contract import Kind, Source, Status
-from iofast.loader.canvas import Canvas, Rows, Stored
+from iofast.loader.canvas import Canvas, Singly, Stored
 from iofast.transforms.pipeline import View
 from iofast.work import Work, fits, still
 
@@ -66,7 +66,7 @@ def _beside(works: Sequence[Work]) -> Work:
     return replace(still(rows), **flat)
 
 
-class Several:
+class Several(Singly):
     """The views of `rows` images, finished."""
 
     def __init__(self, views: Sequence[View], cuts: Sequence[Cut], rows: int, stored: Stored) -> None:
@@ -84,31 +84,14 @@ class Several:
             return [each.view(size[0], size[1], 3, *size[2:]) for each, size in zip(flat, sizes, strict=True)]
         return [each.view(*size, 3).permute(0, 1, 4, 2, 3) for each, size in zip(flat, sizes, strict=True)]
 
-    def decode(
-        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], rows: Rows
-    ) -> NDArray[np.int32]:
-        """See `Canvas`."""
-        return self.decode_here(context, source, boxes, flips, list(range(rows.start, rows.start + len(boxes))))
-
-    def decode_here(
-        self,
-        context: kernel.Context,
-        source: Payloads,
-        boxes: NDArray[np.int32],
-        flips: NDArray[np.uint8],
-        rows: list[int],
-        finish: kernel.Finish | None = None,  # noqa: ARG002  as every canvas has it; here each view has its own
-    ) -> NDArray[np.int32]:
-        """See `Canvas`; `boxes` are those of whole images."""
-        status = np.zeros(len(rows), np.int32)
-        for place, row in enumerate(rows):
-            one = slice(place, place + 1)
-            width, height = np.maximum(boxes[place, 4:6], 1).tolist()
-            whole = _scratch_of(3 * width * height).reshape(height, width, 3)
-            kernel.decode_each(context, source.rows(one), boxes[one], flips[one], [whole], status[one])
-            if not status[place]:
-                status[place] = self._cut_out(context, whole, row)
-        return status
+    def make(
+        self, context: kernel.Context, source: Payloads, box: NDArray[np.int32], flip: NDArray[np.uint8], row: int
+    ) -> int:
+        """See `Singly`; `box` is that of the whole image."""
+        width, height = np.maximum(box[0, 4:6], 1).tolist()
+        whole, status = _scratch_of(3 * width * height).reshape(height, width, 3), np.zeros(1, np.int32)
+        kernel.decode_each(context, source, box, flip, [whole], status)
+        return int(status[0]) or self._cut_out(context, whole, row)
 
     def _cut_out(self, context: kernel.Context, whole: NDArray[np.uint8], row: int) -> int:
         """All views of one image; the first status that is not OK."""
@@ -116,12 +99,12 @@ class Several:
             count = view.count or 1
             source, status = _in_memory(whole, count), np.zeros(count, np.int32)
             work = cut.work.rows(slice(row * count, (row + 1) * count))
-            self._make(context, view, (source, cut.boxes[row], cut.flips[row]), work, out[:, row], status)
+            self._views_of(context, view, (source, cut.boxes[row], cut.flips[row]), work, out[:, row], status)
             if status.any():
                 return int(status[np.flatnonzero(status)[0]])
         return int(Status.OK)
 
-    def _make(
+    def _views_of(
         self,
         context: kernel.Context,
         view: View,
