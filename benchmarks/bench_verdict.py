@@ -27,13 +27,13 @@ from benchmarks.verdicts.suite import Place, Run
 from tests.nvml import build
 
 
-def runs(place: Place, only: Sequence[str]) -> list[Run]:
-    """All programs of the suite, outside and inside in turn."""
+def runs(place: Place, only: Sequence[str], sides: Sequence[bool] = (False, True)) -> list[Run]:
+    """All programs of the suite, outside and inside in turn, or on one of these `sides` (True: inside)."""
     chosen = [program for program in SUITES[place.suite] if not only or program.name in only]
     found = []
-    with tqdm(total=2 * len(chosen), unit=" runs", disable=not sys.stderr.isatty()) as bar:
+    with tqdm(total=len(sides) * len(chosen), unit=" runs", disable=not sys.stderr.isatty()) as bar:
         for program in chosen:
-            for inside in (False, True):
+            for inside in sides:
                 bar.set_description(program.name)
                 found.append(place.run(program, inside=inside))
                 bar.update()
@@ -89,6 +89,7 @@ def main() -> None:
     parser = measure.parser(__doc__, photos=False)
     parser.add_argument("--suite", choices=SUITES, default="tune")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
+    parser.add_argument("--outside", action="store_true", help="without iofast.watch inside: half of the time")
     parser.add_argument("--seconds", type=float, default=20.0, help="that each program is watched")
     parser.add_argument("--resume", action="store_true", help="keep the runs that are there, and judge them again")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "iofast-verdicts")
@@ -99,7 +100,7 @@ def main() -> None:
         shutil.rmtree(folder / arguments.suite, ignore_errors=True)
     (folder / "nvml").mkdir(parents=True, exist_ok=True)
     place = Place(arguments.suite, folder, build(folder / "nvml"), arguments.seconds, arguments.repeats)
-    found = runs(place, arguments.only)
+    found = runs(place, arguments.only, (False,) if arguments.outside else (False, True))
     name = "verdict" if arguments.suite == "final" else f"verdict-{arguments.suite}"
     measure.publish(name, page(arguments.suite, found, arguments.seconds), arguments.output)
 

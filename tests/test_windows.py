@@ -16,6 +16,7 @@ from PIL import Image
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
 from iofast.choices import Draw
+from iofast.copying import convert
 from iofast.errors import OptionError
 
 N = 400
@@ -200,7 +201,7 @@ class TestLoader:
                     gone += label not in kept
         assert gone > 3
 
-    def test_ranks_threads_and_a_resume_change_nothing(self, painted: Path) -> None:
+    def test_ranks_threads_containers_and_a_resume_change_nothing(self, painted: Path, tmp_path: Path) -> None:
         dataset, transform = FastDataset(painted, fields=FIELDS), T.detection_train("ssd", 64)
         common: dict[str, Any] = {"targets": BOXES, "transform": transform, "shuffle": True, "seed": 9}
 
@@ -218,6 +219,9 @@ class TestLoader:
         ranks = [FastLoader(dataset, 4, num_workers=3, rank=rank, world_size=2, **common) for rank in (0, 1)]
         assert listed(ranks) == whole
         assert len(whole) == 40
+        for name in ("set.tar", "set.tfrecord"):
+            convert(painted, tmp_path / name)
+            assert listed([FastLoader(FastDataset(tmp_path / name, fields=FIELDS), 8, **common)]) == whole
         first = FastLoader(dataset, 8, **common)
         batches = iter(first)
         before = [next(batches) for _ in range(2)]
