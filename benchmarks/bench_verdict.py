@@ -68,6 +68,7 @@ def page(suite: str, found: Sequence[Run], seconds: float) -> str:
             parts.append(part(scored, inside=inside))
     loud = max((run.others for run in ran), default=0.0)
     skipped = sorted({f"- {run.program.name} did not run: {run.skipped}" for run in found if run.skipped})
+    outside = "" if any(run.inside for run in ran) else " --outside"
     used = statistics.median(run.seen.cpu_s / ((run.seen.until - run.seen.since) / 1e9) for run in ran if run.seen)
     return f"""# Does the monitor judge rightly?
 
@@ -81,7 +82,7 @@ a batch are as built; of the latter the right verdict is an abstention.
 {measure.machine()}
 - The monitor used {used:.1%} of one core in the median run (its child processes apart); other programs used
   {statistics.median(run.others for run in ran):.0%} of the processors in the median run and {loud:.0%} in the worst
-{chr(10).join([*skipped, f"- Command: `python -m benchmarks.bench_verdict --suite {suite}`"])}
+{chr(10).join([*skipped, f"- Command: `python -m benchmarks.bench_verdict --suite {suite}{outside}`"])}
 """
 
 

@@ -36,7 +36,8 @@ FINE = 4  # times larger that they are drawn
 HEADING = 26  # pixels of a section's name
 COLOURS = 256  # of the palette: a quarter of the bytes of 24 bits
 SMOOTH = 1.5  # pixels of a blur: noise of a camera would be most of the file
-LARGEST = 400_000  # bytes
+LARGEST = 450_000  # bytes
+BLOSSOM = [205, 155, 330, 280]  # the box of one
 
 Pixels = NDArray[np.uint8]
 
@@ -60,6 +61,9 @@ def geometry() -> list[Cell]:
         Cell("the image", [T.Resize(SIDES)]),
         Cell("RandomResizedCrop\nthree draws of it", [T.RandomResizedCrop(SIDES)], 3, 2),
         Cell("Resize\nCenterCrop", [T.Resize(HEIGHT), T.CenterCrop(SQUARE)]),
+        Cell("ResizedCenterCrop\n90, 0.6", [T.ResizedCenterCrop(SQUARE, 0.6)]),
+        Cell("RandomResize\n40 to 90", [T.RandomResize(40, HEIGHT)], 2, 1),
+        Cell("ResizeKeepRatio\n90, longest=1", [T.ResizeKeepRatio(SQUARE, longest=1.0)]),
         Cell("CornerCrop\n'lower left'", [T.Resize(140), T.CornerCrop(SIDES, "lower left")]),
         Cell("RandomCrop\npadding=20", [T.Resize(SIDES), T.RandomCrop(SIDES, padding=20)], 1, 3),
         Cell(
@@ -72,6 +76,7 @@ def geometry() -> list[Cell]:
             "Resize\nPad(20, 'symmetric')", [T.Resize((HEIGHT - 40, WIDTH - 40)), T.Pad(20, padding_mode="symmetric")]
         ),
         Cell("RandomZoomOut\nResize", [T.RandomZoomOut(0.5, (1.5, 2.5), 1.0), T.Resize(SIDES)], 2),
+        Cell("RandomIoUCrop, Resize\nof a box round one blossom", [T.RandomIoUCrop(), T.Resize(SIDES)], 2, 1),
         Cell("ScaleJitter\npadded crop", [T.ScaleJitter(SIDES, (0.4, 0.8)), T.RandomCrop(SIDES, pad_if_needed=True)]),
         op("RandomHorizontalFlip", T.RandomHorizontalFlip(1.0)),
         op("RandomVerticalFlip", T.RandomVerticalFlip(1.0)),
@@ -90,6 +95,7 @@ def colours() -> list[Cell]:
         op("ColorJitter\nsaturation=0.3", T.ColorJitter(saturation=(0.3, 0.3))),
         op("ColorJitter\nhue=0.3", T.ColorJitter(hue=(0.3, 0.3))),
         op("RandomPhotometric-\nDistort", T.RandomPhotometricDistort(p=1.0), 2),
+        op("RandomChannel-\nPermutation", T.RandomChannelPermutation(), 1),
         op("Grayscale", T.Grayscale()),
         op("Solarize(128 / 255)", T.Solarize(128 / 255)),
         op("RandomInvert", T.RandomInvert(1.0)),
@@ -167,7 +173,7 @@ def photographs(folder: Path) -> FastDataset:
             pixels = photograph(name, Camera(np.random.default_rng(seed), surfaces, 375, 500))
             smooth = Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(SMOOTH))
             smooth.save(stored, "PNG")
-            writer.write({"png": stored.getvalue(), "cls": label})
+            writer.write({"png": stored.getvalue(), "cls": label, "boxes.json": [BLOSSOM]})
     return FastDataset(path)
 
 
@@ -177,10 +183,15 @@ def made(dataset: FastDataset, cell: Cell) -> list[Pixels]:
     mixed = any(isinstance(each, T.MixUp | T.CutMix) for each in listed)
     # of two that are mixed the second is only there for the first; else one image is drawn as often as wanted
     indices = [0, 1] if mixed else [0] * cell.draws
-    subset = FastDataset(dataset.path, indices=indices)
-    loader = FastLoader(subset, len(indices), transform=cell.transform, dtype=torch.float32)
+    by_boxes = any(isinstance(each, T.RandomIoUCrop) for each in listed)
+    fields = ["image", "label", "boxes.json"] if by_boxes else ["image", "label"]
+    subset = FastDataset(dataset.path, indices=indices, fields=fields)
+    targets = {"boxes.json": "boxes"} if by_boxes else None
+    # sizes that are drawn differ from image to image
+    options: dict[str, Any] = {} if mixed or isinstance(cell.transform, T.Views) else {"ragged": "list"}
+    loader = FastLoader(subset, len(indices), transform=cell.transform, dtype=torch.float32, targets=targets, **options)
     loader.set_epoch(cell.first)
-    images, _ = next(iter(loader))
+    images = next(iter(loader))["image"]
     if isinstance(images, dict):
         views = [each for own in images.values() for each in (own if isinstance(own, list) else [own])]
         return [shown(view[0], cell.transform.views[0][2]) for view in views]
