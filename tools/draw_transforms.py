@@ -37,7 +37,7 @@ HEADING = 26  # pixels of a section's name
 COLOURS = 256  # of the palette: a quarter of the bytes of 24 bits
 SMOOTH = 1.5  # pixels of a blur: noise of a camera would be most of the file
 LARGEST = 450_000  # bytes
-BLOSSOM = [205, 155, 330, 280]  # the box of one
+BLOSSOM = [208, 207, 334, 328]  # the box of one
 
 Pixels = NDArray[np.uint8]
 
