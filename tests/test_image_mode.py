@@ -148,6 +148,16 @@ class TestDeep:
         made = batch(FastDataset(tmp_path / "set.lmdb"), image_mode="I;16", batch_size=1)
         assert np.array_equal(made[0, 0].numpy(), np.rot90(levels, -1))
 
+    def test_raw_pixels(self, tmp_path: Path) -> None:
+        pixels = np.random.default_rng(6).integers(0, 256, (40, 48, 3), np.uint8)
+        with open_writer(tmp_path / "raw.lmdb") as writer:
+            writer.write({"rgb": pixels.tobytes(), "json": {"width": 48, "height": 40}})
+        dataset = FastDataset(tmp_path / "raw.lmdb")
+        for transform, part in ((None, pixels), ([T.CenterCrop(16)], pixels[12:28, 16:32])):
+            made = batch(dataset, image_mode="I;16", batch_size=1, transform=transform)
+            wanted = np.asarray(Image.fromarray(part).convert("L")).astype(int) * 257
+            assert np.array_equal(made[0, 0].numpy(), wanted)
+
     def test_damage_is_a_failure_of_its_sample(self, tmp_path: Path) -> None:
         deep(tmp_path)
         broken = tmp_path / "scans" / "3.png"

@@ -253,23 +253,40 @@ def _read(fd: int, offset: int, length: int) -> bytes:
 def _window(
     source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> NDArray[np.uint8]:
+    opened = open_row(source, row, box, size, options)
+    upright = pillow.turn(pillow.load(opened), int(source[4][row]))
+    return _rgb(resampling.resample(upright, box, size, options.filter))
+
+
+def open_row(
+    source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+) -> pillow.Opened:
+    """An image that is as it was indexed, of which the window of `size` can be made. Raises `StatusError`."""
     opened = pillow.open_image(payload(source, row, options.max_bytes), options.max_pixels)
     orientation = int(source[4][row])
     if is_changed(source, row, opened.upright(orientation), lambda: opened.orientation):
         raise pillow.StatusError(Status.CHANGED)
-    check_box(box, size, opened.upright(orientation))
+    _check_box(box, size, opened.upright(orientation))
     if options.strict:
         pillow.check_end(opened)
-    else:
-        opened = pillow.mend_end(opened)
-    upright = pillow.turn(pillow.load(opened), orientation)
-    return _rgb(resampling.resample(upright, box, size, options.filter))
+        return opened
+    return pillow.mend_end(opened)
 
 
 def _raw_window(
     source: Source, row: int, what: list[int], box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> NDArray[np.uint8]:
-    """`_window` of raw pixels. Everything about their size is checked before they are read, as the kernel does it."""
+    """`_window` of raw pixels."""
+    orientation = int(source[4][row])
+    pixels = raw_row(source, row, what, box, size, options)
+    return _rgb(resampling.resample(pillow.turn(pixels, orientation), box, size, options.filter))
+
+
+def raw_row(
+    source: Source, row: int, what: list[int], box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+) -> Image.Image:
+    """Raw pixels as they are stored. Everything about their size is checked before they are read, as the kernel does
+    it. Raises `StatusError`."""
     kind, width, height = what
     length, orientation = int(source[2][row]), int(source[4][row])
     if length > options.max_bytes:
@@ -282,17 +299,16 @@ def _raw_window(
         raise pillow.StatusError(Status.LIMIT)
     if length != raw.length(kind, width, height):
         raise pillow.StatusError(Status.TRUNCATED if length < raw.length(kind, width, height) else Status.CORRUPT)
-    check_box(box, size, (width, height))
+    _check_box(box, size, (width, height))
     stored = (height, width) if 5 <= orientation <= 8 else (width, height)
     if source[3] is None or source[3][row] < 0 or source[6] is None:
         data = payload(source, row, options.max_bytes)
     else:
         data = _strips(source, row, kind, stored, raw.stored_rows(box, (width, height), orientation))
-    pixels = Image.fromarray(raw.unpack(data, kind, *stored))
-    return _rgb(resampling.resample(pillow.turn(pixels, orientation), box, size, options.filter))
+    return Image.fromarray(raw.unpack(data, kind, *stored))
 
 
-def check_box(box: tuple[int, ...], size: tuple[int, int], image: tuple[int, int]) -> None:
+def _check_box(box: tuple[int, ...], size: tuple[int, int], image: tuple[int, int]) -> None:
     """Raise `StatusError` unless the window of `size` lies in the resampled region, and that in the upright image."""
     x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
     if not (0 <= x0 < x1 <= image[0] and 0 <= y0 < y1 <= image[1]):

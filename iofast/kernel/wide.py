@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from iofast.kernel import depth, pillow, raw, resampling, twin
+from iofast.kernel import depth, pillow, resampling, twin
 from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Kind, Source, Status
 
 
@@ -40,26 +40,12 @@ def decode_wide(
 def _window(
     source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> NDArray[np.uint16]:
-    levels, upright = _levels(source, row, options)
-    twin.check_box(box, size, upright)
-    turned = pillow.turn(Image.fromarray(levels.astype(np.float32)), int(source[4][row]))
+    what = None if source[5] is None else source[5][row].tolist()
+    if what is None or what[0] == Kind.ENCODED:
+        stored: Image.Image = twin.open_row(source, row, box, size, options).image
+        stored.load()
+    else:
+        stored = twin.raw_row(source, row, what, box, size, options)
+    turned = pillow.turn(Image.fromarray(depth.to_wide(stored).astype(np.float32)), int(source[4][row]))
     made: NDArray[np.float32] = np.asarray(resampling.resample(turned, box, size, options.filter))
     return np.asarray(np.rint(made).clip(0, 65535), np.uint16)  # negative lobes overshoot
-
-
-def _levels(source: Source, row: int, options: DecodeOptions) -> tuple[NDArray[np.uint16], tuple[int, int]]:
-    """The samples of an image as they are stored, and its upright width and height."""
-    data, orientation = twin.payload(source, row, options.max_bytes), int(source[4][row])
-    if source[5] is not None and source[5][row, 0] != Kind.ENCODED:
-        kind, width, height = source[5][row].tolist()
-        stored = (height, width) if 5 <= orientation <= 8 else (width, height)
-        return depth.to_wide(Image.fromarray(raw.unpack(data, kind, *stored))), (width, height)
-    opened = pillow.open_image(data, options.max_pixels)
-    if twin.is_changed(source, row, opened.upright(orientation), lambda: opened.orientation):
-        raise pillow.StatusError(Status.CHANGED)
-    if options.strict:
-        pillow.check_end(opened)
-    else:
-        opened = pillow.mend_end(opened)
-    opened.image.load()
-    return depth.to_wide(opened.image), opened.upright(orientation)
