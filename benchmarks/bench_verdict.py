@@ -1,6 +1,6 @@
 """Does `iofast monitor` judge rightly? A labelled suite of small training programs with known bottlenecks and stalls.
 
-    python -m benchmarks.bench_verdict [--suite tune|final] [--only NAME] [--seconds 20] [--resume] [--output FILE]
+    python -m benchmarks.bench_verdict [--suite tune|final] [--only NAME] [--seconds 30] [--resume] [--output FILE]
 
 Each program of benchmarks/verdicts/programs.py runs twice: watched by a monitor that knows nothing but its pid, and
 with `iofast.watch` inside. The device is simulated by a process with a timed queue, which publishes its busy time
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--suite", choices=SUITES, default="tune")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
     parser.add_argument("--outside", action="store_true", help="without iofast.watch inside: half of the time")
-    parser.add_argument("--seconds", type=float, default=20.0, help="that each program is watched")
+    parser.add_argument("--seconds", type=float, default=30.0, help="that each program is watched")
     parser.add_argument("--resume", action="store_true", help="keep the runs that are there, and judge them again")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "iofast-verdicts")
     parser.add_argument("--repeats", type=int, default=2, help="of a run while other programs used over a tenth")

@@ -1,6 +1,6 @@
 """A monitor at work on one program: watches from outside and keeps what it saw, so that it can be judged again.
 
-    python -m benchmarks.verdicts.judge PID --seconds 20 --output FILE
+    python -m benchmarks.verdicts.judge PID --seconds 30 --output FILE
 
 A process of its own, because the stand-in NVML is found by its environment. `FILE` gets an `Observation` as JSON.
 """
@@ -50,7 +50,7 @@ def observe(pid: int, seconds: float) -> Observation:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pid", type=int)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     seen = observe(arguments.pid, arguments.seconds)

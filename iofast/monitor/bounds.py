@@ -44,7 +44,9 @@ _INSIDE_ERROR = 0.01  # a page's intervals and ours begin and end apart by a ste
 _PICKLED = 1 << 20  # bytes a second that the training process reads beside workers: batches come through a pipe
 _WITHIN = frozenset({Source.THREADS, Source.EVENTS, Source.PROCESSES})  # also processes: pools have threads for them
 _FEW = 8  # looks at stacks, below which they do not correct the thread's states
-_ALIKE = 0.1  # looks of a burst see the same second: correlation within bursts, where few bursts cannot show it
+# Looks of a burst see the same seconds: correlation within bursts, where few bursts cannot show it. From 71 recorded
+# timelines: 0.04 in the median, 0.11 in nine of ten (within one second 0.08 and 0.20).
+_ALIKE = 0.06
 _MANY = 1.5  # looks in a window, from which on windows follow one another
 _JITTERED = 0.7  # looks come one in each slot of time, which leaves less to chance than if they came anywhere
 _AGREEING = 0.15  # a device's mean and its windows, of which few may hold a look

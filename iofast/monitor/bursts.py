@@ -15,7 +15,8 @@ from iofast.monitor.snapshot import Job, StackFigures
 from iofast.monitor.training import pooled
 
 _BUDGET: Final = 0.009  # of one core, py-spy's processes and ours: /proc and verdicts use as much
-_LOOKS: Final = 20  # in a burst, which takes a second; starting py-spy costs as much as 25 looks
+_AHEAD_S: Final = 0.25  # of processor time, in advance: the first verdict is what people wait for
+_LOOKS: Final = 20  # in a burst, which takes three seconds; starting py-spy costs as much as 25 looks
 _WORKERS: Final = 1  # of them, in turn
 _SHORTEST_S: Final = 0.25  # between bursts
 _AGAIN_S: Final = 30.0  # after one that failed
@@ -25,13 +26,14 @@ Kind = TypeVar("Kind")
 
 
 class Bursts:
-    """Runs one burst at a time, in a thread of its own: a burst takes a second."""
+    """Runs one burst at a time, in a thread of its own: a burst takes three seconds."""
 
     def __init__(self, job: Job) -> None:
         self._probe = StackProbe(job)
         self._thread = ThreadPoolExecutor(1, "iofast-stacks")
         self._running: Future[tuple[StackFigures | None, float]] | None = None
-        self._due_at = time.monotonic()
+        self._due_at = self._paid_at = time.monotonic()
+        self._credit_s = _AHEAD_S
         self._turn = 0
         self._found: list[StackFigures] = []
         self._error: str | None = None
@@ -58,7 +60,8 @@ class Bursts:
         return together(found)
 
     def close(self) -> None:
-        """Wait for a burst that is under way; py-spy's calls have a limit of time."""
+        """End a burst that is under way."""
+        self._probe.stop()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _burst(self, workers: Collection[int]) -> tuple[StackFigures | None, float]:
@@ -79,8 +82,10 @@ class Bursts:
             return
         self.succeeded = True
         self._found.append(figures)
+        self._credit_s = min(_AHEAD_S, self._credit_s + _BUDGET * (now - self._paid_at)) - cost
+        self._paid_at = now
         # at a random distance, so that bursts do not keep step with the training
-        self._due_at = now + max(_SHORTEST_S, cost / _BUDGET) * random.uniform(0.5, 1.5)
+        self._due_at = now + max(_SHORTEST_S, -self._credit_s / _BUDGET) * random.uniform(0.5, 1.5)
 
 
 def _spent_s() -> float:

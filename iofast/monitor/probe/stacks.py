@@ -1,8 +1,8 @@
 """Python stacks of a training and its workers, by py-spy, which reads their memory and never stops nor changes them.
 
-A burst is one py-spy for each process, all at once: `record` with as many looks a second as asked for, at random
-distances, for one second. Its start is what costs: 20 looks take 24 ms of processor time, and one `dump` alone takes
-13 ms (minimum of fifteen, a training with a few hundred modules). Nothing is written to disk.
+A burst is one py-spy for each process, all at once: `record` with as many looks as asked for, at random distances,
+within three seconds. Its start is what costs: 20 looks take 24 ms of processor time, and one `dump` alone takes 13 ms
+(minimum of fifteen, a training with a few hundred modules). Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iofast.monitor.probe.source_text import SourceText
 from iofast.monitor.probe.waits import wait_of
 from iofast.monitor.snapshot import Frame, Job, Source, StackFigures, SyncSite, WaitSite, Work
 
-_SECONDS = 1  # of a burst: py-spy takes whole ones
+_SECONDS = 3  # of a burst, in whole ones: the same looks within one second see the same few steps
 _FASTEST = 100  # looks a second
 _TIMEOUT_S = 10.0  # for a burst: py-spy looks up all symbols of a process before its first look
 _LARGEST = 8 << 20  # of what py-spy writes
@@ -45,11 +45,12 @@ class StackProbe:
         self._feeds = Feeds(self._text, self._text.loops)
         self._failures = 0
         self._refused = self._workers_refused = False
+        self._running: list[_Recording] = []
         if self._program is None:
             self.note = "no Python stacks: py-spy is not installed (pip install 'iofast[monitor]')"
 
     def burst(self, worker_pids: Collection[int], looks: int) -> StackFigures | None:
-        """About `looks` looks at the training thread and at each of these workers, within a second, which it takes.
+        """About `looks` looks at the training thread and at each of these workers, in three seconds, which it takes.
 
         None where the training cannot be looked at: `note` says why. A worker that cannot be is left out. For a thread:
         waiting for py-spy holds nothing up.
@@ -58,8 +59,9 @@ class StackProbe:
             return None
         others = () if self._workers_refused else worker_pids
         pids = [self._job.pid, *(pid for pid in others if pid != self._job.pid)]
-        running = [_Recording(self._program, pid, max(1, min(_FASTEST, looks))) for pid in pids]
-        results = [recording.result() for recording in running]
+        rate = max(1, min(_FASTEST, round(looks / _SECONDS)))
+        self._running = [_Recording(self._program, pid, rate) for pid in pids]
+        results = [recording.result() for recording in self._running]
         stacks = list(parse(results[0][0]))
         tally = _Tally(self._text, self._feeds)
         for stack in stacks:
@@ -73,6 +75,11 @@ class StackProbe:
             self._workers_refused |= not text and _forbidden(error)
         self.note = f"no Python stacks of its workers: {missing_right(of_worker=True)}" if self._workers_refused else ""
         return tally.figures()
+
+    def stop(self) -> None:
+        """End a burst that another thread waits for; it finds nothing."""
+        for recording in self._running:
+            recording.stop()
 
     def _failed(self, error: str) -> None:
         self._failures += 1
@@ -205,6 +212,11 @@ class _Recording:
             self._error = ""
         except OSError as error:
             self._process, self._error = None, str(error)
+
+    def stop(self) -> None:
+        """For another thread than that of `result`."""
+        if self._process is not None:
+            self._process.kill()
 
     def result(self) -> tuple[str, str]:
         """What it wrote, and what it said of errors."""
