@@ -22,9 +22,9 @@ from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
 from iofast.fields import annotation_fields, check_fields, decode_field
+from iofast.foreign.options import ForeignOptions
 from iofast.opening import is_shard, open_reader, open_shards
 from iofast.selection import Columns, Filter, Selection, of_split
-from iofast.source.foreign import ForeignOptions
 from iofast.transforms.crop_box import CropBox
 
 _EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is resampled

@@ -34,7 +34,7 @@ from iofast.record import (
 from iofast.strips import raw_length
 
 if TYPE_CHECKING:
-    from iofast.source.foreign import ForeignOptions
+    from iofast.foreign.options import ForeignOptions
 
 _SETS: dict[str, type[ShardReader]] = {tar.SUFFIX: tar.TarReader} | dict.fromkeys(
     tfrecord.SUFFIXES, tfrecord.TfrecordReader
@@ -53,8 +53,8 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
     MosaicML's MDS (the folder with `index.json`) and FFCV's `.beton` with JPEGs are opened too.
     A container is an LMDB file, or a set of tar or TFRecord shards by the name given to `pack`. Shards of other
     programs are named one by one, or by a pattern (`train-{000000..000127}.tar`, `train-*-of-*`), their LMDBs by file
-    or folder; see `open_shards` and `source.lmdb`. What such files mean where it is not the usual, `foreign` says: a
-    `source.ForeignOptions`, or a mapping of its members.
+    or folder; see `open_shards` and `foreign.lmdb`. What such files mean where it is not the usual, `foreign` says: a
+    `ForeignOptions`, or a mapping of its members.
 
     Raises `OptionError` where `foreign` is given for a folder or for what iofast wrote, `SourceError` where there is
     nothing to open, `UnfinishedError` where packing never ended, `ContainerError` where the bytes are not a
@@ -64,9 +64,9 @@ def open_reader(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[
         raise SourceError("the path is empty: expected a container or a folder of images, found ''")
     reader = _open(path, foreign)
     if foreign is not None:
-        from iofast.source.foreign import ForeignReader  # with the index and its cache, which own containers need not
+        from iofast.foreign.reader import ForeignReader  # with the index and its cache, which own containers need not
 
-        if not isinstance(reader, ForeignReader):
+        if not isinstance(reader, ForeignReader) or reader.format.says_all:
             raise not_foreign(path)
     return reader
 
@@ -117,9 +117,10 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if place.suffix.lower() in _LISTS:
         return _open_folder(place)
     if place.suffix.lower() == _BETON:
-        from iofast.source.beton import open_beton
+        from iofast.foreign.beton import BetonFile
+        from iofast.foreign.reader import ForeignReader
 
-        return open_beton(place)
+        return ForeignReader(os.fspath(place), BetonFile(place))
     if is_shard(place):
         return open_shards([os.fspath(place)], os.fspath(place), foreign)
     raise ContainerError(f"{place} is not a container: no LMDB file, no tar or TFRecord shards and no folder of images")
@@ -156,22 +157,22 @@ def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mappi
     """Open tar or TFRecord shards, in this order, as one set; `name` is what messages call it.
 
     Where they are all the shards of a set that iofast wrote, that set is opened, with its classes, splits and
-    checksums. Otherwise they are indexed once; see `source.tar.WebDatasetReader` and `source.tfrecord`.
+    checksums. Otherwise they are indexed once; see `foreign.tar` and `foreign.tfrecord`.
     """
     own = set_of(paths)
     if own is not None:
         return _SETS[own.suffix](own)
-    from iofast.source.foreign import ForeignOptions  # Pillow and the cache cost start-up time, for foreign shards only
+    from iofast.foreign.options import ForeignOptions  # Pillow and the cache cost start-up time
+    from iofast.foreign.reader import ForeignReader
 
     options = ForeignOptions.of(foreign)
     if all(tfrecord.is_named_so(os.path.basename(path).lower()) for path in paths):
-        from iofast.source.tfrecord import ForeignTfrecordReader
-        from iofast.source.tfrecord_records import TfrecordOptions
+        from iofast.foreign.tfrecord import TfrecordFiles
 
-        return ForeignTfrecordReader(paths, name, TfrecordOptions.of(options))
-    from iofast.source.tar import WebDatasetReader
+        return ForeignReader(name, TfrecordFiles(paths, options))
+    from iofast.foreign.tar import TarShards
 
-    return WebDatasetReader(paths, name, options)
+    return ForeignReader(name, TarShards(paths, options))
 
 
 def open_writer(
@@ -275,8 +276,8 @@ class RecordWriter:
 def _open_lmdb(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     if is_own(place):
         return LmdbReader(place)
-    from iofast.source.foreign import ForeignOptions
-    from iofast.source.lmdb import ForeignLmdbReader
+    from iofast.foreign.lmdb import ForeignLmdbReader
+    from iofast.foreign.options import ForeignOptions
 
     return ForeignLmdbReader(place, ForeignOptions.of(foreign))
 
@@ -284,9 +285,10 @@ def _open_lmdb(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) 
 def _open_folder(place: Path) -> Reader:
     found = _find_mds(place)
     if found is not None:
-        from iofast.source.mds import open_mds
+        from iofast.foreign.mds import MdsFolder
+        from iofast.foreign.reader import ForeignReader
 
-        return open_mds(place, found)
+        return ForeignReader(os.fspath(place), MdsFolder(place, found))
     from iofast.source.folder import FolderReader  # Pillow and the scan cost start-up time, for folders only
 
     return FolderReader(place)
@@ -301,7 +303,7 @@ def _find_mds(place: Path) -> dict[str, Path] | None:
             folder = next((entry.path for entry in entries if entry.is_dir()), place)  # one says it for all of them
         if not os.path.exists(os.path.join(folder, "index.json")) or any(place.glob("*.*")):
             return None
-    from iofast.source.mds import find_index
+    from iofast.foreign.mds import find_index
 
     return find_index(place)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast.errors import ContainerError
-from iofast.source.datum import Datum, NoDatumError, parse_datum
+from iofast.foreign.datum import Datum, NoDatumError, parse_datum
 
 
 def _message() -> Any:

@@ -15,7 +15,7 @@ import pytest
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "owned", "record", "ops", "work", "strips"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine", "bars"}),
-    frozenset({"source", "transforms", "pixels", "gpu", "stall", "places"}),
+    frozenset({"source", "foreign", "transforms", "pixels", "gpu", "stall", "places"}),
     frozenset(
         {
             "opening",
@@ -43,6 +43,7 @@ SIDEWAYS = {
     "ops": {"errors"},
     "work": {"errors"},
     "__main__": {"cli"},
+    "foreign": {"source"},
     "packing": {"opening"},
     "checking": {"opening"},
     "copying": {"opening"},

@@ -20,9 +20,9 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import ContainerError, IofastError, OptionError, SourceError, UnfinishedError
-from iofast.source import lmdb_index
-from iofast.source.label_list import read_label_list
-from iofast.source.lmdb import ForeignLmdbReader
+from iofast.foreign.label_list import read_label_list
+from iofast.foreign.lmdb import ForeignLmdbReader, LmdbFile
+from iofast.foreign.options import ForeignOptions
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +139,7 @@ def test_a_disk_that_fails_is_no_reason_to_leave_a_value_out(tmp_path: Path, mon
 
     monkeypatch.setattr(FileBytes, "__getitem__", fail)
     with pytest.raises(ContainerError, match="the disk fails"):
-        lmdb_index.build_lmdb_index(str(path), None, 0)
+        LmdbFile(path, ForeignOptions()).scan(np.zeros((1, 2), np.int64))
 
 
 def test_loader_and_conversion_of_caffes_planes(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_indexed_once_and_watched(tmp_path: Path, cache: Path, monkeypatch: pyte
     first = open_reader(path)
     assert len(list(cache.glob("*.index"))) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(lmdb_index, "build_lmdb_index", lambda *_: pytest.fail("indexed again"))
+        patch.setattr(LmdbFile, "scan", lambda *_: pytest.fail("indexed again"))
         again = open_reader(path)
         assert again.manifest == first.manifest
         copied = pickle.loads(pickle.dumps(again))

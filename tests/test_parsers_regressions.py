@@ -27,12 +27,12 @@ from iofast.containers.shard_writer import JOURNAL
 from iofast.containers.tar import TarWriter
 from iofast.containers.tfrecord import TfrecordWriter
 from iofast.errors import LONGEST, ContainerError, DecodeError, SourceError, TargetError
+from iofast.foreign.tar_names import key_and_name
 from iofast.kernel import Header, TranscodeRecipe, exif
 from iofast.places import Geometry, move
 from iofast.source import cache
 from iofast.source.listing import SourceOptions
 from iofast.source.scan import scan
-from iofast.source.tar_names import key_and_name
 
 _AS_WEBDATASET = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 PAGE = 4096

@@ -20,9 +20,11 @@ from tar_sets import build, foreign
 
 from iofast import FastDataset, open_reader
 from iofast.errors import ContainerError, IofastError, OptionError, SourceError
+from iofast.foreign import index
+from iofast.foreign.options import ForeignOptions
+from iofast.foreign.reader import ForeignReader
+from iofast.foreign.tar import TarShards
 from iofast.record import Record
-from iofast.source import tar_index
-from iofast.source.tar import WebDatasetReader
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +105,7 @@ def test_names_as_webdataset_reads_them(tmp_path: Path, kind: int) -> None:
     members = [(name, data) for name, data in AWKWARD if kind != tarfile.USTAR_FORMAT or len(name) != 154]
     path = foreign(tmp_path / "x.tar", members, kind)
     assert records(path) == theirs(path)
-    with WebDatasetReader([path], "x") as reader:
+    with ForeignReader("x", TarShards([str(path)], ForeignOptions())) as reader:
         assert reader.left_out == ("members whose names make no key and field: 1 left out",)  # `no-dot`
         assert reader.locate(np.arange(1), "cls").label.tolist() == [7]
 
@@ -169,7 +171,7 @@ def test_what_is_no_file_is_skipped(tmp_path: Path) -> None:
 
 def test_fields_that_cannot_be_named_are_counted(tmp_path: Path) -> None:
     path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"})
-    with WebDatasetReader([path], "x") as reader:
+    with ForeignReader("x", TarShards([str(path)], ForeignOptions())) as reader:
         assert list(reader) == [Record("a", {"jpg": b"1"})]
         assert reader.left_out == ("members whose names make no key and field: 3 left out",)
 
@@ -220,7 +222,7 @@ def test_what_is_no_tar(tmp_path: Path, name: str, data: bytes, error: str) -> N
 
 def test_missing_shards(tmp_path: Path) -> None:
     foreign(tmp_path / "x-0.tar", {"a.txt": b"1"})
-    with pytest.raises(SourceError, match=r"x-1\.tar is not a file"):
+    with pytest.raises(SourceError, match=r"x-1\.tar cannot be read: no such file"):
         open_reader(tmp_path / "x-{0..1}.tar")
     with pytest.raises(SourceError, match="no file matches"):
         open_reader(tmp_path / "y-*.tar")
@@ -293,7 +295,7 @@ def test_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache
     settle(*paths)
     first = records(tmp_path / "x-*.tar")
     with monkeypatch.context() as patch:
-        patch.setattr(tar_index, "build_tar_index", lambda *_: pytest.fail("was indexed again"))
+        patch.setattr(TarShards, "scan", lambda *_: pytest.fail("was indexed again"))
         assert records(tmp_path / "x-*.tar") == first
         with open_reader(tmp_path / "x-*.tar") as reader:
             copy = pickle.loads(pickle.dumps(reader))
@@ -309,16 +311,16 @@ def test_a_shard_that_changes_while_it_is_open(tmp_path: Path) -> None:
     reader = open_reader(tmp_path / "x-*.tar")
     reader.record(0)
     foreign(paths[1], {"b.txt": b"2"})
-    with pytest.raises(ContainerError, match=r"x-1\.tar has changed since it was indexed"):
+    with pytest.raises(ContainerError, match=r"x-1\.tar was changed since it was indexed"):
         reader.record(1)
     copy = pickle.dumps(reader)
     open_reader(tmp_path / "x-*.tar").close()
-    with pytest.raises(ContainerError, match="have changed since they were opened"):
+    with pytest.raises(ContainerError, match="have changed since it was opened"):
         pickle.loads(copy).record(0)
 
 
 def test_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tar_index, "cache_file", lambda *_: None)
+    monkeypatch.setattr(index, "cache_file", lambda *_: None)
     path = foreign(tmp_path / "x.tar", {"a.txt": b"1"})
     reader = open_reader(path)
     copy = pickle.loads(pickle.dumps(reader))

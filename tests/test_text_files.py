@@ -13,10 +13,10 @@ from lmdb_containers import build, sample
 
 from iofast.cli import main
 from iofast.errors import OptionError, SourceError
+from iofast.foreign.label_list import read_label_list
 from iofast.opening import open_reader
 from iofast.packing.splits import parse_shares
 from iofast.source.classes import read_class_file
-from iofast.source.label_list import read_label_list
 from iofast.source.listing import SourceOptions
 from iofast.source.scan import scan
 

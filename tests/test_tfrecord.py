@@ -28,8 +28,10 @@ from iofast.containers.shards import expand
 from iofast.containers.tfrecord import TfrecordReader
 from iofast.containers.tfrecord_framing import FOOT, HEAD, frames, read_data, unmask
 from iofast.errors import TargetError
+from iofast.foreign.options import ForeignOptions
+from iofast.foreign.reader import ForeignReader
+from iofast.foreign.tfrecord import TfrecordFiles
 from iofast.record import ImageInfo
-from iofast.source.tfrecord import ForeignTfrecordReader
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +163,7 @@ def test_read_without_the_manifest_as_a_foreign_set(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     paths = expand(str(container.parent / "out-train-*-of-*.tfrecord"))
-    with ForeignTfrecordReader(paths, "out-train") as foreign:
+    with ForeignReader("out-train", TfrecordFiles(paths, ForeignOptions())) as foreign:
         assert len(foreign) == 200
         assert foreign.manifest.classes == CLASSES.classes
         ours = TfrecordReader(container)

@@ -23,7 +23,7 @@ from iofast.machine import cores
 from iofast.opening import open_damaged, open_reader
 
 if TYPE_CHECKING:
-    from iofast.source.foreign import ForeignOptions
+    from iofast.foreign.options import ForeignOptions
 
 Progress = Callable[[int, int, int], None]  # records and bytes that are done now, problems so far
 
@@ -46,7 +46,7 @@ def verify(
     `open_reader` raises where nothing can be opened at all.
     """
     with _opened(path, foreign) as reader:
-        result = Verification(os.fspath(path), type(reader).__name__.removesuffix("Reader").lower(), len(reader))
+        result = Verification(os.fspath(path), reader.container, len(reader))
         findings = Findings(result, reader)
         own = is_ours(reader)
         broken = reader.broken if isinstance(reader, ShardReader) else {}

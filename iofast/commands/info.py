@@ -89,7 +89,7 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
     return {
         "version": VERSION,
         "path": path,
-        "container": type(reader).__name__.removesuffix("Reader").lower(),
+        "container": reader.container,
         "count": manifest.count,
         "bytes": _bytes(reader, path),
         "fields": list(manifest.fields),

@@ -146,6 +146,8 @@ class Reader(ABC):
     """
 
     manifest: Manifest
+    container: str  # what `info` and `verify` call this kind: lmdb, tar, folder
+    renames = False  # only `record` says what an image's field is called, because only its bytes know its format
     _changed: bytearray  # by dense index, from the first image on that was found to be changed
 
     def __len__(self) -> int:

@@ -39,6 +39,8 @@ class JoinedReader(Reader):
     or splits do not fit together, naming the difference.
     """
 
+    container = "joined"
+
     def __init__(self, parts: Sequence[Reader], names: Sequence[str], *, splits: bool = True) -> None:
         self.parts, self.names = tuple(parts), tuple(names)
         manifests = [part.manifest if splits else replace(part.manifest, splits=_whole(part)) for part in parts]

@@ -59,6 +59,8 @@ class LmdbReader(Reader):
     no manifest (another program's, or never finished), `ContainerError` where its bytes contradict docs/format.md.
     """
 
+    container = "lmdb"
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._opened: _Opened | None = _Opened(self.path)

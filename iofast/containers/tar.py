@@ -28,6 +28,8 @@ _FIXED = sum(_MODE_IDS) + sum(_MTIME) + sum(b" " * 8) + sum(_REST)
 class TarReader(ShardReader):
     """Random access to a set of tar shards that iofast wrote; see `ShardReader`."""
 
+    container = "tar"
+
     def walk(self, shard: int) -> Iterator[Entry]:
         """The members of a shard; see `Reader.walk`.
 

@@ -35,6 +35,8 @@ def is_named_so(name: str) -> bool:
 class TfrecordReader(ShardReader):
     """Random access to a set of TFRecord shards that iofast wrote; see `ShardReader`."""
 
+    container = "tfrecord"
+
     def examples(self, indices: NDArray[np.int64]) -> Rows:
         """Where whole records lie: `file`, `offset` and `length` with framing, `crc` of the data; (N,), structured.
 

@@ -26,7 +26,7 @@ from iofast.opening import open_reader
 from iofast.record import KEY_WIDTH
 
 if TYPE_CHECKING:
-    from iofast.source.foreign import ForeignOptions
+    from iofast.foreign.options import ForeignOptions
 
 FilePath = str | os.PathLike[str]
 Begin = Callable[[int, int], None]  # all records, and how many of them an earlier run has written

@@ -47,8 +47,6 @@ class RecordSource:
         self.own = is_ours(reader)
         self.key_width = reader.manifest.key_width if self.own else _key_width(reader)
         self.dropped: Counter[str] = Counter()
-        # these know the format of an image only when they have read it
-        self._by_record = type(reader).__name__ in ("FolderReader", "ForeignTfrecordReader")
 
     def __len__(self) -> int:
         return len(self.reader)
@@ -97,7 +95,7 @@ class RecordSource:
         ]
 
     def _payloads(self, indices: NDArray[np.int64]) -> list[dict[str, bytes]]:
-        if self._by_record:
+        if self.reader.renames:
             return [dict(self.reader.record(index).fields) for index in indices.tolist()]
         found: list[dict[str, bytes]] = [{} for _ in range(len(indices))]
         for name in self.reader.manifest.fields:

@@ -10,12 +10,13 @@ from typing import Any, TypedDict
 from iofast.choices import MAX_SEED
 from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
+from iofast.foreign.options import ForeignOptions
 from iofast.kernel.contract import MAX_MEMORY, MAX_PIXELS, TranscodeRecipe
 from iofast.packing.effects import require_effects
 from iofast.packing.pool import check_workers
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
-from iofast.source import ForeignOptions, SourceOptions
+from iofast.source import SourceOptions
 from iofast.source.attached import parse_sides
 
 

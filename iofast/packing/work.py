@@ -12,6 +12,7 @@ from typing import Any
 
 from iofast.containers import journal
 from iofast.containers.base import Description
+from iofast.foreign.options import ForeignOptions
 from iofast.packing.addition import Addition
 from iofast.packing.child import Job
 from iofast.packing.duplicates import Duplicates
@@ -22,7 +23,7 @@ from iofast.packing.plan import Plan, recipe
 from iofast.packing.pool import Done
 from iofast.packing.report import Report
 from iofast.packing.sample import Image
-from iofast.source import ForeignOptions, Source
+from iofast.source import Source
 from iofast.source.listing import printable
 
 

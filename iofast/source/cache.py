@@ -28,17 +28,17 @@ from iofast.errors import ContainerError, SourceError
 from iofast.kernel import crc32c
 from iofast.source.text_files import check_file
 
-MAGIC = b"iofast-cache\0\0\0\3"  # the last byte is the version; an older or newer one is built again
+MAGIC = b"iofast-cache\0\0\0\4"  # the last byte is the version; an older or newer one is built again
 # The time stamp of a folder or file may not change for what happens within this time of a change before (2 s on FAT,
 # 4 ms on ext4), so an index built that soon after one cannot know whether it has seen all of it.
 SETTLED = 2_000_000_000  # ns
 
 _ALIGN = 64
 _NAMES = {  # dtype -> first or last part of the names of arrays, as in file.0 and keys.bounds
-    "|u1": ("orientation", "format", "kind", "blob", "states"),
-    "<i4": ("label", "labels", "width", "height", "shard"),
+    "|u1": ("orientation", "format", "blob", "states"),
+    "<i4": ("label", "labels", "width", "height"),
     "<u4": ("file", "crc"),
-    "<i8": ("sizes", "times", "stamp", "stamps", "starts", "order"),
+    "<i8": ("times", "stamps", "starts", "order"),
     "<u8": ("offset", "length", "size", "bounds"),
 }
 _DTYPES = {name: dtype for dtype, names in _NAMES.items() for name in names}
@@ -219,13 +219,10 @@ def check_members(
     Manifest(count, own, ranges, fingerprint, (Shard("", count, 0),), names, class_order)
 
 
-def check_strings(blob: NDArray[Any], bounds: NDArray[Any], least: int = 1) -> None:
-    """Raise `ContainerError` where the strings of an index do not lie in their blob one after another.
-
-    `least`: bytes of the shortest; 1 where each is followed by a byte that belongs to none.
-    """
+def check_strings(blob: NDArray[Any], bounds: NDArray[Any]) -> None:
+    """Raise `ContainerError` where the strings of an index, and a byte behind each, do not follow each other."""
     within = len(bounds) > 0 and int(bounds.max()) <= len(blob)  # before they are signed: 2**63 would be negative
-    if not within or bounds[0] != 0 or (np.diff(bounds.astype(np.int64)) < least).any():
+    if not within or bounds[0] != 0 or (np.diff(bounds.astype(np.int64)) < 1).any():
         raise ContainerError(f"{len(bounds)} bounds do not rise within a blob of {len(blob)} bytes")
 
 

@@ -44,6 +44,9 @@ class FolderReader(Reader):
     checksums. Raises `SourceError` as `scan` does.
     """
 
+    container = "folder"
+    renames = True
+
     def __init__(self, root: str | os.PathLike[str], options: SourceOptions | None = None) -> None:
         self.root = os.path.abspath(root)
         self.options = options or SourceOptions()

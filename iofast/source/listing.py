@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -74,6 +74,15 @@ class Strings:
             blob.append(0)
             ends.append(len(blob))
         return cls(bytes(blob), np.array(ends, np.uint64))
+
+    @classmethod
+    def join(cls, parts: Iterable[tuple[bytes | bytearray, Sequence[int]]]) -> Self:
+        """From several blobs, each with the ends of its strings and the byte behind each."""
+        blob, bounds = bytearray(), [np.zeros(1, np.uint64)]
+        for own, ends in parts:
+            bounds.append(np.array(ends, np.uint64) + np.uint64(len(blob)))
+            blob += own
+        return cls(bytes(blob), np.concatenate(bounds))
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from iofast import open_reader
 from iofast.errors import IofastError
-from iofast.source.lmdb import ForeignLmdbReader
+from iofast.foreign.lmdb import ForeignLmdbReader
 from tools.torture.parsing import Driver, damage, seeds
 from tools.torture.parsing.reading import Look, install
 

@@ -10,8 +10,8 @@ from foreign_lmdbs import varint
 
 from iofast.containers import tfrecord_framing as framing
 from iofast.errors import ContainerError
+from iofast.foreign import tfrecord_features as records
 from iofast.kernel import crc32c
-from iofast.source import tfrecord_records as records
 from tools.torture.parsing import Driver, damage
 from tools.torture.parsing.reading import Look, install
 
@@ -110,7 +110,7 @@ def odd(chance: random.Random) -> bytes:
 
 def images(messages: list[bytes], options: dict[str, object] | None) -> set[bytes] | None:
     """The images of sound records; None where one is no Example, so that nothing can be said."""
-    own = records.TfrecordOptions.of(records.ForeignOptions.of(options))
+    own = records.FeatureNames.of(records.ForeignOptions.of(options))
     found = set()
     for message in messages:
         try:

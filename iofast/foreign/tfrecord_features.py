@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from iofast.containers.tfrecord_example import Feature, Kind, Span, integers, parse
-from iofast.errors import ContainerError, OptionError
-from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
-from iofast.source.foreign import ROLES, ForeignOptions
+from iofast.errors import ContainerError
+from iofast.foreign.options import ROLES, ForeignOptions
 
 IMAGES = ("image/encoded", "image", "jpg", "jpeg", "png", "webp", "image_raw", "image/raw", "encoded_image")
 LABELS = ("image/class/label", "label", "cls", "class", "target")
@@ -28,13 +27,13 @@ MAX_TEXT = 4096  # bytes of a class name, path or key; a longer one is none
 
 
 @dataclass(frozen=True, slots=True)
-class TfrecordOptions:
+class FeatureNames:
     """Which features of foreign TFRecords are what, where they do not have one of the usual names.
 
     `image` (encoded, bytes), `label` (int64) and `path` (bytes) are names of features; None = the first of the usual
     names that a record has. `label_base` is the number of the first class: 1 where 0 means background, as the ImageNet
     converters count. `fields` gives further bytes features as fields of the records: pairs of field and feature, such
-    as `("seg.png", "image/segmentation/class/encoded")`. Raises `OptionError` for a value that cannot be.
+    as `("seg.png", "image/segmentation/class/encoded")`. Made of `ForeignOptions`, which have been checked.
     """
 
     image: str | None = None
@@ -42,19 +41,6 @@ class TfrecordOptions:
     path: str | None = None
     label_base: int = 0
     fields: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.label_base not in (0, 1):
-            raise OptionError(f"label_base must be 0 or 1, found {self.label_base!r}")
-        names = [field for field, _ in self.fields]
-        taken = {"jpg", "png", "webp", LABEL_FIELD, JSON_FIELD}.intersection(names)
-        if taken or len(set(names)) < len(names):
-            raise OptionError(f"fields must be named once, and not as the record's own: {', '.join(sorted(names))}")
-        for name in names:
-            try:
-                check_field(name)
-            except ContainerError as error:
-                raise OptionError(f"fields: {error}") from None
 
     @property
     def known(self) -> frozenset[str]:
@@ -83,7 +69,7 @@ class Understood(NamedTuple):
     features: frozenset[str]  # the names of all
 
 
-def understand(data: bytes, options: TfrecordOptions) -> Understood:
+def understand(data: bytes, options: FeatureNames) -> Understood:
     """The meaning of one serialised Example. Raises `ContainerError` where it is none, or its label is impossible."""
     features = parse(data)
     said = {
@@ -122,7 +108,7 @@ def _text(data: bytes, features: dict[str, Feature], names: Iterable[str]) -> st
         return None
 
 
-def _label(data: bytes, features: dict[str, Feature], options: TfrecordOptions) -> int:
+def _label(data: bytes, features: dict[str, Feature], options: FeatureNames) -> int:
     """The class index; −1 where there is none, or several. Decimal text counts as a number: WebDataset's `cls`."""
     for name in LABELS if options.label is None else (options.label,):
         feature = features.get(name)

@@ -1,22 +1,14 @@
-"""Containers of other programs: what a user can say about them, and what their readers have in common."""
+"""What a user can say about files of other programs."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from iofast.containers.base import Failures, dense
-from iofast.containers.open_files import FilesReader
 from iofast.errors import ContainerError, OptionError
 from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
-from iofast.source.listing import few
 
-MAX_NAMES = 100  # of members or features, for messages: somebody may have a new one in every record
 ROLES = ("image", "label", "path")  # names that mean a part of every record; any other is a field's
 IMAGES = ("jpg", "png", "webp", "rgb", "yuv")
 
@@ -77,63 +69,3 @@ class ForeignOptions:
         for member in members:
             if getattr(self, member) != getattr(default, member):
                 raise OptionError(f"foreign: {member} means nothing for {where}")
-
-
-def missing(path: str, ours: str, theirs: str, what: str, there: Iterable[str]) -> OptionError:
-    """The error where `names` calls `ours` what is in no record; `there` is what the records have."""
-    return OptionError(
-        f"{path}: no record has {what} {theirs!r} (names: {ours}={theirs}); they have {few(sorted(there), 20)}"
-    )
-
-
-def may_be_there(name: str | None, names: Collection[str]) -> bool:
-    """Whether some record may have a member or feature of that name; an index keeps `MAX_NAMES` of them."""
-    return name in names or len(names) >= MAX_NAMES
-
-
-def unlabelled(theirs: str) -> str:
-    """What is said where `names` calls the label what is there, and is no class number in any record."""
-    return f"no record has a class number in {theirs!r}: none has a label"
-
-
-class ForeignReader(FilesReader):
-    """A Reader of another program's files. Some fields lie in no file: the index says them."""
-
-    path: str  # what messages call the container
-    unplaced: tuple[str, ...] = (LABEL_FIELD, JSON_FIELD)  # such fields
-    left_out: tuple[str, ...] = ()  # what is in the files, but in no record
-
-    def _check_base(self, base: int) -> None:
-        """Raise `OptionError` where labels are said to count from 1, and there are none."""
-        if base and len(self) and not self._labelled():
-            raise OptionError(f"{self.path}: no record has a label, so none counts from {base} (labels-from)")
-
-    def _labelled(self) -> bool:
-        return LABEL_FIELD in self.manifest.fields
-
-    @abstractmethod
-    def _said(self, index: int) -> Mapping[str, bytes]:
-        """The fields of one record that lie in no file."""
-
-    def values(
-        self,
-        indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,
-        failed: Failures | None = None,
-    ) -> list[bytes | None]:
-        """Payloads of one field; see `Reader.values`."""
-        if field in self.unplaced and field in self.manifest.fields:
-            asked = dense(indices, len(self), self.path).tolist()
-            return [self._said(row).get(field) for row in asked]
-        return super().values(indices, field, check=check, failed=failed)
-
-    def view(self, index: int, field: str | None = None) -> memoryview:
-        """The payload of one field; see `Reader.view`."""
-        if field in self.unplaced and field in self.manifest.fields:
-            value = self.values(np.array([index]), field)[0]
-            if value is None:
-                raise KeyError(f"{self.name(index)} has no field {field!r}")
-            return memoryview(value)
-        return super().view(index, field)

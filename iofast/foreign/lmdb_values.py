@@ -7,13 +7,12 @@ from typing import NamedTuple
 from iofast import kernel
 from iofast.containers.file_bytes import FileBytes
 from iofast.errors import DecodeError
+from iofast.foreign.datum import TAGS, Datum, NoDatumError, parse_datum
+from iofast.foreign.index import number_of
 from iofast.kernel.payload import HEAD
-from iofast.source.datum import TAGS, Datum, NoDatumError, parse_datum
-from iofast.source.tfrecord_scan import FORMATS
 
 ENCODED, COLOUR, GREY, NOTHING, OTHER = range(5)  # an image file, three planes, one, none of these; no image nor Datum
 
-_FORMAT = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(FORMATS)}
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
@@ -70,7 +69,7 @@ def _of_image(data: FileBytes, offset: int, length: int, label: int, head: bytes
             header = kernel.read_header(head)
     except DecodeError:
         return Row(label, kind=ENCODED, length=length) if looks else None
-    number = _FORMAT.get(header.format.lower(), 0)
+    number = number_of(header.format)
     return Row(label, header.width, header.height, header.orientation, ENCODED, number, 0, length)
 
 

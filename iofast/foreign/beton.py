@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE
-from iofast.containers.open_files import OpenFiles
+from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
 from iofast.errors import ContainerError, UnfinishedError
-from iofast.source.cache import stamps
-from iofast.source.indexed import Column, IndexedReader, Same, Table, fetch_from, open_table
+from iofast.foreign.index import ForeignIndex, Format
+from iofast.foreign.options import ForeignOptions
+from iofast.foreign.table import Column, fetch_from, index_of
 
 SUFFIX = ".beton"
 VERSION = 2
@@ -43,26 +43,28 @@ _TYPES = {
 _JPEG = 0  # of `mode`; 1 is raw pixels
 
 
-class BetonReader(IndexedReader):
-    """The samples of a beton file; see `open_beton`."""
+class BetonFile(Format):
+    """One beton file."""
+
+    name = "beton"
+    says_all = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__([os.fspath(path)], ForeignOptions())
+
+    def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
+        """Read the rows of all samples.
+
+        Raises `ContainerError` where bytes contradict the format, images are raw pixels, or a field's type is not
+        known; `UnfinishedError` where writing never ended.
+        """
+        columns, left_out = _columns(self.paths[0])
+        fetch = fetch_from(self.files(stamped))
+        return index_of(columns, np.zeros(1, np.int64), fetch, left_out=left_out)
 
 
-def open_beton(path: Path) -> BetonReader:
-    """The samples of a beton file.
-
-    Raises `ContainerError` where bytes contradict the format, images are raw pixels, or a field's type is not known;
-    `UnfinishedError` where writing never ended.
-    """
-    where = os.path.abspath(path)
-    seen = stamps([where])
-    files = OpenFiles([where], Same([where], seen))
-    index = open_table(
-        [b"beton", os.fsencode(os.path.realpath(where))], [where], lambda: _scan(where), fetch_from(files)
-    )
-    return BetonReader(os.fspath(path), index, files)
-
-
-def _scan(path: str) -> Table:
+def _columns(path: str) -> tuple[list[Column], list[str]]:
+    """The columns that can be read, and why the others cannot."""
     data = FileBytes(path)
     if len(data) < _HEADER.size:
         raise ContainerError(f"{path} has {len(data)} bytes, fewer than the header of a beton file")
@@ -91,7 +93,7 @@ def _scan(path: str) -> Table:
         columns.append(_column(name, kind, samples[f"f{place}"], allocations, (path, at, rows.itemsize, table)))
     if not columns:
         raise ContainerError(f"{path} has no field that can be read: {'; '.join(left_out)}")
-    return Table((path,), tuple(columns), count, ((WHOLE, 0, count),), tuple(left_out))
+    return columns, left_out
 
 
 def _fields(data: FileBytes, path: str, number: int) -> list[tuple[int, str, np.dtype[Any]]]:

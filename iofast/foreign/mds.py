@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
-from iofast.source.cache import stamps
-from iofast.source.indexed import Column, Fetch, IndexedReader, Table, fetch_from, open_table
+from iofast.foreign.index import ForeignIndex, Format
+from iofast.foreign.options import ForeignOptions
+from iofast.foreign.table import Column, Fetch, fetch_from, index_of
+from iofast.foreign.unpacked import PackedFiles
 from iofast.source.listing import split_rank
 from iofast.source.text_files import check_file
-from iofast.source.unpacked import PackedFiles
 
 INDEX = "index.json"
 MAX_INDEX = 256 << 20  # bytes of an index.json: a million shards
@@ -54,10 +55,6 @@ class MdsShard:
     columns: tuple[tuple[str, str, int | None], ...]  # name, encoding, fixed size
 
 
-class MdsReader(IndexedReader):
-    """The samples of an MDS data set; see `open_mds`."""
-
-
 def find_index(folder: Path) -> dict[str, Path] | None:
     """Split → its `index.json`, of an MDS folder or a folder of them; None where it is neither."""
     if _is_index(folder / INDEX):
@@ -73,30 +70,47 @@ def find_index(folder: Path) -> dict[str, Path] | None:
     return found or None
 
 
-def open_mds(folder: Path, found: Mapping[str, Path]) -> MdsReader:
-    """The samples of an MDS data set, its sub-folders as splits.
+class MdsFolder(Format):
+    """The shards that the `index.json` files of a folder name, its sub-folders as splits; `found` by `find_index`."""
 
-    Raises `SourceError` where a shard is missing, `ContainerError` where bytes contradict the format.
-    """
-    shards: list[MdsShard] = []
-    splits, count = [], 0
-    for split, file in found.items():
-        own = read_index(file)
-        shards += own
-        samples = sum(shard.samples for shard in own)
-        splits.append((split, count, count + samples))
-        count += samples
-    if not shards:
-        raise ContainerError(f"{folder}: its MDS index names no sample")
-    if count > MAX_COUNT:
-        raise ContainerError(f"{folder} has {count} samples, more than {MAX_COUNT}")
-    paths = [shard.path for shard in shards]
-    seen = stamps(paths)
-    files = _files(shards, seen)
-    fetch = fetch_from(files)
-    words = [b"mds", os.fsencode(os.path.realpath(folder)), *(os.fsencode(path) for path in paths)]
-    index = open_table(words, paths, lambda: _scan(shards, tuple(splits), files, fetch), fetch)
-    return MdsReader(os.fspath(folder), index, files)
+    name = "mds"
+    says_all = True
+
+    def __init__(self, folder: Path, found: Mapping[str, Path]) -> None:
+        self.folder, self.shards, self.splits = os.fspath(folder), list[MdsShard](), list[tuple[str, int, int]]()
+        count = 0
+        for split, file in found.items():
+            own = read_index(file)
+            self.shards += own
+            samples = sum(shard.samples for shard in own)
+            self.splits.append((split, count, count + samples))
+            count += samples
+        if not self.shards:
+            raise ContainerError(f"{folder}: its MDS index names no sample")
+        if count > MAX_COUNT:
+            raise ContainerError(f"{folder} has {count} samples, more than {MAX_COUNT}")
+        super().__init__([shard.path for shard in self.shards], ForeignOptions(), list(map(os.fspath, found.values())))
+
+    def sizes(self, stamped: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of the files as they are unpacked. Raises `ContainerError` where one is not as long as its index says."""
+        for shard, (size, _) in zip(self.shards, stamped.tolist(), strict=False):  # `index.json` comes last
+            if shard.compression is None and size != shard.size:
+                raise ContainerError(f"{shard.path} has {size} bytes, its index says {shard.size}: it was cut off")
+        return np.array([shard.size for shard in self.shards], np.int64)
+
+    def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
+        """The shards, of which some may be compressed."""
+        packed = {number: (each.compression, each.size) for number, each in enumerate(self.shards) if each.compression}
+        return PackedFiles(self.paths, stamped, packed)
+
+    def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
+        """The places of all values, by reading the offsets and sizes in every shard."""
+        self.sizes(stamped)
+        files = self.files(stamped)
+        fetch = fetch_from(files)
+        read, left_out = _columns(self.shards, files, fetch)
+        samples = np.array([shard.samples for shard in self.shards], np.int64)
+        return index_of(read, np.cumsum(samples) - samples, fetch, self.splits, left_out)
 
 
 def read_index(file: Path) -> list[MdsShard]:
@@ -166,19 +180,8 @@ def _is_index(file: Path) -> bool:
         return False
 
 
-def _files(shards: Sequence[MdsShard], seen: NDArray[np.int64]) -> OpenFiles:
-    """The shards; sizes must be those of the index."""
-    for shard, (size, _) in zip(shards, seen.tolist(), strict=True):
-        if shard.compression is None and size != shard.size:
-            raise ContainerError(f"{shard.path} has {size} bytes, its index says {shard.size}: it was cut off")
-    packed = {number: (each.compression, each.size) for number, each in enumerate(shards) if each.compression}
-    return PackedFiles([shard.path for shard in shards], seen, packed)
-
-
-def _scan(
-    shards: Sequence[MdsShard], splits: tuple[tuple[str, int, int], ...], files: OpenFiles, fetch: Fetch
-) -> Table:
-    """The places of all values, by reading the offsets and sizes in every shard."""
+def _columns(shards: Sequence[MdsShard], files: OpenFiles, fetch: Fetch) -> tuple[list[Column], list[str]]:
+    """The columns that can be read, and why the others cannot."""
     columns = shards[0].columns
     offsets: list[NDArray[np.int64]] = []
     lengths: list[NDArray[np.int64]] = []
@@ -205,7 +208,7 @@ def _scan(
         read.append(Column(name, kind, file, start, size, dtype))  # type: ignore[arg-type]
     if not read:
         raise ContainerError(f"{shards[0].path}: no column can be read: {'; '.join(left_out)}")
-    return Table(tuple(shard.path for shard in shards), tuple(read), len(file), splits, tuple(left_out))
+    return read, left_out
 
 
 def _places(

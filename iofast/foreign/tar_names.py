@@ -7,8 +7,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Self
 
+from iofast.foreign.options import ForeignOptions
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS
-from iofast.source.foreign import ForeignOptions
 
 _META = re.compile(r"__[^/]*__($|/)")  # what WebDataset leaves out
 _SAME = {"jpeg": "jpg"}  # names of a format that readers here know by another

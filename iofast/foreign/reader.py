@@ -1,0 +1,209 @@
+"""Random access to another program's files, by the index that a scan of them has made."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.containers.base import Failures, Located, dense
+from iofast.containers.index import ABSENT
+from iofast.containers.open_files import FilesReader, OpenFiles
+from iofast.errors import ContainerError, OptionError
+from iofast.foreign.index import FORMATS, PARTS, ForeignIndex, Format, open_index, reopen_index
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key
+from iofast.source.listing import few, printable
+
+_JPEG = IMAGE_FIELDS[0]  # what some formats call the image, whatever its real one
+
+
+class ForeignReader(FilesReader):
+    """The records of a format's files in their order; `path` is what messages call them.
+
+    The first opening scans the files; what it finds is kept in the cache folder (`$XDG_CACHE_HOME/iofast`) and used
+    until a file changes. `cls`, `json` and numbers may lie in no file: the index says them. A record without the image
+    has `file` 0xFFFFFFFF. `left_out` says what is in the files and in no record. Raises what `open_index` raises, and
+    `OptionError` for a name in the options that no record knows.
+    """
+
+    def __init__(self, path: str, data: Format) -> None:
+        self.path, self.paths, self.format, self.container = path, data.paths, data, data.name
+        self._opened: OpenFiles | None = None
+        self._index: ForeignIndex | None = open_index(data)
+        index = self._index
+        self.unplaced, self.left_out = index.unplaced, index.left_out
+        self.renames = bool(index.arrays["format"].any())
+        self.manifest = index.manifest(int(index.stamps[: len(data.paths), 0].sum()))
+        self._check_options(index)
+
+    def __getstate__(self) -> dict[str, object]:
+        index = self._index if self._index is None or self._index.file is None else None  # else it is in the cache
+        return {**self.__dict__, "_index": index, "_opened": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
+        """Where the payloads lie; see `Reader.locate`. What the index says lies in no file: use `values` or `view`."""
+        fields = self._open().fields
+        if field is None:
+            names = self._images()
+            if not names:
+                raise KeyError(f"{self.path} has no image field, only {', '.join(self.manifest.fields)}")
+            return self._located(indices, names)
+        if field not in fields or self._dtype(field):
+            known = self.manifest.fields
+            what = (
+                f"field {field!r} lies in no file" if field in known else f"no field {field!r}, only {', '.join(known)}"
+            )
+            raise KeyError(f"{self.path}: {what}")
+        return self._located(indices, [field])
+
+    def columns(self, indices: NDArray[np.int64]) -> Located:
+        """What the index says of these records; see `Reader.columns`."""
+        return self._located(indices, self._images())
+
+    def values(
+        self,
+        indices: NDArray[np.int64],
+        field: str | None = None,
+        *,
+        check: bool = True,
+        failed: Failures | None = None,
+    ) -> list[bytes | None]:
+        """Payloads of one field; see `Reader.values`."""
+        if self._is_said(field):
+            index, rows = self._open(), dense(indices, len(self), self.path).tolist()
+            return [self._said(index, row).get(str(field)) for row in rows]
+        if field is None or not self._dtype(field):
+            return super().values(indices, field, check=check, failed=failed)
+        located = self._located(indices, [field])
+        places = zip(located.file.tolist(), located.offset.tolist(), located.length.tolist(), strict=True)
+        return [_text(self._read(*place), self._dtype(field)) for place in places]
+
+    def view(self, index: int, field: str | None = None) -> memoryview:
+        """The payload of one field; see `Reader.view`."""
+        if field is None or not (self._is_said(field) or self._dtype(field)):
+            return super().view(index, field)
+        value = self.values(np.array([index], np.int64), field)[0]
+        if value is None:
+            raise KeyError(f"{self.name(index)} has no field {field!r}")
+        return memoryview(value)
+
+    def keys(self, located: Located) -> list[str]:
+        """The keys of the records in `located`, as the files have them; bytes that are no text as `\\xe9`."""
+        return [self._key(row) for row in located.indices.tolist()]
+
+    def record(self, index: int) -> Record:
+        """One record whole, an image file under the name of its real format."""
+        fields = dict(super().record(index).fields)
+        if _JPEG in fields:
+            fields[FORMATS[int(self._open().arrays["format"][index])]] = fields.pop(_JPEG)
+        return Record(self._key(index), dict(sorted(fields.items())))
+
+    def name(self, index: int) -> str:
+        """`train-000000.tar: n01440764/0001`, or `train-00000-of-00008: record 17`, counted in that file."""
+        opened = self._open()
+        starts = opened.arrays["starts"]
+        file = int(np.searchsorted(starts, index, "right")) - 1
+        own = self._key(index) if opened.keys is not None else f"record {index - int(starts[file])}"
+        return f"{self.paths[file]}: {own}"
+
+    def close(self) -> None:
+        """Let go of the files, and of the index unless it is not in the cache and would have to be built again."""
+        self._opened = None
+        if self._index is not None and self._index.file is not None:
+            self._index = None
+
+    def _check_options(self, index: ForeignIndex) -> None:
+        """Raise `OptionError` for what a user says of the files and no record bears out."""
+        if not len(self):
+            return
+        for ours, theirs, what, found in self.format.asked(index):
+            if not found:
+                words = f"no record has {what} {theirs!r} (names: {ours}={theirs}); they have {few(index.called, 20)}"
+                raise OptionError(f"{self.path}: {words}")
+        base = self.format.options.label_base
+        if base and not index.labelled:
+            raise OptionError(f"{self.path}: no record has a label, so none counts from {base} (labels-from)")
+
+    def _images(self) -> list[str]:
+        """The fields that may be a record's image, in the order in which one is looked for."""
+        return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]
+
+    def _is_said(self, field: str | None) -> bool:
+        """Whether the index itself says this field, which lies in no file."""
+        return field in self.unplaced and field in self.manifest.fields
+
+    def _dtype(self, field: str) -> str:
+        """Of a field that is a number, else empty."""
+        index = self._open()
+        return index.dtypes[index.fields.index(field)] if field in index.fields else ""
+
+    def _located(self, indices: NDArray[np.int64], names: list[str]) -> Located:
+        index = self._open()
+        arrays, indices = index.arrays, dense(indices, len(self), self.path)
+        place = {part: np.zeros(len(indices), kind) for part, kind in PARTS.items()}
+        place["file"][:] = ABSENT
+        if "crc.0" in arrays:
+            place["crc"] = np.zeros(len(indices), np.uint32)
+        kind = np.zeros(len(indices), np.uint8)
+        for name in reversed(names):  # the first that a record has counts
+            n = index.fields.index(name)
+            there = arrays[f"file.{n}"][indices] != ABSENT
+            for part, column in place.items():
+                np.copyto(column, arrays[f"{part}.{n}"][indices], where=there)
+            kind[there] = 1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0
+        return Located(
+            indices=indices,
+            position=indices.astype(np.uint64),
+            label=arrays["label"][indices],
+            width=arrays["width"][indices],
+            height=arrays["height"][indices],
+            orientation=arrays["orientation"][indices],
+            file=place["file"],
+            offset=place["offset"],
+            length=place["length"],
+            kind=kind,
+            crc=place.get("crc"),
+            strips=None,
+        )
+
+    def _said(self, index: ForeignIndex, row: int) -> dict[str, bytes]:
+        """The fields of one record that the index itself says."""
+        label, text = int(index.arrays["label"][row]), index.json[row] if index.json is not None else b""
+        own = {LABEL_FIELD: b"%d" % label} if index.says_label and label >= 0 else {}
+        return own | ({JSON_FIELD: text} if text else {})
+
+    def _there(self, index: int) -> list[str]:
+        opened = self._open()
+        placed = [name for n, name in enumerate(opened.fields) if opened.arrays[f"file.{n}"][index] != ABSENT]
+        return sorted([*placed, *self._said(opened, index)])
+
+    def _key(self, index: int) -> str:
+        keys = self._open().keys
+        return format_key(index, self.manifest.key_width) if keys is None else printable(keys[index])
+
+    def _files(self) -> OpenFiles:
+        opened = self._opened
+        if opened is None:
+            opened = self._opened = self.format.files(self._open().stamps)
+        return opened
+
+    def _open(self) -> ForeignIndex:
+        index = self._index
+        if index is None:
+            index = reopen_index(self.format, self.manifest.fingerprint)
+            if index.fingerprint != self.manifest.fingerprint:
+                raise ContainerError(f"{self.path}: records have changed since it was opened")
+            self._index = index
+        return index
+
+
+def _text(data: bytes, dtype: str) -> bytes:
+    """A binary number as JSON writes it; a fraction that JSON cannot say is null."""
+    value = np.frombuffer(data, dtype)[0].item()
+    finite = not isinstance(value, float) or np.isfinite(value)
+    return json.dumps(value if finite else None).encode()

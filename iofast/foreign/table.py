@@ -1,0 +1,156 @@
+"""Columns of a binary format (mds, beton) as the fields of records: names, labels, sizes of images."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.bars import open_bar
+from iofast.containers.open_files import OpenFiles
+from iofast.errors import ContainerError, DecodeError
+from iofast.foreign.index import ForeignIndex
+from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
+from iofast.source.cache import Arrays
+
+LABEL_NAMES = ("label", "y", "cls", "class", "target", "labels", "fine_label")
+
+_THREADS = 8
+_CHUNK = 1024  # images per task
+_FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
+_ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table of N samples: where each value lies. `kind` is what the format says that it is.
+
+    `image`, `text`, `json`, `bytes`: the bytes as they are; `number`: one number of type `dtype`.
+    """
+
+    name: str
+    kind: Literal["image", "text", "json", "bytes", "number"]
+    file: NDArray[np.uint32]
+    offset: NDArray[np.uint64]
+    length: NDArray[np.uint64]
+    dtype: str = "|u1"
+
+
+Fetch = Callable[[int, int, int], bytes]  # file, offset, length
+
+
+def index_of(
+    columns: Sequence[Column],
+    starts: NDArray[np.int64],
+    fetch: Fetch,
+    splits: Sequence[tuple[str, int, int]] = (),
+    left_out: Sequence[str] = (),
+) -> ForeignIndex:
+    """The index of a table; `starts` is the number of samples before each file."""
+    count = len(columns[0].file)
+    arrays: Arrays = {"label": np.full(count, -1, np.int32), "format": np.zeros(count, np.uint8), "starts": starts}
+    names: list[str] = []
+    dtypes: list[str] = []
+    for column in columns:
+        dtype = column.dtype if column.kind == "number" else ""
+        if dtype and LABEL_FIELD not in names and column.name.lower() in LABEL_NAMES:
+            labels = _labels(column, fetch)
+            if labels is not None:
+                arrays["label"] = labels
+                continue
+        name = _field_name(column, names, fetch)
+        number = len(names)
+        names.append(name)
+        dtypes.append(dtype)
+        arrays[f"file.{number}"] = column.file.astype(np.uint32)
+        arrays[f"offset.{number}"] = column.offset.astype(np.uint64)
+        arrays[f"length.{number}"] = column.length.astype(np.uint64)
+    arrays |= _sizes(names, arrays, count, fetch)
+    return ForeignIndex(arrays, tuple(names), tuple(dtypes), splits=tuple(splits), left_out=tuple(left_out))
+
+
+def _labels(column: Column, fetch: Fetch) -> NDArray[np.int32] | None:
+    """A column of whole numbers as class indices, −1 = none; None where its numbers cannot be."""
+    dtype = np.dtype(column.dtype)
+    if dtype.kind not in "iu":
+        return None
+    data = b"".join(fetch(*place) for place in _places(column))
+    numbers = np.frombuffer(data, dtype)
+    if len(numbers) and (numbers.min() < -1 or numbers.max() >= 1 << 31):
+        return None
+    return numbers.astype(np.int32)
+
+
+def _places(column: Column) -> list[tuple[int, int, int]]:
+    return list(zip(column.file.tolist(), column.offset.tolist(), column.length.tolist(), strict=True))
+
+
+def _field_name(column: Column, taken: Sequence[str], fetch: Fetch) -> str:
+    """What the field is called: the image by its format, everything else by its column's name and an extension."""
+    stem = _ILLEGAL.sub("_", column.name.lower())[: MAX_FIELD_NAME - 16].strip("_") or "field"
+    extension = {"text": "txt", "json": "json", "number": "json", "bytes": "bin", "image": "jpg"}[column.kind]
+    image = None
+    if column.kind in ("image", "bytes") and len(column.file):
+        try:
+            file, offset, length = int(column.file[0]), int(column.offset[0]), int(column.length[0])
+            image = _FIELD_OF.get(_header(fetch, file, offset, length).format)
+        except DecodeError:
+            image = None
+        if column.kind == "image" and image is None:
+            image = "jpg"  # whatever is wrong with the first one
+    if image is not None and not set(taken) & set(IMAGE_FIELDS):
+        return image
+    name = stem if stem == extension else f"{stem}.{image or extension}"
+    number = 2
+    while name in taken or name in (LABEL_FIELD, *IMAGE_FIELDS):
+        name, number = f"{stem}{number}.{image or extension}", number + 1
+    return name
+
+
+def _sizes(names: Sequence[str], arrays: Arrays, count: int, fetch: Fetch) -> Arrays:
+    """Width, height and orientation of all images, from their headers; zeros where one cannot be read."""
+    width, height = np.zeros(count, np.int32), np.zeros(count, np.int32)
+    orientation = np.ones(count, np.uint8)
+    image = image_field(tuple(names))
+    if image is not None:
+        number = names.index(image)
+        places = [arrays[f"{part}.{number}"] for part in ("file", "offset", "length")]
+
+        def read(start: int) -> int:
+            stop = min(start + _CHUNK, count)
+            rows = zip(*(part[start:stop].tolist() for part in places), strict=True)
+            for row, (file, offset, length) in enumerate(rows, start):
+                try:
+                    header = _header(fetch, file, offset, length)
+                except DecodeError:
+                    continue
+                width[row], height[row], orientation[row] = header.width, header.height, header.orientation
+            return stop - start
+
+        bar = open_bar(count, " images", "reading headers", delay=1)
+        with bar, ThreadPoolExecutor(_THREADS, "iofast-headers") as pool:
+            for done in pool.map(read, range(0, count, _CHUNK)):
+                bar.update(done)
+    return {"width": width, "height": height, "orientation": orientation}
+
+
+def _header(fetch: Fetch, file: int, offset: int, length: int) -> kernel.Header:
+    return kernel.probe(lambda start, count: fetch(file, offset + start, count), length)
+
+
+def fetch_from(files: OpenFiles) -> Fetch:
+    """Reads of these files, each as long as was asked for. Raises `ContainerError`."""
+
+    def fetch(file: int, offset: int, length: int) -> bytes:
+        data = files.read(file, offset, length)
+        if len(data) < length:
+            raise ContainerError(f"{files.paths[file]} was cut off: {len(data)} of {length} bytes at offset {offset}")
+        return data
+
+    return fetch

@@ -1,0 +1,234 @@
+"""Tar shards that iofast did not write, WebDataset's above all: which members make a record.
+
+A record is what WebDataset makes of the same shards: consecutive members with one key, which is the name up to the
+first dot behind the last slash; the rest, in lower case, is the field. Keys need not be unique. Labels are the decimal
+in `cls`, else the integer `label` in `json`, else none, unless the options say otherwise. `jpeg` is read as the field
+`jpg`. There are no classes, splits or checksums.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import kernel
+from iofast.bars import open_bar
+from iofast.containers.index import ABSENT
+from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
+from iofast.containers.tar_members import Member, TarFile, open_tar
+from iofast.errors import ContainerError, DecodeError
+from iofast.foreign.index import COLUMNS, MAX_NAMES, PARTS, Asked, ForeignIndex, Format, few_names, may_be_there
+from iofast.foreign.options import ForeignOptions
+from iofast.foreign.tar_names import TarNames, is_meta, key_and_name
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, check_field, image_field
+from iofast.source.cache import Arrays
+from iofast.source.index import THREADS
+from iofast.source.listing import Strings
+from iofast.strips import raw_length
+
+_MAX_JSON, _MAX_LABEL = 1 << 20, 32
+_COLUMNS = {"label": "i", "width": "i", "height": "i", "orientation": "B"}
+
+
+class TarShards(Format):
+    """The shards of one set, in this order."""
+
+    name = "webdataset"
+
+    def __init__(self, paths: Sequence[str], options: ForeignOptions) -> None:
+        super().__init__(paths, options)
+        self.names = TarNames.of(options)
+
+    def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:  # noqa: ARG002
+        """Read the headers of all members, several shards at a time."""
+        pool = ThreadPoolExecutor(THREADS, "iofast-tar")
+        try:
+            tasks = [pool.submit(_scan, path, self.names) for path in self.paths]
+            with open_bar(len(tasks), " shards", "indexing", delay=1) as bar:
+                for task in as_completed(tasks):
+                    task.result()  # the first error ends it all
+                    bar.update()
+        finally:
+            pool.shutdown(cancel_futures=True)
+        scans = [task.result() for task in tasks]
+        fields = tuple(sorted({name for scan in scans for name in scan.slots}))
+        arrays = _arrays(scans, fields)
+        return ForeignIndex(
+            arrays,
+            fields,
+            keys=Strings.join((scan.keys, scan.ends) for scan in scans),
+            says_label=self.names.says_label,
+            left_out=tuple(self._left_out(scans, labelled=bool((arrays["label"] >= 0).any()))),
+            called=few_names(scan.called for scan in scans),
+        )
+
+    def asked(self, index: ForeignIndex) -> Iterator[Asked]:
+        """The members that the options name."""
+        for ours, theirs in self.options.names.items():
+            if ours == "label":
+                member = "json" if theirs.lower().startswith("json/") else theirs.lower()
+                found = index.labelled or may_be_there(member, index.called)
+            else:
+                found = image_field(index.fields) is not None if ours == "image" else ours in index.fields
+            yield ours, theirs, "a label in" if ours == "label" else "a member", found
+
+    def _left_out(self, scans: Sequence[_Scan], *, labelled: bool) -> Iterator[str]:
+        if lost := sum(scan.left_out for scan in scans):
+            yield f"members whose names make no key and field: {lost:,} left out"
+        if replaced := sum(scan.replaced for scan in scans):
+            yield f"members that names replace by others: {replaced:,} left out"
+        if "label" in self.options.names and not labelled:
+            yield f"no record has a class number in {self.options.names['label']!r}: none has a label"
+
+
+class _Scan:
+    """What one shard holds. Members are rows of their own: record, slot of the field, offset, length."""
+
+    def __init__(self, path: str, names: TarNames) -> None:
+        self.path, self.names, self.left_out, self.replaced = path, names, 0, 0
+        self.columns = {name: array(code) for name, code in _COLUMNS.items()}
+        self.count, self.keys, self.ends = 0, bytearray(), array("Q")
+        self.slots: dict[str, int] = {}
+        self.called: set[str] = set()
+        self.record, self.slot, self.offset, self.length = array("Q"), array("H"), array("Q"), array("Q")
+        self._key, self._own = "", dict[str, Member]()
+        self._label: Member | None = None  # of this record, where the options name one
+
+    def take(self, member: Member, tar: TarFile) -> None:
+        """One more member, in the order of the file."""
+        found = None if is_meta(member.name) else key_and_name(member.name)
+        if found is None:
+            self.left_out += not is_meta(member.name)
+            return
+        key, own = found
+        if key != self._key:
+            self.end(tar)
+            self._key = key
+        if own not in self.called and len(self.called) < MAX_NAMES:
+            self.called.add(own)
+        if own == self.names.label:
+            self._label = member
+        name = self.names.field(own, self._own)
+        if name is None:
+            self.replaced += own != self.names.label  # which is read, but lies in no field
+            return
+        if name in self._own:
+            where = f"at offsets {self._own[name].offset} and {member.offset}"
+            raise ContainerError(f"{self.path}: {key} has the field {name} twice, {where}")
+        try:
+            check_field(name)
+        except ContainerError:
+            self.left_out += 1
+            return
+        if member.size > MAX_PAYLOAD:
+            raise ContainerError(f"{self.path}: {member.name} has {member.size} bytes, more than {MAX_PAYLOAD}")
+        if len(self.slots) >= MAX_FIELDS and name not in self.slots:
+            raise ContainerError(f"{self.path}: more than {MAX_FIELDS} different fields, at offset {member.offset}")
+        self._own[name] = member
+
+    def end(self, tar: TarFile) -> None:
+        """The record is complete."""
+        own, self._own = self._own, {}
+        label, self._label = self._label, None
+        if not own:
+            return
+        try:
+            row = _describe(own, label or own.get(LABEL_FIELD), self.names, tar)
+        except ContainerError as error:
+            raise ContainerError(f"{self.path}: {self._key}: {error}") from None
+        if self.names.says_label:
+            own.pop(LABEL_FIELD, None)
+        for name, member in own.items():
+            self.record.append(self.count)
+            self.slot.append(self.slots.setdefault(name, len(self.slots)))
+            self.offset.append(member.offset)
+            self.length.append(member.size)
+        for column, value in zip(self.columns.values(), row, strict=True):
+            column.append(value)
+        self.count += 1
+        self.keys += self._key.encode("utf-8", "replace") + b"\0"
+        self.ends.append(len(self.keys))
+
+
+def _scan(path: str, names: TarNames) -> _Scan:
+    scan = _Scan(path, names)
+    fd, status = open_tar(path)
+    try:
+        if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+            raise ContainerError(f"{path} is not a file, or is empty")
+        tar = TarFile(path, fd, status.st_size)
+        for member in tar.members():
+            scan.take(member, tar)
+        scan.end(tar)
+    finally:
+        os.close(fd)
+    return scan
+
+
+def _describe(
+    own: Mapping[str, Member], labelled: Member | None, names: TarNames, tar: TarFile
+) -> tuple[int, int, int, int]:
+    """Label, upright width and height, orientation: of `cls`, `json` and the image's header; -1, 0, 0, 1 = unknown."""
+    said: dict[str, Any] = {}
+    image = image_field(own)
+    wanted = names.json is not None or labelled is None or image in RAW_FIELDS
+    if JSON_FIELD in own and wanted and own[JSON_FIELD].size <= _MAX_JSON:
+        try:
+            parsed = json.loads(tar.read(own[JSON_FIELD].offset, own[JSON_FIELD].size))
+            said = parsed if isinstance(parsed, dict) else {}
+        except (ValueError, RecursionError):
+            pass  # the user's own; it has no label then
+    label = _integer(said.get(names.json or "label"))
+    if labelled is not None and labelled.size <= _MAX_LABEL and names.json is None:
+        text = tar.read(labelled.offset, labelled.size).strip()
+        label = int(text) if text.isdigit() and int(text) < 1 << 31 else -1
+    if 0 <= label < names.base:
+        raise ContainerError(f"its label is {label}, expected {names.base} (the label base) or more")
+    label -= names.base if label >= 0 else 0
+    if image in RAW_FIELDS:
+        width, height = _integer(said.get("width")), _integer(said.get("height"))
+        if width > 0 and height > 0 and raw_length(image, width, height) == own[image].size:
+            return label, width, height, 1
+    if image not in IMAGE_FIELDS:
+        return label, 0, 0, 1
+    place = own[image]
+    try:
+        header = kernel.probe(lambda start, count: tar.read(place.offset + start, count), place.size)
+    except DecodeError:
+        return label, 0, 0, 1
+    return label, header.width, header.height, header.orientation
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else -1
+
+
+def _arrays(scans: Sequence[_Scan], fields: Sequence[str]) -> Arrays:
+    """The columns of all shards, one after another."""
+    counts = np.array([scan.count for scan in scans], np.int64)
+    count, members, starts = int(counts.sum()), sum(len(scan.record) for scan in scans), np.cumsum(counts) - counts
+    if count > MAX_COUNT or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):
+        raise ContainerError(f"{scans[0].path} …: {count} records with {len(fields)} different fields are too many")
+    arrays: Arrays = {
+        name: np.concatenate([np.array(scan.columns[name], COLUMNS[name]) for scan in scans]) for name in _COLUMNS
+    }
+    arrays |= {"format": np.zeros(count, np.uint8), "starts": starts}
+    for n in range(len(fields)):
+        arrays |= {f"{part}.{n}": np.zeros(count, kind) for part, kind in PARTS.items()}
+        arrays[f"file.{n}"][:] = ABSENT
+    for file, (scan, start) in enumerate(zip(scans, starts.tolist(), strict=True)):
+        record, slot = np.array(scan.record, np.intp) + start, np.array(scan.slot, np.uint16)
+        for name, own in scan.slots.items():
+            rows, n = np.flatnonzero(slot == own), fields.index(name)
+            arrays[f"file.{n}"][record[rows]] = file
+            arrays[f"offset.{n}"][record[rows]] = np.array(scan.offset, np.uint64)[rows]
+            arrays[f"length.{n}"][record[rows]] = np.array(scan.length, np.uint64)[rows]
+    return arrays

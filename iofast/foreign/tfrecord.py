@@ -1,0 +1,241 @@
+"""TFRecord files of other programs: Examples with an encoded image, as TensorFlow's converters make.
+
+Every record is read once. The image field is `jpg` whatever its format; beside it there are `cls`, `json` (path and
+key) and the fields of the options. A record without an image has none; one whose data contradicts its checksum keeps
+its place, with that checksum: it fails when it is read, and only it.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import os
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast.bars import open_bar
+from iofast.containers.file_bytes import FileBytes
+from iofast.containers.index import ABSENT
+from iofast.containers.manifest import MAX_CLASS_NAME
+from iofast.containers.tfrecord_framing import FOOT, HEAD, Frame, frames, read_data, unmask
+from iofast.errors import ContainerError, DecodeError, SourceError
+from iofast.foreign.index import (
+    COLUMNS,
+    FORMATS,
+    MAX_NAMES,
+    PARTS,
+    Asked,
+    ForeignIndex,
+    Format,
+    few_names,
+    may_be_there,
+    number_of,
+)
+from iofast.foreign.options import ForeignOptions
+from iofast.foreign.tfrecord_features import FeatureNames, Understood, understand
+from iofast.kernel import Header, crc32c, read_header
+from iofast.record import JSON_FIELD, LABEL_FIELD, format_key
+from iofast.source.cache import Arrays
+from iofast.source.listing import Strings, few
+
+IMAGE_FIELD = "jpg"
+
+_THREADS = 4  # files at a time: reading and checksums let go of the GIL, the rest is Python
+_STEP = 65_536  # rows whose columns are turned into Python's numbers at once
+_U32 = struct.Struct("<I")
+
+
+class TfrecordFiles(Format):
+    """The files of one set, in this order."""
+
+    name = "foreign-tfrecord"
+
+    def __init__(self, paths: Sequence[str], options: ForeignOptions) -> None:
+        super().__init__(paths, options)
+        self.features = FeatureNames.of(options)
+
+    def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
+        """Read all records."""
+        options = self.features
+        files = self._read(int(stamped[:, 0].sum()))
+        places = [(IMAGE_FIELD, 0), *((name, n) for n, (name, _) in enumerate(options.fields, 1))]
+        counts = [rows.count for rows in files]
+        arrays: Arrays = {
+            name: np.concatenate([np.array(rows.columns[name], kind) for rows in files])
+            for name, kind in COLUMNS.items()
+        }
+        arrays["starts"] = np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64)
+        number, fields = np.repeat(np.arange(len(files), dtype=np.uint32), counts), list[str]()
+        for name, n in places:
+            own = _places([rows.places[n] for rows in files], number)
+            if (own["file"] != ABSENT).any():
+                arrays |= {f"{part}.{len(fields)}": column for part, column in own.items()}
+                fields.append(name)
+        json = Strings.join((rows.json, rows.ends) for rows in files)
+        return ForeignIndex(
+            arrays,
+            tuple(fields),
+            json=json,
+            classes=_classes(files, arrays["label"]),
+            class_order="file",
+            left_out=tuple(self._left_out(files, labelled=bool((arrays["label"] >= 0).any()))),
+            called=few_names(rows.features for rows in files),
+            fingerprint=_fingerprint(arrays, fields, json),
+        )
+
+    def asked(self, index: ForeignIndex) -> Iterator[Asked]:
+        """The features that the options name."""
+        options, json = self.features, index.json.blob if index.json is not None else b""
+        if options.image is not None:
+            yield "image", options.image, "bytes in", IMAGE_FIELD in index.fields
+        if options.label is not None:
+            yield "label", options.label, "a label in", index.labelled or may_be_there(options.label, index.called)
+        if options.path is not None:
+            yield "path", options.path, "text in", re.search(b'"path":', json) is not None
+        for ours, theirs in options.fields:
+            yield ours, theirs, "bytes in", ours in index.fields
+
+    def _left_out(self, files: Sequence[_Rows], *, labelled: bool) -> Iterator[str]:
+        unread = [name for name in few_names(rows.features for rows in files) if name not in self.features.known]
+        if unread:
+            yield f"features that no field takes: {few(unread, 8)} (--names FIELD=FEATURE takes bytes)"
+        if self.features.label is not None and not labelled:
+            yield f"no record has a class number in {self.features.label!r}: none has a label"
+
+    def _read(self, size: int) -> list[_Rows]:
+        stop = threading.Event()
+        pool = ThreadPoolExecutor(_THREADS, "iofast-tfrecord")
+        try:
+            with open_bar(size, "B", "indexing", unit_scale=True, delay=1) as bar:
+                tasks = [pool.submit(_read_file, path, self.features, bar.update, stop) for path in self.paths]
+                return [task.result() for task in tasks]
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+class _Rows:
+    """What one file has, column by column, in arrays: lists of numbers would take half a gigabyte for ImageNet."""
+
+    def __init__(self, places: int) -> None:
+        self.count = 0
+        self.columns = {name: array.array("i") for name in COLUMNS}
+        self.places = [array.array("q") for _ in range(places)]  # offset (−1 = none), length, CRC32C of each record
+        self.json, self.ends = bytearray(), array.array("q")  # as in `Strings`
+        self.texts: dict[int, str | None] = {}  # label → class name, None where records disagree
+        self.features: set[str] = set()  # their names, `MAX_NAMES` and those of one record at most
+
+
+def _read_file(path: str, options: FeatureNames, progress: Callable[[int], object], stop: threading.Event) -> _Rows:
+    rows = _Rows(1 + len(options.fields))
+    try:
+        if os.stat(path).st_size == 0:  # as writers of many shards leave some
+            return rows
+        data = FileBytes(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    for frame in frames(data):
+        if stop.is_set():  # another file is no TFRecord file, or Ctrl-C
+            break
+        _add(rows, data, frame, options)
+        progress(HEAD + frame.length + FOOT)
+    return rows
+
+
+def _add(rows: _Rows, data: FileBytes, frame: Frame, options: FeatureNames) -> None:
+    try:
+        content = read_data(data, frame)
+    except ContainerError:  # its data is damaged: whoever reads it as its image will be told so
+        stored = unmask(_U32.unpack(data[frame.end - FOOT : frame.end])[0])
+        _append(rows, Understood(None, -1, None, None, [], frozenset()), (frame.offset, frame.length, stored), None)
+        return
+    try:
+        found = understand(content, options)
+    except ContainerError as error:
+        where = f"{data.path}: record {rows.count} at offset {frame.offset - HEAD}"
+        raise ContainerError(f"{where} is no tf.train.Example that can be read: {error}") from None
+    image, header, payload = (-1, 0, 0), None, b""
+    if found.image is not None:
+        payload = content[found.image.start : found.image.stop]
+        image = (frame.offset + found.image.start, len(payload), crc32c(payload))
+        try:
+            header = read_header(payload)
+        except DecodeError:
+            header = None
+    _append(rows, found, image, header)
+    for number, span in enumerate(found.fields, 1):
+        if span is not None:
+            payload = content[span.start : span.stop]
+            place = (frame.offset + span.start, len(payload), crc32c(payload))
+            rows.places[number][-3:] = array.array("q", place)
+
+
+def _append(rows: _Rows, found: Understood, image: tuple[int, int, int], header: Header | None) -> None:
+    rows.count += 1
+    shape = (0, 0, 1) if header is None else (header.width, header.height, header.orientation)
+    number = 0 if header is None else number_of(header.format)
+    for column, value in zip(rows.columns.values(), (found.label, *shape, number), strict=True):
+        column.append(value)
+    rows.json += (found.json or b"") + b"\0"
+    rows.ends.append(len(rows.json))
+    rows.places[0].extend(image)
+    for place in rows.places[1:]:
+        place.extend((-1, 0, 0))
+    if not found.features <= rows.features and len(rows.features) < MAX_NAMES:
+        rows.features |= found.features
+    if found.label >= 0:
+        known = rows.texts.setdefault(found.label, found.text)
+        rows.texts[found.label] = known if known == found.text else None
+
+
+def _places(files: Sequence[array.array[int]], number: NDArray[np.uint32]) -> Arrays:
+    """The columns of one field, of each file's triples (offset, length, CRC32C)."""
+    place = np.concatenate([np.array(own, np.int64) for own in files]).reshape(-1, 3)
+    there = place[:, 0] >= 0
+    place[~there] = 0
+    offset, length, crc = place.T
+    found = {"file": np.where(there, number, np.uint32(ABSENT)), "offset": offset, "length": length}
+    return {part: found[part].astype(kind) for part, kind in PARTS.items()} | {"crc": crc.astype(np.uint32)}
+
+
+def _classes(files: Sequence[_Rows], labels: NDArray[Any]) -> tuple[str, ...] | None:
+    """The classes' names, if every class up to the greatest has one, and each its own."""
+    top = int(labels.max(initial=-1))
+    texts: dict[int, str | None] = {}
+    for rows in files:
+        for label, text in rows.texts.items():
+            texts[label] = text if texts.get(label, text) == text else None
+    names = [texts.get(label) for label in range(top + 1)] if top + 1 == len(texts) else []
+    whole = [name for name in names if name is not None and len(name) <= MAX_CLASS_NAME]
+    return tuple(whole) if whole and len(set(whole)) == top + 1 else None
+
+
+def _fingerprint(arrays: Arrays, fields: Sequence[str], json: Strings) -> str:
+    """As docs/format.md 2.2 has it, so a container that these records are converted to has the same."""
+    digest = hashlib.sha256()
+    for start in range(0, len(json), _STEP):
+        own = {name: column[start : start + _STEP].tolist() for name, column in arrays.items() if name != "starts"}
+        for row, label in enumerate(own["label"]):
+            payloads = {} if label < 0 else {LABEL_FIELD: _identity(b"%d" % label)}
+            if text := json[start + row]:
+                payloads[JSON_FIELD] = _identity(text)
+            for n, name in enumerate(fields):
+                if own[f"file.{n}"][row] != ABSENT:
+                    real = FORMATS[own["format"][row]] if name == IMAGE_FIELD else name
+                    payloads[real] = (own[f"length.{n}"][row], own[f"crc.{n}"][row])
+            key = format_key(start + row).encode()
+            head = b"%c%s" % (len(key), key)
+            for name in sorted(payloads):
+                digest.update(b"%s%c%s" % (head, len(name), name.encode()) + struct.pack("<II", *payloads[name]))
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _identity(payload: bytes) -> tuple[int, int]:
+    return len(payload), crc32c(payload)
