@@ -18,7 +18,7 @@ from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import Target
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import MANIFEST_SUFFIX, check_finished, expand, is_pattern, set_of, shard_bytes
+from iofast.containers.shards import MANIFEST_SUFFIX, Cut, check_finished, expand, is_pattern, set_of, shard_bytes
 from iofast.containers.targets import LMDB, target_of, writer_of
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import (
@@ -197,7 +197,7 @@ def open_writer(
     """
     target = target_of(path, overwrite=overwrite)
     names = None if classes is None else tuple(classes)
-    return RecordWriter(target, Description(classes=names, recipe=recipe), split, shard_bytes(shard_size, target))
+    return RecordWriter(target, Description(classes=names, recipe=recipe), split, Cut(shard_bytes(shard_size, target)))
 
 
 class RecordWriter:
@@ -206,7 +206,7 @@ class RecordWriter:
     `manifest` is None until the container is finished.
     """
 
-    def __init__(self, target: Target, description: Description, split: str, shard_size: int) -> None:
+    def __init__(self, target: Target, description: Description, split: str, cut: Cut) -> None:
         self.manifest: Manifest | None = None
         self._target, self._description, self._split = target, description, split
         self._count = 0
@@ -216,7 +216,7 @@ class RecordWriter:
                 target.complete()
                 target.acquire()
             target.clear()
-            self._writer = writer_of(target, description, shard_size)
+            self._writer = writer_of(target, description, cut)
         except BaseException:
             target.release()
             raise

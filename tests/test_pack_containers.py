@@ -105,7 +105,12 @@ def test_names_of_shards(images: Path, tmp_path: Path) -> None:
     assert "out-train-000000.tar" in names
     assert "out-val-000000.tar" in names
     assert report.bytes_out == sum((tmp_path / name).stat().st_size for name in names)
-    assert all((tmp_path / name).stat().st_size <= SHARD for name in names if name.startswith("out-"))
+    with open_reader(tmp_path / "out.tar") as reader:
+        train, val = ([shard for shard in reader.manifest.shards if split in shard.name] for split in ("train", "val"))
+    assert {shard.count for shard in train[:-1]} == {train[0].count}, "all but the last of a split have as many records"
+    assert all(shard.size == pytest.approx(SHARD, rel=0.25) for shard in train[:-1])
+    assert len(train) > 1
+    assert val[0].count <= train[0].count
     with pytest.raises(TargetError, match="exists already"):
         pack(images, tmp_path / "out.tar", resize=32, shard_size=SHARD)
     pack(images, tmp_path / "out.tar", resize=32, overwrite=True)
@@ -115,6 +120,28 @@ def test_names_of_shards(images: Path, tmp_path: Path) -> None:
         "out.tar.index",
         "out.tar.manifest",
     ]
+
+
+def test_shards_of_a_number_of_records(images: Path, tmp_path: Path) -> None:
+    """An image that fails leaves a hole in its shard and moves no border; a shard is that of any other run with it."""
+    pack(images, tmp_path / "a.tar", resize=32, shard_records=30)
+    with open_reader(tmp_path / "a.tar") as reader:
+        assert [shard.count for shard in reader.manifest.shards] == [30, 30, 30, 14, 26]
+    broken = sorted((images / "train").rglob("*.jpg"))[40]
+    whole = broken.read_bytes()
+    try:
+        broken.write_bytes(b"nothing")
+        pack(images, tmp_path / "b.tar", resize=32, shard_records=30, max_errors=1)
+    finally:
+        broken.write_bytes(whole)
+    shards = [sorted(tmp_path.glob(f"{name}-*.tar")) for name in "ab"]
+    same = [one.read_bytes() == other.read_bytes() for one, other in zip(*shards, strict=True)]
+    assert same == [True, False, True, True, True]
+    for options in ({"shard_records": 0}, {"shard_records": 5, "shard_size": 9}):
+        with pytest.raises(OptionError, match="shard_records"):
+            PackOptions(**options)
+    with pytest.raises(OptionError, match="shard_records=5 has no effect"):
+        pack(images, tmp_path / "x.lmdb", shard_records=5)
 
 
 def test_a_split_that_the_name_says_already(images: Path, tmp_path: Path) -> None:

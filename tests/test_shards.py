@@ -13,7 +13,7 @@ from tar_sets import build, contents, write
 from iofast import open_reader
 from iofast.containers import open_files, shards
 from iofast.containers.base import Description
-from iofast.containers.shards import ShardTarget, expand, is_pattern, open_index, read_manifest, write_index
+from iofast.containers.shards import Cut, ShardTarget, expand, is_pattern, open_index, read_manifest, write_index
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
 
@@ -143,7 +143,7 @@ def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
     """Staged names differ from the final ones, so the marker has both."""
     target = ShardTarget(tmp_path / "x.tar", ".tar")
     target.acquire()
-    writer = TarWriter(target.partial, "x.tar", shard_size=20_000)
+    writer = TarWriter(target.partial, "x.tar", cut=Cut(20_000))
     records = [sample(i, 3000) for i in range(20)]
     write(writer, records)
     writer.finish(Description())

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from lmdb_containers import Sample, expected, read_all, sample
 from tar_sets import build, contents, write
 
-from iofast.containers import shard_files, shard_journal
-from iofast.containers.base import Description
-from iofast.containers.shard_writer import JOURNAL, Kept
-from iofast.containers.shards import ShardTarget
+from iofast.containers import shard_files
+from iofast.containers.base import Description, Kept
+from iofast.containers.shards import Cut, ShardTarget
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.errors import TargetError
 
@@ -42,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a run leaves that was killed behind its last record. Not to be changed."""
     folder = tmp_path_factory.mktemp("begun")
-    writer = TarWriter(folder, "x.tar", shard_size=SHARD)
+    writer = TarWriter(folder, "x.tar", cut=Cut(SHARD))
     write(writer, RECORDS)
     writer.abort()
     return folder
@@ -50,7 +49,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def go_on(folder: Path, records: Sequence[Sample] = RECORDS) -> tuple[Kept, dict[str, bytes]]:
     """Resume, write the rest, finish; gives what was kept and the files under their final names."""
-    writer = TarWriter(folder, "x.tar", shard_size=SHARD)
+    writer = TarWriter(folder, "x.tar", cut=Cut(SHARD))
     kept = writer.resume()
     assert kept.records == sum(position <= kept.position for position, *_ in records)
     write(writer, [record for record in records if record[0] > kept.position])
@@ -62,53 +61,40 @@ def shards(folder: Path) -> list[Path]:
     return sorted(folder.glob("shard-*.tar"))
 
 
-def cuts(begun: Path) -> Iterator[tuple[int, int]]:
-    """Shard and length: at, before, behind each border inside it: header, payload, padding, end, and their middles."""
-    with (begun / JOURNAL).open("rb") as file:
-        placed = [entry for _, entry in shard_journal.entries(file.fileno())]
-    for number, path in enumerate(shards(begun)):
+def of_records(folder: Path) -> list[Path]:
+    return sorted(folder.glob("rows-*"))
+
+
+def test_full_shards_are_kept(begun: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    """All but the last, which was not full when the run was killed."""
+    shutil.copytree(begun, tmp_path / "again")
+    written = {path.name: path.stat().st_mtime_ns for path in shards(begun)}
+    kept, found = go_on(tmp_path / "again")
+    assert found == whole
+    assert 10 < kept.records < 20
+    later = {path.name: path.stat().st_mtime_ns for path in shards(tmp_path / "again")}
+    assert [name for name in written if later[name] != written[name]] == [max(written)]
+
+
+@pytest.mark.parametrize("files", [shards, of_records])
+def test_a_file_cut_anywhere(
+    begun: Path, whole: dict[str, bytes], tmp_path: Path, files: Callable[[Path], list[Path]]
+) -> None:
+    for number, path in enumerate(files(begun)):
         size = path.stat().st_size
-        borders = {0, size}
-        for record in placed:
-            if record.shard == number:
-                borders |= {record.start, record.stop}
-                for _, length, _, offset in record.fields:
-                    borders |= {offset - 512, offset - 256, offset, offset + length // 2, offset + length}
-        for border in sorted(borders):
-            yield from ((number, at) for at in {border - 1, border, border + 1} if 0 <= at <= size)
-
-
-def test_a_shard_cut_at_every_border(begun: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    points = list(cuts(begun))
-    assert len(points) > 400
-    for number, at in random.Random(1).sample(points, 120):
-        folder = tmp_path / f"{number}-{at}"
-        shutil.copytree(begun, folder)
-        os.truncate(shards(folder)[number], at)
-        for later in shards(folder)[number + 1 :]:  # a kill leaves none, a power failure may
-            if at % 2:
-                later.unlink()
-        assert go_on(folder)[1] == whole, (number, at)
-        shutil.rmtree(folder)
-
-
-def test_the_journal_cut_anywhere(begun: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    size = (begun / JOURNAL).stat().st_size
-    kept = []
-    for at in range(0, size + 1, 61):
-        folder = tmp_path / str(at)
-        shutil.copytree(begun, folder)
-        os.truncate(folder / JOURNAL, at)
-        found = go_on(folder)
-        assert found[1] == whole
-        kept.append(found[0].records)
-        shutil.rmtree(folder)
-    assert kept == sorted(kept)
-    assert (kept[0], kept[-1]) == (0, 19)
+        for at in [*range(0, size, max(1, size // 12)), size - 1]:
+            folder = tmp_path / f"{number}-{at}"
+            shutil.copytree(begun, folder)
+            os.truncate(folder / path.name, at)
+            for later in files(folder)[number + 1 :]:  # a kill leaves none, a power failure may
+                if at % 2:
+                    later.unlink()
+            assert go_on(folder)[1] == whole, (number, at)
+            shutil.rmtree(folder)
 
 
 def test_damage_in_what_was_kept_is_noticed(begun: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    """A flipped bit, zeros where a power failure lost a page, rubbish behind the end: the final bytes are the same."""
+    """A flipped bit, zeros, rubbish behind the end: the final bytes are the same."""
     rng = random.Random(2)
 
     def flip(data: bytearray) -> None:
@@ -125,7 +111,7 @@ def test_damage_in_what_was_kept_is_noticed(begun: Path, whole: dict[str, bytes]
     for round_ in range(60):
         folder = tmp_path / str(round_)
         shutil.copytree(begun, folder)
-        path = rng.choice([*shards(folder), folder / JOURNAL])
+        path = rng.choice([*shards(folder), *of_records(folder)])
         data = bytearray(path.read_bytes())
         kinds[round_ % 3](data)
         path.write_bytes(data)
@@ -136,19 +122,19 @@ def test_damage_in_what_was_kept_is_noticed(begun: Path, whole: dict[str, bytes]
 def test_finished_but_not_published(begun: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     folder = tmp_path / "again"
     shutil.copytree(begun, folder)
-    for _ in range(2):
-        kept, found = go_on(folder)
-        assert kept == (20, RECORDS[-1][0])
-        assert found == whole
+    go_on(folder)
+    kept, found = go_on(folder)
+    assert kept == (20, RECORDS[-1][0])
+    assert found == whole
 
 
-def test_other_options_keep_nothing_that_is_wrong(begun: Path, tmp_path: Path) -> None:
-    """The plan of a packing run refuses other options; the writer alone would keep what is the same, and no more."""
+def test_other_options_keep_nothing(begun: Path, tmp_path: Path) -> None:
+    """The plan of a packing run refuses other options; the writer alone keeps no shard of another cut."""
     build(tmp_path / "x.tar", RECORDS, shard_size=20_000)
     shutil.copytree(begun, tmp_path / "again")
-    writer = TarWriter(tmp_path / "again", "x.tar", shard_size=20_000)
+    writer = TarWriter(tmp_path / "again", "x.tar", cut=Cut(20_000))
     kept = writer.resume()
-    assert 0 < kept.records < 20
+    assert kept == (0, -1)
     write(writer, [record for record in RECORDS if record[0] > kept.position])
     writer.finish(Description())
     for staged, final in writer.files.items():
@@ -158,7 +144,7 @@ def test_other_options_keep_nothing_that_is_wrong(begun: Path, tmp_path: Path) -
 def test_without_resuming_nothing_is_kept(begun: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     shutil.copytree(begun, tmp_path / "again")
     (tmp_path / "again" / "shard-000099.tar").touch()
-    writer = TarWriter(tmp_path / "again", "x.tar", shard_size=SHARD)
+    writer = TarWriter(tmp_path / "again", "x.tar", cut=Cut(SHARD))
     write(writer, RECORDS[:3])
     writer.finish(Description())
     assert len(shards(tmp_path / "again")) == 1
@@ -167,15 +153,34 @@ def test_without_resuming_nothing_is_kept(begun: Path, whole: dict[str, bytes], 
 
 @given(st.binary(max_size=300), st.integers(0, 5000))
 @settings(max_examples=60)
-def test_any_journal_is_read_or_left(tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int) -> None:
+def test_any_list_of_records_is_read_or_left(tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int) -> None:
     folder = tmp_path_factory.mktemp("any")
-    writer = TarWriter(folder, "x.tar", shard_size=SHARD)
+    writer = TarWriter(folder, "x.tar", cut=Cut(1))
     write(writer, RECORDS[:5])
     writer.abort()
-    journal = bytearray((folder / JOURNAL).read_bytes())
-    journal[at : at + len(data)] = data
-    (folder / JOURNAL).write_bytes(journal)
-    assert go_on(folder)[0].records <= 5
+    own = bytearray((folder / "rows-000002").read_bytes())
+    own[at : at + len(data)] = data
+    (folder / "rows-000002").write_bytes(own)
+    writer = TarWriter(folder, "x.tar", cut=Cut(1))
+    assert 2 <= writer.resume().records <= 4
+    writer.abort()
+
+
+def test_shards_of_a_number_of_records(tmp_path: Path) -> None:
+    """Counted by positions, from the start of each split, so that holes move no border."""
+    cut = Cut(records=4, starts=(0, 14))
+    every = [sample(i, 50, "train" if i < 14 else "val") for i in range(20)]
+    found = []
+    for name, missing in (("a", set[int]()), ("b", {0, 5, 14})):
+        (tmp_path / name).mkdir()
+        writer = TarWriter(tmp_path / name, "x.tar", cut=cut)
+        write(writer, [record for record in every if record[0] not in missing])
+        manifest = writer.finish(Description())
+        found.append([(shard.name, shard.count) for shard in manifest.shards])
+    assert [count for _, count in found[0]] == [4, 4, 4, 2, 4, 2]
+    assert [count for _, count in found[1]] == [3, 3, 4, 2, 3, 2]
+    same = [shards(tmp_path / name)[2].read_bytes() for name in "ab"]
+    assert same[0] == same[1]
 
 
 def test_a_full_disk_at_any_write(whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +203,7 @@ def test_a_full_disk_at_any_write(whole: dict[str, bytes], tmp_path: Path, monke
         def no_more(fd: int, *_: object, left: list[int] = left) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        writer = TarWriter(folder, "x.tar", shard_size=SHARD)
+        writer = TarWriter(folder, "x.tar", cut=Cut(SHARD))
         with monkeypatch.context() as patch:
             patch.setattr(shard_files.os, "pwritev", lambda *a: full(real[0], *a))
             patch.setattr(shard_files.os, "writev", lambda *a: full(real[1], *a))
@@ -214,16 +219,16 @@ PROGRAM = """
 import sys, time
 from lmdb_containers import sample
 from iofast.containers.base import Description
-from iofast.containers.shards import ShardTarget
+from iofast.containers.shards import Cut, ShardTarget
 from iofast.containers.tar import TarWriter
 with ShardTarget(sys.argv[1], ".tar") as target:
     if target.interrupted:
         target.complete()
         sys.exit()
-    writer = TarWriter(target.partial, "x.tar", shard_size=100_000)
+    writer = TarWriter(target.partial, "x.tar", cut=Cut(100_000))
     kept = writer.resume()
     print(kept.records, flush=True)
-    for i in range(kept.records, 120):
+    for i in range(kept.position + 1, 120):
         writer.write(*sample(i, 4000))
         time.sleep(0.0005)
     writer.finish(Description())

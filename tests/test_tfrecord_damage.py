@@ -15,11 +15,11 @@ import pytest
 from lmdb_containers import expected, sample, samples
 from tfrecord_sets import CLASSES, build, contents, shards
 
-from iofast.containers import shard_writer
+from iofast.containers import shard_files
 from iofast.containers.base import Description
 from iofast.containers.index import ABSENT, Stamp, encode_chunk, row_struct
 from iofast.containers.publish import LOCK, MARKER
-from iofast.containers.shards import write_index
+from iofast.containers.shards import Cut, write_index
 from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
 from iofast.errors import ContainerError, OptionError, UnfinishedError
 from iofast.record import ImageInfo
@@ -43,7 +43,7 @@ def test_resume_after_a_kill_at_any_write(tmp_path: Path, monkeypatch: pytest.Mo
     build(tmp_path / "whole" / "out.tfrecord", written, size=2500)
     wanted = contents(tmp_path / "whole")
     assert len(wanted) > 6
-    plain = shard_writer.write
+    plain = shard_files.write
     for kill in (*range(10), *range(10, 46, 3)):
         folder = tmp_path / str(kill)
         folder.mkdir()
@@ -52,7 +52,7 @@ def test_resume_after_a_kill_at_any_write(tmp_path: Path, monkeypatch: pytest.Mo
             _kill_after(count, monkeypatch)
             with pytest.raises(KeyboardInterrupt):
                 build(folder / "out.tfrecord", written, size=2500)
-            monkeypatch.setattr(shard_writer, "write", plain)
+            monkeypatch.setattr(shard_files, "write", plain)
         with pytest.raises(UnfinishedError):
             TfrecordReader(folder / "out.tfrecord")
         build(folder / "out.tfrecord", written, size=2500)
@@ -60,7 +60,7 @@ def test_resume_after_a_kill_at_any_write(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def _kill_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = shard_writer.write
+    plain = shard_files.write
     left = [count]
 
     def write(fd: int, pieces: Any, offset: int | None) -> None:
@@ -71,7 +71,7 @@ def _kill_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         plain(fd, pieces, offset)
 
-    monkeypatch.setattr(shard_writer, "write", write)
+    monkeypatch.setattr(shard_files, "write", write)
 
 
 def test_resume_after_a_real_kill(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_resume_rewrites_what_was_damaged(tmp_path: Path) -> None:
         folder = tmp_path / "again" / str(byte) / "out.tfrecord.partial"
         folder.mkdir(parents=True, mode=0o700)
         (folder / "lock").touch()  # as every folder of ours has it
-        writer = TfrecordWriter(folder, "out.tfrecord", Description(), shard_size=3000)
+        writer = TfrecordWriter(folder, "out.tfrecord", Description(), cut=Cut(3000))
         for each in written:
             writer.write(*each)
         writer.abort()

@@ -9,7 +9,7 @@ from lmdb_containers import Sample
 
 from iofast.containers.base import Description
 from iofast.containers.manifest import Manifest
-from iofast.containers.shards import ShardTarget
+from iofast.containers.shards import Cut, ShardTarget
 from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
 
 CLASSES = Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3)
@@ -26,7 +26,7 @@ def build(
             target.complete()
             with TfrecordReader(path) as reader:
                 return reader.manifest
-        writer = TfrecordWriter(target.partial, path.name, description, shard_size=size)
+        writer = TfrecordWriter(target.partial, path.name, description, cut=Cut(size))
         try:
             position = writer.resume().position
             for sample in samples:

@@ -166,7 +166,11 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="stop when more images than this fail: a number or share (default 1%% or 10)",
     )
-    group.add_argument("--shard-size", metavar="SIZE", help="of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)")
+    sizes = group.add_mutually_exclusive_group()
+    sizes.add_argument(
+        "--shard-size", metavar="SIZE", help="about, of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)"
+    )
+    sizes.add_argument("--shard-records", type=int, metavar="N", help="records of a shard, in place of its size")
     group.add_argument(
         "--label-base",
         type=int,

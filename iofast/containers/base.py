@@ -271,6 +271,11 @@ class Writer(ABC):
 
     resumes = False
 
+    @property
+    def committed(self) -> int:
+        """The last position that no later run writes again, whatever becomes of this one; -1 where none is."""
+        return -1
+
     def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:  # noqa: ARG002
         """Go on with what an earlier run of the same records left, up to before position `stop`; first of all calls.
 

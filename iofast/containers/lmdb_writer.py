@@ -10,12 +10,15 @@ import contextlib
 import errno
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 
 import lmdb
 import numpy as np
 
+from iofast.containers import entries
 from iofast.containers.base import Description, Reader, Writer
+from iofast.containers.entries import Placed
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import (
     ABSENT,
@@ -27,9 +30,9 @@ from iofast.containers.index import (
     raw_fields,
     row_struct,
 )
+from iofast.containers.ledger import Ledger
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
 from iofast.containers.manifest import Manifest, Shard
-from iofast.containers.spool import Spool, Stored
 from iofast.containers.writeback import Writeback
 from iofast.errors import ContainerError, TargetError
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
@@ -60,6 +63,7 @@ class LmdbWriter(Writer):
     def __init__(self, path: str | os.PathLike[str], *, key_width: int = KEY_WIDTH) -> None:
         self.path = os.fspath(path)
         self._map_size = MAP_STEP
+        self._ledger = Ledger(key_width)
         self._cost = 0
         self._transaction: lmdb.Transaction | None = None
         self._environment: lmdb.Environment | None = None
@@ -68,7 +72,7 @@ class LmdbWriter(Writer):
             self._fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
             self._writeback = Writeback(self._fd)
             self._environment = self._open_environment()
-            self._spool = Spool(os.path.dirname(os.path.abspath(self.path)), key_width)
+            self._rows = tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(self.path)))  # noqa: SIM115
         except (OSError, lmdb.Error) as error:
             self._close_environment(sync=False)
             raise self._cannot_write(error) from None
@@ -83,16 +87,16 @@ class LmdbWriter(Writer):
     @property
     def last(self) -> list[tuple[str, int, int]]:
         """The fields of the record that came last; see `Writer.last`."""
-        return self._spool.last
+        return self._ledger.last
 
     @property
     def mark(self) -> int:
         """The position of the record that came last."""
-        return self._spool.position
+        return self._ledger.position
 
     def recall(self, mark: int) -> Record:
         """The record of a position; see `Writer.recall`."""
-        key = format_key(mark, self._spool.key_width)
+        key = format_key(mark, self._ledger.key_width)
         fields: dict[str, bytes] = {}
         with contextlib.ExitStack() as stack:
             transaction = self._transaction or stack.enter_context(self._require_open().begin())
@@ -106,7 +110,7 @@ class LmdbWriter(Writer):
     def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
         """Copy all records of `base`, payloads checked; see `Writer.extend`."""
         for split, start, stop in base.manifest.ranges():
-            self._spool.section()
+            self._ledger.section()
             for first in range(start, stop, _COPIED):
                 located = base.columns(np.arange(first, min(first + _COPIED, stop), dtype=np.int64))
                 columns = (located.position, located.label, located.width, located.height, located.orientation)
@@ -115,25 +119,26 @@ class LmdbWriter(Writer):
                     self.write(position, base.record(index).fields, ImageInfo(*info), split)
                     if seen is not None:
                         seen(position)
-        self._spool.section()
+        self._ledger.section()
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""
         self._require_open()
         try:
-            key = self._spool.add(position, fields, info, split)
+            self._rows.write(entries.encode(self._ledger.add(position, fields, info, split)))
         except OSError as error:
             raise self._cannot_write(error) from None
+        key = format_key(position, self._ledger.key_width)
         self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
 
     def reenter(self, split: str) -> None:
         """Let the next record be one of `split`; see `Writer.reenter`."""
-        self._spool.reenter(split)
+        self._ledger.reenter(split)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""
         self._require_open()
-        draft = self._spool.manifest(description, (Shard("", self._spool.count, _UNKNOWN_SIZE),))
+        draft = self._ledger.manifest(description, (Shard("", self._ledger.count, _UNKNOWN_SIZE),))
         length = len(draft.to_json())
         try:
             self._commit()
@@ -142,7 +147,7 @@ class LmdbWriter(Writer):
             size = self._fill(draft, length)
         except (OSError, lmdb.Error) as error:
             raise self._cannot_write(error) from None
-        self._spool.close()
+        self._forget()
         return draft.with_shards((Shard("", draft.count, size),))
 
     def abort(self) -> None:
@@ -151,7 +156,11 @@ class LmdbWriter(Writer):
             self._transaction.abort()
             self._transaction = None
         self._close_environment(sync=False)
-        self._spool.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        with contextlib.suppress(OSError):  # the disk is full, and nobody will read what could not be flushed
+            self._rows.close()
 
     def _cannot_write(self, error: Exception) -> TargetError:
         number = error.errno if isinstance(error, OSError) else None
@@ -221,7 +230,7 @@ class LmdbWriter(Writer):
 
     def _reserve(self, manifest_length: int) -> None:
         """Zeros of the exact size under every reserved key, in transactions of their own."""
-        count, fields = self._spool.count, self._spool.fields
+        count, fields = self._ledger.count, self._ledger.fields
         for chunk in range(chunk_count(count)):
             size = chunk_size(min(CHUNK_ROWS, count - chunk * CHUNK_ROWS), fields)
             self._put([(index_key(chunk), bytes(size))])
@@ -261,7 +270,8 @@ class LmdbWriter(Writer):
         return size
 
     def _fill_index(self, fd: int, tree: Tree, draft: Manifest) -> None:
-        stored, places = self._spool.rows(), tree.walk()
+        self._rows.flush()
+        stored, places = (placed for _, placed in entries.read(self._rows.fileno())), tree.walk()
         pack, raw = row_struct(draft.fields).pack, raw_fields(draft.fields)
         names = {name: number for number, name in enumerate(draft.fields)}
         stamp = Stamp(tree.meta.txnid, tree.meta.last_page)
@@ -273,14 +283,14 @@ class LmdbWriter(Writer):
             data = encode_chunk(body, chunk * CHUNK_ROWS, draft.fields, stamp)
             _write_over(fd, data, tree.find(index_key(chunk)), len(data))
 
-    def _row(self, row: Stored, names: Mapping[str, int], places: Iterator[_Place]) -> list[int]:
+    def _row(self, row: Placed, names: Mapping[str, int], places: Iterator[_Place]) -> list[int]:
         """An index row but for its strips; takes the record's entries off `places`, which stand in its order."""
         info = row.info
         numbers = [row.position, info.label, info.width, info.height, info.orientation, 0]
         numbers += [ABSENT, 0, 0, 0] * len(names)
-        for name, length, crc in row.fields:
+        for name, length, crc, _ in row.fields:
             key, offset, found = next(places, (b"", 0, 0))
-            expected = b"%0*d.%s" % (self._spool.key_width, row.position, name.encode())
+            expected = b"%0*d.%s" % (self._ledger.key_width, row.position, name.encode())
             if (key, found) != (expected, length):
                 raise ContainerError(f"{self.path}: {expected!r} of {length} bytes expected, {key!r} of {found} found")
             at = 6 + 4 * names[name]

@@ -1,54 +1,114 @@
-"""The files of a set that is being written: the shard that is filled, those of an earlier run, whole writes."""
+"""The files of a set that is being written: shards, and beside each the entries of its records (docs/format.md 9)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from iofast.containers.file_bytes import read_at
+from iofast.containers import entries
+from iofast.containers.entries import Placed
 from iofast.containers.writeback import Writeback
+from iofast.kernel import crc32c
 
+HEADER_SIZE = 128  # of a file of entries; zeros until its shard is whole
+
+# magic, shape, records, bytes of the shard, when it was changed (ns), position behind it, length of the split, split
+_HEADER = struct.Struct("<8sIQQqQB64s")
+_U32 = struct.Struct("<I")
+_MAGIC = b"iofrows\1"
 _PIECES = 512  # of one system call; Linux takes 1024
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class FullShard(NamedTuple):
+    """A shard that is whole and durable. `stop`: no record before this position is missing from it."""
+
+    split: str
+    records: int
+    size: int  # bytes
+    stop: int
 
 
 class OpenShard:
-    """The shard that is being filled."""
+    """A shard that is being filled, and its entries. Nothing of an earlier run is left in the two."""
 
-    def __init__(self, path: Path, split: str) -> None:
-        self.path, self.split, self.size, self.count = path, split, 0, 0
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    def __init__(self, path: Path, rows: Path, split: str) -> None:
+        self.split, self.size, self.count = split, 0, 0
+        self.position = -1  # of the record that came last
+        self.rows_size = HEADER_SIZE
+        self.fd = os.open(path, _FLAGS | os.O_TRUNC, 0o666)
+        try:
+            self._rows = os.open(rows, _FLAGS | os.O_TRUNC, 0o666)
+        except OSError:
+            os.close(self.fd)
+            raise
         self._writeback = Writeback(self.fd)
+        write(self._rows, [bytes(HEADER_SIZE)], 0)
 
-    def grow(self, size: int) -> None:
-        """There is one record more, and so many bytes."""
-        self.size, self.count = size, self.count + 1
-        self._writeback.wrote(size)
+    def add(self, pieces: Sequence[bytes], length: int, placed: Placed) -> int:
+        """Append a record of `length` bytes; gives the place of its entry."""
+        write(self.fd, pieces, self.size)
+        entry, place = entries.encode(placed), self.rows_size
+        write(self._rows, [entry], place)
+        self.rows_size += len(entry)
+        self.size, self.count, self.position = self.size + length, self.count + 1, placed.position
+        self._writeback.wrote(self.size)
+        return place
 
-
-class StagedShards:
-    """The shards of an earlier run, one open at a time."""
-
-    def __init__(self, path: Callable[[int], Path]) -> None:
-        self._path, self._number, self._fd = path, -1, -1
-
-    def read(self, number: int, start: int, length: int) -> bytes | None:
-        """Bytes of a shard; None where it has not so many, or is missing."""
-        if number != self._number:
-            self.close()
-            try:
-                self._fd, self._number = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), number
-            except FileNotFoundError:
-                return None
-        if os.fstat(self._fd).st_size < start + length:
-            return None
-        data = read_at(self._fd, start, length)
-        return data if len(data) == length else None
+    def commit(self, end: bytes, stop: int, shape: int) -> FullShard:
+        """Close it with these bytes, durably; from here on no run of the same `shape` does it again."""
+        write(self.fd, [end], self.size)
+        full = FullShard(self.split, self.count, self.size + len(end), stop)
+        os.fsync(self.fd)
+        os.fsync(self._rows)  # the header vouches for both
+        split, changed = self.split.encode(), os.fstat(self.fd).st_mtime_ns
+        head = _HEADER.pack(_MAGIC, shape, full.records, full.size, changed, stop, len(split), split)
+        write(self._rows, [head + _U32.pack(crc32c(head))], 0)
+        os.fsync(self._rows)
+        self.close()
+        return full
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._number = self._fd = -1
+        """Close the files. What was not committed is worthless."""
+        os.close(self.fd)
+        os.close(self._rows)
+
+
+def find_full(path: Path, rows: Path, shape: int) -> FullShard | None:
+    """The shard of an earlier run that these files are.
+
+    None where it was not committed, was written with another `shape`, or has another size or time than it had then.
+    """
+    with contextlib.suppress(OSError, UnicodeDecodeError), _opened(rows) as fd:
+        head = os.pread(fd, _HEADER.size + _U32.size, 0)
+        if len(head) < _HEADER.size + _U32.size or _U32.unpack_from(head, _HEADER.size)[0] != crc32c(head[:-4]):
+            return None
+        magic, own, count, size, changed, stop, length, split = _HEADER.unpack_from(head)
+        status = os.stat(path, follow_symlinks=False)
+        if (magic, own) != (_MAGIC, shape) or (status.st_size, status.st_mtime_ns) != (size, changed):
+            return None
+        if sum(1 for _ in entries.read(fd, HEADER_SIZE)) == count:
+            return FullShard(split[:length].decode("ascii"), count, size, stop)
+    return None
+
+
+def placed_in(rows: Path, start: int = HEADER_SIZE) -> Iterator[tuple[int, Placed]]:
+    """The records of a shard, from an entry on, each with the place of its entry."""
+    with _opened(rows) as fd:
+        yield from entries.read(fd, start)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def write(fd: int, pieces: Sequence[bytes], offset: int | None) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Located
+from iofast.containers.entries import Placed
 from iofast.containers.index import ABSENT, IndexView, Stamp, raw_fields
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.containers.rows import columns, field_numbers, misplaced
-from iofast.containers.shard_journal import Placed
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, check_finished, open_index, read_manifest
 from iofast.errors import ContainerError
 from iofast.record import ImageInfo, format_key
@@ -63,12 +63,12 @@ class ShardReader(FilesReader):
         opened.check_places(located)
         return located
 
-    def placed(self) -> Iterator[tuple[Placed, dict[str, bytes]]]:
-        """All records as the index has them: where they lie, and the checksums of the strips of raw fields."""
+    def placed(self) -> Iterator[tuple[int, Placed]]:
+        """All records as the index has them, each with the number of its shard."""
         opened = self._open()
         groups = self._groups(self.manifest)
         raw = raw_fields(groups)
-        for split, start, stop in self.manifest.ranges():
+        for _, start, stop in self.manifest.ranges():
             for first in range(start, stop, _STEP):
                 for row in opened.index.rows(np.arange(first, min(first + _STEP, stop), dtype=np.int64)):
                     own = zip(groups, row["place"].tolist(), strict=True)
@@ -76,7 +76,7 @@ class ShardReader(FilesReader):
                     fields = tuple((name, length, crc, offset) for name, (_, offset, length, crc) in there)
                     info = ImageInfo(*(int(row[name]) for name in ("label", "width", "height", "orientation")))
                     strips = {name: row["strips"][at].tobytes() for at, name in enumerate(raw) if name in dict(there)}
-                    yield Placed(int(row["position"]), there[0][1][0], 0, 0, info, split, fields), strips
+                    yield there[0][1][0], Placed(int(row["position"]), info, fields, strips)
 
     def name(self, index: int) -> str:
         """`shards/train-000000.tar: 00000042`: the shard, for that is what one looks into."""

@@ -5,6 +5,7 @@ docs/format.md sections 3.2, 5, 6 and 8. Readers and writers of sets are in `sha
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import glob
 import itertools
@@ -12,6 +13,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +54,31 @@ def parse_size(value: int | str, option: str = "shard_size") -> int:
     if not 1 <= size < 1 << 62:
         raise OptionError(f"{option} must be above 0 and below 2^62 bytes, found {value!r}")
     return size
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a set is cut into shards, beside the ends of its splits.
+
+    With `records` after every so many positions, counted from each of `starts` on: then a shard depends on its own
+    records alone. Else before the record that would make a shard larger than `size` bytes. Raises `OptionError`.
+    """
+
+    size: int = SHARD_SIZE
+    records: int | None = None
+    starts: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or (self.records is not None and self.records < 1):
+            raise OptionError(f"a shard must have room for something, found {self.size} bytes, {self.records} records")
+
+    def between(self, last: int, position: int, size: int) -> bool:
+        """Whether a shard ends between the records of these positions; `size` is what it would have with both."""
+        return size > self.size if self.records is None else self._cell(last) != self._cell(position)
+
+    def _cell(self, position: int) -> tuple[int, int]:
+        run = bisect.bisect_right(self.starts, position) - 1
+        return run, (position - self.starts[max(0, run)]) // (self.records or 1)
 
 
 def shard_bytes(size: int | str | None, place: Target) -> int:

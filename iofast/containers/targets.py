@@ -12,7 +12,7 @@ from iofast.containers.base import Description
 from iofast.containers.lmdb import LmdbWriter
 from iofast.containers.publish import Target
 from iofast.containers.shard_writer import ShardWriter
-from iofast.containers.shards import ShardTarget
+from iofast.containers.shards import Cut, ShardTarget
 from iofast.errors import OptionError
 from iofast.record import KEY_WIDTH
 
@@ -62,12 +62,12 @@ def _is_like(suffix: str, known: str) -> bool:
 
 
 def writer_of(
-    target: Target, description: Description, shard_size: int, key_width: int = KEY_WIDTH
+    target: Target, description: Description, cut: Cut | None = None, key_width: int = KEY_WIDTH
 ) -> LmdbWriter | ShardWriter:
     """The writer that stages the container of an acquired target; `description` is the one that `finish` will get."""
     folder, name = target.partial, target.path.name
     if target.path.suffix == LMDB:
         return LmdbWriter(target.stage(), key_width=key_width)
     if target.path.suffix in tfrecord.SUFFIXES:
-        return tfrecord.TfrecordWriter(folder, name, description, shard_size=shard_size, key_width=key_width)
-    return tar.TarWriter(folder, name, shard_size=shard_size, key_width=key_width)
+        return tfrecord.TfrecordWriter(folder, name, description, cut=cut, key_width=key_width)
+    return tar.TarWriter(folder, name, cut=cut, key_width=key_width)

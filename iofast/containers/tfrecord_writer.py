@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from iofast.containers.base import Description
 from iofast.containers.manifest import MAX_CLASS_NAME, Manifest
 from iofast.containers.shard_writer import Encoded, ShardWriter
-from iofast.containers.shards import SHARD_SIZE, stem_with
+from iofast.containers.shards import Cut, stem_with
 from iofast.containers.tfrecord_example import Feature, Kind, Span, encode, parse
 from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
 from iofast.errors import ContainerError, OptionError
@@ -83,12 +83,12 @@ class TfrecordWriter(ShardWriter):
         name: str,
         description: Description,
         *,
-        shard_size: int = SHARD_SIZE,
+        cut: Cut | None = None,
         key_width: int = KEY_WIDTH,
     ) -> None:
         self.suffix = os.path.splitext(name)[1]
         self._classes, self._base = description.classes, _label_base(description)
-        super().__init__(folder, name, shard_size=shard_size, key_width=key_width)
+        super().__init__(folder, name, cut=cut, key_width=key_width)
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`. All of it must fit one protobuf message, 2 GiB."""
@@ -131,6 +131,9 @@ class TfrecordWriter(ShardWriter):
 
     def _name(self, stem: str, split: str, number: int, total: int) -> str:
         return f"{stem_with(stem, split)}-{number:05d}-of-{total:05d}{self.suffix}"
+
+    def _own_shape(self) -> tuple[object, ...]:
+        return self._classes, self._base
 
     def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
         return (*fields, "")

@@ -17,7 +17,7 @@ from iofast import __version__
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.identity import require_elsewhere, told
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
-from iofast.containers.shards import ShardTarget, parse_size, shard_bytes
+from iofast.containers.shards import Cut, ShardTarget, parse_size, shard_bytes
 from iofast.containers.targets import WRITTEN, meant, target_of, writer_of
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
 from iofast.copying.records import Copy, RecordSource, split_ranges
@@ -210,7 +210,7 @@ class Copying:
         if isinstance(self._place, FolderTarget):
             self._writer = FolderWriter(self._place.stage(), shape)
         else:
-            writer = writer_of(self._place, description, self._shard_size, shape.key_width)
+            writer = writer_of(self._place, description, Cut(self._shard_size), shape.key_width)
             self._writer = writer
             self.kept = writer.resume().records
         if tell is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -25,14 +25,15 @@ class NothingLeftError(SourceError):
 class Builder:
     """Fills `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
 
-    Where a writer can resume, journals are removed when everything in them is written; `in_use` names those to which
-    workers still append, `file` is where duplicates are listed.
+    Where a writer can resume, journals are removed when everything in them is written for good; `in_use` names those to
+    which workers still append, `file` is where duplicates are listed.
     """
 
     def __init__(self, writer: Writer, work: Work, in_use: Callable[[], Collection[Path]], file: Path) -> None:
         self._writer, self._work, self._in_use = writer, work, in_use
         self._places: dict[int, tuple[Path, int]] = {}
-        self._left: Counter[Path] = Counter()  # blocks of a journal that are not written yet
+        self._left: Counter[Path] = Counter()  # blocks of a journal that are not written for good
+        self._written: deque[tuple[int, Path]] = deque()  # of these blocks: the last position, and the journal
         self._splits = [name for name, _, _ in work.source.splits]
         self._last = work.first - 1
         self.next = 0  # the first chunk that is not wholly written
@@ -42,7 +43,9 @@ class Builder:
 
     def resume(self, stop: int | None = None) -> None:
         """Take up what an earlier run has written, up to before position `stop`."""
-        self._writer.resume(self._seen, stop)
+        kept = self._writer.resume(self._seen, stop).position
+        self.holes += range(self._last + 1, kept + 1)
+        self._last = max(self._last, kept)
         done = self._last + 1 - self._work.first
         plan = self._work.plan
         self.next = plan.chunks if done == plan.images else done // plan.chunk
@@ -59,8 +62,8 @@ class Builder:
             if place is None:
                 return
             self._write(*place)
+            self._written.append((self._work.span(self.next)[-1], place[0]))
             self.next += 1
-            self._left[place[0]] -= 1
             if self._writer.resumes:
                 self._remove_spent()
 
@@ -116,6 +119,9 @@ class Builder:
         self.packed += 1
 
     def _remove_spent(self) -> None:
+        """Remove journals of which all stands in shards that are full: what stands in others is written again."""
+        while self._written and self._written[0][0] <= self._writer.committed:
+            self._left[self._written.popleft()[1]] -= 1
         for journal in [journal for journal, left in self._left.items() if not left]:
             if journal not in self._in_use():
                 journal.unlink(missing_ok=True)

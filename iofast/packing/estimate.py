@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from iofast.containers.publish import Target, require_free
+from iofast.containers.shards import SHARD_SIZE, ShardTarget, parse_size, shard_bytes
 from iofast.errors import IofastError
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.packing.origin import Origin
@@ -23,11 +24,11 @@ _PAGE = 4096  # of the file system and of LMDB
 _ROW = 200  # bytes of a record's keys and index row, and of its head in the journal
 _TAR_FIELDS = 3  # members of a record: image, cls, json; each has a header of 512 bytes and is padded to 512
 _EXAMPLE = 400  # bytes of a TFRecord's own features, names and framing
-_NOTES = 250  # bytes of a record in the journal of shards, and in the spool
+_NOTES = 150  # bytes of a record's entry beside its shard
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
 _PER_PIXEL = {"rgb": 3.0, "yuv420": 1.5}
 _UNPACKED = 12  # times the file are the pixels of a JPEG of two bits a pixel, which is quality 90
-_TRANSCODE_SAMPLE = 16  # images; 50 ms, paid only where the disk might be too small
+_TRANSCODE_SAMPLE = 64  # images; 0.2 s, paid only where the disk might be too small, or the set for one shard
 
 
 def spread(images: int, most: int) -> list[int]:
@@ -55,17 +56,19 @@ def size_in_hand(source: Source, recipe: TranscodeRecipe) -> float:
 
 
 class Room(NamedTuple):
-    """What a container needs on disk: its suffix, how many workers make it, and the bytes of one that is copied."""
+    """What a container needs on disk: its suffix and workers, and the bytes of one that is copied and of a shard."""
 
     suffix: str
     workers: int
     copied: int = 0
+    shard: int = 0
 
     @classmethod
     def of(cls, work: Work, target: Path) -> Room:
         """That of the container that `work` makes at `target`."""
         rebuilt = work.addition is not None and target.suffix == ".lmdb"
-        return cls(target.suffix, work.workers, target.stat().st_size if rebuilt and target.exists() else 0)
+        copied = target.stat().st_size if rebuilt and target.exists() else 0
+        return cls(target.suffix, work.workers, copied, parse_size(work.options.shard_size or SHARD_SIZE))
 
     def container(self, images: int, payload: float) -> int:
         """Bytes of the new records in the container, of about `payload` bytes each, all fields together."""
@@ -73,11 +76,17 @@ class Room(NamedTuple):
         each = {".lmdb": rounding, ".tar": _TAR_FIELDS * (512 + 256)}.get(self.suffix, _EXAMPLE)
         return int(images * (payload + each + _ROW)) + (16 if self.suffix == ".lmdb" else 2) * _PAGE
 
+    def record(self, payloads: Sequence[int]) -> int:
+        """Bytes of a record in its shard, of these payloads."""
+        if self.suffix == ".tar":
+            return sum(512 + size + -size % 512 for size in payloads)
+        return _EXAMPLE + sum(payloads)
+
     def peak(self, images: int, payload: float) -> int:
-        """Bytes on disk at the worst moment: LMDB has journal and container complete, shards have few journals."""
+        """Bytes on disk at the worst moment: LMDB has journal and container complete, shards the journals of one."""
         journals = int(images * (payload + _ROW))
         if self.suffix != ".lmdb":
-            journals = min(journals, 2 * self.workers * (JOURNAL + CHUNK_BYTES)) + images * _NOTES
+            journals = min(journals, self.shard + 2 * self.workers * (JOURNAL + CHUNK_BYTES)) + images * _NOTES
         return self.copied + self.container(images, payload) + journals
 
 
@@ -87,13 +96,31 @@ def require_space(work: Work, place: Target) -> None:
     there = 0
     for entry in os.scandir(place.partial):
         status = entry.stat()
-        if entry.name.startswith(("journal-", "shard-", "records")) and status.st_nlink == 1:  # 2: of the old set
+        if entry.name.startswith(("journal-", "shard-", "rows-")) and status.st_nlink == 1:  # 2: of the old set
             there += status.st_size
     free = shutil.disk_usage(place.partial).free + there
     bound = None if source.has_payloads else _most_per_image(recipe)
     if bound is not None and room.peak(len(source), bound) <= free:
         return
     require_free(place.partial, room.peak(len(source), _measured(work)) - there)
+
+
+def shard_records(work: Work, place: Target) -> int | None:
+    """How many records a shard gets, at most; None where there are no shards.
+
+    Decided once, by a sample that is the same for every run, so that where a shard ends depends on no other's records.
+    """
+    if not isinstance(place, ShardTarget):
+        return None
+    if work.options.shard_records is not None:
+        return work.options.shard_records
+    source, size, room = work.source, shard_bytes(work.options.shard_size, place), Room.of(work, place.path)
+    bound = None if source.has_payloads else _most_per_image(work.options.recipe())
+    if bound is not None and not source.columns and room.container(len(source), bound) <= size:
+        return max(1, len(source))
+    records = [room.record(sizes) for sizes in _sampled(work)]
+    mean = sum(records) / len(records) if records else room.record([int(mean_source_size(source))])
+    return max(1, int(size / mean))
 
 
 def _most_per_image(recipe: TranscodeRecipe) -> float | None:
@@ -107,19 +134,24 @@ def _most_per_image(recipe: TranscodeRecipe) -> float | None:
 
 def _measured(work: Work) -> float:
     """Mean payload bytes of a transcoded sample; where nothing can be transcoded, the sources' mean size."""
-    origin, recipe = work.origin(), SampleRecipe(work.options.recipe())
-    sizes: Sequence[int] = [
-        size
-        for index in spread(len(work.source), _TRANSCODE_SAMPLE)
-        if (size := _payload(origin, work.image(index), recipe)) is not None
-    ]
+    sizes = [sum(each) for each in _sampled(work)]
     return sum(sizes) / len(sizes) if sizes else mean_source_size(work.source)
 
 
-def _payload(origin: Origin, image: Image, recipe: SampleRecipe) -> int | None:
+def _sampled(work: Work) -> list[list[int]]:
+    """Bytes of each payload of some records, as they will be."""
+    origin, recipe, found = work.origin(), work.options.sample_recipe(), []
+    for index in spread(len(work.source), _TRANSCODE_SAMPLE):
+        fields = _made(origin, work.image(index), recipe)
+        if fields is not None:
+            found.append([len(payload) for payload in {**work.source.extra(index), **fields}.values()])
+    return found
+
+
+def _made(origin: Origin, image: Image, recipe: SampleRecipe) -> Mapping[str, bytes] | None:
     try:
         found = origin.read(image)
         record = make_record(found.data, found.image, recipe, found.beside, found.upright)
     except (IofastError, OSError):
         return None
-    return None if record is None else sum(map(len, record.fields.values()))
+    return None if record is None else record.fields

@@ -32,7 +32,8 @@ class PackOptions:
     they are. `shuffle`: the seed of the packing order inside each split; None keeps the source's. The columns are a
     manifest's; None looks for the usual names. `split`: shares of the images for splits ("val=0.1,test=0.05" or a
     mapping), the rest is train; drawn with `split_seed` by the images' paths. `shard_size`: of tar and TFRecord, bytes
-    or a text ("500MB", "1GiB"). `label_base`: the number of the first class in TFRecords' labels, 1 where 0 means
+    or a text ("500MB", "1GiB"), about which a sample decides how many records a shard gets; `shard_records` says that
+    number itself. `label_base`: the number of the first class in TFRecords' labels, 1 where 0 means
     background. `append`: add to the container that is there. `drop_duplicates`: of images that are
     equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
     `max_memory`: the most that one image may take in a worker, bytes or a text as for `shard_size`. `max_errors`:
@@ -80,6 +81,7 @@ class PackOptions:
     split: str | Mapping[str, float] | None = None
     split_seed: int | None = None
     shard_size: int | str | None = None
+    shard_records: int | None = None
     label_base: int = 0
     drop_duplicates: bool = False
     foreign: ForeignOptions | Mapping[str, Any] | None = None
@@ -109,6 +111,10 @@ class PackOptions:
         self.shares()
         if self.shard_size is not None:
             parse_size(self.shard_size)
+        if self.shard_records is not None and not (isinstance(self.shard_records, int) and self.shard_records >= 1):
+            raise OptionError(f"shard_records must be 1 or more, found {self.shard_records!r}")
+        if self.shard_size is not None and self.shard_records is not None:
+            raise OptionError("shard_size and shard_records both say how large a shard is: give one of them")
         self.source_options()
         ForeignOptions.of(self.foreign)
         _checked_notes(self.notes)
@@ -269,6 +275,7 @@ class PackKeywords(TypedDict, total=False):
     split: str | Mapping[str, float] | None
     split_seed: int | None
     shard_size: int | str | None
+    shard_records: int | None
     label_base: int
     drop_duplicates: bool
     foreign: ForeignOptions | Mapping[str, Any] | None

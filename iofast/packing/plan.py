@@ -19,7 +19,7 @@ from iofast.errors import TargetError
 from iofast.packing.options import PackOptions, as_given
 from iofast.source import Source
 
-VERSION = 1
+VERSION = 2
 MAX_CHUNK = 32  # images
 CHUNK_BYTES = 8 << 20  # of images in hand, about; a worker holds the records of one chunk in memory
 SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # of a recipe: what did the work
@@ -28,12 +28,16 @@ _CHUNKS = 64  # wanted at least, so that a small source keeps every worker busy 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`images` in chunks of `chunk`, from a source with this fingerprint, made with these settings."""
+    """`images` in chunks of `chunk`, from a source with this fingerprint, made with these settings.
+
+    `shard_records`: how many of them a shard is made of at most; None for LMDB, and until the run begins.
+    """
 
     images: int
     chunk: int
     source: str
     settings: Mapping[str, object]
+    shard_records: int | None = None
     version: int = VERSION
 
     @property
@@ -46,7 +50,7 @@ class Plan:
 
     def digest(self) -> str:
         """What tells this work from any other."""
-        members = {**asdict(self), "chunk": None}
+        members = {**asdict(self), "chunk": None, "shard_records": None}
         return hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
 
     def check_same(self, old: Plan, folder: Path) -> None:
@@ -96,7 +100,7 @@ def settings(options: PackOptions, place: Target, added_to: str | None) -> dict[
     """
     chosen: dict[str, object] = {"shuffle": options.shuffle, "class_order": options.class_order, "append": added_to}
     if isinstance(place, ShardTarget):
-        chosen["shard_size"] = shard_bytes(options.shard_size, place)
+        chosen |= {"shard_size": shard_bytes(options.shard_size, place), "shard_records": options.shard_records}
     return {**recipe(options), **chosen}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from iofast.containers.base import Reader, Writer
 from iofast.containers.journal import read_block
 from iofast.containers.publish import Target
-from iofast.containers.shards import shard_bytes
+from iofast.containers.shards import Cut
 from iofast.containers.targets import writer_of
 from iofast.packing.build import Builder
 from iofast.packing.failures import Failures
@@ -40,7 +40,8 @@ def begin(work: Work, place: Target, pool: Pool, failures: Failures, base: Reade
 def _begin(work: Work, place: Target, pool: Pool, base: Reader | None, stop: int | None) -> tuple[Writer, Builder]:
     place.stage().unlink(missing_ok=True)  # of an LMDB file: its build always begins anew
     key_width = {} if base is None else {"key_width": base.manifest.key_width}
-    writer = writer_of(place, work.description(), shard_bytes(work.options.shard_size, place), **key_width)
+    starts = tuple(work.first + start for _, start, _ in work.source.splits)
+    writer = writer_of(place, work.description(), Cut(records=work.plan.shard_records, starts=starts), **key_width)
     try:
         builder = Builder(writer, work, pool.journals, place.path.with_name(place.path.name + DUPLICATES))
         if base is not None:

@@ -68,6 +68,21 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
     _check_possible(options, place)
     if not place.interrupted:
         place.check_free()
+    while True:
+        work = _planned(source, place, options, progress, pool.count)
+        work.started = started  # with the scan
+        if options.dry_run:
+            return forecast(work, place.path, pool)
+        with place:
+            if work.addition is None or not work.addition.stands(place):
+                return _write(work, place, pool, progress)
+            if work.addition.plan == work.plan.digest():
+                return _report_of(work, place, _failures(work, place))
+            place.discard()  # what another command left behind that had nothing to do but to clean up
+
+
+def _planned(source: FilePath, place: Target, options: PackOptions, progress: Progress, workers: int) -> Work:
+    """What is to be done, as source and target are now."""
     addition = find_addition(place) if options.append else None
     if addition is not None:
         addition.check(options, place.path.name)
@@ -79,16 +94,7 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
         found = addition.joined(found, place.path.name)
     common = settings(options, place, None if addition is None else addition.base.fingerprint)
     plan = make_plan(found, common, estimate.size_in_hand(found, options.recipe()))
-    work = Work(os.fspath(source), found, options, plan, pool.count, started, addition=addition)
-    if options.dry_run:
-        return forecast(work, place.path, pool)
-    with place:
-        if addition is None or not addition.stands(place):
-            return _write(work, place, pool, progress)
-        if addition.plan == plan.digest():
-            return _report_of(work, place, _failures(work, place))
-        place.discard()  # what another command left behind that had nothing to do but to clean up
-    return run(source, target, options, progress, pool)
+    return Work(os.fspath(source), found, options, plan, workers, addition=addition)
 
 
 def _check_paths(source: Path, place: Target) -> None:
@@ -100,6 +106,11 @@ def _check_paths(source: Path, place: Target) -> None:
 def _check_possible(options: PackOptions, place: Target) -> None:
     recipe = options.recipe()
     shard_bytes(options.shard_size, place)
+    if options.shard_records is not None and not isinstance(place, ShardTarget):
+        raise OptionError(
+            f"shard_records={options.shard_records} has no effect: expected a target of shards, found "
+            f"{place.path.name}; leave it out"
+        )
     if options.label_base and place.path.suffix not in TFRECORDS:
         raise OptionError(
             f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {place.path.name}; "
@@ -158,10 +169,12 @@ def _take_up(work: Work, place: Target) -> None:
         place.clear()
         if work.addition is not None:
             work.addition.save(place)
+        work.plan = replace(work.plan, shard_records=estimate.shard_records(work, place))
         place.note(PACK_PLAN, asdict(work.plan))
         return
     work.plan.check_same(old, place.partial)
-    work.plan = replace(work.plan, chunk=old.chunk)  # where chunks end is said by the journals that are there
+    # where chunks and shards end is said by what is there
+    work.plan = replace(work.plan, chunk=old.chunk, shard_records=old.shard_records)
 
 
 def _report_of(work: Work, place: Target, failures: Failures) -> Report:

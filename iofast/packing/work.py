@@ -41,12 +41,12 @@ class Work:
     options: PackOptions
     plan: Plan
     workers: int
-    started: float  # time.monotonic()
     bytes_in: int = 0
     begun: bool = False
     finished: dict[int, tuple[Path, int] | None] = field(default_factory=dict)
     again: int = 0
     addition: Addition | None = None
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def first(self) -> int:

@@ -1,22 +1,15 @@
-"""What every container's Writer does with a record beside storing it: check it, remember its row, hash it.
-
-Rows wait in an unnamed temporary file until the container knows where its payloads lie, so memory does not grow with
-the number of records.
-"""
+"""What every container's Writer does with a record beside storing it: check it, hash it, and count for the manifest."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import itertools
-import os
 import struct
-import tempfile
-from collections.abc import Iterator, Mapping, Set
-from typing import NamedTuple
+from collections.abc import Mapping, Set
 
 from iofast.containers.base import Description
+from iofast.containers.entries import Placed
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard, check_split_name
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
@@ -32,44 +25,24 @@ from iofast.record import (
 )
 from iofast.strips import STRIPS, raw_length, spans, strip_bounds
 
-_ROW = struct.Struct("<QiIIBH")
-_FIELD = struct.Struct("<HII")
 _STRIPS = struct.Struct(f"<{STRIPS}I")
 
 
-class Stored(NamedTuple):
-    """One record as the index will describe it, still without places."""
-
-    position: int
-    info: ImageInfo
-    fields: list[tuple[str, int, int]]  # name, length, CRC32C; sorted by name
-    strips: dict[str, bytes]  # of raw fields: the CRC32C of each strip, as the index has them
-
-
-class _Layouts(NamedTuple):
-    """How the row of a record is written, and what of it is hashed: all of its fields at once."""
-
-    row: struct.Struct
-    identity: struct.Struct
-
-
 @functools.lru_cache(maxsize=256)  # most records have the same fields
-def _layouts(key: int, names: tuple[int, ...]) -> _Layouts:
-    """Of records with a key and field names of these lengths in bytes."""
-    identity = "".join(f"B{key}sB{name}sII" for name in names)
-    return _Layouts(struct.Struct(_ROW.format + _FIELD.format[1:] * len(names)), struct.Struct("<" + identity))
+def _identity(key: int, names: tuple[int, ...]) -> struct.Struct:
+    """What is hashed of a record whose key and field names have these lengths in bytes: all of its fields at once."""
+    return struct.Struct("<" + "".join(f"B{key}sB{name}sII" for name in names))
 
 
-class Spool:
-    """Rows and identity of the records of one container, in the order in which they are written."""
+class Ledger:
+    """The records of one container, in the order in which they are written. Memory does not grow with their number."""
 
-    def __init__(self, folder: str | os.PathLike[str], key_width: int = KEY_WIDTH) -> None:
+    def __init__(self, key_width: int = KEY_WIDTH) -> None:
         self.count = 0
         self.key_width = key_width
         self.last: list[tuple[str, int, int]] = []  # of the record added last: name, length, CRC32C of each field
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - lives as long as the writer
         self._hash = hashlib.sha256()
-        self._slots: dict[str, int] = {}  # field name -> number, in order of first appearance
+        self._fields: set[str] = set()
         self._runs: list[tuple[str, int]] = []  # split name and dense index of the first record, of each range
         self._entered: set[str] = set()  # splits that may not be entered again
         self._last = -1
@@ -79,29 +52,34 @@ class Spool:
     @property
     def fields(self) -> tuple[str, ...]:
         """Every field seen so far, sorted."""
-        return tuple(sorted(self._slots))
+        return tuple(sorted(self._fields))
 
-    def add(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> str:
-        """Take note of one record; gives its key. Raises `ContainerError`, and notes nothing, if it is not legal."""
+    def add(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> Placed:
+        """Take note of one record; gives its entry, without places.
+
+        Raises `ContainerError`, and notes nothing, if it is not legal.
+        """
         key = format_key(position, self.key_width)
         try:
             self._check(position, fields, info, split)
         except ContainerError as error:
             raise ContainerError(f"record {key}: {error}") from None
         names = sorted(fields)
-        entries = [(name, len(fields[name]), crc32c(fields[name])) for name in names]
+        entries = tuple([(name, len(fields[name]), crc32c(fields[name]), 0) for name in names])
         strips = {name: strip_checks(name, fields[name], info) for name in names if name in RAW_FIELDS}
-        self._note(key, Stored(position, info, entries, strips), split)
-        return key
+        placed = Placed(position, info, entries, strips)
+        self._note(key, placed, split)
+        return placed
 
-    def adopt(self, stored: Stored, split: str) -> None:
-        """Take note of a record that stands in a container already. Raises `ContainerError` if it is not legal."""
-        key = format_key(stored.position, self.key_width)
+    def adopt(self, placed: Placed, split: str) -> None:
+        """Take note of a record that stands somewhere already. Raises `ContainerError` if it is not legal."""
+        key = format_key(placed.position, self.key_width)
+        own = placed._replace(fields=tuple([field for field in placed.fields if field[0]]))
         try:
-            self._check_place(stored.position, {name for name, _, _ in stored.fields}, split)
+            self._check_place(placed.position, {name for name, *_ in own.fields}, split)
         except ContainerError as error:
             raise ContainerError(f"record {key}: {error}") from None
-        self._note(key, stored, split)
+        self._note(key, own, split)
 
     def section(self) -> None:
         """Let the next record begin a new range of its split, even of one that was left."""
@@ -113,39 +91,25 @@ class Spool:
         if split != self._split and split in self._entered:
             self.section()
 
-    def _note(self, key: str, stored: Stored, split: str) -> None:
+    def _note(self, key: str, placed: Placed, split: str) -> None:
         if split != self._split:
             self._runs.append((split, self.count))
             self._entered.add(split)
-        position, info = stored.position, stored.info
-        self._split, self._last, self._top = split, position, max(self._top, info.label)
-        self.last = stored.fields
-        row = [position, info.label, info.width, info.height, info.orientation, len(stored.fields)]
-        identity: list[int | bytes] = []
+        self._split, self._last, self._top = split, placed.position, max(self._top, placed.info.label)
+        self.last = [(name, length, crc) for name, length, crc, _ in placed.fields]
         text = key.encode()
-        for name, length, crc in stored.fields:
-            row += (self._slots.setdefault(name, len(self._slots)), length, crc)
+        identity: list[int | bytes] = []
+        for name, length, crc in self.last:
             identity += (len(text), text, len(name), name.encode(), length, crc)
-        layout = _layouts(len(text), tuple([len(name) for name, _, _ in stored.fields]))
-        self._hash.update(layout.identity.pack(*identity))
-        self._file.write(b"".join((layout.row.pack(*row), *stored.strips.values())))
+            self._fields.add(name)
+        layout = _identity(len(text), tuple([len(name) for name, *_ in self.last]))
+        self._hash.update(layout.pack(*identity))
         self.count += 1
 
     @property
     def position(self) -> int:
         """That of the record added last, -1 before the first."""
         return self._last
-
-    def rows(self) -> Iterator[Stored]:
-        """All records again, in order."""
-        names = list(self._slots)
-        self._file.seek(0)
-        for _ in range(self.count):
-            position, label, width, height, orientation, number = _ROW.unpack(self._file.read(_ROW.size))
-            entries = _FIELD.iter_unpack(self._file.read(_FIELD.size * number))
-            fields = [(names[slot], length, crc) for slot, length, crc in entries]
-            strips = {name: self._file.read(_STRIPS.size) for name, _, _ in fields if name in RAW_FIELDS}
-            yield Stored(position, ImageInfo(label, width, height, orientation), fields, strips)
 
     def manifest(self, description: Description, shards: tuple[Shard, ...]) -> Manifest:
         """The manifest of what was written. Raises `ContainerError` if there are fewer classes than labels."""
@@ -168,11 +132,6 @@ class Spool:
             key_width=self.key_width,
         )
 
-    def close(self) -> None:
-        """Forget the rows."""
-        with contextlib.suppress(OSError):  # the disk is full, and nobody will read what could not be flushed
-            self._file.close()
-
     def _check(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         self._check_place(position, fields.keys(), split)
         for name, payload in fields.items():
@@ -187,9 +146,9 @@ class Spool:
             raise ContainerError(f"a container holds at most {MAX_COUNT} records")
         if not fields:
             raise ContainerError("it has no field")
-        for name in fields - self._slots.keys():
+        for name in fields - self._fields:
             check_field(name)
-        if len(self._slots) + len(fields - self._slots.keys()) > MAX_FIELDS:
+        if len(self._fields) + len(fields - self._fields) > MAX_FIELDS:
             raise ContainerError(f"a container has at most {MAX_FIELDS} fields")
         self._check_split(split)
 

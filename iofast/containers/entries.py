@@ -1,0 +1,92 @@
+"""What a writer knows of a record once it is stored, as an entry of a file: it becomes the record's row of the index.
+
+LMDB's writer keeps them in an unnamed file until the finished tree says where payloads lie. Beside each shard lies one
+file of entries, so that a killed run need not read the shard again. Each entry has a checksum of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from iofast.kernel import crc32c
+from iofast.record import RAW_FIELDS, ImageInfo
+from iofast.strips import STRIPS
+
+_HEAD = struct.Struct("<II")  # CRC32C of what follows it, length of what follows the head
+_RECORD = struct.Struct("<QiIIBH")
+_FIELD = struct.Struct("<BIIQ")
+_STRIPS = 4 * STRIPS  # bytes of the checksums of one raw field
+_MAX_ENTRY = 1 << 20
+_STEP = 1 << 20
+
+
+class Placed(NamedTuple):
+    """One record. `fields` has name, length, CRC32C and offset in the file, sorted by name; "" is the whole record."""
+
+    position: int
+    info: ImageInfo
+    fields: tuple[tuple[str, int, int, int], ...]
+    strips: dict[str, bytes]  # of raw fields: the CRC32C of each strip, as the index has them
+
+    def at(self, start: int, offsets: Sequence[int]) -> Placed:
+        """The same with the places of its fields, counted from `start`."""
+        own = zip(self.fields, offsets, strict=True)
+        return self._replace(fields=tuple((name, length, crc, start + at) for (name, length, crc, _), at in own))
+
+
+def encode(placed: Placed) -> bytes:
+    """The entry of one record."""
+    info = placed.info
+    numbers: list[int | bytes] = [placed.position, info.label, info.width, info.height, info.orientation]
+    numbers.append(len(placed.fields))
+    for name, length, crc, offset in placed.fields:
+        numbers += (len(name), length, crc, offset, name.encode())
+    body = _layout(tuple([len(name) for name, *_ in placed.fields])).pack(*numbers)
+    body += b"".join([placed.strips[name] for name, *_ in placed.fields if name in RAW_FIELDS])
+    return _HEAD.pack(crc32c(body), len(body)) + body
+
+
+@functools.lru_cache(maxsize=256)  # most records have the same fields: packed at once, an entry takes half as long
+def _layout(names: tuple[int, ...]) -> struct.Struct:
+    """An entry whose field names have these lengths in bytes."""
+    return struct.Struct(_RECORD.format + "".join(f"{_FIELD.format[1:]}{name}s" for name in names))
+
+
+def read(fd: int, start: int = 0) -> Iterator[tuple[int, Placed]]:
+    """The whole entries from offset `start` of the file on, each with its own; a torn end is left out."""
+    data, base, at, more = b"", start, 0, True
+    while True:
+        if more and len(data) - at < _HEAD.size + _MAX_ENTRY:
+            data, base, at = data[at:], base + at, 0
+            found = os.pread(fd, _STEP + _MAX_ENTRY, base + len(data))
+            data, more = data + found, bool(found)
+        if len(data) - at < _HEAD.size:
+            return
+        crc, length = _HEAD.unpack_from(data, at)
+        body = data[at + _HEAD.size : at + _HEAD.size + length]
+        if length > _MAX_ENTRY or len(body) < length or crc32c(body) != crc:
+            return
+        try:
+            placed = _decode(body)
+        except (struct.error, UnicodeDecodeError):
+            return
+        place, at = base + at, at + _HEAD.size + length
+        yield place, placed
+
+
+def _decode(body: bytes) -> Placed:
+    position, label, width, height, orientation, count = _RECORD.unpack_from(body)
+    at, fields, strips = _RECORD.size, [], {}
+    for _ in range(count):
+        size, length, crc, offset = _FIELD.unpack_from(body, at)
+        at += _FIELD.size + size
+        fields.append((body[at - size : at].decode("ascii"), length, crc, offset))
+    for name, *_ in fields:
+        if name in RAW_FIELDS:
+            strips[name] = body[at : at + _STRIPS]
+            at += _STRIPS
+    return Placed(position, ImageInfo(label, width, height, orientation), tuple(fields), strips)
