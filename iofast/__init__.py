@@ -21,8 +21,7 @@ if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getatt
     from iofast.packing import pack as pack
     from iofast.source import SourceOptions as SourceOptions
     from iofast.stall import watch as watch
-
-__version__ = "0.1.0"
+    from iofast.version import __version__ as __version__
 
 _MODULES = ("errors", "transforms")
 _NAMES = {
@@ -35,6 +34,7 @@ _NAMES = {
     "PackOptions": "iofast.packing",
     "SourceOptions": "iofast.source",
     "LoaderOptions": "iofast.loader",
+    "__version__": "iofast.version",
 }
 __all__ = [
     "pack",

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from iofast import __version__
 from iofast.commands import COMMANDS
 from iofast.commands.parser import Parser, did_you_mean
 from iofast.errors import IofastError, OptionError, plain
+from iofast.version import __version__
 
 _EPILOG = """\
 examples:

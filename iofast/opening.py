@@ -18,7 +18,8 @@ from iofast.containers.lmdb_pages import is_lmdb
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import Target
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import MANIFEST_SUFFIX, Cut, check_finished, expand, is_pattern, set_of, shard_bytes
+from iofast.containers.shard_target import shard_bytes
+from iofast.containers.shards import MANIFEST_SUFFIX, Cut, check_finished, expand, is_pattern, set_of
 from iofast.containers.targets import LMDB, target_of, writer_of
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import (

@@ -11,7 +11,8 @@ from lmdb_containers import Sample
 
 from iofast.containers.base import Description
 from iofast.containers.manifest import Manifest
-from iofast.containers.shards import Cut, ShardTarget
+from iofast.containers.shard_target import ShardTarget
+from iofast.containers.shards import Cut
 from iofast.containers.tar import TarWriter
 
 SHARD = 200_000  # bytes: some dozens of samples

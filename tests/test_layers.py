@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-# A folder counts as one unit; inside it, imports are its own business.
+# A folder counts as one unit; inside it and everywhere, no module imports itself by way of others.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "owned", "record", "ops", "work", "strips"}),
+    frozenset({"errors", "owned", "record", "ops", "work", "strips", "version"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine", "bars"}),
     frozenset({"source", "foreign", "transforms", "pixels", "gpu", "stall", "places"}),
     frozenset(
@@ -89,7 +90,7 @@ def offences(path: Path, text: str) -> list[str]:
     unit, found = unit_of(path), []
     for name, line in imports(ast.parse(text)):
         parts = name.split(".")
-        if parts[0] == "iofast" and len(parts) > 1 and parts[1] not in (unit, "__version__"):
+        if parts[0] == "iofast" and len(parts) > 1 and parts[1] != unit:
             other = parts[1]
             down = layer(other) < layer(unit) or other in SIDEWAYS.get(unit, ())
             if not down:
@@ -118,6 +119,41 @@ def test_imports_go_down(path: Path) -> None:
 )
 def test_the_layer_test_notices(module: str, line: str) -> None:
     assert len(offences(PACKAGE / module, line)) == 1
+
+
+COMPILED = {"iofast.kernel._native"}
+
+
+def depends(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Module → the modules that its text imports: within functions and for the type checker alone, too."""
+    found: dict[str, set[str]] = {}
+    for module, text in texts.items():
+        names = set[str]()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                both = [(str(node.module), f"{node.module}.{alias.name}") for alias in node.names]
+                names |= {inner if inner in texts or inner in COMPILED else outer for outer, inner in both}
+        found[module] = names & texts.keys() - {module}
+    return found
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = depends({module_of(path): path.read_text() for path in PACKAGE.rglob("*.py")})
+    assert len(graph) > 200
+    assert graph["iofast.loader.fast"] >= {"iofast.loader.plan", "iofast.stall"}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_the_circle_test_notices() -> None:
+    texts = {"a": "import b", "b": "if TYPE_CHECKING:\n    from c import d", "c.d": "def f():\n    import a"}
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(depends(texts | {"c": "import c.d"})).prepare()
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -19,7 +19,8 @@ from tfrecord_messages import Example
 from iofast import open_reader, pack
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.publish import Target
-from iofast.containers.shards import ShardTarget, parse_size
+from iofast.containers.shard_target import ShardTarget
+from iofast.containers.shards import parse_size
 from iofast.containers.tfrecord_framing import frames
 from iofast.errors import OptionError, TargetError
 from iofast.packing import PackOptions, pool

@@ -109,7 +109,7 @@ def test_raw_pixels_of_another_shape_are_another_image(tmp_path: Path) -> None:
 
 def test_checksums_that_collide_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Path) -> None:
     monkeypatch.setattr(duplicates, "crc32c", lambda _: 0)
-    monkeypatch.setattr("iofast.containers.ledger.crc32c", lambda _: 0)
+    monkeypatch.setattr("iofast.containers.register.crc32c", lambda _: 0)
     monkeypatch.setattr(duplicates, "_RECENT", 16)
     report = pack(images / "c0", tmp_path / "out.tar", drop_duplicates=True)
     assert report.dropped == len([n for n in WANTED if n < 61])

@@ -13,7 +13,8 @@ from tar_sets import build, contents, write
 from iofast import open_reader
 from iofast.containers import open_files, shards
 from iofast.containers.base import Description
-from iofast.containers.shards import Cut, ShardTarget, expand, is_pattern, open_index, read_manifest, write_index
+from iofast.containers.shard_target import ShardTarget
+from iofast.containers.shards import Cut, expand, is_pattern, open_index, read_manifest, write_index
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
 

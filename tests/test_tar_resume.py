@@ -21,7 +21,8 @@ from tar_sets import build, contents, write
 
 from iofast.containers import shard_files
 from iofast.containers.base import Description, Kept
-from iofast.containers.shards import Cut, ShardTarget
+from iofast.containers.shard_target import ShardTarget
+from iofast.containers.shards import Cut
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.errors import TargetError
 
@@ -219,7 +220,8 @@ PROGRAM = """
 import sys, time
 from lmdb_containers import sample
 from iofast.containers.base import Description
-from iofast.containers.shards import Cut, ShardTarget
+from iofast.containers.shard_target import ShardTarget
+from iofast.containers.shards import Cut
 from iofast.containers.tar import TarWriter
 with ShardTarget(sys.argv[1], ".tar") as target:
     if target.interrupted:

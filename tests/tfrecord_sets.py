@@ -9,7 +9,8 @@ from lmdb_containers import Sample
 
 from iofast.containers.base import Description
 from iofast.containers.manifest import Manifest
-from iofast.containers.shards import Cut, ShardTarget
+from iofast.containers.shard_target import ShardTarget
+from iofast.containers.shards import Cut
 from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
 
 CLASSES = Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3)

@@ -11,7 +11,7 @@ from iofast import kernel
 from iofast.checking.problems import Findings
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.index import ABSENT
-from iofast.containers.ledger import strip_checks
+from iofast.containers.register import strip_checks
 from iofast.errors import DecodeError, IofastError
 from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS, DecodeOptions, Header, Status

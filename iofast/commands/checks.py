@@ -12,8 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iofast import __version__, machine
+from iofast import machine
 from iofast.commands.text import size
+from iofast.version import __version__
 
 _SHM_NEEDED = 1 << 30  # bytes; torch's DataLoader workers put their batches into /dev/shm
 _FILES_NEEDED = 4096  # a loader over a plain folder, torch's workers and a few hundred shards

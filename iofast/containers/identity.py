@@ -11,7 +11,7 @@ from iofast.containers.base import Reader
 from iofast.containers.lmdb import LmdbReader
 from iofast.containers.publish import Target
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import ShardTarget
+from iofast.containers.shard_target import ShardTarget
 from iofast.errors import OptionError
 from iofast.record import JSON_FIELD
 

@@ -30,9 +30,9 @@ from iofast.containers.index import (
     raw_fields,
     row_struct,
 )
-from iofast.containers.ledger import Ledger
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
 from iofast.containers.manifest import Manifest, Shard
+from iofast.containers.register import Register
 from iofast.containers.writeback import Writeback
 from iofast.errors import ContainerError, TargetError
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
@@ -63,7 +63,7 @@ class LmdbWriter(Writer):
     def __init__(self, path: str | os.PathLike[str], *, key_width: int = KEY_WIDTH) -> None:
         self.path = os.fspath(path)
         self._map_size = MAP_STEP
-        self._ledger = Ledger(key_width)
+        self._register = Register(key_width)
         self._cost = 0
         self._transaction: lmdb.Transaction | None = None
         self._environment: lmdb.Environment | None = None
@@ -87,16 +87,16 @@ class LmdbWriter(Writer):
     @property
     def last(self) -> list[tuple[str, int, int]]:
         """The fields of the record that came last; see `Writer.last`."""
-        return self._ledger.last
+        return self._register.last
 
     @property
     def mark(self) -> int:
         """The position of the record that came last."""
-        return self._ledger.position
+        return self._register.position
 
     def recall(self, mark: int) -> Record:
         """The record of a position; see `Writer.recall`."""
-        key = format_key(mark, self._ledger.key_width)
+        key = format_key(mark, self._register.key_width)
         fields: dict[str, bytes] = {}
         with contextlib.ExitStack() as stack:
             transaction = self._transaction or stack.enter_context(self._require_open().begin())
@@ -110,7 +110,7 @@ class LmdbWriter(Writer):
     def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
         """Copy all records of `base`, payloads checked; see `Writer.extend`."""
         for split, start, stop in base.manifest.ranges():
-            self._ledger.section()
+            self._register.section()
             for first in range(start, stop, _COPIED):
                 located = base.columns(np.arange(first, min(first + _COPIED, stop), dtype=np.int64))
                 columns = (located.position, located.label, located.width, located.height, located.orientation)
@@ -119,26 +119,26 @@ class LmdbWriter(Writer):
                     self.write(position, base.record(index).fields, ImageInfo(*info), split)
                     if seen is not None:
                         seen(position)
-        self._ledger.section()
+        self._register.section()
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`."""
         self._require_open()
         try:
-            self._rows.write(entries.encode(self._ledger.add(position, fields, info, split)))
+            self._rows.write(entries.encode(self._register.add(position, fields, info, split)))
         except OSError as error:
             raise self._cannot_write(error) from None
-        key = format_key(position, self._ledger.key_width)
+        key = format_key(position, self._register.key_width)
         self._put([(f"{key}.{name}".encode(), fields[name]) for name in sorted(fields)])
 
     def reenter(self, split: str) -> None:
         """Let the next record be one of `split`; see `Writer.reenter`."""
-        self._ledger.reenter(split)
+        self._register.reenter(split)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. `self.path` is a whole container after this."""
         self._require_open()
-        draft = self._ledger.manifest(description, (Shard("", self._ledger.count, _UNKNOWN_SIZE),))
+        draft = self._register.manifest(description, (Shard("", self._register.count, _UNKNOWN_SIZE),))
         length = len(draft.to_json())
         try:
             self._commit()
@@ -230,7 +230,7 @@ class LmdbWriter(Writer):
 
     def _reserve(self, manifest_length: int) -> None:
         """Zeros of the exact size under every reserved key, in transactions of their own."""
-        count, fields = self._ledger.count, self._ledger.fields
+        count, fields = self._register.count, self._register.fields
         for chunk in range(chunk_count(count)):
             size = chunk_size(min(CHUNK_ROWS, count - chunk * CHUNK_ROWS), fields)
             self._put([(index_key(chunk), bytes(size))])
@@ -290,7 +290,7 @@ class LmdbWriter(Writer):
         numbers += [ABSENT, 0, 0, 0] * len(names)
         for name, length, crc, _ in row.fields:
             key, offset, found = next(places, (b"", 0, 0))
-            expected = b"%0*d.%s" % (self._ledger.key_width, row.position, name.encode())
+            expected = b"%0*d.%s" % (self._register.key_width, row.position, name.encode())
             if (key, found) != (expected, length):
                 raise ContainerError(f"{self.path}: {expected!r} of {length} bytes expected, {key!r} of {found} found")
             at = 6 + 4 * names[name]

@@ -21,8 +21,8 @@ from iofast.containers.base import Description, Kept, Reader, Writer
 from iofast.containers.entries import Placed
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, raw_fields, row_struct
-from iofast.containers.ledger import Ledger
 from iofast.containers.manifest import Manifest, Shard
+from iofast.containers.register import Register
 from iofast.containers.shard_files import FullShard, OpenShard, find_full, placed_in
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, Cut, stem_of, write_index
@@ -58,7 +58,7 @@ class ShardWriter(Writer):
         self, folder: str | os.PathLike[str], name: str, *, cut: Cut | None = None, key_width: int = KEY_WIDTH
     ) -> None:
         self.folder, self.name, self.cut = Path(folder), name, cut or Cut()
-        self._ledger = Ledger(key_width)
+        self._register = Register(key_width)
         self._shard: OpenShard | None = None
         self._done: list[FullShard] = []
         self._grown: ShardReader | None = None
@@ -68,7 +68,7 @@ class ShardWriter(Writer):
     @property
     def last(self) -> list[tuple[str, int, int]]:
         """The fields of the record that came last; see `Writer.last`."""
-        return self._ledger.last
+        return self._register.last
 
     @property
     def mark(self) -> int:
@@ -89,7 +89,7 @@ class ShardWriter(Writer):
             _, placed = next(placed_in(self._rows(number), place))
             shard = FileBytes(os.fspath(self._staged(number)))
             own = {name: shard[offset : offset + length] for name, length, _, offset in placed.fields if name}
-        return Record(format_key(placed.position, self._ledger.key_width), own)
+        return Record(format_key(placed.position, self._register.key_width), own)
 
     def extend(self, base: Reader, seen: Callable[[int], object] | None = None) -> None:
         """Take up the shards of `base`, which stay as they are where they are; see `Writer.extend`."""
@@ -101,12 +101,12 @@ class ShardWriter(Writer):
         with self._errors():
             for index, (_, placed) in enumerate(base.placed()):
                 if index in starts:
-                    self._ledger.section()
-                self._ledger.adopt(placed, next(splits))
+                    self._register.section()
+                self._register.adopt(placed, next(splits))
                 last, self._mark = placed.position, ~index
                 if seen is not None:
                     seen(placed.position)
-        self._ledger.section()
+        self._register.section()
         first = 0
         for shard in base.manifest.shards:
             split = next(name for name, _, stop in ranges if first < stop)
@@ -128,22 +128,22 @@ class ShardWriter(Writer):
                 full = find_full(self._staged(number), self._rows(number), self._shape)
                 if full is None or (stop is not None and full.stop > stop):
                     break
-                self._ledger.reenter(full.split)
+                self._register.reenter(full.split)
                 for place, placed in placed_in(self._rows(number)):
-                    self._ledger.adopt(placed, full.split)
+                    self._register.adopt(placed, full.split)
                     self._mark = number * _MARKS + place
                     if seen is not None:
                         seen(placed.position)
                 self._done.append(full)
             self._clear()
-        return Kept(self._ledger.count, self.committed)
+        return Kept(self._register.count, self.committed)
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
         """Append the record of `position`; see `Writer.write`. Without `resume`, what was in the folder goes first."""
         self._begin()
         with self._errors():
-            placed = self._ledger.add(position, fields, info, split)
-            encoded = self._encode(format_key(position, self._ledger.key_width), fields, info)
+            placed = self._register.add(position, fields, info, split)
+            encoded = self._encode(format_key(position, self._register.key_width), fields, info)
             shard = self._enter(position, encoded.length, split)
             placed = placed.at(shard.size, encoded.offsets)
             if encoded.whole is not None:
@@ -153,14 +153,14 @@ class ShardWriter(Writer):
 
     def reenter(self, split: str) -> None:
         """Let the next record be one of `split`; see `Writer.reenter`."""
-        self._ledger.reenter(split)
+        self._register.reenter(split)
 
     def finish(self, description: Description) -> Manifest:
         """Write index and manifest, make everything durable, close. The staged files are a whole set after this."""
         self._begin()
         with self._errors():
-            self._leave(self._ledger.position + 1)
-            manifest = self._ledger.manifest(description, self._shards())
+            self._leave(self._register.position + 1)
+            manifest = self._register.manifest(description, self._shards())
             write_index(self.folder / (self.name + INDEX_SUFFIX), self._chunks(manifest))
             (self.folder / (self.name + MANIFEST_SUFFIX)).write_bytes(manifest.to_json())
             self._link()
@@ -205,7 +205,7 @@ class ShardWriter(Writer):
     @property
     def _shape(self) -> int:
         """A checksum of what shapes shards beside their records: a shard of another is not gone on with."""
-        return crc32c(repr((self.cut, self._ledger.key_width, *self._own_shape())).encode())
+        return crc32c(repr((self.cut, self._register.key_width, *self._own_shape())).encode())
 
     def _own_shape(self) -> tuple[object, ...]:
         """What a format has of that."""

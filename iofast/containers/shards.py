@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,8 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import IndexView, chunk_count, chunk_size
 from iofast.containers.locked_folder import LOCK
 from iofast.containers.manifest import CHUNK_LIMIT, WHOLE, Manifest
-from iofast.containers.publish import APPENDING, MARKER, Target
-from iofast.errors import ContainerError, IofastError, OptionError, SourceError, TargetError, UnfinishedError
+from iofast.containers.publish import APPENDING, MARKER
+from iofast.errors import ContainerError, OptionError, SourceError, UnfinishedError
 
 MANIFEST_SUFFIX = ".manifest"
 INDEX_SUFFIX = ".index"
@@ -79,17 +79,6 @@ class Cut:
     def _cell(self, position: int) -> tuple[int, int]:
         run = bisect.bisect_right(self.starts, position) - 1
         return run, (position - self.starts[max(0, run)]) // (self.records or 1)
-
-
-def shard_bytes(size: int | str | None, place: Target) -> int:
-    """Bytes of a shard of the target: `size`, by default `SHARD_SIZE`. Raises `OptionError` if it has no shards."""
-    if size is None:
-        return SHARD_SIZE
-    if not isinstance(place, ShardTarget):
-        raise OptionError(
-            f"shard_size={size} has no effect: expected a target of shards, found {place.path.name}; leave it out"
-        )
-    return parse_size(size)
 
 
 def stem_of(name: str, suffix: str) -> str:
@@ -227,98 +216,6 @@ def open_index(path: Path, manifest: Manifest, groups: Sequence[str] | None = No
         raise ContainerError(f"{where} is cut off, or its directory at offset {offset} is damaged: its CRC32C differs")
     starts = np.frombuffer(directory, "<u8", count + 1)
     return IndexView(data, manifest, partial(_find_chunk, starts, manifest.count, groups, where), where, groups)
-
-
-class ShardTarget(Target):
-    """The place of a set of shards that is being made. `suffix` is that of its shards."""
-
-    def __init__(
-        self, path: str | os.PathLike[str], suffix: str, *, overwrite: bool = False, append: bool = False
-    ) -> None:
-        super().__init__(path, overwrite=overwrite, append=append)
-        self._stem, self._suffix = stem_of(self.path.name, suffix), suffix
-        stem, end = re.escape(self._stem) + "(-[0-9A-Za-z_-]+)?", re.escape(suffix)
-        self._shard = re.compile(rf"{stem}-\d+{end}")
-        self._beside = re.compile(rf"{stem}(-\d+\.idx|\.shardindex\.json)|_info\.json")  # see sidecars.py
-
-    def check_free(self) -> None:
-        """Raise `TargetError` if a set, a file, or shards of the same names stand in the set's place."""
-        super().check_free()
-        if self.overwrite or self.append or not self.path.parent.exists():
-            return
-        found = next(self.taken(sorted(os.listdir(self.path.parent))), None)
-        if found is not None:
-            where = self.path.with_name(found)
-            raise TargetError(
-                f"{where} exists already: choose another name than {self.path.name}, or give overwrite=True"
-            )
-
-    @property
-    def exists(self) -> bool:
-        """Whether a finished set stands there."""
-        return self.path.with_name(self.path.name + MANIFEST_SUFFIX).is_file()
-
-    def publish(
-        self,
-        names: Mapping[str, str] | Sequence[str] | None = None,
-        replaced: Sequence[str] = (),
-        removed: Sequence[str] = (),
-    ) -> None:
-        """Publish a set; what it replaces is found in the manifest of the old one.
-
-        Raises `TargetError` where a file would be written over that the old set does not name.
-        """
-        named = list(names.values()) if isinstance(names, Mapping) else list(names or ())
-        old = [*replaced, *self._replaced()]
-        sidecars = [self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX]
-        if self.append:  # nothing that stands is touched before the new manifest is there; sidecars are renamed over
-            old = sidecars
-        strange = [name for name in named if name not in old and os.path.lexists(self.path.with_name(name))]
-        if strange:
-            raise TargetError(
-                f"{self.path.with_name(strange[0])} exists already and is no part of {self.path}: move it"
-            )
-        super().publish(names, () if self.append else old, removed)
-
-    def _renamed(self, marker: Mapping[str, Sequence[str]]) -> IofastError | None:
-        from iofast.containers import sidecars  # which opens sets, and needs this module
-
-        if self.append:
-            sidecars.renew(self.path, marker["removed"])
-        try:
-            sidecars.write(self.path, marker["sidecars"], published=False)
-        except (TargetError, OptionError) as error:
-            return type(error)(f"{self.path} is whole, but not its sidecars: {error}")
-        return None
-
-    def owns(self, name: str) -> bool:
-        """Whether a file of this name beside the target can be one of its own; see `Target.owns`."""
-        if name in (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX):
-            return True
-        return bool(self._shard.fullmatch(name) or self._beside.fullmatch(name))
-
-    def taken(self, names: Sequence[str]) -> Iterator[str]:
-        """The files that are, or may be, of a set of this name; `train-val-000000.tar` may be of `train-val.tar`."""
-        sidecars = (self.path.name + MANIFEST_SUFFIX, self.path.name + INDEX_SUFFIX)
-        longer = [stem_of(name, self._suffix + MANIFEST_SUFFIX) for name in names if name.endswith(MANIFEST_SUFFIX)]
-        others = tuple(f"{stem}-" for stem in longer if len(stem) > len(self._stem))
-        for name in names:
-            if name in sidecars or (self._shard.fullmatch(name) and not name.startswith(others)):
-                yield name
-
-    def _replaced(self) -> list[str]:
-        """The manifest that is there, then the files that go with it."""
-        file = self.path.with_name(self.path.name + MANIFEST_SUFFIX)
-        if not os.path.lexists(file):
-            return [self.path.name + INDEX_SUFFIX]
-        shards: list[str] = []
-        with contextlib.suppress(OSError, ContainerError):  # damaged: what it named is not known, and stays
-            shards = [shard.name for shard in read_manifest(self.path).shards]
-        from iofast.containers.sidecars import belonging  # which opens sets, and needs this module
-
-        beside = belonging(self.path, shards)
-        # a damaged or hostile manifest may name anything
-        return [file.name, self.path.name + INDEX_SUFFIX, *filter(self.owns, [*beside, *shards])]
 
 
 def _find_chunk(

@@ -11,8 +11,9 @@ from iofast.containers import tar, tfrecord
 from iofast.containers.base import Description
 from iofast.containers.lmdb import LmdbWriter
 from iofast.containers.publish import Target
+from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shard_writer import ShardWriter
-from iofast.containers.shards import Cut, ShardTarget
+from iofast.containers.shards import Cut
 from iofast.errors import OptionError
 from iofast.record import KEY_WIDTH
 

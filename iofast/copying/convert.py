@@ -13,17 +13,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iofast import __version__
 from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.identity import require_elsewhere, told
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
-from iofast.containers.shards import Cut, ShardTarget, parse_size, shard_bytes
+from iofast.containers.shard_target import ShardTarget, shard_bytes
+from iofast.containers.shards import Cut, parse_size
 from iofast.containers.targets import WRITTEN, meant, target_of, writer_of
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
 from iofast.copying.records import Copy, RecordSource, split_ranges
 from iofast.errors import OptionError, TargetError
 from iofast.opening import open_reader
 from iofast.record import KEY_WIDTH
+from iofast.version import __version__
 
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions

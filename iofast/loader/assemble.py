@@ -158,7 +158,9 @@ def _finished(plan: Plan, images: Any, work: Work | None) -> tuple[Any, torch.Te
     """Pixel operations, where they are done on the CPU, and padding; the sizes (height, width) of what was padded."""
     if isinstance(images, Draft):
         here = plan.resident is not None and plan.device.type == "cpu"
-        return (plan.resident.images(plan, images, work) if plan.resident and here else images), None
+        return (
+            plan.resident.images(plan.pipeline, plan.options, images, work) if plan.resident and here else images
+        ), None
     if isinstance(images, torch.Tensor):
         return _applied(plan, images, work, own_memory=True), None
     images = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from time import monotonic_ns
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,43 +18,16 @@ from iofast.containers.changed import refresh
 from iofast.errors import OptionError
 from iofast.gpu import AHEAD
 from iofast.loader.buffers import BatchMemory
+from iofast.loader.plan import Plan
 from iofast.loader.prefetch import Job, Prefetch
 from iofast.loader.resident import Resident
 from iofast.loader.tally import Contexts, Epoch
 from iofast.machine import free_memory, local_ranks
 
-if TYPE_CHECKING:
-    from iofast.loader.plan import Plan
-
 PART = 32 << 20  # bytes of pixels that go to the device at once: page-locked memory is taken in powers of two
 ROWS = 32  # images a thread decodes in one go
 DEPTH = 3  # parts in the making: while one is copied, threads have the next
 DELAY_S = 2.0  # a bar is shown from then on
-
-
-def check_cache(plan: Plan) -> None:
-    """Raise `OptionError` where options cannot be carried out together with `cache="device"`."""
-    options, pipeline = plan.options, plan.pipeline
-    if not plan.with_images or plan.stored:
-        raise OptionError(
-            f"cache='device' holds images and labels: the dataset's fields must have 'image' and none that is read "
-            f"from records, found {', '.join(plan.fields)}"
-        )
-    if "image" in plan.collates or options.map_sample is not None:
-        name = "collate['image']" if options.map_sample is None else "map_sample"
-        raise OptionError(
-            f"with cache='device' images are made on the device: {name} would never see them; use map_batch"
-        )
-    if options.ragged != "raise":
-        raise OptionError(f"cache='device' makes images of one size: it does not go with ragged={options.ragged!r}")
-    if pipeline.filter != "bilinear":
-        raise OptionError(f"cache='device' resamples bilinearly, found interpolation={pipeline.filter!r}")
-    if options.readahead is True:
-        raise OptionError("cache='device' reads everything once, at the first use: leave readahead=True out")
-    if options.pixels == "fast":
-        raise OptionError("cache='device' decodes whole images, once, for all crops: leave pixels='fast' out")
-    if torch.device(options.device).type == "meta":
-        raise OptionError("cache='device' keeps pixels in a device's memory, and device='meta' has none")
 
 
 def make_resident(plan: Plan) -> None:

@@ -11,33 +11,10 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Payloads
-from iofast.errors import OptionError
-from iofast.kernel.contract import ALIASED
 from iofast.loader.canvas import Canvas, Singly
-from iofast.loader.options import LoaderOptions
-from iofast.ops import Normalize, Op, affine
-from iofast.transforms import Pipeline
+from iofast.ops import Op, affine
 
 _LEVELS = 257  # of 16 bits for one of 8: white is 255 and 65,535
-
-
-def check_deep(pipeline: Pipeline, options: LoaderOptions) -> None:
-    """Raise `OptionError` for what there is not for images of 16 bits."""
-    others = [op for op in pipeline.ops if not isinstance(op, Normalize)]
-    means = {len(set(each)) for op in pipeline.ops if isinstance(op, Normalize) for each in (op.mean, op.std)}
-    wrong = {
-        f"{others[:1]!r}"[1:-1]: bool(others),
-        f"{(pipeline.zoom or pipeline.crop)!r}": pipeline.pads,
-        "Views": bool(pipeline.views),
-        "interpolation without antialias": pipeline.filter == ALIASED,
-        "Normalize of several channels": bool(means - {1}),
-        f"ragged={options.ragged!r}": options.ragged != "raise",
-        f"cache={options.cache!r}": options.cache is not None,
-        f"decode={options.decode!r}": options.decode != "cpu",
-    }
-    if found := [name for name, is_given in wrong.items() if is_given]:
-        allowed = "expected resizes, crops, RandomHorizontalFlip and Normalize of one mean and std"
-        raise OptionError(f"image_mode='I;16' does not go with {found[0]}: {allowed}")
 
 
 class Deep(Singly):

@@ -21,6 +21,7 @@ from iofast.loader.assemble import Batch
 from iofast.loader.auto import Auto, Setting, State, first
 from iofast.loader.batches import BatchJob
 from iofast.loader.caching import make_resident
+from iofast.loader.checks import check_dataset, check_plan
 from iofast.loader.delivery import Delivery
 from iofast.loader.failures import Failure, Ledger, OnError
 from iofast.loader.mapping import SampleFunction
@@ -100,7 +101,10 @@ class FastLoader(Iterable[Any]):
         self.options = LoaderOptions(**{each.name: given[each.name] for each in fields(LoaderOptions)})
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None
-        self._plan = Plan(dataset, self.options)  # from here on what is fixed cannot be assigned
+        check_dataset(dataset)
+        plan = Plan(dataset, self.options)
+        check_plan(plan)
+        self._plan = plan  # from here on what is fixed cannot be assigned
         self._ledger = Ledger(self.options.on_error, self.options.max_errors)
         self._auto: State | None = None  # of the last epoch
         self._course = Course()

@@ -7,33 +7,17 @@ with more ranks its pairs would be torn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
-from iofast.loader.options import LoaderOptions
+from iofast.loader.plan import Plan
+from iofast.loader.samples import Samples
 from iofast.ops import Mix
 from iofast.work import Work
-
-if TYPE_CHECKING:
-    from iofast.loader.plan import Plan
-    from iofast.loader.samples import Samples
-
-
-def check_mixing(mix: Mix, options: LoaderOptions, classes: list[str]) -> None:
-    """Raise `OptionError` where these options cannot be carried out together with `mix`."""
-    name = type(mix).__name__
-    if options.batch_size % 2:
-        raise OptionError(f"{name} mixes pairs: batch_size must be even, found {options.batch_size}")
-    if options.ragged != "raise":
-        raise OptionError(f"{name} mixes images of one size: it does not go with ragged={options.ragged!r}")
-    if "label" in (options.collate or {}):
-        raise OptionError(f"{name} makes the labels of a batch: it does not go with collate['label']")
-    if len(classes) > mix.num_classes:
-        raise OptionError(f"{name}(num_classes={mix.num_classes}) is too few: the dataset has {len(classes)} classes")
 
 
 def work_of(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, sizes: NDArray[np.float64]) -> Work | None:

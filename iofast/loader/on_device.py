@@ -92,7 +92,7 @@ def _block(image: torch.Tensor) -> torch.Tensor:
 def _finished(plan: Plan, images: Any, work: Work | None) -> Any:
     """Geometry, where it is done here, pixel operations and padding."""
     if isinstance(images, Draft) and plan.resident is not None:
-        return plan.resident.images(plan, images, work)
+        return plan.resident.images(plan.pipeline, plan.options, images, work)
     if isinstance(images, torch.Tensor):
         return _applied(plan, images, work)
     there = [

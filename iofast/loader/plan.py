@@ -21,12 +21,9 @@ from iofast.gpu import way_to
 from iofast.loader.advice import spaced
 from iofast.loader.auto import Limits, most_depth
 from iofast.loader.buffers import BatchMemory
-from iofast.loader.caching import check_cache
 from iofast.loader.decoding import Decoding
-from iofast.loader.deep import check_deep
 from iofast.loader.failures import noted
 from iofast.loader.mapping import Mapper
-from iofast.loader.mixing import check_mixing
 from iofast.loader.options import LoaderOptions
 from iofast.loader.readahead import Readahead
 from iofast.loader.resident import Resident
@@ -55,7 +52,6 @@ class Plan:
     """What all batches of a loader have in common."""
 
     def __init__(self, dataset: FastDataset, options: LoaderOptions) -> None:
-        _check_dataset(dataset)
         self.dataset, self.options = dataset, options
         self.rank, self.world_size = rank_of(options)
         self.order, self.schedule = self._ordered()
@@ -67,7 +63,6 @@ class Plan:
         self.with_images = "image" in self.fields
         self.collates = dict(options.collate or {})
         self.targets = targets_of(options.targets)
-        self._check_names()
         self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
         self.device = torch.device(options.device)
         self.decoding = Decoding(options, self.pipeline, self.device, self.with_images)
@@ -151,48 +146,6 @@ class Plan:
         if self.dataset.fields is not None and (taken := sorted(own & set(names))):
             raise OptionError(f"{where} the name {taken[0]!r}, under which a batch has something of the loader's own")
 
-    def _check_names(self) -> None:
-        self.check_reserved(self.fields, "the dataset's fields have")
-        if (unknown := sorted(set(self.collates) - set(self.fields))) and self.options.map_sample is None:
-            raise OptionError(f"collate has {unknown[0]!r}, and a sample has only {', '.join(self.fields)}")
-        if "image" in self.collates and (self.pipeline.finishes or self.options.dtype != torch.uint8):
-            raise OptionError(
-                "collate['image'] gets uint8 images and takes the place of pixel operations: leave dtype and "
-                "Normalize out, or collate in map_batch"
-            )
-        if unknown := sorted(set(self.targets) - set(self.stored)):
-            raise OptionError(f"targets has {unknown[0]!r}, and the dataset's fields are {', '.join(self.fields)}")
-        left = [name for name in self.dataset.annotations if name not in self.targets]
-        if left and self.with_images and self.pipeline.moves is not None and "crop" not in self.fields:
-            raise OptionError(
-                f"{' and '.join(left)} would stay as stored, beside images whose pixels {self.pipeline.moves!r} moves: "
-                "name them in targets=, or add 'crop' to the dataset's fields and move them in map_sample"
-            )
-        if self.pipeline.part is not None and not self.before:
-            raise OptionError(
-                f'{self.pipeline.part!r} goes by boxes: name their field, as targets={{"boxes.json": "boxes"}}'
-            )
-        self._check_views()
-        if self.deep:
-            check_deep(self.pipeline, self.options)
-        if self.pipeline.mix is not None:
-            check_mixing(self.pipeline.mix, self.options, self.dataset.classes)
-        if self.options.cache is not None:
-            check_cache(self)
-
-    def _check_views(self) -> None:
-        options = self.options
-        given = {
-            "map_sample": options.map_sample is not None,
-            "collate['image']": "image" in self.collates,
-            f"ragged={options.ragged!r}": options.ragged != "raise",
-            f"cache={options.cache!r}": options.cache is not None,
-            "the field 'crop'": "crop" in self.fields,
-            "targets": bool(self.targets),
-        }
-        if self.pipeline.views and (several := [name for name, is_given in given.items() if is_given]):
-            raise OptionError(f"several Views do not go with {several[0]}: leave it out")
-
     @property
     def ranks_may_part(self) -> bool:
         """Whether a rank that begins an epoch alone is out of step from then on; in sequence all epochs are alike."""
@@ -260,26 +213,6 @@ class Plan:
             )
         ranks = (0, 1) if order.sharded else ranks
         return order, Schedule(order.length, options.batch_size, *ranks, options.drop_last)
-
-
-_HINTS = {  # what to do about another dataset, by an attribute of its class
-    "indices": ": give FastDataset(…, indices=subset.indices)",
-    "datasets": ": give FastDataset([…, …]), or add FastDatasets with equal fields, orientation and transforms",
-    "root": ": give FastDataset(dataset.root)",
-}
-
-
-def _check_dataset(dataset: FastDataset) -> None:
-    if not isinstance(dataset, FastDataset):
-        hint = next((hint for name, hint in _HINTS.items() if hasattr(dataset, name)), "")
-        raise OptionError(f"dataset must be a FastDataset, found {type(dataset).__name__}{hint}")
-    if not len(dataset):
-        raise OptionError(f"there is nothing to load: {dataset!r}")
-    if dataset.transform is not None or dataset.target_transform is not None:
-        raise OptionError(
-            "the dataset has a transform of its own, which FastLoader would not call: "
-            "give FastLoader the transform, or use torch's DataLoader"
-        )
 
 
 def decode_options(pipeline: Pipeline, pixels: str, *, strict: bool = True) -> kernel.DecodeOptions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,10 +11,9 @@ from numpy.typing import NDArray
 
 from iofast import kernel, pixels
 from iofast.containers.base import Located
+from iofast.loader.options import LoaderOptions
+from iofast.transforms import Pipeline
 from iofast.work import Work, fits, within
-
-if TYPE_CHECKING:
-    from iofast.loader.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,16 +70,15 @@ class Resident:
         box = kernel.status_message(kernel.Status.BOX)
         return {row: self.failed.get(int(draft.indices[row]) % len(self.sizes), box) for row in bad}
 
-    def images(self, plan: Plan, draft: Draft, work: Work | None) -> torch.Tensor:
+    def images(self, pipeline: Pipeline, options: LoaderOptions, draft: Draft, work: Work | None) -> torch.Tensor:
         """The finished images, (N, 3, height, width), made on the current stream."""
-        options = plan.options
         batch = pixels.Ragged(self.data, self.offsets[draft.indices], self.sizes[draft.indices])
         return pixels.augment(
             batch,
             within(draft.boxes, draft.size),
             draft.flips,
             draft.size,
-            plan.pipeline.ops,
+            pipeline.ops,
             work=work,
             dtype=options.dtype,
             memory_format=options.memory_format,

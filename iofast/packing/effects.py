@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from iofast.errors import OptionError
 from iofast.kernel.contract import TranscodeRecipe
-
-if TYPE_CHECKING:
-    from iofast.packing.options import PackOptions
 
 
 class _Need(NamedTuple):
@@ -17,7 +14,7 @@ class _Need(NamedTuple):
 
     names: tuple[str, ...]
     expected: str
-    met: Callable[[PackOptions, TranscodeRecipe], bool]
+    met: Callable[[Mapping[str, object], TranscodeRecipe], bool]
     found: Callable[[TranscodeRecipe], str]
 
 
@@ -45,17 +42,17 @@ _NEEDS = (
     _Need(("check",), "format=keep", lambda _, r: r.format == "keep", _format),
     _Need(("filter", "only_shrink", "reducing_gap"), "resize=", lambda _, r: r.size is not None, _none),
     _Need(("pad_color", "mask_fill"), "mode=pad", lambda _, r: r.mode == "pad", _mode),
-    _Need(("box_format",), "boxes=", lambda options, _: options.boxes is not None, _none),
-    _Need(("split_seed",), "split=", lambda options, _: options.split is not None, _none),
+    _Need(("box_format",), "boxes=", lambda given, _: given["boxes"] is not None, _none),
+    _Need(("split_seed",), "split=", lambda given, _: given["split"] is not None, _none),
 )
 
 
-def require_effects(options: PackOptions, recipe: TranscodeRecipe) -> None:
-    """Raise `OptionError` for an option that was given and that the others leave without effect."""
+def require_effects(given: Mapping[str, object], recipe: TranscodeRecipe) -> None:
+    """Raise `OptionError` for one of the options that were `given` and that the others leave without effect."""
     for need in _NEEDS:
         for name in need.names:
-            value = getattr(options, name)
-            if value is not None and value is not False and not need.met(options, recipe):
+            value = given[name]
+            if value is not None and value is not False and not need.met(given, recipe):
                 raise OptionError(
                     f"{name}={value} has no effect: expected {need.expected} beside it, found {need.found(recipe)}; "
                     "leave it out"

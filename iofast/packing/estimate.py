@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from iofast.containers.publish import Target, require_free
-from iofast.containers.shards import SHARD_SIZE, ShardTarget, parse_size, shard_bytes
+from iofast.containers.shard_target import ShardTarget, shard_bytes
+from iofast.containers.shards import SHARD_SIZE, parse_size
 from iofast.errors import IofastError
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.packing.origin import Origin

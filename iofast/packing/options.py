@@ -94,7 +94,8 @@ class PackOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        require_effects(self, self.sample_recipe().image)  # which checks everything that shapes pixels
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        require_effects(given, self.sample_recipe().image)  # which checks everything that shapes pixels
         self.allowed_errors(1)
         if self.max_pixels < 1:
             raise OptionError(f"max_pixels must be 1 or more, found {self.max_pixels}")

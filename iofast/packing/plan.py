@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from iofast import __version__, kernel
+from iofast import kernel
 from iofast.containers.publish import Target
-from iofast.containers.shards import ShardTarget, shard_bytes
+from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.errors import TargetError
 from iofast.packing.options import PackOptions, as_given
 from iofast.source import Source
+from iofast.version import __version__
 
 VERSION = 2
 MAX_CHUNK = 32  # images

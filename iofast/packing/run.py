@@ -14,7 +14,7 @@ from iofast import kernel
 from iofast.containers.base import Reader
 from iofast.containers.manifest import Manifest
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
-from iofast.containers.shards import ShardTarget, shard_bytes
+from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
 from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
 from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError, shown

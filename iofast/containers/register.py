@@ -34,7 +34,7 @@ def _identity(key: int, names: tuple[int, ...]) -> struct.Struct:
     return struct.Struct("<" + "".join(f"B{key}sB{name}sII" for name in names))
 
 
-class Ledger:
+class Register:
     """The records of one container, in the order in which they are written. Memory does not grow with their number."""
 
     def __init__(self, key_width: int = KEY_WIDTH) -> None:
