@@ -19,7 +19,7 @@ from benchmarks import measure
 from benchmarks.bench_load import copies, pack
 from iofast import FastDataset, kernel
 from iofast import transforms as T
-from iofast.bench import BUFFER, BenchOptions, Sample
+from iofast.bench import BUFFER, BenchOptions, FirstImages
 from iofast.transforms import compile as compile_transform
 
 IMAGES = 500
@@ -44,12 +44,12 @@ def environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def sample_of(path: Path, transform: list[T.Transform]) -> Sample:
+def sample_of(path: Path, transform: list[T.Transform]) -> FirstImages:
     """All images of a container or folder."""
-    return Sample(FastDataset(path), compile_transform(transform), IMAGES, BenchOptions())
+    return FirstImages(FastDataset(path), compile_transform(transform), IMAGES, BenchOptions())
 
 
-def set_area(sample: Sample, area: float) -> None:
+def set_area(sample: FirstImages, area: float) -> None:
     """Centred squares of this share of each picture, or as much of it as there is, resampled to the output."""
     width, height = sample.located.width.astype(np.int64), sample.located.height.astype(np.int64)
     side = np.minimum(np.sqrt(width * height * area), np.minimum(width, height)).astype(np.int64)
@@ -62,7 +62,7 @@ def set_area(sample: Sample, area: float) -> None:
 class Row:
     """One row of a table: a sample and the context that decodes it."""
 
-    def __init__(self, sample: Sample, way: str | None = None) -> None:
+    def __init__(self, sample: FirstImages, way: str | None = None) -> None:
         self.sample = sample
         self.context = kernel.Context(sample.options, timed="all", way=way)
         self.out = np.empty((BUFFER, *sample.size, 3), np.uint8)

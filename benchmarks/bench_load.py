@@ -37,7 +37,7 @@ from benchmarks import measure
 from benchmarks.peers import datasets
 from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer
 from iofast import transforms as T
-from iofast.bench import BUFFER, BenchOptions, Sample
+from iofast.bench import BUFFER, BenchOptions, FirstImages
 from iofast.transforms import compile as compile_transform
 
 BATCH, WORKERS = 256, 2
@@ -138,7 +138,7 @@ def fast(path: Path, transform: Any = CROP, workers: int = WORKERS, **options: A
 
 def resampler(rgb: Path) -> Callable[[], float]:
     """Images a second of the kernel alone on raw pixels in memory, on as many threads: boxes, resampling, the store."""
-    sample = Sample(FastDataset(rgb), compile_transform(CROP), RESAMPLED, BenchOptions())
+    sample = FirstImages(FastDataset(rgb), compile_transform(CROP), RESAMPLED, BenchOptions())
     located, count = sample.located, sample.count
     pixels = [np.frombuffer(bytes(sample.reader.view(index)), np.uint8) for index in located.indices.tolist()]
     fds, lengths = np.full(count, -1, np.int32), np.array([each.size for each in pixels], np.uint64)

@@ -79,7 +79,7 @@ def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, optio
         raise OptionError("the transform must end in one size, such as T.RandomResizedCrop(224)")
     batches = -(-min(options.images, len(dataset)) // options.batch_size)
     images = min(batches * options.batch_size, len(dataset))  # whole batches, or all there are
-    sample = Sample(dataset, pipeline, images, options)
+    sample = FirstImages(dataset, pipeline, images, options)
     contenders: dict[tuple[str, int], Callable[[], float]] = {}
     for workers in options.workers:
         contenders["loading", workers] = _loading(dataset, pipeline, batches, workers, options)
@@ -97,7 +97,7 @@ def bench(dataset: FastDataset, transform: Sequence[Transform] | Pipeline, optio
     )
 
 
-class Sample:
+class FirstImages:
     """The first `count` images of epoch 0, and the boxes that the loader would cut of them."""
 
     def __init__(self, dataset: FastDataset, pipeline: Pipeline, count: int, options: BenchOptions) -> None:
@@ -181,7 +181,7 @@ def _loading(
     return run
 
 
-def _decoding(sample: Sample, workers: int) -> Callable[[], float]:
+def _decoding(sample: FirstImages, workers: int) -> Callable[[], float]:
     """Images a second of libjpeg-turbo decoding whole images in as many threads, by the kernel's own clock: reading and
     whatever else the kernel does is left out. Zero where libjpeg-turbo decoded nothing."""
     located = sample.located._replace(crc=None)

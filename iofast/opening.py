@@ -19,7 +19,7 @@ from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import Target
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_target import shard_bytes
-from iofast.containers.shards import MANIFEST_SUFFIX, Cut, check_finished, expand, is_pattern, set_of
+from iofast.containers.shards import MANIFEST_SUFFIX, ShardCut, check_finished, expand, is_pattern, set_of
 from iofast.containers.targets import LMDB, target_of, writer_of
 from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.record import (
@@ -198,7 +198,9 @@ def open_writer(
     """
     target = target_of(path, overwrite=overwrite)
     names = None if classes is None else tuple(classes)
-    return RecordWriter(target, Description(classes=names, recipe=recipe), split, Cut(shard_bytes(shard_size, target)))
+    return RecordWriter(
+        target, Description(classes=names, recipe=recipe), split, ShardCut(shard_bytes(shard_size, target))
+    )
 
 
 class RecordWriter:
@@ -207,7 +209,7 @@ class RecordWriter:
     `manifest` is None until the container is finished.
     """
 
-    def __init__(self, target: Target, description: Description, split: str, cut: Cut) -> None:
+    def __init__(self, target: Target, description: Description, split: str, cut: ShardCut) -> None:
         self.manifest: Manifest | None = None
         self._target, self._description, self._split = target, description, split
         self._count = 0

@@ -93,7 +93,7 @@ def contact_sheet(reader: Reader, indices: Sequence[int], options: SheetOptions 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SheetImage:
     """A record's image as a transform makes it: each view's name ("" where it has none) and its pixels, uint8
     (height, width, 3); or `failure`, the reason why there are none."""
 
@@ -102,7 +102,7 @@ class Seen:
     failure: str = ""
 
 
-def views_sheet(reader: Reader, seen: Iterable[Seen], options: SheetOptions | None = None) -> Image.Image:
+def views_sheet(reader: Reader, seen: Iterable[SheetImage], options: SheetOptions | None = None) -> Image.Image:
     """Records as an RGB picture, the views of each side by side, in proportion to each other."""
     options = options or SheetOptions()
     records = [(each.index, _scaled(each.views, options.size), each.failure) for each in seen]

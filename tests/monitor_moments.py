@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, Stall, Verdict
+from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import (
@@ -16,10 +16,10 @@ from iofast.monitor.snapshot import (
     Looks,
     ProcessFigures,
     Snapshot,
-    Source,
     SystemFigures,
     Tier,
     WaitSite,
+    WaitSource,
     Window,
 )
 
@@ -115,7 +115,7 @@ def starved(text: str = "", **changes: object) -> Verdict:
     verdict = Verdict(
         bound=Bound.INPUT,
         cause=Cause.WORKERS,
-        stall=Stall(0.31, 0.38, Tier.STACKS),
+        stall=StallBounds(0.31, 0.38, Tier.STACKS),
         severity=Severity.SEVERE,
         evidence=(
             Evidence("worker_cpu", 0.93, text or "workers run 93% of the time"),
@@ -128,7 +128,7 @@ def starved(text: str = "", **changes: object) -> Verdict:
         phases={Phase.WARM_UP: 4.0, Phase.TRAINING: 92.0, Phase.VALIDATION: 11.0, Phase.CHECKPOINT: 3.0},
         seconds=92.0,
         steps=212,
-        waits=WaitSite(text or "/u/train.py", 41, text or "main", text or "queue.get", Source.THREADS, True, 0.34),
+        waits=WaitSite(text or "/u/train.py", 41, text or "main", text or "queue.get", WaitSource.THREADS, True, 0.34),
     )
     return replace(verdict, **changes)  # type: ignore[arg-type]
 
@@ -136,7 +136,13 @@ def starved(text: str = "", **changes: object) -> Verdict:
 def busy() -> Verdict:
     """Compute-bound."""
     return Verdict(
-        Bound.COMPUTE, None, Stall(0.0, 0.02, Tier.INSIDE), Severity.NONE, tier=Tier.INSIDE, seconds=60.0, steps=900
+        Bound.COMPUTE,
+        None,
+        StallBounds(0.0, 0.02, Tier.INSIDE),
+        Severity.NONE,
+        tier=Tier.INSIDE,
+        seconds=60.0,
+        steps=900,
     )
 
 

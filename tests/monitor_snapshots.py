@@ -20,7 +20,7 @@ from iofast.monitor.snapshot import (
     SystemFigures,
     ThreadFigures,
     Window,
-    Work,
+    WorkerTask,
 )
 
 JOB = Job(100, 5000, "python train.py")
@@ -44,7 +44,7 @@ def thread(name: str, cpu: float) -> ThreadFigures:
 
 
 def stacks(
-    main: dict[Frame, float], looks: int = 10, workers: dict[Work, float] | None = None, **changes: Any
+    main: dict[Frame, float], looks: int = 10, workers: dict[WorkerTask, float] | None = None, **changes: Any
 ) -> StackFigures:
     return StackFigures(looks, main, looks if workers else 0, workers or {}, **changes)
 

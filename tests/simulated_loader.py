@@ -6,7 +6,7 @@ import heapq
 import random
 from collections.abc import Callable
 
-from iofast.loader.auto import WINDOW_BATCHES, Limits, Setting, State, Window, adapt, first
+from iofast.loader.auto import WINDOW_BATCHES, Limits, Setting, State, WaitWindow, adapt, first
 from iofast.loader.times import Times
 
 Cost = Callable[[random.Random, int], float]  # of batch `number`, in seconds
@@ -35,7 +35,7 @@ class Simulation:
             for _ in range(WINDOW_BATCHES):
                 self.batch()
             times = self.times()
-            window, self.before = Window.of(times - self.before), times
+            window, self.before = WaitWindow.of(times - self.before), times
             self.waits.append(window.wait)
             self.resize(adapt(self.state, window, self.limits))
             self.history.append(self.state.setting)

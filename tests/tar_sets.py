@@ -12,7 +12,7 @@ from lmdb_containers import Sample
 from iofast.containers.base import Description
 from iofast.containers.manifest import Manifest
 from iofast.containers.shard_target import ShardTarget
-from iofast.containers.shards import Cut
+from iofast.containers.shards import ShardCut
 from iofast.containers.tar import TarWriter
 
 SHARD = 200_000  # bytes: some dozens of samples
@@ -27,7 +27,7 @@ def build(
     path: Path, samples: Sequence[Sample], description: Description | None = None, shard_size: int = SHARD
 ) -> Manifest:
     with ShardTarget(path, ".tar") as target:
-        writer = TarWriter(target.partial, path.name, cut=Cut(shard_size))
+        writer = TarWriter(target.partial, path.name, cut=ShardCut(shard_size))
         write(writer, samples)
         manifest = writer.finish(description or Description())
         target.publish(writer.files)

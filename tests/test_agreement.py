@@ -14,7 +14,7 @@ from torch import nn
 
 from iofast import FastDataset, FastLoader, kernel, pack
 from iofast import transforms as T
-from iofast.bench import BenchOptions, Sample
+from iofast.bench import BenchOptions, FirstImages
 from iofast.transforms import compile as compile_transform
 from tools import sample_photographs
 
@@ -48,7 +48,7 @@ def train(images: torch.Tensor, labels: torch.Tensor) -> nn.Sequential:
 
 def pillow_crops(dataset: FastDataset) -> torch.Tensor:
     """The crops of epoch 0, cut and resized by Pillow from what Pillow decodes."""
-    sample = Sample(dataset, compile_transform(CROP), len(dataset), BenchOptions())
+    sample = FirstImages(dataset, compile_transform(CROP), len(dataset), BenchOptions())
     crops = np.empty((sample.count, SIDE, SIDE, 3), np.uint8)
     for row, index in enumerate(sample.located.indices.tolist()):
         with Image.open(BytesIO(dataset.reader.view(index))) as file:

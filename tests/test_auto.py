@@ -8,8 +8,8 @@ import time
 import pytest
 from simulated_loader import Cost, Simulation, around
 
-from iofast.loader.auto import Auto, Limits, Setting, State, Window, adapt, first, most_depth
-from iofast.loader.prefetch import Job, Prefetch
+from iofast.loader.auto import Auto, Limits, Setting, State, WaitWindow, adapt, first, most_depth
+from iofast.loader.prefetch import Prefetch, PrefetchJob
 from iofast.loader.times import Times
 
 STEP = 0.1
@@ -103,7 +103,7 @@ def test_limits_hold_whatever_is_seen(seed: int) -> None:
     limits = Limits(chance.choice([1, 2, 7, 256]), chance.choice([1, 2, 5, 64]), chance.choice([1, 3, 100]))
     state = first(limits)
     for _ in range(2000):
-        window = Window(
+        window = WaitWindow(
             wait=chance.choice([0.0, 0.01, 0.05, 0.5, 1.0]) if chance.random() < 0.2 else 0.0,
             empty=chance.randrange(3),
             least=chance.randrange(70),
@@ -117,22 +117,22 @@ def test_limits_hold_whatever_is_seen(seed: int) -> None:
 def test_a_window_is_the_difference_of_two_snapshots() -> None:
     before = Times(1.0, 10, 12, 0.5, 4.0, 1.0, 3.0, (2, 8))
     after = Times(3.0, 30, 36, 0.7, 10.0, 2.0, 8.0, (3, 8, 19))
-    window = Window.of(after - before)
+    window = WaitWindow.of(after - before)
     assert (window.wait, window.empty, window.least) == (pytest.approx(0.1), 1, 0)
     assert window.load == pytest.approx((6 / 24) / (1.8 / 20))
     assert before + (after - before) == Times(3.0, 30, 36, pytest.approx(0.7), 10.0, 2.0, 8.0, (3, 8, 19))
-    assert Window.of(Times()) == Window(0.0, 0, 0, float("inf"))
-    assert Window.of(Times(1.0, 4, 4, 0.0, 1.0, levels=(0, 0, 4))).least == 2
+    assert WaitWindow.of(Times()) == WaitWindow(0.0, 0, 0, float("inf"))
+    assert WaitWindow.of(Times(1.0, 4, 4, 0.0, 1.0, levels=(0, 0, 4))).least == 2
 
 
 def test_one_short_wait_is_noise_and_a_long_one_is_not() -> None:
     limits = Limits(8, 8, 8)
     state = State(Setting(2, 2))
-    assert adapt(state, Window(0.05, 1, 0, 1.5), limits).setting == Setting(2, 2)
-    assert adapt(state, Window(0.05, 2, 0, 1.5), limits).setting == Setting(2, 4)  # threads have room: depth
-    assert adapt(state, Window(0.20, 1, 0, 1.5), limits).setting == Setting(2, 4)
-    assert adapt(state, Window(0.05, 2, 0, 4.5), limits).setting == Setting(5, 2)
-    assert adapt(state, Window(1.0, 16, 0, float("inf")), limits).setting == Setting(8, 2)
+    assert adapt(state, WaitWindow(0.05, 1, 0, 1.5), limits).setting == Setting(2, 2)
+    assert adapt(state, WaitWindow(0.05, 2, 0, 1.5), limits).setting == Setting(2, 4)  # threads have room: depth
+    assert adapt(state, WaitWindow(0.20, 1, 0, 1.5), limits).setting == Setting(2, 4)
+    assert adapt(state, WaitWindow(0.05, 2, 0, 4.5), limits).setting == Setting(5, 2)
+    assert adapt(state, WaitWindow(1.0, 16, 0, float("inf")), limits).setting == Setting(8, 2)
 
 
 def test_depth_is_bounded_by_memory() -> None:
@@ -142,7 +142,7 @@ def test_depth_is_bounded_by_memory() -> None:
     assert most_depth(0, 8, 1 << 30) == 8
 
 
-class Sleeping(Job[int, int]):
+class Sleeping(PrefetchJob[int, int]):
     """Two slices that take a while and no processor."""
 
     def prepare(self) -> list[int]:

@@ -11,7 +11,7 @@ from kernel_images import jpeg, photo
 
 from iofast import FastDataset, kernel
 from iofast import transforms as T
-from iofast.bench import BUFFER, BenchOptions, Sample, bench
+from iofast.bench import BUFFER, BenchOptions, FirstImages, bench
 from iofast.cli import main
 from iofast.errors import DecodeError, OptionError
 
@@ -105,7 +105,7 @@ def test_the_sample_is_what_the_loader_loads(folder: Path) -> None:
     from iofast.transforms import compile as compile_transform
 
     dataset, options = FastDataset(folder), BenchOptions(batch_size=3)
-    sample = Sample(dataset, compile_transform(CROP), 3, options)
+    sample = FirstImages(dataset, compile_transform(CROP), 3, options)
     out = np.empty((BUFFER, 64, 64, 3), np.uint8)
     sample.decode(kernel.Context(sample.options), sample.located, slice(0, 3), (sample.boxes, sample.flips), out)
     images, labels = next(iter(FastLoader(dataset, 3, True, transform=CROP)))

@@ -124,7 +124,7 @@ def test_pixels_are_those_of_the_oracle(place: Path, source: str) -> None:
     )
     heights, widths = np.array([image.shape[:2] for image in decoded]).T
     boxes, flips = T.compile(CROP).plan(Draw(2, 0, np.arange(N)), widths, heights)
-    assert torch.equal(images, pixels.resample(pixels.Ragged.of(decoded), boxes, flips, (24, 24)))
+    assert torch.equal(images, pixels.resample(pixels.RaggedBatch.of(decoded), boxes, flips, (24, 24)))
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
@@ -320,7 +320,7 @@ def test_the_uniform_way_of_drawing_nothing() -> None:
     """`still` is what augment takes where nothing was drawn: a batch of it is its geometry alone."""
     image = torch.arange(27, dtype=torch.uint8).view(3, 3, 3)
     box, flip = np.array([[0, 0, 3, 3, 3, 3, 0, 0]], np.int32), np.ones(1, np.uint8)
-    made = pixels.augment(pixels.Ragged.of([image]), box, flip, (3, 3), work=still(1), dtype=torch.uint8)
+    made = pixels.augment(pixels.RaggedBatch.of([image]), box, flip, (3, 3), work=still(1), dtype=torch.uint8)
     assert torch.equal(made[0].permute(1, 2, 0), image.flip(1))
 
 

@@ -12,15 +12,15 @@ from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, stacks, thread, trai
 
 from iofast.monitor.advice import RULES, advise
 from iofast.monitor.advice.situation import MOST_GAIN, gain
-from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, Stall, Verdict
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, Source, SyncSite, Tier, WaitSite, Work
+from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, SyncSite, Tier, WaitSite, WaitSource, WorkerTask
 
 Changes = dict[str, Any]
 LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
 
 
 def verdict(bound: Bound, cause: Cause | None = None, low: float = 0.4, high: float = 0.5, **changes: Any) -> Verdict:
-    made = Verdict(bound, cause, Stall(low, high, Tier.STACKS), Severity.NONE, phases={Phase.TRAINING: 40.0})
+    made = Verdict(bound, cause, StallBounds(low, high, Tier.STACKS), Severity.NONE, phases={Phase.TRAINING: 40.0})
     return replace(made, **changes)
 
 
@@ -35,7 +35,9 @@ def workers(cpu: float, count: int = 2, **changes: Any) -> tuple[Any, ...]:
     return (MAIN, *(worker(number, cpu, **changes) for number in range(count)))
 
 
-def seen(main: dict[Frame, float] | None = None, /, work: dict[Work, float] | None = None, **changes: Any) -> Changes:
+def seen(
+    main: dict[Frame, float] | None = None, /, work: dict[WorkerTask, float] | None = None, **changes: Any
+) -> Changes:
     return {"stacks": stacks(main or {Frame.SYNC: 1.0}, workers=work, **changes)}
 
 
@@ -53,7 +55,7 @@ CACHE = verdict(Bound.INPUT, Cause.PAGE_CACHE, evidence=(Evidence("major_faults"
 COLLATE, STARTS = verdict(Bound.INPUT, Cause.COLLATE), verdict(Bound.INPUT, Cause.EPOCH_START)
 PIN = verdict(Bound.INPUT, Cause.PIN, evidence=(Evidence("pin_cpu", 0.9, ""),))
 SKEW = verdict(Bound.INPUT, Cause.RANK_SKEW, evidence=(Evidence("rank_gap", 0.4, ""),))
-FED = WaitSite("/u/train.py", 41, "batches", "queue.get", Source.THREADS, True, 0.6)
+FED = WaitSite("/u/train.py", 41, "batches", "queue.get", WaitSource.THREADS, True, 0.6)
 STORES, ALONE = verdict(Bound.INPUT, Cause.STORAGE, waits=FED), {"processes": (MAIN,)}
 COMPUTE = verdict(Bound.COMPUTE, low=0.0, high=0.02)
 MEMORY, LAUNCH = verdict(Bound.MEMORY, low=0.0, high=0.02), verdict(Bound.LAUNCH, low=0.0, high=0.1)
@@ -65,7 +67,7 @@ BUSY = {"processes": workers(0.95)}
 ASLEEP = {"processes": workers(0.1)}
 ALONE = {"processes": (MAIN,)}
 ONE = {"processes": (replace(MAIN, cpu_s=1.0),), "idle": None}
-DECODES = seen(work={Work.DECODE: 0.7, Work.AUGMENT: 0.3})
+DECODES = seen(work={WorkerTask.DECODE: 0.7, WorkerTask.AUGMENT: 0.3})
 CONVOLVES = seen({Frame.SYNC: 1.0}, convolutions=True)
 RESTING = device(tensor_active=0.0, sm_active=0.8, capability=(8, 0))
 COPIES = seen({Frame.TRANSFER: 0.4, Frame.FORWARD: 0.6})
@@ -99,7 +101,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         "iofast pack '/data/my set' train.lmdb --resize 256",
         [
             (CPU, {**BUSY, **DECODES, "file_bytes": 25_000}),
-            (CPU, {**BUSY, **seen(work={Work.AUGMENT: 0.9, Work.DECODE: 0.1}), "file_bytes": 400_000}),
+            (CPU, {**BUSY, **seen(work={WorkerTask.AUGMENT: 0.9, WorkerTask.DECODE: 0.1}), "file_bytes": 400_000}),
             (CPU, BUSY),
             (CPU, {**BUSY, **DECODES, **FAST}),
             (COMPUTE, {**BUSY, **DECODES, "file_bytes": 400_000}),
@@ -113,16 +115,21 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
     "fastloader": (
         (CPU, {**BUSY, **DECODES}),
         "FastLoader(",
-        [(CPU, {**BUSY, **FAST}), (STORAGE, ASLEEP), (CPU, {**BUSY, **seen(work={Work.OTHER: 1.0})}), (COMPUTE, BUSY)],
+        [
+            (CPU, {**BUSY, **FAST}),
+            (STORAGE, ASLEEP),
+            (CPU, {**BUSY, **seen(work={WorkerTask.OTHER: 1.0})}),
+            (COMPUTE, BUSY),
+        ],
     ),
     "prefetch_factor": (
-        (STORAGE, {**ASLEEP, **seen(work={Work.STARVED: 0.5, Work.READ: 0.5})}),
+        (STORAGE, {**ASLEEP, **seen(work={WorkerTask.STARVED: 0.5, WorkerTask.READ: 0.5})}),
         "prefetch_factor=8",
         [
-            (STORAGE, {**BUSY, **seen(work={Work.STARVED: 0.5, Work.READ: 0.5})}),
-            (STORAGE, {**ASLEEP, **seen(work={Work.STARVED: 0.1, Work.READ: 0.9})}),
+            (STORAGE, {**BUSY, **seen(work={WorkerTask.STARVED: 0.5, WorkerTask.READ: 0.5})}),
+            (STORAGE, {**ASLEEP, **seen(work={WorkerTask.STARVED: 0.1, WorkerTask.READ: 0.9})}),
             (STORAGE, ASLEEP),
-            (COMPUTE, {**ASLEEP, **seen(work={Work.STARVED: 1.0})}),
+            (COMPUTE, {**ASLEEP, **seen(work={WorkerTask.STARVED: 1.0})}),
         ],
     ),
     "persistent_workers": (
@@ -150,7 +157,7 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
             (STORAGE, ALONE),
             (STORES, BUSY),
             (replace(STORES, cause=Cause.CPU), ALONE),
-            (replace(STORES, waits=replace(FED, source=Source.SOCKET)), ALONE),
+            (replace(STORES, waits=replace(FED, source=WaitSource.SOCKET)), ALONE),
             (replace(STORES, waits=replace(FED, loader=False)), ALONE),
         ],
     ),
@@ -354,7 +361,7 @@ def test_no_advice_without_a_verdict(bound: Bound) -> None:
 
 def test_a_wait_bounds_no_gain_where_training_gets_the_loaders_processors() -> None:
     """Both compute on the same two cores: taking the loader's work away is worth more than the wait."""
-    alone = replace(CPU, stall=Stall(0.4, 0.5, Tier.STACKS, host_wait=True))
+    alone = replace(CPU, stall=StallBounds(0.4, 0.5, Tier.STACKS, host_wait=True))
     changes: Changes = {**BUSY, **DECODES, "file_bytes": 400_000, **system(throttled_s=0.2)}
     judged = advise(training(4, **{"doing": LATE, "idle": None, **changes}), alone)
     assert [(one.name, one.gain) for one in judged[:2]] == [("fastloader", None), ("pack_resize", None)]
@@ -382,7 +389,7 @@ def test_more_workers_bring_no_more_than_their_number() -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(list(Bound)), st.sampled_from([None, *Cause]), st.sampled_from(list(SPEAKS)), st.booleans())
 def test_no_verdict_makes_it_raise(bound: Bound, cause: Cause | None, name: str, measured: bool) -> None:
-    judged = replace(verdict(bound, cause), stall=Stall(0.0, 1.0, Tier.OUTSIDE) if measured else None)
+    judged = replace(verdict(bound, cause), stall=StallBounds(0.0, 1.0, Tier.OUTSIDE) if measured else None)
     for advice in given_(judged, **SPEAKS[name][0][1]).values():
         assert advice.gain is None or 1.0 <= advice.gain <= MOST_GAIN
     nothing: list[Snapshot] = []

@@ -9,14 +9,14 @@ import pytest
 from monitor_snapshots import LOADER, MAIN, SYSTEM, snapshot, stacks, thread, training, worker
 
 from iofast.monitor.causes import find_cause
-from iofast.monitor.findings import Bound, Cause, Stall
+from iofast.monitor.findings import Bound, Cause, StallBounds
 from iofast.monitor.limits import other_than_input
-from iofast.monitor.snapshot import Doing, Frame, Looks, Source, Tier, WaitSite, Work
+from iofast.monitor.snapshot import Doing, Frame, Looks, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
 
-FED = WaitSite("/job/train.py", 92, "batches", "queue.get", Source.THREADS, True, 1.0)
+FED = WaitSite("/job/train.py", 92, "batches", "queue.get", WaitSource.THREADS, True, 1.0)
 LATE = {Doing.QUEUE: 0.6, Doing.FUTEX: 0.38, Doing.RUNNING: 0.02}
 FULL = replace(SYSTEM, idle_cores=0.1)
 FAST = replace(LOADER, kind="FastLoader", num_workers=2, wait_s=0.6, batches=10)
@@ -32,7 +32,7 @@ def busy(cpu: float = 0.95, **changes: Any) -> dict[str, Any]:
 
 def at_work(**shares: float) -> dict[str, Any]:
     """Stacks of workers, by the names of what they do."""
-    seen = {Work[name.upper()]: share for name, share in shares.items()}
+    seen = {WorkerTask[name.upper()]: share for name, share in shares.items()}
     return {"stacks": stacks({Frame.LOADER_WAIT: 0.6, Frame.SYNC: 0.4}, workers=seen)}
 
 
@@ -109,7 +109,7 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
             "processes": (replace(MAIN, cpu_s=0.02),),
             "main": Looks(20, LATE, 0.02),
             "loaders": (replace(LOADER, num_workers=0, stages={"read": 0.0, "decode": 0.0}),),
-            "stacks": stacks({Frame.LOADER_WAIT: 1.0}, workers={Work.READ: 1.0}, waits=(FED,)),
+            "stacks": stacks({Frame.LOADER_WAIT: 1.0}, workers={WorkerTask.READ: 1.0}, waits=(FED,)),
         },
         Cause.STORAGE,
         "thread_cpu",
@@ -151,7 +151,7 @@ def test_no_cause_without_input_bound() -> None:
 @pytest.mark.parametrize(("high", "bound"), [(0.14, Bound.COMPUTE), (0.18, Bound.UNKNOWN)])
 def test_a_stall_that_may_be_large_is_not_called_none(high: float, bound: Bound) -> None:
     """Whatever the middle of its bounds: the true stall was 15 % where these were 2 to 18 %."""
-    stall = Stall(0.015, high, Tier.OUTSIDE, False)
+    stall = StallBounds(0.015, high, Tier.OUTSIDE, False)
     for idle in (0.16, None):
         judged = Training(training(30, doing={Doing.FUTEX: 0.9, Doing.QUEUE: 0.1}, idle=idle))
         assert other_than_input(judged, stall, THRESHOLDS).bound is bound
@@ -168,5 +168,5 @@ def test_a_second_loaders_idle_workers_are_left_out() -> None:
 
 def test_starved_workers_are_not_at_work() -> None:
     pooled = Training([snapshot(**at_work(starved=0.9, decode=0.1))])
-    assert pooled.work[Work.DECODE] == pytest.approx(1.0)
+    assert pooled.work[WorkerTask.DECODE] == pytest.approx(1.0)
     assert Training([snapshot(**at_work(starved=1.0))]).work == {}

@@ -11,7 +11,7 @@ import pytest
 from monitor_stacks import knowing, lines, stack
 
 from iofast.monitor.probe.frames import Seen, frame_of
-from iofast.monitor.snapshot import Frame, Source
+from iofast.monitor.snapshot import Frame, WaitSource
 
 PROGRAM = """\
 def batches():
@@ -99,26 +99,26 @@ def seen(text: str) -> Seen:
 @pytest.mark.parametrize(
     ("text", "frame", "source", "call", "line"),
     [
-        (f"{MAIN};batches ({T}:3);{GET}", Frame.LOADER_WAIT, Source.THREADS, "queue.get", 3),
-        (f"{MAIN};batches ({T}:8);{GET}", Frame.LOADER_WAIT, Source.THREADS, "queue.get", 8),
-        (f"{MAIN};batches ({T}:3);{PIPE}", Frame.LOADER_WAIT, Source.PROCESSES, "multiprocessing.Queue.get", 3),
-        (f"{MAIN};{FUTURES}", Frame.LOADER_WAIT, Source.THREADS, "concurrent.futures.result_iterator", 11),
-        (f"{MAIN};{POOL}", Frame.LOADER_WAIT, Source.THREADS, "concurrent.futures.result_iterator", 11),
-        (f"{MAIN};{IMAP}", Frame.LOADER_WAIT, Source.PROCESSES, "multiprocessing.IMapIterator.next", 11),
-        (f"{MAIN};batches ({T}:3);{UNTIL}", Frame.LOADER_WAIT, Source.EVENTS, "asyncio.BaseEventLoop.run_until_complete", 3),
-        (f"{MAIN};BackgroundGenerator.__next__ (~prefetch_generator/__init__.py:9);{GET}", Frame.LOADER_WAIT, Source.THREADS, "prefetch_generator.BackgroundGenerator.__next__", 11),
-        (f"{MAIN};Background.__next__ (/u/prefetch.py:8);{GET}", Frame.LOADER_WAIT, Source.THREADS, "queue.get", 8),
-        (f"{MAIN};batches ({T}:6)", Frame.LOADER_WAIT, Source.SOCKET, "sock.recv", 6),
-        (f"{MAIN};batches ({T}:4)", Frame.LOADER_INLINE, Source.TIMER, "time.sleep", 4),
-        (f"{MAIN};batches ({T}:7)", Frame.LOADER_INLINE, Source.FILE, "file.read", 7),
-        (f"{MAIN};batches ({T}:5);{HTTP}", Frame.LOADER_INLINE, Source.FILE, "requests.get", 5),
-        (f"{MAIN};batches ({T}:5);open (~PIL/Image.py:3000)", Frame.LOADER_INLINE, Source.NONE, "", 5),
-        (f"{MAIN};batches ({T}:5);Resize._call_impl (~torch/nn/modules/module.py:1);forward (~torchvision/transforms/transforms.py:9)", Frame.LOADER_INLINE, Source.NONE, "", 5),
-        (f"<module> ({T}:61);direct ({T}:24);{GET}", Frame.LOADER_WAIT, Source.THREADS, "queue.get", 24),
-        (f"<module> ({T}:49);{ASYNC}", Frame.LOADER_WAIT, Source.EVENTS, "asyncio", 41),
+        (f"{MAIN};batches ({T}:3);{GET}", Frame.LOADER_WAIT, WaitSource.THREADS, "queue.get", 3),
+        (f"{MAIN};batches ({T}:8);{GET}", Frame.LOADER_WAIT, WaitSource.THREADS, "queue.get", 8),
+        (f"{MAIN};batches ({T}:3);{PIPE}", Frame.LOADER_WAIT, WaitSource.PROCESSES, "multiprocessing.Queue.get", 3),
+        (f"{MAIN};{FUTURES}", Frame.LOADER_WAIT, WaitSource.THREADS, "concurrent.futures.result_iterator", 11),
+        (f"{MAIN};{POOL}", Frame.LOADER_WAIT, WaitSource.THREADS, "concurrent.futures.result_iterator", 11),
+        (f"{MAIN};{IMAP}", Frame.LOADER_WAIT, WaitSource.PROCESSES, "multiprocessing.IMapIterator.next", 11),
+        (f"{MAIN};batches ({T}:3);{UNTIL}", Frame.LOADER_WAIT, WaitSource.EVENTS, "asyncio.BaseEventLoop.run_until_complete", 3),
+        (f"{MAIN};BackgroundGenerator.__next__ (~prefetch_generator/__init__.py:9);{GET}", Frame.LOADER_WAIT, WaitSource.THREADS, "prefetch_generator.BackgroundGenerator.__next__", 11),
+        (f"{MAIN};Background.__next__ (/u/prefetch.py:8);{GET}", Frame.LOADER_WAIT, WaitSource.THREADS, "queue.get", 8),
+        (f"{MAIN};batches ({T}:6)", Frame.LOADER_WAIT, WaitSource.SOCKET, "sock.recv", 6),
+        (f"{MAIN};batches ({T}:4)", Frame.LOADER_INLINE, WaitSource.TIMER, "time.sleep", 4),
+        (f"{MAIN};batches ({T}:7)", Frame.LOADER_INLINE, WaitSource.FILE, "file.read", 7),
+        (f"{MAIN};batches ({T}:5);{HTTP}", Frame.LOADER_INLINE, WaitSource.FILE, "requests.get", 5),
+        (f"{MAIN};batches ({T}:5);open (~PIL/Image.py:3000)", Frame.LOADER_INLINE, WaitSource.NONE, "", 5),
+        (f"{MAIN};batches ({T}:5);Resize._call_impl (~torch/nn/modules/module.py:1);forward (~torchvision/transforms/transforms.py:9)", Frame.LOADER_INLINE, WaitSource.NONE, "", 5),
+        (f"<module> ({T}:61);direct ({T}:24);{GET}", Frame.LOADER_WAIT, WaitSource.THREADS, "queue.get", 24),
+        (f"<module> ({T}:49);{ASYNC}", Frame.LOADER_WAIT, WaitSource.EVENTS, "asyncio", 41),
     ],
 )  # fmt: skip
-def test_a_loader_of_its_own(text: str, frame: Frame, source: Source, call: str, line: int) -> None:
+def test_a_loader_of_its_own(text: str, frame: Frame, source: WaitSource, call: str, line: int) -> None:
     found = seen(text)
     assert (found.frame, found.trains) == (frame, True)
     assert found.wait is not None

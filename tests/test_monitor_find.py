@@ -12,10 +12,10 @@ import pytest
 from proc_folder import ProcFolder, running, until
 
 from iofast import telemetry
-from iofast.monitor.find import MonitorError, Table, find_jobs, job_of
+from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.probe.peers import Peers, rank_of
 from iofast.monitor.snapshot import Job
-from iofast.telemetry import Figures, LoaderInfo, Slot
+from iofast.telemetry import LoaderInfo, Slot, Totals
 
 LAUNCHER = b"python\0/bin/torchrun\0--nproc-per-node=2\0train.py\0"
 MAPPED = "7f00-7f01 r-xp 00000000 08:01 1 /lib/python/torch/lib/libtorch_cpu.so\n"
@@ -267,7 +267,7 @@ def test_a_real_training() -> None:
         jobs = {job.pid: job for job in find_jobs()}
         assert time.thread_time() - start < 0.3 + 0.0005 * threads  # of everybody; 0.006 s for 65 processes
         assert process.pid in jobs
-        (worker,) = Table(os.geteuid()).below(process.pid)
+        (worker,) = ProcessTable(os.geteuid()).below(process.pid)
         assert job_of(worker) == job_of(process.pid) == jobs[process.pid]
         assert jobs[process.pid].command.startswith(sys.executable)
         assert os.getpid() not in jobs
@@ -291,6 +291,6 @@ def test_a_real_page() -> None:
 
 def test_a_page_of_this_process_is_no_job() -> None:
     slot = Slot(LoaderInfo("mine"))
-    slot.write(Figures())
+    slot.write(Totals())
     assert os.getpid() not in {job.pid for job in find_jobs()}
     slot.close()

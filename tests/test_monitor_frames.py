@@ -11,7 +11,7 @@ from iofast.monitor.probe import frames, work
 from iofast.monitor.probe.calls import Call, parse
 from iofast.monitor.probe.frames import frame_of
 from iofast.monitor.probe.work import work_of
-from iofast.monitor.snapshot import Frame, Work
+from iofast.monitor.snapshot import Frame, WorkerTask
 
 # In these, ~ is a site-packages folder and ^ the standard library's.
 LOOP = "main (/u/train.py:23)"
@@ -114,48 +114,50 @@ def test_the_training_thread(frame: Frame, text: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "line"),
     [
-        (Work.STARVED, f"{WORKER};{POLL}", ""),
-        (Work.DECODE, f"{ITEM};Image.convert (~PIL/Image.py:1067);ImageFile.load (~PIL/ImageFile.py:425)", ""),
-        (Work.DECODE, f"{ITEM};transform (/u/t.py:9);Image.resize (~PIL/Image.py:2420);ImageFile.load (~PIL/ImageFile.py:425)", ""),
-        (Work.RESIZE, f"{ITEM};transform (/u/t.py:9);Image.resize (~PIL/Image.py:2440)", ""),
-        (Work.RESIZE, f"{ITEM};Compose.__call__ (~torchvision/transforms/transforms.py:95);resize (~torchvision/transforms/functional.py:465);interpolate (~torch/nn/functional.py:4500)", ""),
-        (Work.AUGMENT, f"{ITEM};Compose.__call__ (~torchvision/transforms/transforms.py:95);ColorJitter.forward (~torchvision/transforms/transforms.py:1280)", ""),
-        (Work.AUGMENT, f"{ITEM};Compose.__call__ (~torchvision/transforms/transforms.py:95);Mine.__call__ (/u/t.py:4)", ""),
-        (Work.AUGMENT, f"{ITEM};Image.transpose (~PIL/Image.py:3000)", ""),
-        (Work.DECODE, ITEM, "image = cv2.imdecode(data, 1)"),
-        (Work.DECODE, ITEM, "return simplejpeg.decode_jpeg(data)"),
-        (Work.READ, ITEM, "data = file.read()"),
-        (Work.READ, ITEM, "with open(path, 'rb') as file:"),
-        (Work.READ, ITEM, "data = txn.get(key)"),
-        (Work.READ, f"{ITEM};Dataset.__getitem__ (~h5py/_hl/dataset.py:800)", ""),
-        (Work.READ, f"{ITEM};get (~requests/api.py:73);readinto (^socket.py:706)", ""),
-        (Work.READ, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:33);tar_file_iterator (~webdataset/tariterators.py:130);_FileInFile.read (^tarfile.py:690)", ""),
-        (Work.DECODE, f"{ITEM};decode (/u/t.py:9)", "time.sleep(0.01)"),
-        (Work.READ, f"{ITEM};read_bytes (/u/t.py:9)", "time.sleep(0.01)"),
-        (Work.RESIZE, ITEM, "image = cv2.resize(image, (224, 224))"),
-        (Work.COLLATE, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:57);default_collate (~torch/utils/data/_utils/collate.py:401)", ""),
-        (Work.COLLATE, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:57);my_collate (/u/t.py:3)", "batch[i] = image.astype(float)"),
-        (Work.COLLATE, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:57);PaddingCollate.__call__ (/u/t.py:3)", "time.sleep(1)"),
-        (Work.PIN, f"{LOOP};fetch (~a.py:1);pin_memory (~torch/utils/data/_utils/pin_memory.py:70)", ""),
-        (Work.SEND, f"{WORKER};Queue.put (^multiprocessing/queues.py:94)", ""),
-        (Work.OTHER, ITEM, "return self.items[index]"),
-        (Work.OTHER, WORKER, ""),
+        (WorkerTask.STARVED, f"{WORKER};{POLL}", ""),
+        (WorkerTask.DECODE, f"{ITEM};Image.convert (~PIL/Image.py:1067);ImageFile.load (~PIL/ImageFile.py:425)", ""),
+        (WorkerTask.DECODE, f"{ITEM};transform (/u/t.py:9);Image.resize (~PIL/Image.py:2420);ImageFile.load (~PIL/ImageFile.py:425)", ""),
+        (WorkerTask.RESIZE, f"{ITEM};transform (/u/t.py:9);Image.resize (~PIL/Image.py:2440)", ""),
+        (WorkerTask.RESIZE, f"{ITEM};Compose.__call__ (~torchvision/transforms/transforms.py:95);resize (~torchvision/transforms/functional.py:465);interpolate (~torch/nn/functional.py:4500)", ""),
+        (WorkerTask.AUGMENT, f"{ITEM};Compose.__call__ (~torchvision/transforms/transforms.py:95);ColorJitter.forward (~torchvision/transforms/transforms.py:1280)", ""),
+        (WorkerTask.AUGMENT, f"{ITEM};Compose.__call__ (~torchvision/transforms/transforms.py:95);Mine.__call__ (/u/t.py:4)", ""),
+        (WorkerTask.AUGMENT, f"{ITEM};Image.transpose (~PIL/Image.py:3000)", ""),
+        (WorkerTask.DECODE, ITEM, "image = cv2.imdecode(data, 1)"),
+        (WorkerTask.DECODE, ITEM, "return simplejpeg.decode_jpeg(data)"),
+        (WorkerTask.READ, ITEM, "data = file.read()"),
+        (WorkerTask.READ, ITEM, "with open(path, 'rb') as file:"),
+        (WorkerTask.READ, ITEM, "data = txn.get(key)"),
+        (WorkerTask.READ, f"{ITEM};Dataset.__getitem__ (~h5py/_hl/dataset.py:800)", ""),
+        (WorkerTask.READ, f"{ITEM};get (~requests/api.py:73);readinto (^socket.py:706)", ""),
+        (WorkerTask.READ, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:33);tar_file_iterator (~webdataset/tariterators.py:130);_FileInFile.read (^tarfile.py:690)", ""),
+        (WorkerTask.DECODE, f"{ITEM};decode (/u/t.py:9)", "time.sleep(0.01)"),
+        (WorkerTask.READ, f"{ITEM};read_bytes (/u/t.py:9)", "time.sleep(0.01)"),
+        (WorkerTask.RESIZE, ITEM, "image = cv2.resize(image, (224, 224))"),
+        (WorkerTask.COLLATE, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:57);default_collate (~torch/utils/data/_utils/collate.py:401)", ""),
+        (WorkerTask.COLLATE, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:57);my_collate (/u/t.py:3)", "batch[i] = image.astype(float)"),
+        (WorkerTask.COLLATE, f"{WORKER};fetch (~torch/utils/data/_utils/fetch.py:57);PaddingCollate.__call__ (/u/t.py:3)", "time.sleep(1)"),
+        (WorkerTask.PIN, f"{LOOP};fetch (~a.py:1);pin_memory (~torch/utils/data/_utils/pin_memory.py:70)", ""),
+        (WorkerTask.SEND, f"{WORKER};Queue.put (^multiprocessing/queues.py:94)", ""),
+        (WorkerTask.OTHER, ITEM, "return self.items[index]"),
+        (WorkerTask.OTHER, WORKER, ""),
     ],
 )  # fmt: skip
-def test_a_worker(kind: Work, text: str, line: str) -> None:
+def test_a_worker(kind: WorkerTask, text: str, line: str) -> None:
     assert work_of(stack(text).calls, at(line)) is kind
 
 
 def test_pil_reads_where_its_line_says_so() -> None:
     calls = stack(f"{ITEM};ImageFile.load (~PIL/ImageFile.py:390)").calls
-    assert work_of(calls, lambda call: "s = read(self.decodermaxblock)" if "PIL" in call.where else "") is Work.READ
+    assert (
+        work_of(calls, lambda call: "s = read(self.decodermaxblock)" if "PIL" in call.where else "") is WorkerTask.READ
+    )
 
 
 def test_what_is_done_inline_is_worker_work() -> None:
     seen = frame_of(
         stack(f"{SINGLE};Data.__getitem__ (/u/train.py:16);Image.resize (~PIL/Image.py:2440)").calls, at(), knowing()
     )
-    assert work_of(seen.inline, at()) is Work.RESIZE
+    assert work_of(seen.inline, at()) is WorkerTask.RESIZE
     assert frame_of(stack(f"{MULTI};{POLL}").calls, at(), knowing()).inline == ()
 
 
@@ -196,7 +198,7 @@ def test_threads_that_work_for_a_loader() -> None:
         work.pin_work(
             stack(f"run (^threading.py:9);{pinning};pin_memory (~torch/utils/data/_utils/pin_memory.py:70)").calls
         )
-        is Work.PIN
+        is WorkerTask.PIN
     )
     assert work.pin_work(stack(f"{pinning};{POLL}").calls) is None
     assert work.pin_work(stack(LOOP).calls) is None
@@ -210,9 +212,9 @@ def test_threads_that_work_for_a_loader() -> None:
             stack(f"{ours};run (~iofast/loader/prefetch.py:114);decode_batch (~iofast/kernel/native.py:127)").calls,
             at(),
         )
-        is Work.DECODE
+        is WorkerTask.DECODE
     )
-    assert work_of(stack(f"{ours};_Shared.task (~iofast/loader/prefetch.py:78)").calls, at()) is Work.STARVED
+    assert work_of(stack(f"{ours};_Shared.task (~iofast/loader/prefetch.py:78)").calls, at()) is WorkerTask.STARVED
 
 
 def test_parsing() -> None:

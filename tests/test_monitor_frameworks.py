@@ -14,7 +14,7 @@ from monitor_stacks import knowing, lines, stack
 from iofast.monitor.probe import work
 from iofast.monitor.probe.calls import Stack
 from iofast.monitor.probe.frames import compiled, frame_of
-from iofast.monitor.snapshot import Frame, Work
+from iofast.monitor.snapshot import Frame, WorkerTask
 
 PROGRAM = """\
 from feeder import net, opt, receive
@@ -61,7 +61,7 @@ def test_what_it_is_at(one: Recorded) -> None:
         assert frame_of(one.stack.calls, lines(source), knowing(source)).frame is Frame(one.kind)
         return
     assert one.thread == "worker" or work.works(one.stack.calls)
-    assert work.work_of(one.stack.calls, lambda _: "") is Work(one.kind)
+    assert work.work_of(one.stack.calls, lambda _: "") is WorkerTask(one.kind)
 
 
 def test_none_of_them_is_compiled() -> None:

@@ -16,7 +16,7 @@ from iofast.errors import TargetError
 from iofast.monitor.render.chart import area, strip
 from iofast.monitor.render.history import NAMES, Point
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.render.report import Report, html
+from iofast.monitor.render.report import PageReport, html
 from iofast.monitor.snapshot import Job
 
 WHEN = datetime(2026, 11, 21, 20, 15, tzinfo=UTC)
@@ -126,7 +126,7 @@ def test_every_coordinate_lies_in_the_drawing() -> None:
 
 class TestFile:
     def test_written_at_the_end(self, tmp_path: Path) -> None:
-        report = Report(str(tmp_path / "out.html"))
+        report = PageReport(str(tmp_path / "out.html"))
         report.update(moment())
         assert list(tmp_path.iterdir()) == []
         report.close([moment()])
@@ -136,4 +136,4 @@ class TestFile:
     @pytest.mark.parametrize("name", [".", "missing/out.html"])
     def test_what_cannot_be_written_is_said_at_once(self, name: str, tmp_path: Path) -> None:
         with pytest.raises(TargetError, match="--report cannot write"):
-            Report(str(tmp_path / name))
+            PageReport(str(tmp_path / name))

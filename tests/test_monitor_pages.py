@@ -15,18 +15,18 @@ from iofast import telemetry
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.pages import PagesProbe, difference
 from iofast.monitor.snapshot import Job, LoaderFigures
-from iofast.telemetry import Figures, LoaderInfo, LoaderReport, PhaseTotals, Slot, StageStats
+from iofast.telemetry import LoaderInfo, LoaderReport, PhaseTotals, Slot, StageStats, Totals
 
-BEFORE = Figures(2, 5, 80, 9, 9_000_000_000, 900_000_000, 10, 100, 1_000, 1)
+BEFORE = Totals(2, 5, 80, 9, 9_000_000_000, 900_000_000, 10, 100, 1_000, 1)
 
 
-def report(figures: Figures, serial: int = 1, device: str = "cuda:0", **stages: StageStats) -> LoaderReport:
+def report(figures: Totals, serial: int = 1, device: str = "cuda:0", **stages: StageStats) -> LoaderReport:
     info = LoaderInfo("train", "FastLoader", 4, 8, 16, device)
     return LoaderReport(serial, info, figures, stages)
 
 
 def test_difference_of_reports() -> None:
-    now = Figures(2, 9, 144, 13, 11_000_000_000, 1_900_000_000, 10, 500_000_100, 2_000_001_000, 2)
+    now = Totals(2, 9, 144, 13, 11_000_000_000, 1_900_000_000, 10, 500_000_100, 2_000_001_000, 2)
     then = report(
         BEFORE, read=StageStats(work_s=1.0), transfer=StageStats(work_s=0.5, wait_s=0.2), decode=StageStats(failed=1)
     )
@@ -52,7 +52,7 @@ def test_difference_of_reports() -> None:
         (BEFORE._replace(epoch=2, batch=2, steps=10), 2),
     ],
 )
-def test_batches_over_epochs(now: Figures, batches: int) -> None:
+def test_batches_over_epochs(now: Totals, batches: int) -> None:
     assert difference(report(BEFORE), report(now)).batches == batches
 
 
@@ -145,7 +145,7 @@ def test_train_and_validation(own_pages: Job) -> None:
     assert live(probe.take()) == {"train": 10}
     train.write(BEFORE._replace(steps=12, batch=8, updated_ns=2))
     assert live(probe.take()) == {"train": 3}
-    valid.write(Figures(0, 4, 8, 3, 5, 5, 5, 0, 0, 3))
+    valid.write(Totals(0, 4, 8, 3, 5, 5, 5, 0, 0, 3))
     found = probe.take()
     assert live(found) == {"valid": 4}
     assert [(each.name, each.batches) for each in found] == [("train", 0), ("valid", 4)]

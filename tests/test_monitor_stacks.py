@@ -17,7 +17,7 @@ from iofast.monitor.probe import stacks
 from iofast.monitor.probe.calls import call
 from iofast.monitor.probe.source_text import SourceText
 from iofast.monitor.probe.stacks import StackProbe, missing_right
-from iofast.monitor.snapshot import Frame, Job, Source, Work
+from iofast.monitor.snapshot import Frame, Job, WaitSource, WorkerTask
 
 TRAINING = """
 import time
@@ -109,7 +109,7 @@ def test_a_training_that_waits_for_its_worker(training: tuple[int, int]) -> None
     assert figures.looks >= 10
     assert figures.main.get(Frame.LOADER_WAIT, 0.0) > 0.7, figures
     assert figures.worker_looks >= 10
-    assert figures.workers.get(Work.DECODE, 0.0) > 0.7, figures
+    assert figures.workers.get(WorkerTask.DECODE, 0.0) > 0.7, figures
     assert sum(figures.main.values()) == pytest.approx(1.0)
 
 
@@ -132,9 +132,9 @@ def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
     assert figures.trains
     site = figures.waits[0]
     assert (site.file, site.line, site.function) == (str(program), 14, "batches")
-    assert (site.call, site.source, site.loader) == ("queue.get", Source.THREADS, True)
+    assert (site.call, site.source, site.loader) == ("queue.get", WaitSource.THREADS, True)
     assert site.share > 0.5
-    assert figures.workers.get(Work.READ, 0.0) > 0.5, "a storage that sleeps is a storage"
+    assert figures.workers.get(WorkerTask.READ, 0.0) > 0.5, "a storage that sleeps is a storage"
 
 
 def test_one_that_has_ended() -> None:
@@ -211,7 +211,12 @@ END
     assert figures is not None
     assert (figures.looks, figures.worker_looks) == (10, 8)
     assert figures.main == {Frame.LOADER_WAIT: 0.6, Frame.SYNC: 0.3, Frame.OPTIMIZER: 0.1}
-    assert figures.workers == {Work.PIN: 0.25, Work.STARVED: 0.375, Work.SEND: 0.25, Work.DECODE: 0.125}
+    assert figures.workers == {
+        WorkerTask.PIN: 0.25,
+        WorkerTask.STARVED: 0.375,
+        WorkerTask.SEND: 0.25,
+        WorkerTask.DECODE: 0.125,
+    }
     (site,) = figures.syncs
     assert (site.file, site.line, site.call, site.share) == ("/u/train.py", 9, "synchronize()", 0.3)
     assert figures.single_tensor_optimizer

@@ -9,7 +9,7 @@ import pytest
 from proc_folder import ProcFolder, job, running
 
 from iofast.monitor.find import job_of
-from iofast.monitor.probe.open_files import OpenFiles
+from iofast.monitor.probe.open_files import DataFolders
 from iofast.monitor.probe.system import SystemProbe, numa_nodes
 from iofast.monitor.snapshot import SystemFigures
 
@@ -198,7 +198,7 @@ def test_open_files(tmp_path: Path) -> None:
     open_in(proc, 10, 8, tmp_path / "gone.jpg (deleted)")
     for number, name in enumerate(("cat", "dog", "eel")):
         open_in(proc, 11, number, data(tmp_path / "images" / name / "1.jpg", 100 * (number + 1)))
-    files = OpenFiles(proc.path)
+    files = DataFolders(proc.path)
     for _ in range(4):
         files.glimpse([10, 11])
     for _ in range(9):
@@ -213,7 +213,7 @@ def test_open_files(tmp_path: Path) -> None:
 def test_open_files_stay_few(tmp_path: Path) -> None:
     proc = ProcFolder(tmp_path / "proc")
     proc.process(10)
-    files = OpenFiles(proc.path)
+    files = DataFolders(proc.path)
     for number in range(200):
         (proc.path / "10" / "fd").mkdir(exist_ok=True)
         link = proc.path / "10" / "fd" / "3"

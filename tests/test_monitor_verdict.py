@@ -14,7 +14,7 @@ from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, Span, simulate, snap
 
 from iofast.errors import OptionError
 from iofast.monitor.bounds import exposed, wilson
-from iofast.monitor.findings import Bound, Cause, Severity, Stall, Verdict
+from iofast.monitor.findings import Bound, Cause, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Doing, Frame, Job, Looks, Snapshot, SyncSite, Tier, Window
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 from iofast.monitor.training import Training
@@ -81,7 +81,7 @@ SEEN: dict[str, dict[str, Any]] = {
 }
 
 
-def judged(kind: str, seed: int, reading: float, looks: tuple[int, int]) -> tuple[Stall, float]:
+def judged(kind: str, seed: int, reading: float, looks: tuple[int, int]) -> tuple[StallBounds, float]:
     """Bounds, and the truth."""
     rng = random.Random(seed)
     compute, late = rng.choice([0.01, 0.04, 0.15]), rng.uniform(0, 0.9)
@@ -133,7 +133,7 @@ def test_without_a_device_the_wait_is_the_stall() -> None:
 
 def test_events_are_exact_and_a_page_is_better_than_looks() -> None:
     loader = replace(LOADER, exposed_s=0.3, wait_s=0.8, batches=10, step_s=0.1)
-    assert exposed(Training(training(loaders=(loader,))), THRESHOLDS) == Stall(
+    assert exposed(Training(training(loaders=(loader,))), THRESHOLDS) == StallBounds(
         pytest.approx(0.3), pytest.approx(0.3), Tier.INSIDE
     )
     plain = replace(loader, exposed_s=None)
@@ -143,7 +143,7 @@ def test_events_are_exact_and_a_page_is_better_than_looks() -> None:
     assert 0.15 < beside.low < 0.25, "0.4 idle less 0.2 of the host"
     assert 0.38 < beside.high < 0.45
     alone = exposed(Training(training(loaders=(plain,), idle=None)), THRESHOLDS)
-    assert alone == Stall(pytest.approx(0.8), pytest.approx(0.8), Tier.INSIDE, host_wait=True)
+    assert alone == StallBounds(pytest.approx(0.8), pytest.approx(0.8), Tier.INSIDE, host_wait=True)
 
 
 def test_a_device_that_others_use_as_well_bounds_nothing_from_above() -> None:
@@ -264,7 +264,7 @@ def test_what_a_verdict_rests_on() -> None:
     ],
 )
 def test_severity(low: float, expected: Severity) -> None:
-    assert severity(Stall(low, 1.0, Tier.OUTSIDE)) is expected
+    assert severity(StallBounds(low, 1.0, Tier.OUTSIDE)) is expected
     assert severity(None) is Severity.NONE
 
 

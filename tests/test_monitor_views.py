@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from monitor_moments import HOSTILE, busy, device, moment, snapshot, starved, unknown
 
 from iofast.errors import OptionError
-from iofast.monitor.findings import Bound, Cause, Stall, Verdict
+from iofast.monitor.findings import Bound, Cause, StallBounds, Verdict
 from iofast.monitor.render import escape, wording
-from iofast.monitor.render.csv_view import COLUMNS, Rows
+from iofast.monitor.render.csv_view import COLUMNS, CsvRows
 from iofast.monitor.render.figures import NAMES, figures
 from iofast.monitor.render.history import SPANS, History, Point, Timeline
 from iofast.monitor.render.json_view import JsonLines, to_json
@@ -142,14 +142,14 @@ class TestWords:
         assert set(wording.TIERS) == set(Tier)
 
     def test_a_host_wait_is_not_called_a_stall(self) -> None:
-        assert wording.stall_text(Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True)).startswith("host wait 20–30%")
+        assert wording.stall_text(StallBounds(0.2, 0.3, Tier.OUTSIDE, host_wait=True)).startswith("host wait 20–30%")
         assert (
-            wording.rows(moment(last=starved(stall=Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True))))[2].name
+            wording.rows(moment(last=starved(stall=StallBounds(0.2, 0.3, Tier.OUTSIDE, host_wait=True))))[2].name
             == "host wait"
         )
 
     def test_without_a_device_none_is_spoken_of(self) -> None:
-        alone = starved(stall=Stall(0.2, 0.3, Tier.OUTSIDE, host_wait=True))
+        alone = starved(stall=StallBounds(0.2, 0.3, Tier.OUTSIDE, host_wait=True))
         assert wording.explanation(alone).startswith("The training thread waits for batches: decoding takes")
         assert wording.explanation(starved()).startswith("The device waits for batches: decoding takes")
 
@@ -193,7 +193,7 @@ class TestCsv:
     @pytest.mark.parametrize("text", ["", *HOSTILE])
     def test_rows(self, text: str) -> None:
         out = io.StringIO()
-        rows = Rows(out, keep_open=True)
+        rows = CsvRows(out, keep_open=True)
         rows.update(moment(3, text, starved(text)))
         rows.close([])
         head, row = list(csv.reader(io.StringIO(out.getvalue())))
@@ -210,7 +210,7 @@ class TestCsv:
     def test_a_file_is_closed_standard_output_is_not(self) -> None:
         for keep_open in (True, False):
             out = io.StringIO()
-            Rows(out, keep_open=keep_open).close([])
+            CsvRows(out, keep_open=keep_open).close([])
             assert out.closed is not keep_open
 
 

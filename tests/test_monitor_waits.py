@@ -14,18 +14,18 @@ from monitor_moments import HOSTILE, busy, moment
 from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, stacks, training, worker
 
 from iofast.monitor.findings import Bound, Cause, Verdict
-from iofast.monitor.render.csv_view import Rows
+from iofast.monitor.render.csv_view import CsvRows
 from iofast.monitor.render.json_view import JsonLines
 from iofast.monitor.render.lines import paragraphs
 from iofast.monitor.render.prometheus import exposition
 from iofast.monitor.render.report import html
-from iofast.monitor.snapshot import Doing, Frame, Looks, ProcessFigures, Source, Tier, WaitSite, Work
+from iofast.monitor.snapshot import Doing, Frame, Looks, ProcessFigures, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.verdict import classify
 
 R, Q, X, A = Doing.RUNNING, Doing.QUEUE, Doing.FUTEX, Doing.ASLEEP
-LINE = WaitSite("/u/train.py", 41, "batches", "queue.get", Source.THREADS, True, 0.96)
+LINE = WaitSite("/u/train.py", 41, "batches", "queue.get", WaitSource.THREADS, True, 0.96)
 SAID = "the training thread waits in `batches`, train.py:41, for `queue.get`, 96% of the time"
-OTHERS = WaitSite("/u/train.py", 12, "main", "queue.put", Source.THREADS, False, 0.96)
+OTHERS = WaitSite("/u/train.py", 12, "main", "queue.put", WaitSource.THREADS, False, 0.96)
 CHILD = ProcessFigures(300, 1, "other", "feeder", 0.9, 0.0, {"R": 1.0}, 0, 0, 0, 0, 1)
 FORKED = worker(1, 0.02, name="python")
 
@@ -52,34 +52,37 @@ def judged(**changes: Any) -> Verdict:
 
 CAUSES: dict[str, tuple[dict[str, Any], Cause]] = {
     "a thread asleep": (fed(), Cause.STORAGE),
-    "a thread that reads": (fed(cpu=0.8, work={Work.READ: 0.9, Work.DECODE: 0.1}), Cause.STORAGE),
-    "a thread that decodes": (fed(cpu=0.9, work={Work.DECODE: 1.0}), Cause.WORKERS),
-    "a thread that decodes at times": (fed(cpu=0.35, work={Work.DECODE: 1.0}), Cause.WORKERS),
+    "a thread that reads": (fed(cpu=0.8, work={WorkerTask.READ: 0.9, WorkerTask.DECODE: 0.1}), Cause.STORAGE),
+    "a thread that decodes": (fed(cpu=0.9, work={WorkerTask.DECODE: 1.0}), Cause.WORKERS),
+    "a thread that decodes at times": (fed(cpu=0.35, work={WorkerTask.DECODE: 1.0}), Cause.WORKERS),
     "a thread that decodes beside a child": (
-        fed(cpu=0.9, work={Work.DECODE: 1.0}, others=(FORKED,)),
+        fed(cpu=0.9, work={WorkerTask.DECODE: 1.0}, others=(FORKED,)),
         Cause.WORKERS,
     ),
     "threads, and no cores": (fed(cpu=1.9, system=replace(SYSTEM, idle_cores=0.1)), Cause.CPU),
     "a child": (
-        fed(replace(LINE, source=Source.PROCESSES), doing=Q, others=(FORKED,)),
+        fed(replace(LINE, source=WaitSource.PROCESSES), doing=Q, others=(FORKED,)),
         Cause.STORAGE,
     ),
     "a busy child": (
-        fed(replace(LINE, source=Source.PROCESSES), doing=Q, others=(replace(FORKED, cpu_s=0.95),)),
+        fed(replace(LINE, source=WaitSource.PROCESSES), doing=Q, others=(replace(FORKED, cpu_s=0.95),)),
         Cause.WORKERS,
     ),
-    "a pool of processes": (fed(replace(LINE, source=Source.THREADS), others=(FORKED,)), Cause.STORAGE),
-    "a pool of threads": (fed(replace(LINE, source=Source.PROCESSES), cpu=0.9, work={Work.DECODE: 1.0}), Cause.WORKERS),
-    "a socket": (fed(replace(LINE, source=Source.SOCKET, call="zmq.Socket.recv"), doing=Q), Cause.FEEDER),
-    "a socket of a busy child": (fed(replace(LINE, source=Source.SOCKET), doing=Q, others=(CHILD,)), Cause.WORKERS),
+    "a pool of processes": (fed(replace(LINE, source=WaitSource.THREADS), others=(FORKED,)), Cause.STORAGE),
+    "a pool of threads": (
+        fed(replace(LINE, source=WaitSource.PROCESSES), cpu=0.9, work={WorkerTask.DECODE: 1.0}),
+        Cause.WORKERS,
+    ),
+    "a socket": (fed(replace(LINE, source=WaitSource.SOCKET, call="zmq.Socket.recv"), doing=Q), Cause.FEEDER),
+    "a socket of a busy child": (fed(replace(LINE, source=WaitSource.SOCKET), doing=Q, others=(CHILD,)), Cause.WORKERS),
     "a socket beside a child asleep": (
-        fed(replace(LINE, source=Source.SOCKET), doing=Q, others=(replace(CHILD, cpu_s=0.01),)),
+        fed(replace(LINE, source=WaitSource.SOCKET), doing=Q, others=(replace(CHILD, cpu_s=0.01),)),
         Cause.FEEDER,
     ),
-    "an event loop": (fed(replace(LINE, source=Source.EVENTS), doing=Q), Cause.STORAGE),
-    "asleep in line": (fed(replace(LINE, source=Source.TIMER), frame=Frame.LOADER_INLINE, doing=A), Cause.SINGLE),
+    "an event loop": (fed(replace(LINE, source=WaitSource.EVENTS), doing=Q), Cause.STORAGE),
+    "asleep in line": (fed(replace(LINE, source=WaitSource.TIMER), frame=Frame.LOADER_INLINE, doing=A), Cause.SINGLE),
     "reading in line": (
-        fed(replace(LINE, source=Source.FILE), frame=Frame.LOADER_INLINE, doing=Doing.DISK),
+        fed(replace(LINE, source=WaitSource.FILE), frame=Frame.LOADER_INLINE, doing=Doing.DISK),
         Cause.SINGLE,
     ),
 }
@@ -101,7 +104,7 @@ def test_a_loader_of_its_own_is_late(name: str) -> None:
 def test_the_line_is_named() -> None:
     verdict = judged(**fed())
     assert SAID in [one.text for one in verdict.evidence]
-    inline = judged(**fed(replace(LINE, source=Source.NONE, call=""), frame=Frame.LOADER_INLINE, doing=R))
+    inline = judged(**fed(replace(LINE, source=WaitSource.NONE, call=""), frame=Frame.LOADER_INLINE, doing=R))
     assert "makes its batches in `batches`, train.py:41, 96%" in inline.evidence[1].text
 
 
@@ -123,15 +126,15 @@ def test_a_quick_loader_is_none() -> None:
 
 SLEEPS: dict[str, dict[str, Any]] = {
     "in a log": fed(OTHERS, frame=Frame.WAITING),
-    "in a timer": fed(replace(OTHERS, source=Source.TIMER, call="time.sleep"), frame=Frame.WAITING, doing=A),
+    "in a timer": fed(replace(OTHERS, source=WaitSource.TIMER, call="time.sleep"), frame=Frame.WAITING, doing=A),
     "for an answer": fed(
-        replace(OTHERS, source=Source.PROCESSES, call="multiprocessing.Queue.get"),
+        replace(OTHERS, source=WaitSource.PROCESSES, call="multiprocessing.Queue.get"),
         frame=Frame.WAITING,
         doing=Q,
         others=(FORKED,),
     ),
     "beside PyTorch's workers": fed(
-        replace(OTHERS, source=Source.PROCESSES), frame=Frame.WAITING, doing=Q, others=(worker(1),)
+        replace(OTHERS, source=WaitSource.PROCESSES), frame=Frame.WAITING, doing=Q, others=(worker(1),)
     ),
 }
 
@@ -200,7 +203,7 @@ def test_every_view_has_the_line(text: str) -> None:
     assert now.verdict.tier is Tier.STACKS
     told, rows = io.StringIO(), io.StringIO()
     JsonLines(told).update(now)
-    Rows(rows, keep_open=True).update(now)
+    CsvRows(rows, keep_open=True).update(now)
     found = json.loads(told.getvalue())["waits"]
     (row,) = csv.DictReader(io.StringIO(rows.getvalue()))
     assert found["line"] == 41
@@ -229,7 +232,7 @@ def test_no_view_has_a_line_that_is_not_there() -> None:
     now = moment(last=busy())
     told, rows = io.StringIO(), io.StringIO()
     JsonLines(told).update(now)
-    Rows(rows, keep_open=True).update(now)
+    CsvRows(rows, keep_open=True).update(now)
     (row,) = csv.DictReader(io.StringIO(rows.getvalue()))
     assert json.loads(told.getvalue())["waits"] is None
     assert row["waits_at"] == row["waits_for"] == row["waits_share"] == ""

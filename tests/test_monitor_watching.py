@@ -19,7 +19,7 @@ from proc_folder import running, until
 from iofast.errors import OptionError
 from iofast.monitor import bursts
 from iofast.monitor.bursts import Bursts, together
-from iofast.monitor.find import MonitorError, Table, find_jobs, job_of
+from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.probe.proc import JobEnded
 from iofast.monitor.snapshot import (
     DeviceFigures,
@@ -28,7 +28,7 @@ from iofast.monitor.snapshot import (
     Job,
     StackFigures,
     SyncSite,
-    Work,
+    WorkerTask,
 )
 from iofast.monitor.watching import Watch, WatchOptions
 
@@ -61,7 +61,7 @@ class Stacks:
         pass
 
 
-SEEN = StackFigures(2, {Frame.SYNC: 1.0}, 1, {Work.DECODE: 1.0}, (SyncSite("train.py", 7, ".item()", 1.0),))
+SEEN = StackFigures(2, {Frame.SYNC: 1.0}, 1, {WorkerTask.DECODE: 1.0}, (SyncSite("train.py", 7, ".item()", 1.0),))
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_bursts_together() -> None:
     other = StackFigures(6, {Frame.FORWARD: 0.5, Frame.SYNC: 0.5}, 0, {}, convolutions=True)
     found = together([SEEN, other])
     assert found is not None
-    assert (found.looks, found.worker_looks, found.workers) == (8, 1, {Work.DECODE: 1.0})
+    assert (found.looks, found.worker_looks, found.workers) == (8, 1, {WorkerTask.DECODE: 1.0})
     assert found.main == {Frame.SYNC: pytest.approx(0.625), Frame.FORWARD: pytest.approx(0.375)}
     assert found.syncs == (SyncSite("train.py", 7, ".item()", 0.25),)
     assert found.convolutions
@@ -281,7 +281,7 @@ def test_a_container_of_its_own() -> None:
         assert process.stdout is not None
         if not process.stdout.readline():
             pytest.skip("this user may not make a pid namespace")
-        (inside,) = Table(os.geteuid()).below(process.pid)
+        (inside,) = ProcessTable(os.geteuid()).below(process.pid)
         watch = Watch(job_of(inside), WatchOptions(0.2, stacks="off"))
         watch.interval()  # it may not sleep yet at the first look
         snapshot = watch.interval()

@@ -22,7 +22,7 @@ from iofast.checking import verify
 from iofast.kernel import exif as metadata
 from iofast.kernel import png
 from iofast.kernel.contract import TranscodeRecipe
-from iofast.kernel.payload import Stored
+from iofast.kernel.payload import StoredPayload
 from iofast.packing import pack
 from tools.odd_images.scene import chunk
 
@@ -247,7 +247,7 @@ def test_damaged_chunks_do_no_harm(noise: bytes, at: int) -> None:
     for damaged in (data[:place] + noise, data[:place] + noise + data[place + len(noise) :]):
         block, packet = png.metadata(damaged)
         assert 1 <= metadata.orientation(block, packet) <= 8
-        stored = Stored(lambda offset, count, damaged=damaged: damaged[offset : offset + count], len(damaged))
+        stored = StoredPayload(lambda offset, count, damaged=damaged: damaged[offset : offset + count], len(damaged))
         assert png.metadata(stored) == (block, packet)
 
 

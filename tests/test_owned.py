@@ -20,7 +20,7 @@ from iofast.cli import main
 from iofast.containers.publish import Target
 from iofast.copying import convert
 from iofast.errors import ContainerError, TargetError
-from iofast.monitor.render.report import Report
+from iofast.monitor.render.report import PageReport
 from iofast.source.cache import cache_folder, load, locked, store
 
 Give = Callable[[Path], Path]
@@ -324,7 +324,7 @@ class TestWriting:
         for draft in drafts:
             draft.symlink_to(shared / "thesis.txt") if kind == "link" else draft.write_text("precious")
         assert main(["view", str(images), str(made[0]), "--quiet"]) == 0
-        Report(str(made[1])).close([])
+        PageReport(str(made[1])).close([])
         assert {draft.read_text() for draft in drafts} == {"precious"}
         assert all(path.stat().st_size for path in made)
         assert len(list(shared.iterdir())) == len(drafts) + 3

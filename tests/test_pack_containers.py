@@ -24,8 +24,8 @@ from iofast.containers.shards import parse_size
 from iofast.containers.tfrecord_framing import frames
 from iofast.errors import OptionError, TargetError
 from iofast.packing import PackOptions, pool
-from iofast.packing.pool import Pool
-from iofast.packing.progress import Progress
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
@@ -176,7 +176,7 @@ def test_sizes_that_are_none(text: Any) -> None:
         PackOptions(shard_size=text)
 
 
-class Interrupt(Progress):
+class Interrupt(PackProgress):
     """Ends the run in the middle, as Ctrl-C does."""
 
     def __init__(self, at: int) -> None:
@@ -189,7 +189,7 @@ class Interrupt(Progress):
 
 
 def interrupt(images: Path, target: Path, at: int = 20, **options: Any) -> None:
-    with pytest.raises(KeyboardInterrupt, match="goes on from there"), Pool(2) as workers:
+    with pytest.raises(KeyboardInterrupt, match="goes on from there"), WorkerPool(2) as workers:
         run(images, target, PackOptions(resize=32, **in_shards(target, SHARD), **options), Interrupt(at), workers)
 
 

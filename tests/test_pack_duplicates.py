@@ -15,8 +15,8 @@ from PIL import Image
 
 from iofast import open_reader, pack
 from iofast.packing import PackOptions, duplicates, pool
-from iofast.packing.pool import Pool
-from iofast.packing.progress import Progress
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
@@ -69,7 +69,7 @@ def test_dropped_for_any_number_of_workers_and_after_a_kill(
         made.append({path.name: path.read_bytes() for path in target.parent.iterdir()})
     (tmp_path / "cut").mkdir()
     for at in (30, 20):
-        with pytest.raises(KeyboardInterrupt), Pool(2) as workers_:
+        with pytest.raises(KeyboardInterrupt), WorkerPool(2) as workers_:
             run(images, tmp_path / "cut" / name, PackOptions(drop_duplicates=True), _Interrupt(at), workers_)
     report = pack(images, tmp_path / "cut" / name, drop_duplicates=True)
     assert (report.packed, report.dropped, report.failed) == (107, 13, 0)
@@ -126,7 +126,7 @@ def test_marks(keys: list[int], recent: int) -> None:
             marks.add(key, mark)
 
 
-class _Interrupt(Progress):
+class _Interrupt(PackProgress):
     def __init__(self, at: int) -> None:
         self._left = at
 

@@ -21,9 +21,9 @@ from PIL import Image
 
 from iofast.containers.publish import Target
 from iofast.errors import SourceError, TargetError, WorkerError
-from iofast.packing import PackOptions, Report, estimate, pack
-from iofast.packing.pool import Pool
-from iofast.packing.progress import Progress
+from iofast.packing import PackOptions, PackReport, estimate, pack
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 
 
@@ -95,13 +95,13 @@ sys.exit(worker.main())
 """
 
 
-def pack_with(source: Path, target: Path, worker: str, *, silence: float = 60, **options: int) -> Report:
+def pack_with(source: Path, target: Path, worker: str, *, silence: float = 60, **options: int) -> PackReport:
     """`pack` with workers that run the program `worker`."""
     settings = PackOptions(**options)  # type: ignore[arg-type]
     deaths = target.with_suffix(".deaths")
     deaths.touch()
-    with Pool(2, (sys.executable, "-c", worker, str(deaths)), silence=silence) as pool:
-        return run(source, target, settings, Progress(), pool)
+    with WorkerPool(2, (sys.executable, "-c", worker, str(deaths)), silence=silence) as pool:
+        return run(source, target, settings, PackProgress(), pool)
 
 
 class TestDyingWorkers:
@@ -132,7 +132,7 @@ class TestDyingWorkers:
         assert "stuck" in (tmp_path / "out.lmdb.errors.jsonl").read_text()
 
     def test_workers_killed_from_outside_change_nothing(self, images: Path, packed: str, tmp_path: Path) -> None:
-        class Killing(Progress):
+        class Killing(PackProgress):
             killed = 0
 
             def step(self, images: int, size: int, failed: int) -> None:
@@ -143,7 +143,7 @@ class TestDyingWorkers:
                     others[0].kill()
 
         progress = Killing()
-        with Pool(2) as pool:
+        with WorkerPool(2) as pool:
             report = run(images, tmp_path / "out.lmdb", PackOptions(resize=128, max_errors=0), progress, pool)
         assert progress.killed == 3
         assert report.failed == 0
@@ -165,7 +165,7 @@ class TestDyingWorkers:
 
     def test_a_worker_that_cannot_be_started_is_an_error(self) -> None:
         with pytest.raises(WorkerError, match="cannot be started"):
-            Pool(1, ("/no/such/python",)).start()
+            WorkerPool(1, ("/no/such/python",)).start()
 
     def test_a_module_in_the_users_folder_is_not_the_workers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -206,7 +206,7 @@ class TestResume:
     def interrupted(self, images: Path, tmp_path: Path) -> Path:
         """A target whose packing was interrupted after some chunks."""
 
-        class Interrupt(Progress):
+        class Interrupt(PackProgress):
             steps = 0
 
             def step(self, images: int, size: int, failed: int) -> None:
@@ -215,7 +215,7 @@ class TestResume:
                     raise KeyboardInterrupt
 
         target = tmp_path / "out.lmdb"
-        with pytest.raises(KeyboardInterrupt, match="goes on from there"), Pool(2) as pool:
+        with pytest.raises(KeyboardInterrupt, match="goes on from there"), WorkerPool(2) as pool:
             run(images, target, PackOptions(resize=128), Interrupt(), pool)
         return target
 

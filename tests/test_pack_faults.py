@@ -18,8 +18,8 @@ from iofast import open_reader, pack
 from iofast.errors import DecodeError
 from iofast.packing import PackOptions, estimate
 from iofast.packing.origin import read_file
-from iofast.packing.pool import Pool
-from iofast.packing.progress import Progress
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 from tools.torture import _packs
 from tools.torture._packs import Case
@@ -140,8 +140,8 @@ def test_a_file_that_vanishes(images: Path, tmp_path: Path, name: str) -> None:
     source.mkdir()
     for path in images.iterdir():
         (source / path.name).write_bytes(path.read_bytes())
-    with Pool(2, (sys.executable, "-c", FAKE)) as pool:
-        report = run(source, tmp_path / name, PackOptions(max_errors=1), Progress(), pool)
+    with WorkerPool(2, (sys.executable, "-c", FAKE)) as pool:
+        report = run(source, tmp_path / name, PackOptions(max_errors=1), PackProgress(), pool)
     assert (report.packed, report.failed) == (39, 1)
     assert dict(report.errors) == {"the file cannot be read": 1}
 

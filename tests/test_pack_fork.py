@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from folder_images import few
 
-from iofast.packing.child import Copy, can_fork
-from iofast.packing.pool import Pool
+from iofast.packing.child import Forked, can_fork
+from iofast.packing.pool import WorkerPool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are always new processes")
 
@@ -108,7 +108,7 @@ def test_beside_another_thread_they_are_new_processes() -> None:
     thread = threading.Thread(target=end.wait)
     thread.start()
     try:
-        with Pool(1, fork=True) as pool:
+        with WorkerPool(1, fork=True) as pool:
             assert isinstance(pool._spare[0].process, subprocess.Popen)
     finally:
         end.set()
@@ -141,9 +141,9 @@ def test_a_parent_without_standard_streams(tmp_path: Path) -> None:
     subprocess.run(closed, timeout=120, check=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
 
 
-def copy_of(program: str) -> Copy:
+def copy_of(program: str) -> Forked:
     """Some child of this process: by os.fork it would be one with pytest's threads missing."""
-    return Copy(os.posix_spawn(sys.executable, [sys.executable, "-c", program], dict(os.environ)))
+    return Forked(os.posix_spawn(sys.executable, [sys.executable, "-c", program], dict(os.environ)))
 
 
 @pytest.mark.parametrize("code", [0, 7, -signal.SIGSEGV])

@@ -24,9 +24,9 @@ from iofast import open_reader, open_writer, pack
 from iofast.cli import main
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError
 from iofast.packing import PackOptions
-from iofast.packing.origin import Records
-from iofast.packing.pool import Pool
-from iofast.packing.progress import Progress
+from iofast.packing.origin import RecordOrigin
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 
 pytestmark = pytest.mark.filterwarnings("ignore:images without a file")  # not all have a mask and a caption
@@ -293,13 +293,16 @@ class TestFailures:
     def test_a_source_that_is_replaced_ends_the_run(self, tmp_path: Path) -> None:
         source = build(tmp_path / "set.lmdb")
         with pytest.raises(SourceError, match="was changed while it was packed"):
-            Records(os.fspath(source), None, {}, "another state").begin([])
+            RecordOrigin(os.fspath(source), None, {}, "another state").begin([])
         program = (
             "import sys; from iofast.containers import identity; from iofast.packing import worker\n"
             "identity.state_of = lambda *_: 'another'\nsys.exit(worker.main())"
         )
-        with Pool(1, (sys.executable, "-c", program)) as pool, pytest.raises(SourceError, match="was changed while"):
-            run(source, tmp_path / "out.lmdb", PackOptions(resize=24), Progress(), pool)
+        with (
+            WorkerPool(1, (sys.executable, "-c", program)) as pool,
+            pytest.raises(SourceError, match="was changed while"),
+        ):
+            run(source, tmp_path / "out.lmdb", PackOptions(resize=24), PackProgress(), pool)
 
     def test_what_cannot_be(self, images: Path, tmp_path: Path) -> None:
         source = build(tmp_path / "set.lmdb")

@@ -24,9 +24,9 @@ from iofast import open_reader, open_writer, pack
 from iofast.cli import main
 from iofast.errors import ContainerError, DecodeError, ErrorBudgetError, OptionError, SourceError, TargetError
 from iofast.packing import PackOptions, listing, origin
-from iofast.packing.origin import Records
-from iofast.packing.pool import Pool
-from iofast.packing.progress import Progress
+from iofast.packing.origin import RecordOrigin
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
 from iofast.packing.sample import Image
 
@@ -51,10 +51,10 @@ def theirs(path: Path, names: list[str]) -> Path:
     return foreign(path, [(f"{name}.jpg", picture(number)) for number, name in enumerate(names)])
 
 
-def reading(source: Path) -> Records:
+def reading(source: Path) -> RecordOrigin:
     """What a worker reads the container with."""
     with open_reader(source) as reader:
-        return Records(os.fspath(source), None, {}, listing.state_of(reader, source))
+        return RecordOrigin(os.fspath(source), None, {}, listing.state_of(reader, source))
 
 
 def rows(count: int) -> list[Image]:
@@ -216,19 +216,19 @@ class TestWhileItIsRead:
             "sys.exit(worker.main())"
         )
         options = PackOptions(resize=24, max_errors=1)
-        with Pool(1, (sys.executable, "-c", program)) as pool:
-            report = run(source, tmp_path / "out.lmdb", options, Progress(), pool)
+        with WorkerPool(1, (sys.executable, "-c", program)) as pool:
+            report = run(source, tmp_path / "out.lmdb", options, PackProgress(), pool)
         assert (report.packed, report.failed) == (69, 1)
         assert json.loads((tmp_path / "out.lmdb.errors.jsonl").read_text())["path"] == "05"
 
     def test_a_source_written_to_meanwhile_is_noticed_at_the_end(self, tmp_path: Path) -> None:
         source = theirs(tmp_path / "their.tar", [f"{n:02d}" for n in range(8)])
 
-        class Writes(Progress):
+        class Writes(PackProgress):
             def step(self, images: int, size: int, failed: int) -> None:
                 os.utime(source, ns=(0, 0))
 
-        with Pool(1) as pool, pytest.raises(SourceError, match=r"their\.tar was changed while it was packed"):
+        with WorkerPool(1) as pool, pytest.raises(SourceError, match=r"their\.tar was changed while it was packed"):
             run(source, tmp_path / "out.lmdb", PackOptions(resize=24), Writes(), pool)
         assert not (tmp_path / "out.lmdb").exists()
 

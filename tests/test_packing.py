@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from iofast.commands.pack import summary
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import OptionError, SourceError, TargetError
-from iofast.packing import PackOptions, Report, pack
+from iofast.packing import PackOptions, PackReport, pack
 from iofast.packing.options import PackKeywords
 
 ORIENTATION = 0x0112
@@ -250,7 +250,7 @@ def test_report_as_json(tmp_path: Path) -> None:
     value = json.loads(report.to_json())
     assert value["version"] == 1
     assert value["status"] == 0
-    assert value.keys() >= {field.name for field in fields(Report)} | {"images_per_second"}
+    assert value.keys() >= {field.name for field in fields(PackReport)} | {"images_per_second"}
 
 
 def test_warnings_of_the_source_are_passed_on(tmp_path: Path) -> None:

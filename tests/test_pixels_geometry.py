@@ -18,7 +18,7 @@ from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.kernel import raw
-from iofast.pixels import Ragged, apply, augment, resample
+from iofast.pixels import RaggedBatch, apply, augment, resample
 from iofast.pixels.geometry import PRECISION, axis, seen, taps
 
 SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(1, 70)), min_size=1, max_size=4)
@@ -29,18 +29,18 @@ def pictures(sizes: list[tuple[int, int]], seed: int = 0) -> list[NDArray[np.uin
     return [rng.integers(0, 256, (height, width, 3), np.uint8) for height, width in sizes]
 
 
-def ragged(images: list[NDArray[np.uint8]]) -> Ragged:
-    return Ragged.of([torch.from_numpy(image) for image in images])
+def ragged(images: list[NDArray[np.uint8]]) -> RaggedBatch:
+    return RaggedBatch.of([torch.from_numpy(image) for image in images])
 
 
-def i420(images: list[NDArray[np.uint8]]) -> Ragged:
+def i420(images: list[NDArray[np.uint8]]) -> RaggedBatch:
     """Random planes of the same sizes, with some bytes between them."""
     rng = np.random.default_rng(len(images))
     sizes = np.array([image.shape[:2] for image in images], np.int64)
     lengths = np.array([raw.length(2, width, height) for height, width in sizes.tolist()])
     offsets = np.cumsum(lengths + 5) - lengths
     data = torch.from_numpy(rng.integers(0, 256, int(lengths.sum() + 5 * len(images)), np.uint8))
-    return Ragged(data, offsets, sizes, "yuv")
+    return RaggedBatch(data, offsets, sizes, "yuv")
 
 
 def plan(transforms: list[T.Transform], sizes: list[tuple[int, int]], seed: int = 0) -> tuple[NDArray, NDArray]:  # type: ignore[type-arg]
@@ -146,13 +146,13 @@ def test_impossible_batches_are_refused() -> None:
     with pytest.raises(OptionError, match="need boxes"):
         resample(batch, np.zeros((2, 8), np.int32), flips, (2, 2))
     with pytest.raises(OptionError, match="lie within the 60 bytes"):
-        Ragged(batch.data, np.array([1]), batch.sizes)
+        RaggedBatch(batch.data, np.array([1]), batch.sizes)
     with pytest.raises(OptionError, match="lie within"):
-        Ragged(batch.data, np.array([0]), np.array([[0, 5]]))
+        RaggedBatch(batch.data, np.array([0]), np.array([[0, 5]]))
     with pytest.raises(OptionError, match="kind"):
-        Ragged(batch.data, batch.offsets, batch.sizes, "bgr")  # type: ignore[arg-type]
+        RaggedBatch(batch.data, batch.offsets, batch.sizes, "bgr")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="uint8"):
-        Ragged.of([torch.zeros(3, 4, 3)])
+        RaggedBatch.of([torch.zeros(3, 4, 3)])
 
 
 @given(sizes=SIZES, size=st.tuples(st.integers(1, 30), st.integers(1, 30)), seed=st.integers(0, 99))

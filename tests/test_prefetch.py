@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from loader_sets import eventually, workers
 
 from iofast.errors import WorkerError
-from iofast.loader.prefetch import Job, Prefetch
+from iofast.loader.prefetch import Prefetch, PrefetchJob
 
 
 class Trace:
@@ -43,7 +43,7 @@ class Trace:
             self.most = max(self.most, self.begun - self.delivered)
 
 
-class Counted(Job[int, int]):
+class Counted(PrefetchJob[int, int]):
     """Job `number` is cut into `parts`; its result is made of all of them."""
 
     def __init__(self, number: int, parts: int = 3, trace: Trace | None = None) -> None:
@@ -167,10 +167,10 @@ def test_stop_iteration_in_a_job_is_no_end() -> None:
 class Alive:
     """Makes jobs, and knows which of them are still there. The garbage collector is off meanwhile."""
 
-    def __init__(self, make: Callable[[int], Job[int, int]]) -> None:
-        self.make, self.made = make, list[weakref.ref[Job[int, int]]]()
+    def __init__(self, make: Callable[[int], PrefetchJob[int, int]]) -> None:
+        self.make, self.made = make, list[weakref.ref[PrefetchJob[int, int]]]()
 
-    def __call__(self, number: int) -> Job[int, int]:
+    def __call__(self, number: int) -> PrefetchJob[int, int]:
         job = self.make(number)
         self.made.append(weakref.ref(job))
         return job

@@ -16,11 +16,11 @@ from loader_sets import eventually, threads, workers
 from test_prefetch import Counted, Trace, expected
 
 from iofast.errors import OptionError
-from iofast.loader.prefetch import Job, Prefetch
+from iofast.loader.prefetch import Prefetch, PrefetchJob
 from iofast.loader.times import Stopwatch, Times
 
 
-class Gate(Job[int, int]):
+class Gate(PrefetchJob[int, int]):
     """Jobs of one slice that stand until they are let through; `at_work` says how many stand."""
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ def test_the_end_is_told_without_python_code() -> None:
     assert eventually(lambda: workers() == 0)
 
 
-class Busy(Job[int, int]):
+class Busy(PrefetchJob[int, int]):
     """Computes for 4 ms in each of two slices."""
 
     def prepare(self) -> list[int]:

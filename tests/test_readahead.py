@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from iofast import open_reader, open_writer
 from iofast.containers.base import Located, Reader
 from iofast.loader import advice as advice_module
-from iofast.loader.advice import Advice, joined, ranges, reading, sample, spaced
+from iofast.loader.advice import FileAdvice, joined, ranges, reading, sample, spaced
 from iofast.loader.readahead import Readahead
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="posix_fadvise: not on this system")
@@ -101,7 +101,7 @@ def test_places_close_together_are_read_whole_and_scattered_ones_are_not() -> No
 
 
 def test_advice_covers_what_was_asked_and_ends_with_the_file(container: Reader, calls: Calls) -> None:
-    advice = Advice(container)
+    advice = FileAdvice(container)
     located = container.locate(np.array([159, 3, 90, 4, 3]))
     for _ in advice.give([located]):
         pass
@@ -117,7 +117,7 @@ def test_long_ranges_are_cut_into_pieces_that_the_kernel_takes(
     monkeypatch.setattr(advice_module, "_largest_request", lambda _: 0)
     monkeypatch.setattr(advice_module, "SMALL_PIECE", 5000)
     located = container.locate(np.arange(len(container)))
-    list(Advice(container).give([located]))
+    list(FileAdvice(container).give([located]))
     assert max(length for _, length in calls) == 5000
     assert len(calls) > 10
     assert covers(calls, located)
@@ -142,7 +142,7 @@ def test_a_folder_is_advised_file_by_file_within_its_descriptors(
         lengths.append((offset, length))
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    list(Advice(reader).give([located]))
+    list(FileAdvice(reader).give([located]))
     assert len(lengths) == 39
     assert 0 < most[0] <= advice_module.FILES + 1  # one for the listing of descriptors itself
     assert len(os.listdir("/proc/self/fd")) == before
@@ -156,7 +156,7 @@ def test_what_was_just_read_is_there_and_what_was_evicted_is_not(tmp_path: Path)
     with open_reader(path) as reader:
         located = [reader.locate(np.arange(5, 15), "bin")]
         path.read_bytes()
-        advice = Advice(reader)
+        advice = FileAdvice(reader)
         assert advice.is_there(located)
         assert advice.looks == 10
         if not advice_module._largest_request(path.stat().st_dev):
@@ -267,7 +267,7 @@ def test_rows_that_the_looks_missed_are_asked_for(
 
 def test_a_folders_files_are_not_opened_for_looks(tmp_path: Path) -> None:
     with open_reader(write_folder(tmp_path / "images", photographs(40))) as reader:
-        advice = Advice(reader)
+        advice = FileAdvice(reader)
         assert advice.missing([reader.locate(np.arange(40))]) == []
         assert advice.looks == 0
 

@@ -18,7 +18,7 @@ from benchmarks.verdicts.judge import Observation
 from benchmarks.verdicts.score import Scored
 from benchmarks.verdicts.suite import Run
 from benchmarks.verdicts.truth import Truth
-from iofast.monitor.findings import Bound, Severity, Stall, Verdict
+from iofast.monitor.findings import Bound, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Tier
 
 
@@ -76,7 +76,7 @@ def pair(tool: str, name: str, stall: float, bound: Bound, theirs: bool) -> Pair
     true = Truth(stall, 0.0, stall, None, 12.0, 100)
     run = Run(find(name), False, Observation(0, 1, (), 0.1), true)
     verdict = Verdict(
-        bound, None, Stall(stall, stall, Tier.STACKS), Severity.NONE, (), "", Tier.STACKS, {}, seconds=12.0
+        bound, None, StallBounds(stall, stall, Tier.STACKS), Severity.NONE, (), "", Tier.STACKS, {}, seconds=12.0
     )
     return Pair(find(name), tool, Scored(run, verdict), tools.Said("said", theirs, stall))
 

@@ -14,7 +14,7 @@ from iofast import open_reader
 from iofast.containers import open_files, shards
 from iofast.containers.base import Description
 from iofast.containers.shard_target import ShardTarget
-from iofast.containers.shards import Cut, expand, is_pattern, open_index, read_manifest, write_index
+from iofast.containers.shards import ShardCut, expand, is_pattern, open_index, read_manifest, write_index
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
 
@@ -144,7 +144,7 @@ def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
     """Staged names differ from the final ones, so the marker has both."""
     target = ShardTarget(tmp_path / "x.tar", ".tar")
     target.acquire()
-    writer = TarWriter(target.partial, "x.tar", cut=Cut(20_000))
+    writer = TarWriter(target.partial, "x.tar", cut=ShardCut(20_000))
     records = [sample(i, 3000) for i in range(20)]
     write(writer, records)
     writer.finish(Description())

@@ -20,7 +20,7 @@ from iofast import FastDataset, FastLoader, open_reader, open_writer
 from iofast import transforms as T
 from iofast.containers.base import Description
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.shards import Cut
+from iofast.containers.shards import ShardCut
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.errors import ContainerError, IofastError, OptionError, UnfinishedError
 from iofast.record import ImageInfo
@@ -217,7 +217,7 @@ def test_flipped_bits_are_noticed(container: Path, tmp_path: Path) -> None:
 
 def test_a_writer_refuses(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="must have room"):
-        TarWriter(tmp_path, "x.tar", cut=Cut(0))
+        TarWriter(tmp_path, "x.tar", cut=ShardCut(0))
     writer = TarWriter(tmp_path, "x.tar")
     writer.write(*sample(5))
     with pytest.raises(ContainerError, match="does not follow 5"):

@@ -22,7 +22,7 @@ from tar_sets import build, contents, write
 from iofast.containers import shard_files
 from iofast.containers.base import Description, Kept
 from iofast.containers.shard_target import ShardTarget
-from iofast.containers.shards import Cut
+from iofast.containers.shards import ShardCut
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.errors import TargetError
 
@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a run leaves that was killed behind its last record. Not to be changed."""
     folder = tmp_path_factory.mktemp("begun")
-    writer = TarWriter(folder, "x.tar", cut=Cut(SHARD))
+    writer = TarWriter(folder, "x.tar", cut=ShardCut(SHARD))
     write(writer, RECORDS)
     writer.abort()
     return folder
@@ -50,7 +50,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def go_on(folder: Path, records: Sequence[Sample] = RECORDS) -> tuple[Kept, dict[str, bytes]]:
     """Resume, write the rest, finish; gives what was kept and the files under their final names."""
-    writer = TarWriter(folder, "x.tar", cut=Cut(SHARD))
+    writer = TarWriter(folder, "x.tar", cut=ShardCut(SHARD))
     kept = writer.resume()
     assert kept.records == sum(position <= kept.position for position, *_ in records)
     write(writer, [record for record in records if record[0] > kept.position])
@@ -133,7 +133,7 @@ def test_other_options_keep_nothing(begun: Path, tmp_path: Path) -> None:
     """The plan of a packing run refuses other options; the writer alone keeps no shard of another cut."""
     build(tmp_path / "x.tar", RECORDS, shard_size=20_000)
     shutil.copytree(begun, tmp_path / "again")
-    writer = TarWriter(tmp_path / "again", "x.tar", cut=Cut(20_000))
+    writer = TarWriter(tmp_path / "again", "x.tar", cut=ShardCut(20_000))
     kept = writer.resume()
     assert kept == (0, -1)
     write(writer, [record for record in RECORDS if record[0] > kept.position])
@@ -145,7 +145,7 @@ def test_other_options_keep_nothing(begun: Path, tmp_path: Path) -> None:
 def test_without_resuming_nothing_is_kept(begun: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     shutil.copytree(begun, tmp_path / "again")
     (tmp_path / "again" / "shard-000099.tar").touch()
-    writer = TarWriter(tmp_path / "again", "x.tar", cut=Cut(SHARD))
+    writer = TarWriter(tmp_path / "again", "x.tar", cut=ShardCut(SHARD))
     write(writer, RECORDS[:3])
     writer.finish(Description())
     assert len(shards(tmp_path / "again")) == 1
@@ -156,20 +156,20 @@ def test_without_resuming_nothing_is_kept(begun: Path, whole: dict[str, bytes], 
 @settings(max_examples=60)
 def test_any_list_of_records_is_read_or_left(tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int) -> None:
     folder = tmp_path_factory.mktemp("any")
-    writer = TarWriter(folder, "x.tar", cut=Cut(1))
+    writer = TarWriter(folder, "x.tar", cut=ShardCut(1))
     write(writer, RECORDS[:5])
     writer.abort()
     own = bytearray((folder / "rows-000002").read_bytes())
     own[at : at + len(data)] = data
     (folder / "rows-000002").write_bytes(own)
-    writer = TarWriter(folder, "x.tar", cut=Cut(1))
+    writer = TarWriter(folder, "x.tar", cut=ShardCut(1))
     assert 2 <= writer.resume().records <= 4
     writer.abort()
 
 
 def test_shards_of_a_number_of_records(tmp_path: Path) -> None:
     """Counted by positions, from the start of each split, so that holes move no border."""
-    cut = Cut(records=4, starts=(0, 14))
+    cut = ShardCut(records=4, starts=(0, 14))
     every = [sample(i, 50, "train" if i < 14 else "val") for i in range(20)]
     found = []
     for name, missing in (("a", set[int]()), ("b", {0, 5, 14})):
@@ -204,7 +204,7 @@ def test_a_full_disk_at_any_write(whole: dict[str, bytes], tmp_path: Path, monke
         def no_more(fd: int, *_: object, left: list[int] = left) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        writer = TarWriter(folder, "x.tar", cut=Cut(SHARD))
+        writer = TarWriter(folder, "x.tar", cut=ShardCut(SHARD))
         with monkeypatch.context() as patch:
             patch.setattr(shard_files.os, "pwritev", lambda *a: full(real[0], *a))
             patch.setattr(shard_files.os, "writev", lambda *a: full(real[1], *a))

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast import telemetry
-from iofast.telemetry import Figures, LoaderInfo, Page, Slot, Stages
-from iofast.telemetry.layout import SLOTS, Header, decode, encode, encode_loader
+from iofast.telemetry import LoaderInfo, Page, Slot, Stages, Totals
+from iofast.telemetry.layout import SLOTS, PageHeader, decode, encode, encode_loader
 
-FIGURES = Figures(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
+FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +77,9 @@ def test_what_is_written_is_read(
     stages = Stages()
     stages.read.add(added[0], work_ns=added[1], wait_ns=added[2], nbytes=added[3])
     stages.transfer.add(added[3], nbytes=added[2])
-    report = decode(encode(encode_loader(info, 9), Figures(*values), stages), Header(1, -1, 0, 1, 1, bytes(16)))
+    report = decode(encode(encode_loader(info, 9), Totals(*values), stages), PageHeader(1, -1, 0, 1, 1, bytes(16)))
     assert report is not None
-    assert (report.serial, report.figures) == (9, Figures(*values))
+    assert (report.serial, report.figures) == (9, Totals(*values))
     assert report.stages == stages.stats()
     assert (report.info.num_workers, report.info.batch_size) == (min(workers, 65535), min(batch_size, (1 << 32) - 1))
     assert report.info.device == device.replace("mps", "other")
@@ -98,7 +98,7 @@ def test_bytes_are_where_the_format_says() -> None:
         counter.observe(number, 4)
     info = LoaderInfo("name", "FastLoader", 0x0102, 0x0304, 0x05060708, "cuda:9", rank=5, world_size=6)
     slot = Slot(info)
-    slot.write(Figures(*range(100, 110)), stages)
+    slot.write(Totals(*range(100, 110)), stages)
     page = only_page()
     raw = page.path.read_bytes()
     assert len(raw) == 10880

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iofast import telemetry
-from iofast.telemetry import Figures, LoaderInfo, Page, Slot
+from iofast.telemetry import LoaderInfo, Page, Slot, Totals
 from iofast.telemetry.folder import place, start_time
 from iofast.telemetry.layout import (
     HEADER_SIZE,
@@ -27,11 +27,11 @@ from iofast.telemetry.layout import (
     SIZE,
     SLOT_SIZE,
     SLOTS,
-    Header,
+    PageHeader,
     encode_header,
 )
 
-FIGURES = Figures(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
+FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def page_of(slot: Slot) -> Path:
 def header(**changes: Any) -> bytes:
     started = start_time(os.getpid())
     assert started is not None
-    return encode_header(Header(os.getpid(), 0, 1, started, *place())._replace(**changes))
+    return encode_header(PageHeader(os.getpid(), 0, 1, started, *place())._replace(**changes))
 
 
 # --- folders in which no page is written
@@ -113,7 +113,7 @@ def test_the_working_folder_is_no_temporary_one(slot: Slot, tmp_path: Path, monk
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
     monkeypatch.setattr("tempfile.tempdir", str(work))
-    slot.write(Figures())
+    slot.write(Totals())
     assert list(work.iterdir()) == []
     telemetry.close_page()
     monkeypatch.setenv("TMPDIR", str(work))
@@ -356,10 +356,10 @@ def test_no_thread_sees_half_of_a_write(slot: Slot) -> None:
         number = 0
         while not done.is_set():
             number += 1
-            slot.write(Figures(*[number] * 10))
+            slot.write(Totals(*[number] * 10))
 
     path = page_of(slot)
-    slot.write(Figures())
+    slot.write(Totals())
     writing = threading.Thread(target=write)
     writing.start()
     seen = []

@@ -15,7 +15,7 @@ from stall_loaders import Time, timed
 
 from iofast import telemetry
 from iofast.stall import StallClock
-from iofast.telemetry import Figures, LoaderInfo, LoaderReport, PhaseTotals, Slot
+from iofast.telemetry import LoaderInfo, LoaderReport, PhaseTotals, Slot, Totals
 from iofast.telemetry.layout import (
     PHASE_SLOT_SIZE,
     PHASES,
@@ -27,7 +27,7 @@ from iofast.telemetry.layout import (
     encode_phases,
 )
 
-FIGURES = Figures(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
+FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 TOTALS = [("forward", PhaseTotals(7, 6, 600)), ("backward", PhaseTotals(5, 4, 300))]
 
 

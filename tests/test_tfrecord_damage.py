@@ -19,7 +19,7 @@ from iofast.containers import shard_files
 from iofast.containers.base import Description
 from iofast.containers.index import ABSENT, Stamp, encode_chunk, row_struct
 from iofast.containers.publish import LOCK, MARKER
-from iofast.containers.shards import Cut, write_index
+from iofast.containers.shards import ShardCut, write_index
 from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
 from iofast.errors import ContainerError, OptionError, UnfinishedError
 from iofast.record import ImageInfo
@@ -104,7 +104,7 @@ def test_resume_rewrites_what_was_damaged(tmp_path: Path) -> None:
         folder = tmp_path / "again" / str(byte) / "out.tfrecord.partial"
         folder.mkdir(parents=True, mode=0o700)
         (folder / "lock").touch()  # as every folder of ours has it
-        writer = TfrecordWriter(folder, "out.tfrecord", Description(), cut=Cut(3000))
+        writer = TfrecordWriter(folder, "out.tfrecord", Description(), cut=ShardCut(3000))
         for each in written:
             writer.write(*each)
         writer.abort()

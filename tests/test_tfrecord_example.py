@@ -14,10 +14,15 @@ from hypothesis import strategies as st
 from tfrecord_messages import Example, values
 
 from iofast.containers import tfrecord_example
-from iofast.containers.tfrecord_example import Kind, encode, floats, integers, parse
+from iofast.containers.tfrecord_example import FeatureKind, encode, floats, integers, parse
 from iofast.errors import ContainerError
 
-NAMES = {Kind.NONE: "", Kind.BYTES: "bytes_list", Kind.FLOATS: "float_list", Kind.INTEGERS: "int64_list"}
+NAMES = {
+    FeatureKind.NONE: "",
+    FeatureKind.BYTES: "bytes_list",
+    FeatureKind.FLOATS: "float_list",
+    FeatureKind.INTEGERS: "int64_list",
+}
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["image/encoded", "label"])
 int64 = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 300)
@@ -48,11 +53,11 @@ def ours(data: bytes) -> dict[str, tuple[str, list[Any]]]:
     found: dict[str, tuple[str, list[Any]]] = {}
     for name, feature in parse(data).items():
         own: list[Any] = []
-        if feature.kind == Kind.BYTES:
+        if feature.kind == FeatureKind.BYTES:
             own = [data[span.start : span.stop] for span in feature.spans]
-        elif feature.kind == Kind.FLOATS:
+        elif feature.kind == FeatureKind.FLOATS:
             own = floats(data, feature)
-        elif feature.kind == Kind.INTEGERS:
+        elif feature.kind == FeatureKind.INTEGERS:
             own = integers(data, feature)
         found[name] = (NAMES[feature.kind], own)
     return found

@@ -21,7 +21,7 @@ from test_pixels_geometry import i420, pictures, plan, ragged
 from iofast import transforms as T
 from iofast.ops import Op
 from iofast.pixels import apply, augment, dispatch, geometry, torch_pixels
-from iofast.pixels.geometry import Ragged
+from iofast.pixels.geometry import RaggedBatch
 from iofast.work import NUMBERS, Step, Work, still
 
 pytest.importorskip("triton")
@@ -36,8 +36,8 @@ DEVICE = "cuda" if GPU else "cpu"
 pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` has what is compiled agree too
 
 
-def there(batch: Ragged) -> Ragged:
-    return Ragged(batch.data.to(DEVICE), batch.offsets, batch.sizes, batch.kind)
+def there(batch: RaggedBatch) -> RaggedBatch:
+    return RaggedBatch(batch.data.to(DEVICE), batch.offsets, batch.sizes, batch.kind)
 
 
 def close(made: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -281,7 +281,7 @@ class TestOnAGpu:
         sizes = [(300, 400), (224, 224), (97, 50)]
         boxes, flips = plan([T.RandomResizedCrop(96), T.RandomHorizontalFlip()], sizes)
         batch = ragged(pictures(sizes))
-        there = Ragged(batch.data.cuda(), batch.offsets, batch.sizes)
+        there = RaggedBatch(batch.data.cuda(), batch.offsets, batch.sizes)
         ops: list[Op] = [] if dtype == torch.uint8 else [IMAGENET]
         wanted = augment(batch, boxes, flips, (96, 96), ops, dtype=dtype)
         made = augment(there, boxes, flips, (96, 96), ops, dtype=dtype).cpu()
@@ -294,6 +294,6 @@ class TestOnAGpu:
         sizes = [(300, 400), (224, 224)]
         boxes, flips = plan([T.RandomResizedCrop(96), T.RandomHorizontalFlip()], sizes)
         for batch in (ragged(pictures(sizes)), i420(pictures(sizes))):
-            there = Ragged(batch.data.cuda(), batch.offsets, batch.sizes, batch.kind)
+            there = RaggedBatch(batch.data.cuda(), batch.offsets, batch.sizes, batch.kind)
             made = geometry.resample(there, boxes, flips, (96, 96)).cpu()
             assert torch.equal(made, geometry.resample(batch, boxes, flips, (96, 96)))

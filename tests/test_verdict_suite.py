@@ -23,7 +23,7 @@ from benchmarks.verdicts.host import Cuda, Device
 from benchmarks.verdicts.programs import COMPUTE, INPUT, SUITES, UNKNOWN, find
 from benchmarks.verdicts.score import SHORT, Scored, asked, confusion, score
 from benchmarks.verdicts.suite import Place, Run
-from iofast.monitor.findings import Bound, Severity, Stall, Verdict
+from iofast.monitor.findings import Bound, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Tier
 from tests.nvml import build
 
@@ -154,16 +154,16 @@ def test_what_feeders_give() -> None:
 
 
 def test_what_was_seen_survives_json() -> None:
-    verdict = Verdict(Bound.INPUT, None, Stall(0.1, 0.3, Tier.STACKS), Severity.BOUND, phases={})
+    verdict = Verdict(Bound.INPUT, None, StallBounds(0.1, 0.3, Tier.STACKS), Severity.BOUND, phases={})
     assert kept.read(Verdict, json.loads(json.dumps(kept.plain(verdict)))) == verdict
 
 
 def test_scores_count_what_is_wrong() -> None:
     run = Run(find("tune", "compute-step"), inside=False, true=truth_of(0.02))
-    wrong = Scored(run, Verdict(Bound.INPUT, None, Stall(0.1, 0.3, Tier.OUTSIDE), Severity.BOUND))
+    wrong = Scored(run, Verdict(Bound.INPUT, None, StallBounds(0.1, 0.3, Tier.OUTSIDE), Severity.BOUND))
     assert wrong.misled
     assert (wrong.right, wrong.false_input, wrong.contained, wrong.abstained) == (False, True, False, False)
-    wide = Scored(run, Verdict(Bound.COMPUTE, None, Stall(0.0, 0.9, Tier.OUTSIDE), Severity.NONE))
+    wide = Scored(run, Verdict(Bound.COMPUTE, None, StallBounds(0.0, 0.9, Tier.OUTSIDE), Severity.NONE))
     assert (wide.right, wide.contained, wide.abstained, wide.cause_right) == (True, True, True, None)
     met = {what: met for what, _, _, met in asked([wrong, wide], inside=False)}
     assert not any(met.values())
@@ -176,7 +176,7 @@ def test_an_abstention_may_be_right(name: str, bound: Bound) -> None:
     told = Scored(run, Verdict(bound, None, None, Severity.NONE))
     assert (told.right, told.misled, told.abstained, told.as_built) == (True, False, False, True)
     for wrong in (Bound.INPUT, Bound.COMPUTE):
-        one = Scored(run, Verdict(wrong, None, Stall(0.3, 0.4, Tier.STACKS), Severity.NONE))
+        one = Scored(run, Verdict(wrong, None, StallBounds(0.3, 0.4, Tier.STACKS), Severity.NONE))
         assert (one.right, one.misled) == (False, True)
 
 
@@ -198,7 +198,7 @@ def truth_of(stall: float) -> truth.Truth:
 def test_what_a_run_was_says_what_is_right(built: str, stall: float, right: set[Bound]) -> None:
     program = find("tune", built)
     for bound in (Bound.INPUT, Bound.COMPUTE, Bound.LAUNCH, Bound.UNKNOWN):
-        verdict = Verdict(bound, None, Stall(stall, stall, Tier.INSIDE), Severity.NONE)
+        verdict = Verdict(bound, None, StallBounds(stall, stall, Tier.INSIDE), Severity.NONE)
         one = Scored(Run(program, inside=True, true=truth_of(stall)), verdict)
         assert one.right is (bound in right)
         assert one.as_built is (bound in program.bounds)

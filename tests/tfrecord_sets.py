@@ -10,7 +10,7 @@ from lmdb_containers import Sample
 from iofast.containers.base import Description
 from iofast.containers.manifest import Manifest
 from iofast.containers.shard_target import ShardTarget
-from iofast.containers.shards import Cut
+from iofast.containers.shards import ShardCut
 from iofast.containers.tfrecord import TfrecordReader, TfrecordWriter
 
 CLASSES = Description(classes=tuple("abcdefg"), recipe={"resize": 256}, seed=3)
@@ -27,7 +27,7 @@ def build(
             target.complete()
             with TfrecordReader(path) as reader:
                 return reader.manifest
-        writer = TfrecordWriter(target.partial, path.name, description, cut=Cut(size))
+        writer = TfrecordWriter(target.partial, path.name, description, cut=ShardCut(size))
         try:
             position = writer.resume().position
             for sample in samples:

@@ -18,7 +18,7 @@ from benchmarks.gpu.job import Job
 from iofast import pixels
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.pixels import Ragged, dispatch
+from iofast.pixels import RaggedBatch, dispatch
 
 WIDTH, HEIGHT = 341, 256  # of a packed photograph
 COPIED = 1 << 29  # bytes: ten times a GPU's cache
@@ -32,7 +32,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Work:
     """A batch of photographs in the device's memory, and what is drawn for it."""
 
-    images: Ragged
+    images: RaggedBatch
     boxes: NDArray[np.int32]
     flips: NDArray[np.uint8]
     size: int
@@ -99,7 +99,7 @@ def made(job: Job) -> Work:
     data = torch.randint(0, 256, (int(lengths.sum()),), dtype=torch.uint8, device=job.device)
     pipeline = T.compile(T.train(job.size))
     boxes, flips = pipeline.plan(Draw(0, 0, np.arange(count, dtype=np.int64)), sizes[:, 1], sizes[:, 0])
-    return Work(Ragged(data, np.cumsum(lengths) - lengths, sizes), boxes, flips, job.size)
+    return Work(RaggedBatch(data, np.cumsum(lengths) - lengths, sizes), boxes, flips, job.size)
 
 
 def moved(boxes: NDArray[np.int32], size: int, item: int) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from iofast.commands import foreign
 
 if TYPE_CHECKING:
-    from iofast.packing.pool import Pool
-    from iofast.packing.report import Report
+    from iofast.packing.pool import WorkerPool
+    from iofast.packing.report import PackReport
 
 _EXAMPLES = """\
 examples:
@@ -198,13 +198,13 @@ def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and give the exit status."""
     from iofast.commands.text import say
     from iofast.machine import cores
-    from iofast.packing.pool import Pool
+    from iofast.packing.pool import WorkerPool
 
     given = vars(args).get("workers")
     os.environ.setdefault(
         "OPENBLAS_NUM_THREADS", "1"
     )  # of NumPy's threads, which packing does not need and a fork not want
-    with Pool(cores() if given is None else given, fork=True) as pool:
+    with WorkerPool(cores() if given is None else given, fork=True) as pool:
         report = _pack(args, pool)
     if args.json:
         print(report.to_json())
@@ -213,7 +213,7 @@ def run(args: argparse.Namespace) -> int:
     return report.status
 
 
-def _pack(args: argparse.Namespace, pool: Pool) -> Report:
+def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
     from iofast.packing.options import PackOptions  # here, so that the workers' imports run beside these
     from iofast.packing.progress import Bar
     from iofast.packing.run import run as pack
@@ -224,7 +224,7 @@ def _pack(args: argparse.Namespace, pool: Pool) -> Report:
     return pack(args.source, args.target, options, bar, pool)
 
 
-def summary(report: Report) -> list[str]:
+def summary(report: PackReport) -> list[str]:
     """The lines that a finished run ends with."""
     from iofast.commands.text import count, duration, size
 
@@ -257,11 +257,11 @@ def summary(report: Report) -> list[str]:
     return lines + _notes(report)
 
 
-def _notes(report: Report) -> list[str]:
+def _notes(report: PackReport) -> list[str]:
     return [f"  note       {note}" for note in report.notes]
 
 
-def _contents(report: Report) -> list[str]:
+def _contents(report: PackReport) -> list[str]:
     lines = []
     if report.classes is not None:
         lines.append(f"  classes    {report.classes:,}")
@@ -270,7 +270,7 @@ def _contents(report: Report) -> list[str]:
     return lines
 
 
-def _forecast(report: Report) -> list[str]:
+def _forecast(report: PackReport) -> list[str]:
     from iofast.commands.text import count, duration, size
 
     estimate = report.estimate

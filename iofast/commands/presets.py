@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from iofast.sheet import Seen
+    from iofast.sheet import SheetImage
     from iofast.transforms import Pipeline
 
 _MOST_PIXELS = 1 << 26  # that are made of one image: 800 MB of them as floats
@@ -81,7 +81,7 @@ def _parsed(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     )
 
 
-def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -> Iterator[Seen]:
+def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -> Iterator[SheetImage]:
     """The records' images as a network sees them, with normalisation undone.
 
     What is drawn at random depends on the seed and the image's place among `indices`.
@@ -90,7 +90,7 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
 
     from iofast.dataset import FastDataset
     from iofast.loader import FastLoader
-    from iofast.sheet import Seen
+    from iofast.sheet import SheetImage
 
     targets = {} if pipeline.part is None else _boxes(args, pipeline)
     dataset = FastDataset(
@@ -113,7 +113,9 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
     for index, batch in zip(indices, loader, strict=True):
         images = batch["image"] if targets else batch[0]
         failed = loader.last_valid is not None and not bool(loader.last_valid[0])
-        yield Seen(index, [], loader.failures[-1].reason) if failed else Seen(index, _views(images, pipeline))
+        yield (
+            SheetImage(index, [], loader.failures[-1].reason) if failed else SheetImage(index, _views(images, pipeline))
+        )
 
 
 def _boxes(args: argparse.Namespace, pipeline: Pipeline) -> dict[str, str]:

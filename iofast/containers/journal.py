@@ -56,7 +56,7 @@ class Block:
     failures: tuple[JournalFailure, ...]
 
 
-class Place(NamedTuple):
+class BlockPlace(NamedTuple):
     """Where a block lies in its journal: offset and length in bytes."""
 
     offset: int
@@ -78,7 +78,9 @@ class JournalWriter:
         except OSError as error:
             raise _cannot_write(self.path, error) from None
 
-    def append(self, chunk: int, records: Sequence[JournalRecord], failures: Sequence[JournalFailure] = ()) -> Place:
+    def append(
+        self, chunk: int, records: Sequence[JournalRecord], failures: Sequence[JournalFailure] = ()
+    ) -> BlockPlace:
         """Append one block, visible to readers when this returns; gives its place."""
         body = [*_encode_records(records), *map(_encode_failure, failures)]  # not joined: that copies megabytes
         length = sum(map(len, body))
@@ -88,7 +90,7 @@ class JournalWriter:
         for piece in body:
             crc = crc32c(piece, crc)
         head = _HEADER.pack(_MAGIC, _VERSION, HEADER_SIZE, chunk, len(records), len(failures), length, crc)
-        place = Place(self._end, HEADER_SIZE + length)
+        place = BlockPlace(self._end, HEADER_SIZE + length)
         try:
             write(self._file.fileno(), [head + _U32.pack(crc32c(head)), *body], None)
         except OSError as error:
@@ -127,18 +129,18 @@ def read_blocks(path: str | os.PathLike[str]) -> Iterator[Block]:
     return (read_block(path, place.offset) for place in scan(path).values())
 
 
-def scan(path: str | os.PathLike[str]) -> dict[int, Place]:
+def scan(path: str | os.PathLike[str]) -> dict[int, BlockPlace]:
     """Where each chunk's block lies, in the order of the file; every checksum is checked, a torn end is left out.
 
     Of a chunk that stands twice the first block counts. Memory: one block.
     """
-    places: dict[int, Place] = {}
+    places: dict[int, BlockPlace] = {}
     with open(path, "rb", buffering=0) as file:
         _sound_end(file, places)
     return places
 
 
-def _sound_end(file: BinaryIO, places: dict[int, Place]) -> int:
+def _sound_end(file: BinaryIO, places: dict[int, BlockPlace]) -> int:
     """The end of the last whole block; fills `places`."""
     size, end = os.fstat(file.fileno()).st_size, 0
     while end < size:
@@ -147,7 +149,7 @@ def _sound_end(file: BinaryIO, places: dict[int, Place]) -> int:
         except ContainerError:
             break
         length = HEADER_SIZE + len(body)
-        places.setdefault(head.chunk, Place(end, length))
+        places.setdefault(head.chunk, BlockPlace(end, length))
         end += length
     return end
 

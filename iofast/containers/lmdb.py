@@ -63,7 +63,7 @@ class LmdbReader(Reader):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._opened: _Opened | None = _Opened(self.path)
+        self._opened: _OpenedFile | None = _OpenedFile(self.path)
         self.manifest = self._opened.manifest
 
     def __getstate__(self) -> dict[str, object]:
@@ -141,10 +141,10 @@ class LmdbReader(Reader):
         """Let go of the file; it is closed when the last `payloads` block has ended."""
         self._opened = None
 
-    def _open(self) -> _Opened:
+    def _open(self) -> _OpenedFile:
         opened = self._opened
         if opened is None or opened.is_stale():
-            opened = _Opened(self.path)
+            opened = _OpenedFile(self.path)
             if opened.manifest.fingerprint != self.manifest.fingerprint:
                 raise ContainerError(f"{self.path} was replaced by another dataset since it was opened")
             self._opened = opened
@@ -158,7 +158,7 @@ class LmdbReader(Reader):
         return [f"{position:0{width}d}.{fields[own]}".encode() if ok else None for position, own, ok in asked]
 
 
-class _Opened:
+class _OpenedFile:
     """One opening of the file: its bytes and what its pages say. Immutable, so threads and forks may share it."""
 
     def __init__(self, path: str) -> None:

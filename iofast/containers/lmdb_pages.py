@@ -53,7 +53,7 @@ class Meta(NamedTuple):
         return (self.last_page + 1) * self.page_size
 
 
-class Page(NamedTuple):
+class TreePage(NamedTuple):
     """A branch or leaf page, its header checked: all of its bytes, and where it stands in the file."""
 
     data: bytes
@@ -175,7 +175,7 @@ class Tree:
             for child in self._decode(page).children:
                 yield from self._walk(child, depth + 1, pages)
 
-    def _page(self, number: int) -> Page:
+    def _page(self, number: int) -> TreePage:
         """A branch or leaf page."""
         size = self.meta.page_size
         at = number * size
@@ -187,22 +187,22 @@ class Tree:
             raise self._wrong(number, f"not a branch or leaf page: number {own}, flags {flags:#x}")
         if not PAGE_HEADER < lower <= upper <= size or lower & 1:
             raise self._wrong(number, f"impossible bounds {lower} and {upper}")
-        return Page(data, at, flags & _KINDS, lower, upper)
+        return TreePage(data, at, flags & _KINDS, lower, upper)
 
-    def _nodes(self, page: Page) -> tuple[int, ...]:
+    def _nodes(self, page: TreePage) -> tuple[int, ...]:
         """Offsets in the page of its nodes, in the order of their keys."""
         nodes: tuple[int, ...] = struct.unpack_from(f"<{(page.lower - PAGE_HEADER) // 2}H", page.data, PAGE_HEADER)
         if min(nodes) < page.upper or max(nodes) > self.meta.page_size - _NODE.size:
             raise self._wrong(page.at // self.meta.page_size, "a node lies outside its page")
         return nodes
 
-    def _key(self, page: Page, node: int, key_size: int) -> bytes:
+    def _key(self, page: TreePage, node: int, key_size: int) -> bytes:
         if node + _NODE.size + key_size > self.meta.page_size:
             raise self._wrong(page.at // self.meta.page_size, "a key ends outside its page")
         start = node + _NODE.size
         return page.data[start : start + key_size]
 
-    def _find_in_leaf(self, page: Page, key: bytes) -> tuple[int, int] | None:
+    def _find_in_leaf(self, page: TreePage, key: bytes) -> tuple[int, int] | None:
         nodes = self._nodes(page)
         low, high = 0, len(nodes)
         while low < high:
@@ -217,7 +217,7 @@ class Tree:
         found, offset, length = self._entry(page, nodes[low])
         return (offset, length) if found == key else None
 
-    def _entry(self, page: Page, node: int) -> tuple[bytes, int, int]:
+    def _entry(self, page: TreePage, node: int) -> tuple[bytes, int, int]:
         low, high, flags, key_size = _NODE.unpack_from(page.data, node)
         length = low | high << 16
         key = self._key(page, node, key_size)
@@ -248,7 +248,7 @@ class Tree:
         self._branches[number] = branch
         return branch
 
-    def _decode(self, page: Page) -> Branch:
+    def _decode(self, page: TreePage) -> Branch:
         keys, children = [], []
         for node in self._nodes(page):
             low, high, top, key_size = _NODE.unpack_from(page.data, node)

@@ -36,7 +36,7 @@ class ShardReader(FilesReader):
         self.path = os.path.abspath(os.fspath(path))
         if published:  # else it is who publishes it that asks, and looks at what has its name
             check_finished(Path(self.path))
-        self._opened: _Opened | None = _Opened(self.path, self._groups)
+        self._opened: _OpenedSet | None = _OpenedSet(self.path, self._groups)
         self.manifest = self._opened.manifest
         self.broken: dict[int, str] = {}
         for number, shard in enumerate(self._opened.files.paths):
@@ -107,17 +107,17 @@ class ShardReader(FilesReader):
         row = self._open().index.rows(np.array([index], np.int64))[0]
         return format_key(int(row["position"]), self.manifest.key_width)
 
-    def _open(self) -> _Opened:
+    def _open(self) -> _OpenedSet:
         opened = self._opened
         if opened is None:
-            opened = _Opened(self.path, self._groups)
+            opened = _OpenedSet(self.path, self._groups)
             if opened.manifest.fingerprint != self.manifest.fingerprint:
                 raise ContainerError(f"{self.path} was replaced by another dataset since it was opened")
             self._opened = opened
         return opened
 
 
-class _Opened:
+class _OpenedSet:
     """One opening of the set: manifest, index, and the shards as they are needed."""
 
     def __init__(self, path: str, groups: Callable[[Manifest], Sequence[str]]) -> None:

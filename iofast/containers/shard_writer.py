@@ -25,7 +25,7 @@ from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.register import Register
 from iofast.containers.shard_files import FullShard, OpenShard, find_full, placed_in
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, Cut, stem_of, write_index
+from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, ShardCut, stem_of, write_index
 from iofast.errors import ContainerError, TargetError
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
@@ -33,7 +33,7 @@ from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 _MARKS = 1 << 40  # a mark is the number of a shard times this, and the place of an entry
 
 
-class Encoded(NamedTuple):
+class EncodedRecord(NamedTuple):
     """The bytes of one record in a shard. `offsets` are those of the payloads in them, fields sorted by name."""
 
     pieces: Sequence[bytes]
@@ -55,9 +55,9 @@ class ShardWriter(Writer):
     resumes = True
 
     def __init__(
-        self, folder: str | os.PathLike[str], name: str, *, cut: Cut | None = None, key_width: int = KEY_WIDTH
+        self, folder: str | os.PathLike[str], name: str, *, cut: ShardCut | None = None, key_width: int = KEY_WIDTH
     ) -> None:
-        self.folder, self.name, self.cut = Path(folder), name, cut or Cut()
+        self.folder, self.name, self.cut = Path(folder), name, cut or ShardCut()
         self._register = Register(key_width)
         self._shard: OpenShard | None = None
         self._done: list[FullShard] = []
@@ -191,7 +191,7 @@ class ShardWriter(Writer):
         return sorted(set(self._old) - set(self._names()))
 
     @abstractmethod
-    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Encoded:
+    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:
         """The bytes of a record: a function of its arguments alone."""
 
     @abstractmethod
@@ -212,7 +212,7 @@ class ShardWriter(Writer):
         return ()
 
     def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
-        """The location groups of an index row; one more, called "", where records have `Encoded.whole`."""
+        """The location groups of an index row; one more, called "", where records have `EncodedRecord.whole`."""
         return fields
 
     @property

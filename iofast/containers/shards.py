@@ -57,7 +57,7 @@ def parse_size(value: int | str, option: str = "shard_size") -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ShardCut:
     """Where a set is cut into shards, beside the ends of its splits.
 
     With `records` after every so many positions, counted from each of `starts` on: then a shard depends on its own

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from iofast.containers.base import Entry
 from iofast.containers.shard_reader import ShardReader
-from iofast.containers.shard_writer import Encoded, ShardWriter
+from iofast.containers.shard_writer import EncodedRecord, ShardWriter
 from iofast.containers.shards import stem_with
 from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError
@@ -61,7 +61,7 @@ class TarWriter(ShardWriter):
 
     suffix = SUFFIX
 
-    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Encoded:  # noqa: ARG002
+    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:  # noqa: ARG002
         pieces: list[bytes] = []
         offsets, at = [], 0
         for name in sorted(fields):
@@ -70,7 +70,7 @@ class TarWriter(ShardWriter):
             pieces += [header(f"{key}.{name}", len(payload)), payload, bytes(padding)]
             offsets.append(at + BLOCK)
             at += BLOCK + len(payload) + padding
-        return Encoded(pieces, at, offsets)
+        return EncodedRecord(pieces, at, offsets)
 
     def _end(self, size: int) -> bytes:
         return closing(size)

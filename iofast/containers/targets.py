@@ -13,7 +13,7 @@ from iofast.containers.lmdb import LmdbWriter
 from iofast.containers.publish import Target
 from iofast.containers.shard_target import ShardTarget
 from iofast.containers.shard_writer import ShardWriter
-from iofast.containers.shards import Cut
+from iofast.containers.shards import ShardCut
 from iofast.errors import OptionError
 from iofast.record import KEY_WIDTH
 
@@ -63,7 +63,7 @@ def _is_like(suffix: str, known: str) -> bool:
 
 
 def writer_of(
-    target: Target, description: Description, cut: Cut | None = None, key_width: int = KEY_WIDTH
+    target: Target, description: Description, cut: ShardCut | None = None, key_width: int = KEY_WIDTH
 ) -> LmdbWriter | ShardWriter:
     """The writer that stages the container of an acquired target; `description` is the one that `finish` will get."""
     folder, name = target.partial, target.path.name

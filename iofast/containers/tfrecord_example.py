@@ -30,7 +30,7 @@ _SHORT = [bytes([number]) for number in range(0x80)]
 _FLOAT = struct.Struct("<f")
 
 
-class Kind(enum.IntEnum):
+class FeatureKind(enum.IntEnum):
     """Which list a feature has; the number is its field's."""
 
     NONE = 0
@@ -39,7 +39,7 @@ class Kind(enum.IntEnum):
     INTEGERS = 3
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """Bytes of the record: one value of a bytes list, a packed run of numbers, or a run of tagged ones."""
 
     start: int
@@ -50,11 +50,11 @@ class Span(NamedTuple):
 class Feature(NamedTuple):
     """A feature of a record that was parsed: where its values lie."""
 
-    kind: Kind
-    spans: list[Span]
+    kind: FeatureKind
+    spans: list[ByteSpan]
 
 
-class Encoded(NamedTuple):
+class EncodedExample(NamedTuple):
     """An Example as pieces of bytes that follow one another, and where in it the payloads lie."""
 
     pieces: list[bytes]
@@ -63,7 +63,7 @@ class Encoded(NamedTuple):
     places: dict[str, int]  # feature → offset of its (only) bytes value
 
 
-def encode(features: Mapping[str, bytes | int]) -> Encoded:
+def encode(features: Mapping[str, bytes | int]) -> EncodedExample:
     """The canonical Example: entries sorted by name, integers packed. Large values are not copied.
 
     Raises `ContainerError` where an integer does not fit 64 bits.
@@ -78,7 +78,7 @@ def encode(features: Mapping[str, bytes | int]) -> Encoded:
             if not isinstance(value, int):
                 places[name] = at - len(value)
             continue
-        run.append(_entry(name, Kind.BYTES, len(value)))
+        run.append(_entry(name, FeatureKind.BYTES, len(value)))
         places[name] = at + len(run[-1])
         at = places[name] + len(value)
         if len(value) < _SMALL:
@@ -92,7 +92,7 @@ def encode(features: Mapping[str, bytes | int]) -> Encoded:
     for piece in pieces:
         crc = crc32c(piece, crc)
     head = len(pieces[0])
-    return Encoded(pieces, head + at, crc, {name: head + place for name, place in places.items()})
+    return EncodedExample(pieces, head + at, crc, {name: head + place for name, place in places.items()})
 
 
 def parse(data: bytes) -> dict[str, Feature]:
@@ -151,7 +151,7 @@ class _Budget:
 
 
 def _parse_entry(data: bytes, start: int, stop: int, budget: _Budget) -> tuple[str, Feature]:
-    name, feature = b"", Feature(Kind.NONE, [])
+    name, feature = b"", Feature(FeatureKind.NONE, [])
     budget.take()
     for number, wire, at, end in _fields(data, start, stop):
         if (number, wire) == (1, _BYTES):
@@ -167,29 +167,29 @@ def _parse_feature(data: bytes, start: int, stop: int, feature: Feature, budget:
     for number, wire, at, end in _fields(data, start, stop):
         if wire == _BYTES and 1 <= number <= 3:
             if feature.kind != number:
-                feature = Feature(Kind(number), [])
+                feature = Feature(FeatureKind(number), [])
             _parse_list(data, at, end, feature, budget)
     return feature
 
 
 def _parse_list(data: bytes, start: int, stop: int, feature: Feature, budget: _Budget) -> None:
     kind, spans = feature
-    single = {Kind.FLOATS: _FIXED32, Kind.INTEGERS: _VARINT}.get(kind)
+    single = {FeatureKind.FLOATS: _FIXED32, FeatureKind.INTEGERS: _VARINT}.get(kind)
     before = start
     for number, wire, at, end in _fields(data, start, stop):
         if number == 1 and wire == _BYTES:
-            if kind == Kind.FLOATS and (end - at) % 4:
+            if kind == FeatureKind.FLOATS and (end - at) % 4:
                 raise ContainerError(f"a float list of {end - at} bytes at {at} is no multiple of 4")
-            if kind == Kind.INTEGERS and end > at and data[end - 1] >= 0x80:
+            if kind == FeatureKind.INTEGERS and end > at and data[end - 1] >= 0x80:
                 raise ContainerError(f"an int64 list at {at} ends within a number")
             budget.take()
-            spans.append(Span(at, end))
+            spans.append(ByteSpan(at, end))
         elif number == 1 and wire == single:
             if spans and not spans[-1].packed and spans[-1].stop == before and data[before] == 8 | wire:
                 spans[-1] = spans[-1]._replace(stop=end)
             else:
                 budget.take()
-                spans.append(Span(at - 1, end, packed=False))
+                spans.append(ByteSpan(at - 1, end, packed=False))
         before = end
 
 
@@ -289,12 +289,12 @@ def _integer(number: int) -> bytes:
 @lru_cache(maxsize=4096)  # kinds, sizes and labels come again and again
 def _whole(name: str, value: bytes | int) -> bytes:
     """A whole feature of one small value."""
-    kind, data = (Kind.INTEGERS, _integer(value)) if isinstance(value, int) else (Kind.BYTES, value)
+    kind, data = (FeatureKind.INTEGERS, _integer(value)) if isinstance(value, int) else (FeatureKind.BYTES, value)
     return _entry(name, kind, len(data)) + data
 
 
 @lru_cache(maxsize=4096)  # all but the image's are the same in most records: a tenth of a record's time without it
-def _entry(name: str, kind: Kind, length: int) -> bytes:
+def _entry(name: str, kind: FeatureKind, length: int) -> bytes:
     """What comes before the one value (of `length` bytes) of a feature: map entry, name, feature, list."""
     key = name.encode()
     value = _TAG_1 + _varint(length)

@@ -24,7 +24,7 @@ _DELTA = 0xA282EAD8
 _ZLIB = {b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"}
 
 
-class Frame(NamedTuple):
+class Framing(NamedTuple):
     """One record of a file: where its data lies, without the framing."""
 
     offset: int  # of the data's first byte
@@ -60,7 +60,7 @@ def foot(crc: int) -> bytes:
     return _U32.pack(mask(crc))
 
 
-def read_frame(data: FileBytes, offset: int) -> Frame:
+def read_frame(data: FileBytes, offset: int) -> Framing:
     """The record that begins at `offset`, its length checked by its checksum and against the file; no data is read.
 
     Raises `ContainerError` that names file and offset.
@@ -84,10 +84,10 @@ def read_frame(data: FileBytes, offset: int) -> Frame:
     if length > rest - HEAD - FOOT:
         expected = f"{length + HEAD + FOOT} bytes, {rest} are there"
         raise ContainerError(f"{data.path} ends within the record at offset {offset}: it takes {expected}")
-    return Frame(offset + HEAD, length)
+    return Framing(offset + HEAD, length)
 
 
-def read_data(data: FileBytes, frame: Frame) -> bytes:
+def read_data(data: FileBytes, frame: Framing) -> bytes:
     """The data of a record, checked. Raises `ContainerError` that names file and offset."""
     both = data[frame.offset : frame.end]
     content = both[: frame.length]
@@ -97,7 +97,7 @@ def read_data(data: FileBytes, frame: Frame) -> bytes:
     return content
 
 
-def frames(data: FileBytes, offset: int = 0) -> Iterator[Frame]:
+def frames(data: FileBytes, offset: int = 0) -> Iterator[Framing]:
     """All records from `offset` to the end of the file; raises as `read_frame` where one is not whole."""
     while offset < len(data):
         frame = read_frame(data, offset)

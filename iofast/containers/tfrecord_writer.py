@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from iofast.containers.base import Description
 from iofast.containers.manifest import MAX_CLASS_NAME, Manifest
-from iofast.containers.shard_writer import Encoded, ShardWriter
-from iofast.containers.shards import Cut, stem_with
-from iofast.containers.tfrecord_example import Feature, Kind, Span, encode, parse
+from iofast.containers.shard_writer import EncodedRecord, ShardWriter
+from iofast.containers.shards import ShardCut, stem_with
+from iofast.containers.tfrecord_example import ByteSpan, Feature, FeatureKind, encode, parse
 from iofast.containers.tfrecord_framing import FOOT, HEAD, MAX_DATA, foot, head
 from iofast.errors import ContainerError, OptionError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, KEY_WIDTH, MAX_FIELD_NAME, ImageInfo, image_field
@@ -39,13 +39,13 @@ def _features_of(fields: tuple[str, ...], image: str | None) -> tuple[str, ...]:
     return tuple([feature_of(field, image) for field in fields])
 
 
-def fields_of(data: bytes) -> list[tuple[str, Span]]:
+def fields_of(data: bytes) -> list[tuple[str, ByteSpan]]:
     """The payloads in an Example of a writer of ours, as `<key>.<field>` and where they lie, sorted by name.
 
     Raises `ContainerError` for an Example that no writer of ours made.
     """
     features = parse(data)
-    found: dict[str, Span] = {}
+    found: dict[str, ByteSpan] = {}
     for name, feature in features.items():
         if name == "image/encoded":
             kind = _bytes_of(data, features, "image/format")
@@ -56,7 +56,7 @@ def fields_of(data: bytes) -> list[tuple[str, Span]]:
             field = "key" if name == "iofast/field/key" else name.removeprefix(_OWN)
         else:
             continue
-        if feature.kind != Kind.BYTES or len(feature.spans) != 1:
+        if feature.kind != FeatureKind.BYTES or len(feature.spans) != 1:
             raise ContainerError(f"feature {name!r:.80} is not one byte string")
         found[field] = feature.spans[0]
     key = _bytes_of(data, features, _KEY).decode("ascii", "backslashreplace")
@@ -64,7 +64,7 @@ def fields_of(data: bytes) -> list[tuple[str, Span]]:
 
 
 def _bytes_of(data: bytes, features: Mapping[str, Feature], name: str) -> bytes:
-    spans = features[name].spans if name in features and features[name].kind == Kind.BYTES else []
+    spans = features[name].spans if name in features and features[name].kind == FeatureKind.BYTES else []
     if len(spans) != 1:
         raise ContainerError(f"it has no feature {name!r} of one byte string")
     return data[spans[0].start : spans[0].stop]
@@ -83,7 +83,7 @@ class TfrecordWriter(ShardWriter):
         name: str,
         description: Description,
         *,
-        cut: Cut | None = None,
+        cut: ShardCut | None = None,
         key_width: int = KEY_WIDTH,
     ) -> None:
         self.suffix = os.path.splitext(name)[1]
@@ -103,7 +103,7 @@ class TfrecordWriter(ShardWriter):
             raise ContainerError(f"{self.name}: the records were written with other class names or another label base")
         return super().finish(description)
 
-    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Encoded:
+    def _encode(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> EncodedRecord:
         image = image_field(fields)
         names = _features_of(tuple(fields), image)
         features: dict[str, bytes | int] = dict(zip(names, fields.values(), strict=True))
@@ -122,7 +122,7 @@ class TfrecordWriter(ShardWriter):
         example = encode(features)
         offsets = [HEAD + example.places[feature] for _, feature in sorted(zip(fields, names, strict=True))]
         length = HEAD + example.length + FOOT
-        return Encoded(
+        return EncodedRecord(
             [head(example.length), *example.pieces, foot(example.crc)], length, offsets, (0, length, example.crc)
         )
 

@@ -25,7 +25,7 @@ from iofast.copying.convert import (
     place_of,
 )
 from iofast.copying.folder import Shape
-from iofast.copying.records import STEP, Copy, RecordSource
+from iofast.copying.records import STEP, CopiedRecord, RecordSource
 from iofast.errors import ContainerError, OptionError
 from iofast.opening import open_reader
 from iofast.order.permutation import permuted
@@ -296,7 +296,7 @@ def _write(
     copying.finish()
 
 
-def _relabelled(copy: Copy, numbers: NDArray[np.int64]) -> Copy:
+def _relabelled(copy: CopiedRecord, numbers: NDArray[np.int64]) -> CopiedRecord:
     """The record with the number that its class has now."""
     if copy.info.label < 0:
         return copy

@@ -17,10 +17,10 @@ from iofast.containers.base import Description, Reader, Writer
 from iofast.containers.identity import require_elsewhere, told
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
-from iofast.containers.shards import Cut, parse_size
+from iofast.containers.shards import ShardCut, parse_size
 from iofast.containers.targets import WRITTEN, meant, target_of, writer_of
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
-from iofast.copying.records import Copy, RecordSource, split_ranges
+from iofast.copying.records import CopiedRecord, RecordSource, split_ranges
 from iofast.errors import OptionError, TargetError
 from iofast.opening import open_reader
 from iofast.record import KEY_WIDTH
@@ -211,13 +211,13 @@ class Copying:
         if isinstance(self._place, FolderTarget):
             self._writer = FolderWriter(self._place.stage(), shape)
         else:
-            writer = writer_of(self._place, description, Cut(self._shard_size), shape.key_width)
+            writer = writer_of(self._place, description, ShardCut(self._shard_size), shape.key_width)
             self._writer = writer
             self.kept = writer.resume().records
         if tell is not None:
             tell(records, self.kept)
 
-    def write(self, position: int, copy: Copy, split: str) -> None:
+    def write(self, position: int, copy: CopiedRecord, split: str) -> None:
         """Append a record."""
         if self._writer is None:
             raise OptionError("write was called before begin")

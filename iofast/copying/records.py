@@ -26,7 +26,7 @@ _FIELD_OF = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 _MAX_KEY = 20  # digits
 
 
-class Copy(NamedTuple):
+class CopiedRecord(NamedTuple):
     """One record on its way. `position` is the one that its key says, -1 where the key is no position."""
 
     place: int  # dense index in the source
@@ -51,7 +51,7 @@ class RecordSource:
     def __len__(self) -> int:
         return len(self.reader)
 
-    def records(self, indices: NDArray[np.int64] | None = None, done: int = 0) -> Iterator[Copy]:
+    def records(self, indices: NDArray[np.int64] | None = None, done: int = 0) -> Iterator[CopiedRecord]:
         """These records (default: all), in this order, but for the first `done`, which were copied before.
 
         Raises `ContainerError` for a payload that is damaged.
@@ -69,7 +69,7 @@ class RecordSource:
                     info = _info(columns, row)
                     fields = payloads if self.own else self._legal(payloads, info, keys[row], header)
                     position = int(keys[row]) if self.key_width else -1
-                    yield Copy(int(part[row]), position, fields, info)
+                    yield CopiedRecord(int(part[row]), position, fields, info)
 
     def _pass_over(self, indices: NDArray[np.int64]) -> None:
         """Count what was left out when these were copied."""

@@ -20,7 +20,7 @@ from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.foreign.index import ForeignIndex, Format
 from iofast.foreign.options import ForeignOptions
-from iofast.foreign.table import Column, fetch_from, index_of
+from iofast.foreign.table import TableColumn, fetch_from, index_of
 
 SUFFIX = ".beton"
 VERSION = 2
@@ -63,7 +63,7 @@ class BetonFile(Format):
         return index_of(columns, np.zeros(1, np.int64), fetch, left_out=left_out)
 
 
-def _columns(path: str) -> tuple[list[Column], list[str]]:
+def _columns(path: str) -> tuple[list[TableColumn], list[str]]:
     """The columns that can be read, and why the others cannot."""
     data = FileBytes(path)
     if len(data) < _HEADER.size:
@@ -113,14 +113,16 @@ def _fields(data: FileBytes, path: str, number: int) -> list[tuple[int, str, np.
 
 def _column(
     name: str, kind: int, values: NDArray[Any], allocations: NDArray[Any], where: tuple[str, int, int, int]
-) -> Column:
+) -> TableColumn:
     """Where the values of one field lie. `where`: path, offset of the first row's value, size of a row, end of data."""
     path, at, step, end = where
     count = len(values)
     file = np.zeros(count, np.uint32)
     if kind in (_FLOAT, _INT):
         offset = (at + step * np.arange(count)).astype(np.uint64)
-        return Column(name, "number", file, offset, np.full(count, 8, np.uint64), "<f8" if kind == _FLOAT else "<i8")
+        return TableColumn(
+            name, "number", file, offset, np.full(count, 8, np.uint64), "<f8" if kind == _FLOAT else "<i8"
+        )
     if kind == _RGB:
         raw = np.flatnonzero(values["mode"] != _JPEG)
         if len(raw):
@@ -145,5 +147,5 @@ def _column(
         words = f"{size[row]} bytes at offset {place[row]}"
         raise ContainerError(f"{path}: field {name!r} of sample {row} lies outside the data: {words}")
     if kind == _JSON:
-        return Column(name, "json", file, place, size - np.uint64(1))  # a NUL ends it
-    return Column(name, "image" if kind == _RGB else "bytes", file, place, size)
+        return TableColumn(name, "json", file, place, size - np.uint64(1))  # a NUL ends it
+    return TableColumn(name, "image" if kind == _RGB else "bytes", file, place, size)

@@ -28,7 +28,7 @@ from iofast.containers.manifest import MAX_COUNT
 from iofast.errors import ContainerError, SourceError
 from iofast.foreign.index import COLUMNS, PARTS, ForeignIndex, Format
 from iofast.foreign.label_list import LabelList, read_label_list
-from iofast.foreign.lmdb_values import COLOUR, ENCODED, GREY, OTHER, Row, classify, what_else
+from iofast.foreign.lmdb_values import COLOUR, ENCODED, GREY, OTHER, Value, classify, what_else
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.source.cache import Arrays
@@ -37,7 +37,7 @@ from iofast.source.listing import Strings, printable
 
 IMAGE_FIELD, RAW_FIELD = "jpg", "rgb"
 
-_TYPES = ("<i4", "<i4", "<i4", "|u1", "|u1", "|u1", "<u8", "<u8")  # of the members of `Row`
+_TYPES = ("<i4", "<i4", "<i4", "|u1", "|u1", "|u1", "<u8", "<u8")  # of the members of `Value`
 _NUMBERED = 0x02 | 0x08  # keys in reverse order, or integers: no matter to one who reads them all
 
 
@@ -189,9 +189,9 @@ def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
 
 
 def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
-    """The members of `Row` of every entry, `start` counted from the start of the file."""
+    """The members of `Value` of every entry, `start` counted from the start of the file."""
     count = len(places)
-    rows: Arrays = {name: np.zeros(count, kind) for name, kind in zip(Row._fields, _TYPES, strict=True)}
+    rows: Arrays = {name: np.zeros(count, kind) for name, kind in zip(Value._fields, _TYPES, strict=True)}
 
     def read(start: int) -> int:
         stop = min(start + CHUNK, count)

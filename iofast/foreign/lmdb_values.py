@@ -17,7 +17,7 @@ _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
-class Row(NamedTuple):
+class Value(NamedTuple):
     """What one value is."""
 
     label: int = -1
@@ -30,7 +30,7 @@ class Row(NamedTuple):
     length: int = 0
 
 
-def classify(data: FileBytes, offset: int, length: int) -> Row:
+def classify(data: FileBytes, offset: int, length: int) -> Value:
     """What the value at this place is."""
     head = data[offset : offset + min(length, HEAD)]
     if head[:1] and head[0] in TAGS:
@@ -43,23 +43,23 @@ def classify(data: FileBytes, offset: int, length: int) -> Row:
         try:
             return _of_datum(data, offset, parse_datum(read, length))
         except NoDatumError:
-            return Row()
-    return _of_image(data, offset, length, -1, head) or Row()
+            return Value()
+    return _of_image(data, offset, length, -1, head) or Value()
 
 
-def _of_datum(data: FileBytes, offset: int, datum: Datum) -> Row:
+def _of_datum(data: FileBytes, offset: int, datum: Datum) -> Value:
     label, start, length = max(datum.label, -1), datum.start, datum.stop - datum.start
     if datum.is_raw and datum.channels in (1, 3):
         kind = COLOUR if datum.channels == 3 else GREY
-        return Row(label, datum.width, datum.height, 1, kind, 0, start, length)
+        return Value(label, datum.width, datum.height, 1, kind, 0, start, length)
     head = data[offset + start : offset + start + min(length, HEAD)]
     image = None if datum.is_raw else _of_image(data, offset + start, length, label, head)
     if image is None:  # of two or four channels, or without pixels: a record without an image
-        return Row(label, kind=NOTHING)
+        return Value(label, kind=NOTHING)
     return image._replace(start=start)
 
 
-def _of_image(data: FileBytes, offset: int, length: int, label: int, head: bytes) -> Row | None:
+def _of_image(data: FileBytes, offset: int, length: int, label: int, head: bytes) -> Value | None:
     """An image file; one whose header cannot be read has no size, and fails when it is decoded. None = none."""
     looks = head.startswith(_MAGIC)
     try:
@@ -68,9 +68,9 @@ def _of_image(data: FileBytes, offset: int, length: int, label: int, head: bytes
         else:
             header = kernel.read_header(head)
     except DecodeError:
-        return Row(label, kind=ENCODED, length=length) if looks else None
+        return Value(label, kind=ENCODED, length=length) if looks else None
     number = number_of(header.format)
-    return Row(label, header.width, header.height, header.orientation, ENCODED, number, 0, length)
+    return Value(label, header.width, header.height, header.orientation, ENCODED, number, 0, length)
 
 
 def what_else(data: FileBytes, offset: int, length: int) -> str:

@@ -21,7 +21,7 @@ from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.foreign.index import ForeignIndex, Format
 from iofast.foreign.options import ForeignOptions
-from iofast.foreign.table import Column, Fetch, fetch_from, index_of
+from iofast.foreign.table import Fetch, TableColumn, fetch_from, index_of
 from iofast.foreign.unpacked import PackedFiles
 from iofast.source.listing import split_rank
 from iofast.source.text_files import check_file
@@ -180,7 +180,7 @@ def _is_index(file: Path) -> bool:
         return False
 
 
-def _columns(shards: Sequence[MdsShard], files: OpenFiles, fetch: Fetch) -> tuple[list[Column], list[str]]:
+def _columns(shards: Sequence[MdsShard], files: OpenFiles, fetch: Fetch) -> tuple[list[TableColumn], list[str]]:
     """The columns that can be read, and why the others cannot."""
     columns = shards[0].columns
     offsets: list[NDArray[np.int64]] = []
@@ -205,7 +205,7 @@ def _columns(shards: Sequence[MdsShard], files: OpenFiles, fetch: Fetch) -> tupl
         if kind == "number" and (length[:, place] != np.dtype(dtype).itemsize).any():
             raise ContainerError(f"{shards[0].path}: column {name!r} is {encoding}, but its values have other sizes")
         start, size = offset[:, place].astype(np.uint64), length[:, place].astype(np.uint64)
-        read.append(Column(name, kind, file, start, size, dtype))  # type: ignore[arg-type]
+        read.append(TableColumn(name, kind, file, start, size, dtype))  # type: ignore[arg-type]
     if not read:
         raise ContainerError(f"{shards[0].path}: no column can be read: {'; '.join(left_out)}")
     return read, left_out

@@ -28,7 +28,7 @@ _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column of a table of N samples: where each value lies. `kind` is what the format says that it is.
 
     `image`, `text`, `json`, `bytes`: the bytes as they are; `number`: one number of type `dtype`.
@@ -46,7 +46,7 @@ Fetch = Callable[[int, int, int], bytes]  # file, offset, length
 
 
 def index_of(
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     starts: NDArray[np.int64],
     fetch: Fetch,
     splits: Sequence[tuple[str, int, int]] = (),
@@ -75,7 +75,7 @@ def index_of(
     return ForeignIndex(arrays, tuple(names), tuple(dtypes), splits=tuple(splits), left_out=tuple(left_out))
 
 
-def _labels(column: Column, fetch: Fetch) -> NDArray[np.int32] | None:
+def _labels(column: TableColumn, fetch: Fetch) -> NDArray[np.int32] | None:
     """A column of whole numbers as class indices, −1 = none; None where its numbers cannot be."""
     dtype = np.dtype(column.dtype)
     if dtype.kind not in "iu":
@@ -87,11 +87,11 @@ def _labels(column: Column, fetch: Fetch) -> NDArray[np.int32] | None:
     return numbers.astype(np.int32)
 
 
-def _places(column: Column) -> list[tuple[int, int, int]]:
+def _places(column: TableColumn) -> list[tuple[int, int, int]]:
     return list(zip(column.file.tolist(), column.offset.tolist(), column.length.tolist(), strict=True))
 
 
-def _field_name(column: Column, taken: Sequence[str], fetch: Fetch) -> str:
+def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
     """What the field is called: the image by its format, everything else by its column's name and an extension."""
     stem = _ILLEGAL.sub("_", column.name.lower())[: MAX_FIELD_NAME - 16].strip("_") or "field"
     extension = {"text": "txt", "json": "json", "number": "json", "bytes": "bin", "image": "jpg"}[column.kind]

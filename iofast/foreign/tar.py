@@ -80,7 +80,7 @@ class TarShards(Format):
                 found = image_field(index.fields) is not None if ours == "image" else ours in index.fields
             yield ours, theirs, "a label in" if ours == "label" else "a member", found
 
-    def _left_out(self, scans: Sequence[_Scan], *, labelled: bool) -> Iterator[str]:
+    def _left_out(self, scans: Sequence[_ShardScan], *, labelled: bool) -> Iterator[str]:
         if lost := sum(scan.left_out for scan in scans):
             yield f"members whose names make no key and field: {lost:,} left out"
         if replaced := sum(scan.replaced for scan in scans):
@@ -89,7 +89,7 @@ class TarShards(Format):
             yield f"no record has a class number in {self.options.names['label']!r}: none has a label"
 
 
-class _Scan:
+class _ShardScan:
     """What one shard holds. Members are rows of their own: record, slot of the field, offset, length."""
 
     def __init__(self, path: str, names: TarNames) -> None:
@@ -158,8 +158,8 @@ class _Scan:
         self.ends.append(len(self.keys))
 
 
-def _scan(path: str, names: TarNames) -> _Scan:
-    scan = _Scan(path, names)
+def _scan(path: str, names: TarNames) -> _ShardScan:
+    scan = _ShardScan(path, names)
     fd, status = open_tar(path)
     try:
         if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
@@ -211,7 +211,7 @@ def _integer(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else -1
 
 
-def _arrays(scans: Sequence[_Scan], fields: Sequence[str]) -> Arrays:
+def _arrays(scans: Sequence[_ShardScan], fields: Sequence[str]) -> Arrays:
     """The columns of all shards, one after another."""
     counts = np.array([scan.count for scan in scans], np.int64)
     count, members, starts = int(counts.sum()), sum(len(scan.record) for scan in scans), np.cumsum(counts) - counts

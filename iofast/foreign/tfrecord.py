@@ -24,7 +24,7 @@ from iofast.bars import open_bar
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_CLASS_NAME
-from iofast.containers.tfrecord_framing import FOOT, HEAD, Frame, frames, read_data, unmask
+from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, SourceError
 from iofast.foreign.index import (
     COLUMNS,
@@ -149,7 +149,7 @@ def _read_file(path: str, options: FeatureNames, progress: Callable[[int], objec
     return rows
 
 
-def _add(rows: _Rows, data: FileBytes, frame: Frame, options: FeatureNames) -> None:
+def _add(rows: _Rows, data: FileBytes, frame: Framing, options: FeatureNames) -> None:
     try:
         content = read_data(data, frame)
     except ContainerError:  # its data is damaged: whoever reads it as its image will be told so

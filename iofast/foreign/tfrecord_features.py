@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from iofast.containers.tfrecord_example import Feature, Kind, Span, integers, parse
+from iofast.containers.tfrecord_example import ByteSpan, Feature, FeatureKind, integers, parse
 from iofast.errors import ContainerError
 from iofast.foreign.options import ROLES, ForeignOptions
 
@@ -61,11 +61,11 @@ class FeatureNames:
 class Understood(NamedTuple):
     """One record: where in its data the payloads lie, and what else it says. None = it does not have that."""
 
-    image: Span | None
+    image: ByteSpan | None
     label: int  # from 0, −1 = none
     text: str | None  # the class's name
     json: bytes | None  # path and key, as the field `json` says them
-    fields: list[Span | None]  # in the order of the options
+    fields: list[ByteSpan | None]  # in the order of the options
     features: frozenset[str]  # the names of all
 
 
@@ -87,11 +87,11 @@ def understand(data: bytes, options: FeatureNames) -> Understood:
     )
 
 
-def _place(features: dict[str, Feature], names: Iterable[str], *, empty: bool = False) -> Span | None:
+def _place(features: dict[str, Feature], names: Iterable[str], *, empty: bool = False) -> ByteSpan | None:
     """The first value of the first of these features that is a bytes list with something in it."""
     for name in names:
         feature = features.get(name)
-        if feature is not None and feature.kind == Kind.BYTES and feature.spans:
+        if feature is not None and feature.kind == FeatureKind.BYTES and feature.spans:
             span = feature.spans[0]
             if empty or span.stop > span.start:
                 return span
@@ -114,9 +114,9 @@ def _label(data: bytes, features: dict[str, Feature], options: FeatureNames) -> 
         feature = features.get(name)
         if feature is None or len(feature.spans) != 1:
             continue
-        if feature.kind == Kind.INTEGERS:
+        if feature.kind == FeatureKind.INTEGERS:
             numbers = integers(data, feature) if feature.spans[0].stop - feature.spans[0].start <= 11 else []
-        elif feature.kind == Kind.BYTES:
+        elif feature.kind == FeatureKind.BYTES:
             text = data[feature.spans[0].start : feature.spans[0].stop]
             numbers = [int(text)] if text.isdigit() and len(text) <= 10 else []
         else:

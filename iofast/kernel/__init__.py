@@ -31,7 +31,7 @@ from iofast.kernel.contract import (
     Transcoded,
     TranscodeRecipe,
 )
-from iofast.kernel.payload import HEAD, Stored
+from iofast.kernel.payload import HEAD, StoredPayload
 from iofast.kernel.wide import decode_wide
 
 __all__ = [
@@ -135,7 +135,7 @@ def probe(read: Callable[[int, int], bytes], length: int) -> Header:
 
     Raises `DecodeError`, and what `read` does.
     """
-    payload = Stored(read, min(length, MAX_BYTES))
+    payload = StoredPayload(read, min(length, MAX_BYTES))
     if payload[:3] != b"\xff\xd8\xff":
         return twin.read_header(payload)
     for most in (HEAD, 1 << 17):  # the second reaches behind a thumbnail or a colour profile

@@ -15,7 +15,7 @@ FRAMES = (0xC0, 0xC1)  # baseline; extended sequential, which with 8 bits and on
 _DHT, _SOS, _DQT, _DRI, _JFIF, _ADOBE, _COM = 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xEE, 0xFE
 
 
-class Frame(NamedTuple):
+class FrameHeader(NamedTuple):
     """What the markers say. `h` and `v` are samples of luma for one of chroma; `restart` is in MCUs, 0 = no markers."""
 
     width: int
@@ -61,7 +61,7 @@ class _Seen:
     adobe: int = -1
 
 
-def frame_of(data: bytes) -> Frame | None:
+def frame_of(data: bytes) -> FrameHeader | None:
     """What a JPEG's markers say up to its scan; None where it is not one that can be taken apart."""
     try:
         return _frame(data)
@@ -69,7 +69,7 @@ def frame_of(data: bytes) -> Frame | None:
         return None
 
 
-def _frame(data: bytes) -> Frame:
+def _frame(data: bytes) -> FrameHeader:
     _demand(len(data) >= 4 and data[:2] == b"\xff\xd8")
     at, marker, seen = 2, 0, _Seen()
     while marker != _SOS:
@@ -82,7 +82,7 @@ def _frame(data: bytes) -> Frame:
     for quant, (dc, ac) in zip(seen.quants, seen.wanted, strict=True):
         _demand(quant in seen.tables and seen.codes.get(dc, False) and seen.codes.get(0x10 | ac, False))
     _demand(h == 1 or -(-seen.size[0] // h) > 2)  # at tiny widths libjpeg does without fancy upsampling
-    return Frame(*seen.size, h, v, seen.restart, at)
+    return FrameHeader(*seen.size, h, v, seen.restart, at)
 
 
 def _demand(condition: bool) -> None:

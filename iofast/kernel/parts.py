@@ -26,7 +26,7 @@ from iofast.kernel.contract import (
     Source,
     Status,
 )
-from iofast.kernel.frame import FRAMES, Frame, frame_of
+from iofast.kernel.frame import FRAMES, FrameHeader, frame_of
 from iofast.work import within
 
 _MARGIN = 2  # pixels around what is needed that a decoder's upsampling may look at
@@ -135,7 +135,7 @@ def _needed(box: list[int], axis: int, outputs: int, size: int, mirrored: bool) 
     return max(0, ends[0] - _MARGIN), min(size, ends[1] + _MARGIN)
 
 
-def splice(data: bytes, frame: Frame, rect: Rect, room: int) -> tuple[bytes, Rect]:
+def splice(data: bytes, frame: FrameHeader, rect: Rect, room: int) -> tuple[bytes, Rect]:
     """The JPEG that holds `rect`, and which rectangle of the image it is. Raises `StatusError`."""
     origin = _segments(data, frame)
     x0, x1 = _cover(rect[0], rect[2], frame.h, frame.across)
@@ -166,7 +166,7 @@ def _cover(low: int, high: int, samples: int, mcus: int) -> tuple[int, int]:
     return max(0, low - margin) // (8 * samples), min(mcus, -(-(high + margin) // (8 * samples)))
 
 
-def _segments(data: bytes, frame: Frame) -> list[int]:
+def _segments(data: bytes, frame: FrameHeader) -> list[int]:
     """Where each restart segment of the scan begins, and the end of the last; all markers must be what they should."""
     count = -(-frame.across * frame.down // frame.restart) if frame.restart else 1
     origin = [frame.scan]
@@ -180,7 +180,7 @@ def _segments(data: bytes, frame: Frame) -> list[int]:
     raise pillow.StatusError(Status.UNSUPPORTED)
 
 
-def _header(data: bytes, frame: Frame, width: int, height: int) -> bytearray:
+def _header(data: bytes, frame: FrameHeader, width: int, height: int) -> bytearray:
     made, at = bytearray(_JFIF), 2
     while at < frame.scan:
         marker, size = data[at + 1], 2 + int.from_bytes(data[at + 2 : at + 4], "big")

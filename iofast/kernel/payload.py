@@ -16,7 +16,7 @@ class Payload(Protocol):
     def __getitem__(self, part: slice, /) -> bytes: ...
 
 
-class Stored:
+class StoredPayload:
     """A payload of `length` bytes of which `read(offset, count)` gives parts. Raises what `read` does."""
 
     def __init__(self, read: Callable[[int, int], bytes], length: int) -> None:

@@ -33,7 +33,7 @@ from iofast.kernel.contract import (
     Status,
     Timed,
 )
-from iofast.kernel.payload import Stored
+from iofast.kernel.payload import StoredPayload
 from iofast.kernel.recode import transcode as transcode
 from iofast.kernel.rows import cached as cached
 from iofast.kernel.rows import map_file as map_file
@@ -321,13 +321,13 @@ def _rgb(image: Image.Image) -> NDArray[np.uint8]:
     return np.asarray(image.convert("RGB"), dtype=np.uint8)
 
 
-def read_header(data: Buffer | Stored) -> Header:
+def read_header(data: Buffer | StoredPayload) -> Header:
     """What an image says before its pixels are decoded. Raises `DecodeError`.
 
     Where it raises on the first part of a file it may still succeed on the whole.
     """
     try:
-        return pillow.header(pillow.open_image(data if isinstance(data, Stored) else _as_bytes(data), 1 << 62))
+        return pillow.header(pillow.open_image(data if isinstance(data, StoredPayload) else _as_bytes(data), 1 << 62))
     except IofastError:  # of what reads the file
         raise
     except Exception as error:  # Pillow's plugins raise anything on damaged headers

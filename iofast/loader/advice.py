@@ -54,7 +54,7 @@ def reading(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> NDArray
     return wide if dense else ranges(offsets, lengths, GAP)
 
 
-class Advice:
+class FileAdvice:
     """Advice on the files of one reader, and what it came to."""
 
     def __init__(self, reader: Reader) -> None:

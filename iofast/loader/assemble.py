@@ -15,7 +15,7 @@ from iofast import pixels
 from iofast.errors import OptionError
 from iofast.loader.canvas import Canvas, Images, empty, one_channel, padded
 from iofast.loader.mixing import soft_labels, work_of
-from iofast.loader.plan import Plan
+from iofast.loader.plan import LoaderPlan
 from iofast.loader.resident import Draft
 from iofast.loader.samples import Samples
 from iofast.loader.targets import padded as padded_masks
@@ -26,7 +26,7 @@ Batch = Pair | dict[str, Any]  # (images, labels), or by field
 
 
 def assemble(
-    plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, valid: NDArray[np.bool_], name: str
+    plan: LoaderPlan, samples: Samples, rows: NDArray[np.intp] | None, valid: NDArray[np.bool_], name: str
 ) -> tuple[Batch, Work | None]:
     """The batch of `rows` (None = all) of `samples`; `valid` (bool) says which of them are no filling.
 
@@ -53,7 +53,7 @@ def assemble(
     return columns | {"valid": torch.from_numpy(valid.copy())}, work  # the mask is the consumer's own
 
 
-def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
+def _columns(plan: LoaderPlan, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
     chosen: Any = slice(None) if rows is None else rows
     made: dict[str, Any] = {}
     for name in plan.fields:
@@ -78,7 +78,7 @@ def _columns(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch:
     return made
 
 
-def _gathered(plan: Plan, name: str, values: list[Any], batch: str) -> Any:
+def _gathered(plan: LoaderPlan, name: str, values: list[Any], batch: str) -> Any:
     """A field of a batch; masks are padded as their images are."""
     target = plan.targets.get(name)
     masks = target is not None and target.kind == "mask" and all(isinstance(each, torch.Tensor) for each in values)
@@ -93,7 +93,7 @@ def _listed(samples: Samples, name: str, rows: NDArray[np.intp] | None) -> list[
     return [samples.value(name, row, images) for row in (range(len(samples)) if rows is None else rows.tolist())]
 
 
-def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
+def _mapped(plan: LoaderPlan, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
     """Columns of what the user's function made: images stay where they are if it left them there."""
     numbers = range(len(samples)) if rows is None else rows.tolist()
     made = [sample for row in numbers if (sample := samples.mapped[row]) is not None]
@@ -111,7 +111,7 @@ def _mapped(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, batch: 
     }
 
 
-def _images(plan: Plan, samples: Samples, images: list[Any], rows: NDArray[np.intp] | None) -> Any:
+def _images(plan: LoaderPlan, samples: Samples, images: list[Any], rows: NDArray[np.intp] | None) -> Any:
     own = None if samples.canvas is None else samples.canvas.images()
     if isinstance(own, torch.Tensor) and rows is None and _in_place(own, images):
         return own
@@ -154,7 +154,7 @@ def _chosen(images: Images, rows: NDArray[np.intp]) -> Images:
     return [images[row] for row in rows.tolist()]
 
 
-def _finished(plan: Plan, images: Any, work: Work | None) -> tuple[Any, torch.Tensor | None]:
+def _finished(plan: LoaderPlan, images: Any, work: Work | None) -> tuple[Any, torch.Tensor | None]:
     """Pixel operations, where they are done on the CPU, and padding; the sizes (height, width) of what was padded."""
     if isinstance(images, Draft):
         here = plan.resident is not None and plan.device.type == "cpu"
@@ -170,7 +170,7 @@ def _finished(plan: Plan, images: Any, work: Work | None) -> tuple[Any, torch.Te
     return _padded(plan, images)
 
 
-def _padded(plan: Plan, images: Images) -> tuple[Images, torch.Tensor | None]:
+def _padded(plan: LoaderPlan, images: Images) -> tuple[Images, torch.Tensor | None]:
     """Finished images as one tensor, and their sizes, where the loader is to pad them."""
     if not isinstance(images, list) or plan.options.ragged != "pad":
         return images, None
@@ -189,7 +189,7 @@ def sizes_of(images: Any) -> NDArray[np.float64]:
     return np.array([tuple(image.shape[-2:]) for image in images], np.float64).reshape(-1, 2)
 
 
-def _applied(plan: Plan, images: torch.Tensor, work: Work | None, *, own_memory: bool) -> torch.Tensor:
+def _applied(plan: LoaderPlan, images: torch.Tensor, work: Work | None, *, own_memory: bool) -> torch.Tensor:
     options, pipeline = plan.options, plan.pipeline
     if plan.device.type != "cpu" or (options.dtype == torch.uint8 and not pipeline.finishes):
         return images

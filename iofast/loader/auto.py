@@ -49,7 +49,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Window:
+class WaitWindow:
     """What happened while some results were consumed.
 
     wait   share of the time that the consumer stood waiting, 0 to 1
@@ -64,7 +64,7 @@ class Window:
     load: float
 
     @classmethod
-    def of(cls, times: Times) -> Window:
+    def of(cls, times: Times) -> WaitWindow:
         """From the difference of two snapshots."""
         own = max(times.wall_s - times.wait_s, 0.0) / max(times.batches, 1)
         work = times.work_s / max(times.made, 1)
@@ -108,7 +108,7 @@ def first(limits: Limits) -> State:
     return State(Setting(limits.max_workers, limits.least_depth(limits.max_workers)))
 
 
-def adapt(state: State, window: Window, limits: Limits) -> State:
+def adapt(state: State, window: WaitWindow, limits: Limits) -> State:
     """What comes after a window: never above `limits`, never below 1 thread and a depth of 2 (1 where that is most)."""
     tried = None if state.tried is None or state.tried >= state.patience else state.tried + 1
     state = replace(state, tried=tried)
@@ -127,7 +127,7 @@ def adapt(state: State, window: Window, limits: Limits) -> State:
     return _less(state, load, limits) if state.calm >= state.patience else state
 
 
-def _more(state: State, window: Window, limits: Limits) -> State:
+def _more(state: State, window: WaitWindow, limits: Limits) -> State:
     now = state.setting
     workers, depth = now.num_workers, now.depth
     if window.load > FULL * workers or depth >= limits.max_depth:
@@ -185,7 +185,7 @@ class Auto:
         if before is None:
             return
         setting = self.state.setting
-        self.state = adapt(self.state, Window.of(times - before), self.limits)
+        self.state = adapt(self.state, WaitWindow.of(times - before), self.limits)
         if self.state.setting != setting:
             self._prefetch.resize(self.state.setting.num_workers, self.state.setting.depth)
             # what the machine gave: it may have no more threads

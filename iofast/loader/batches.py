@@ -17,8 +17,8 @@ from iofast.loader.assemble import Batch, assemble
 from iofast.loader.divided import Divided
 from iofast.loader.failures import Failure, noted
 from iofast.loader.mapping import asked_for
-from iofast.loader.plan import Plan
-from iofast.loader.prefetch import Job
+from iofast.loader.plan import LoaderPlan
+from iofast.loader.prefetch import PrefetchJob
 from iofast.loader.samples import Samples
 from iofast.loader.tally import Contexts
 from iofast.work import Work
@@ -48,10 +48,10 @@ class Slice(NamedTuple):
     stop: int
 
 
-class BatchJob(Job[Made, Slice]):
+class BatchJob(PrefetchJob[Made, Slice]):
     """One batch, from positions to tensors."""
 
-    def __init__(self, plan: Plan, contexts: Contexts, epoch: int, batch: int, share: int | None = None) -> None:
+    def __init__(self, plan: LoaderPlan, contexts: Contexts, epoch: int, batch: int, share: int | None = None) -> None:
         self._plan, self._contexts, self._epoch, self._batch = plan, contexts, epoch, batch
         self._share = share  # thousandths that the CPU decodes, where it is another than the loader's
 
@@ -136,7 +136,7 @@ def name_of(epoch: int, batch: int) -> str:
     return f"batch {batch} of epoch {epoch}"
 
 
-def mapped(plan: Plan, batch: Batch, epoch: int, number: int) -> Batch:
+def mapped(plan: LoaderPlan, batch: Batch, epoch: int, number: int) -> Batch:
     """What the user's `map_batch` makes of batch `number` of an epoch."""
     function = plan.options.map_batch
     if function is None:

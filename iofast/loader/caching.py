@@ -18,8 +18,8 @@ from iofast.containers.changed import refresh
 from iofast.errors import OptionError
 from iofast.gpu import AHEAD
 from iofast.loader.buffers import BatchMemory
-from iofast.loader.plan import Plan
-from iofast.loader.prefetch import Job, Prefetch
+from iofast.loader.plan import LoaderPlan
+from iofast.loader.prefetch import Prefetch, PrefetchJob
 from iofast.loader.resident import Resident
 from iofast.loader.tally import Contexts, Epoch
 from iofast.machine import free_memory, local_ranks
@@ -30,7 +30,7 @@ DEPTH = 3  # parts in the making: while one is copied, threads have the next
 DELAY_S = 2.0  # a bar is shown from then on
 
 
-def make_resident(plan: Plan) -> None:
+def make_resident(plan: LoaderPlan) -> None:
     """Have `plan.resident` where it is wanted; a second consumer waits until the first has made it."""
     if plan.options.cache is None:
         return
@@ -73,10 +73,10 @@ class _Room(NamedTuple):
     memory: BatchMemory
 
 
-class _PartJob(Job[_Part, range]):
+class _PartJob(PrefetchJob[_Part, range]):
     """One part: samples [start, stop), decoded into memory of the host."""
 
-    def __init__(self, plan: Plan, room: _Room, layout: _Layout, start: int, stop: int) -> None:
+    def __init__(self, plan: LoaderPlan, room: _Room, layout: _Layout, start: int, stop: int) -> None:
         self._plan, self._room, self._start, self._stop = plan, room, start, stop
         self._located = layout.located.rows(slice(start, stop))
         self._sizes = layout.sizes[start:stop]
@@ -120,7 +120,7 @@ class _PartJob(Job[_Part, range]):
         return made
 
 
-def _decoded(plan: Plan) -> Resident:
+def _decoded(plan: LoaderPlan) -> Resident:
     count = len(plan.dataset)
     located = plan.dataset.locate(np.arange(count))
     refresh(plan.dataset.reader, located)
@@ -143,7 +143,7 @@ def _decoded(plan: Plan) -> Resident:
     return Resident(data, layout.offsets, sizes, located, failed, broken)
 
 
-def _parts(plan: Plan, layout: _Layout, ends: ExitStack) -> Iterator[_Part]:
+def _parts(plan: LoaderPlan, layout: _Layout, ends: ExitStack) -> Iterator[_Part]:
     contexts = Contexts(kernel.DecodeOptions(strict=plan.options.truncated == "strict"), plan.stages)
     room = _Room(contexts, BatchMemory(pinned=plan.pinned, spare=DEPTH))  # gone when this is done
     epoch = Epoch(contexts)
@@ -160,7 +160,7 @@ def _parts(plan: Plan, layout: _Layout, ends: ExitStack) -> Iterator[_Part]:
     return parts
 
 
-def _working_bytes(plan: Plan, layout: _Layout) -> int:
+def _working_bytes(plan: LoaderPlan, layout: _Layout) -> int:
     """Bytes that are to remain: for two parts at first, and for the batches that are there at a time later on."""
     options = plan.options
     height, width = plan.pipeline.size or layout.sizes.max(axis=0).tolist()
@@ -168,7 +168,7 @@ def _working_bytes(plan: Plan, layout: _Layout) -> int:
     return int(2 * min(PART, int(layout.ends[-1])) + (AHEAD + 2) * batch)
 
 
-def _allocated(plan: Plan, nbytes: int, room: int) -> torch.Tensor:
+def _allocated(plan: LoaderPlan, nbytes: int, room: int) -> torch.Tensor:
     """Memory for all pixels, on the device, with `room` left; of the side stream, where there is one."""
     way = plan.way
     free = free_memory() // local_ranks() if way is None else way.free_bytes()
@@ -182,7 +182,7 @@ def _allocated(plan: Plan, nbytes: int, room: int) -> torch.Tensor:
         raise _too_large(plan, nbytes, room, free) from None
 
 
-def _too_large(plan: Plan, nbytes: int, room: int, free: int | None) -> OptionError:
+def _too_large(plan: LoaderPlan, nbytes: int, room: int, free: int | None) -> OptionError:
     count = "unknown how much is" if free is None else f"{_size(free)} are"
     return OptionError(
         f"cache='device' needs {_size(nbytes)} on {plan.device} for {len(plan.dataset):,} decoded images and "
@@ -195,7 +195,7 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
 
 
-def _put(plan: Plan, data: torch.Tensor, end: int, pixels: torch.Tensor) -> None:
+def _put(plan: LoaderPlan, data: torch.Tensor, end: int, pixels: torch.Tensor) -> None:
     there = data[end - len(pixels) : end]
     if plan.way is None:
         there.copy_(pixels)

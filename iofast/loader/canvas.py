@@ -83,7 +83,7 @@ class Rows(NamedTuple):
     finish: kernel.Finish | None = None
 
 
-class Stored(NamedTuple):
+class CanvasStorage(NamedTuple):
     """How the images of a canvas are stored."""
 
     memory: BatchMemory
@@ -94,7 +94,7 @@ class Stored(NamedTuple):
 class Uniform:
     """All images of one size, (N, 3, H, W)."""
 
-    def __init__(self, rows: int, size: tuple[int, int], stored: Stored) -> None:
+    def __init__(self, rows: int, size: tuple[int, int], stored: CanvasStorage) -> None:
         self.size = size
         self._images = empty(stored.memory, (rows, 3, *size), stored.dtype, stored.memory_format)
         self._out = pixels.rows_of(self._images)
@@ -138,7 +138,7 @@ class Ragged:
     The images are views of one tensor: so the allocator of page-locked memory knows of a copy of any of them.
     """
 
-    def __init__(self, boxes: NDArray[np.int32], stored: Stored) -> None:
+    def __init__(self, boxes: NDArray[np.int32], stored: CanvasStorage) -> None:
         self._stored = stored
         self._images = self._room(boxes)
 

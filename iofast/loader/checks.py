@@ -8,12 +8,12 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.kernel.contract import ALIASED
 from iofast.loader.options import LoaderOptions
-from iofast.loader.plan import Plan
+from iofast.loader.plan import LoaderPlan
 from iofast.ops import Mix, Normalize
 from iofast.transforms import Pipeline
 
 
-def check_plan(plan: Plan) -> None:
+def check_plan(plan: LoaderPlan) -> None:
     """Raise `OptionError`, naming the option, for a plan that cannot be carried out."""
     _check_fields(plan)
     _check_views(plan)
@@ -45,7 +45,7 @@ def check_dataset(dataset: FastDataset) -> None:
         )
 
 
-def _check_fields(plan: Plan) -> None:
+def _check_fields(plan: LoaderPlan) -> None:
     plan.check_reserved(plan.fields, "the dataset's fields have")
     if (unknown := sorted(set(plan.collates) - set(plan.fields))) and plan.options.map_sample is None:
         raise OptionError(f"collate has {unknown[0]!r}, and a sample has only {', '.join(plan.fields)}")
@@ -68,7 +68,7 @@ def _check_fields(plan: Plan) -> None:
         )
 
 
-def _check_views(plan: Plan) -> None:
+def _check_views(plan: LoaderPlan) -> None:
     options = plan.options
     given = {
         "map_sample": options.map_sample is not None,
@@ -95,7 +95,7 @@ def _check_mixing(mix: Mix, options: LoaderOptions, classes: list[str]) -> None:
         raise OptionError(f"{name}(num_classes={mix.num_classes}) is too few: the dataset has {len(classes)} classes")
 
 
-def _check_cache(plan: Plan) -> None:
+def _check_cache(plan: LoaderPlan) -> None:
     """Raise `OptionError` where options cannot be carried out together with `cache="device"`."""
     options, pipeline = plan.options, plan.pipeline
     if not plan.with_images or plan.stored:

@@ -18,14 +18,14 @@ from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
 from iofast.loader.auto import Auto, State
 from iofast.loader.batches import Made, Slice, mapped
 from iofast.loader.on_device import on_device
-from iofast.loader.plan import Plan
-from iofast.loader.prefetch import Job, Prefetch
+from iofast.loader.plan import LoaderPlan
+from iofast.loader.prefetch import Prefetch, PrefetchJob
 
 
 class Delivery:
     """An iterator over the results of `made` (batches `start` to `stop` - 1), for one consumer."""
 
-    def __init__(self, plan: Plan, made: Prefetch[Made, Slice], auto: Auto | None, start: int, stop: int) -> None:
+    def __init__(self, plan: LoaderPlan, made: Prefetch[Made, Slice], auto: Auto | None, start: int, stop: int) -> None:
         self.made = made
         self._plan, self._auto = plan, auto
         self._ahead: Prefetch[Issued[Made], None] | None = None
@@ -112,12 +112,12 @@ class _Consumer:
         self.marks: deque[Event] = deque()
 
 
-class _Issue(Job[Issued[Made], None]):
+class _Issue(PrefetchJob[Issued[Made], None]):
     """The next batch of `made`, on its way to the device."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: LoaderPlan,
         way: Transfer,
         made: Prefetch[Made, Slice],
         auto: Auto | None,
@@ -146,7 +146,7 @@ class _Issue(Job[Issued[Made], None]):
         return _issued(self._plan, self._way, made)
 
 
-def _issued(plan: Plan, way: Transfer | Direct, made: Made) -> Issued[Made]:
+def _issued(plan: LoaderPlan, way: Transfer | Direct, made: Made) -> Issued[Made]:
     def work(bus: Bus) -> Made:
         whole = made if made.rest is None else made.rest(bus)
         return whole._replace(batch=on_device(plan, whole, bus))

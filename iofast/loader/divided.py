@@ -111,7 +111,7 @@ class Divided:
         good = rows[np.array([image is not None for image in images], np.bool_)]
         if not len(good):
             return good, None
-        batch = pixels.Ragged.of([image for image in images if image is not None])
+        batch = pixels.RaggedBatch.of([image for image in images if image is not None])
         boxes = within(self._boxes[good], self.size)  # as the decoder of parts had them
         boxes[:, :4] -= np.tile(self._parts.table[good, 7:9], 2)
         return good, pixels.augment(batch, boxes, self._flips[good], self.size, dtype=torch.uint8)

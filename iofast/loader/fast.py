@@ -28,7 +28,7 @@ from iofast.loader.mapping import SampleFunction
 from iofast.loader.measure import measure
 from iofast.loader.options import AnyOrder
 from iofast.loader.options import LoaderOptions as LoaderOptions
-from iofast.loader.plan import Plan
+from iofast.loader.plan import LoaderPlan
 from iofast.loader.prefetch import Prefetch
 from iofast.loader.sampler import LoaderSampler, sampler_of
 from iofast.loader.split import Split
@@ -102,7 +102,7 @@ class FastLoader(Iterable[Any]):
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None
         check_dataset(dataset)
-        plan = Plan(dataset, self.options)
+        plan = LoaderPlan(dataset, self.options)
         check_plan(plan)
         self._plan = plan  # from here on what is fixed cannot be assigned
         self._ledger = Ledger(self.options.on_error, self.options.max_errors)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from iofast.choices import generator
 from iofast.errors import OptionError, WorkerError
-from iofast.loader.processes import Pool
+from iofast.loader.processes import MapPool
 
 Sample = dict[str, Any]
 SampleFunction = Callable[[Sample, np.random.Generator], Sample]
@@ -45,7 +45,7 @@ class Mapper:
 
     def __init__(self, function: SampleFunction, processes: int) -> None:
         self._function, self._processes = function, processes
-        self._pools: dict[int, Pool] = {}  # by process id: a pool does not survive a fork
+        self._pools: dict[int, MapPool] = {}  # by process id: a pool does not survive a fork
 
     def map(self, samples: list[Sample], seeds: Seeds, names: Names | None = None) -> list[Sample]:
         """What the function makes of each sample. Raises what it raises, with a note that names the sample.
@@ -78,10 +78,10 @@ class Mapper:
             raise WorkerError(f"what map_sample returned cannot be unpickled: {_described(error)}") from error
         return made
 
-    def _pool(self) -> Pool:
+    def _pool(self) -> MapPool:
         pool = self._pools.get(os.getpid())
         if pool is None:  # of two threads that come here the first one's counts; the other has started nothing
-            pool = self._pools.setdefault(os.getpid(), Pool(self._processes, _answer, _pickled(self._function)))
+            pool = self._pools.setdefault(os.getpid(), MapPool(self._processes, _answer, _pickled(self._function)))
         return pool
 
 

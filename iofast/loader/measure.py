@@ -10,7 +10,7 @@ import torch
 from iofast.gpu import Bus, Direct, Transfer
 from iofast.loader.batches import BatchJob, Slice
 from iofast.loader.divided import Divided
-from iofast.loader.plan import Plan
+from iofast.loader.plan import LoaderPlan
 from iofast.loader.prefetch import Prefetch
 from iofast.loader.samples import Samples
 from iofast.loader.split import WHOLE, Rates
@@ -21,7 +21,7 @@ BATCHES = 3  # looked at, at least; one before them fills caches and makes conte
 ROUNDS = 2  # slices for each thread, at least: where many stand idle, the others run faster
 
 
-def measure(plan: Plan, epoch: int, batch: int) -> Rates:
+def measure(plan: LoaderPlan, epoch: int, batch: int) -> Rates:
     """Rates of the batches from `batch` on. Samples that cannot be decoded count as if they were.
 
     Raises `OptionError` where the device has no decoder that works.
@@ -39,7 +39,7 @@ def measure(plan: Plan, epoch: int, batch: int) -> Rates:
     return Rates(cpu, parts, device)
 
 
-def _workers(plan: Plan) -> int:
+def _workers(plan: LoaderPlan) -> int:
     """Threads that find something to do in the batches that are in the making at a time."""
     return min(plan.limits.max_workers, plan.limits.max_depth * plan.limits.slices)
 
@@ -53,7 +53,7 @@ class _Job(BatchJob):
         return samples
 
 
-def _made(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[float, list[Samples]]:
+def _made(plan: LoaderPlan, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[float, list[Samples]]:
     """Images per second where every thread has work all the time, and what was made for the device.
 
     By the time for which threads were at work, not by the clock between two results: sixteen threads have the slices of
@@ -64,7 +64,7 @@ def _made(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range
     return rate, [*first, *samples]
 
 
-def _run(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[list[Samples], float]:
+def _run(plan: LoaderPlan, contexts: Contexts, share: int, epoch: int, batches: range) -> tuple[list[Samples], float]:
     """What was made for the device, and images per second. No more batches are there at a time than in training."""
     made: Prefetch[Samples, Slice] = Prefetch(
         lambda batch: _Job(plan, contexts, epoch, batch, share),  # type: ignore[arg-type, return-value]
@@ -85,7 +85,7 @@ def _run(plan: Plan, contexts: Contexts, share: int, epoch: int, batches: range)
     return kept, images * max(1, made.num_workers) / max(work_s, 1e-9)
 
 
-def _decoded(plan: Plan, canvases: list[object], bus: Bus) -> float:
+def _decoded(plan: LoaderPlan, canvases: list[object], bus: Bus) -> float:
     """Images per second of the device: decoded, cropped and resampled, a batch after the other."""
     decoder = plan.decoding.decoder()
     divided = [canvas for canvas in canvases if isinstance(canvas, Divided)]

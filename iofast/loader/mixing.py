@@ -14,13 +14,15 @@ import torch
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
-from iofast.loader.plan import Plan
+from iofast.loader.plan import LoaderPlan
 from iofast.loader.samples import Samples
 from iofast.ops import Mix
 from iofast.work import Work
 
 
-def work_of(plan: Plan, samples: Samples, rows: NDArray[np.intp] | None, sizes: NDArray[np.float64]) -> Work | None:
+def work_of(
+    plan: LoaderPlan, samples: Samples, rows: NDArray[np.intp] | None, sizes: NDArray[np.float64]
+) -> Work | None:
     """What is done to each of the images that are `rows` of `samples`, of `sizes` (height, width), float64 (N, 2);
     None where all are treated alike."""
     if not plan.pipeline.drawn:

@@ -11,12 +11,12 @@ from iofast.gpu import Bus
 from iofast.loader.assemble import Batch
 from iofast.loader.batches import Made
 from iofast.loader.canvas import one_channel, padded
-from iofast.loader.plan import PAIR, Plan
+from iofast.loader.plan import PAIR, LoaderPlan
 from iofast.loader.resident import Draft
 from iofast.work import Work
 
 
-def on_device(plan: Plan, made: Made, bus: Bus) -> Batch:
+def on_device(plan: LoaderPlan, made: Made, bus: Bus) -> Batch:
     """The batch of `made` on the device: tensors are copied, and pixel operations done there.
 
     May take its time, and may wait for the device: it runs in a thread that is neither the consumer's nor a decoding
@@ -89,7 +89,7 @@ def _block(image: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),), (1,))
 
 
-def _finished(plan: Plan, images: Any, work: Work | None) -> Any:
+def _finished(plan: LoaderPlan, images: Any, work: Work | None) -> Any:
     """Geometry, where it is done here, pixel operations and padding."""
     if isinstance(images, Draft) and plan.resident is not None:
         return plan.resident.images(plan.pipeline, plan.options, images, work)
@@ -101,7 +101,7 @@ def _finished(plan: Plan, images: Any, work: Work | None) -> Any:
     return padded(there, plan.options.memory_format) if plan.options.ragged == "pad" else there
 
 
-def _applied(plan: Plan, images: torch.Tensor, work: Work | None) -> torch.Tensor:
+def _applied(plan: LoaderPlan, images: torch.Tensor, work: Work | None) -> torch.Tensor:
     options = plan.options
     if images.dtype != torch.uint8:  # a user's function made others of them
         return images

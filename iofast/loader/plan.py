@@ -48,7 +48,7 @@ FIXED_DEPTH = 3  # where the number of workers was given
 PAIR = ("image", "label")  # what a batch consists of without `fields`
 
 
-class Plan:
+class LoaderPlan:
     """What all batches of a loader have in common."""
 
     def __init__(self, dataset: FastDataset, options: LoaderOptions) -> None:

@@ -36,7 +36,7 @@ STEP_S = 0.05  # a wait that may be given up is one of many
 _JOIN_S = 10.0  # a thread ends after the slice it is in; a slice takes milliseconds, a dead disk may take for ever
 
 
-class Job(ABC, Generic[T, S]):
+class PrefetchJob(ABC, Generic[T, S]):
     """One result in the making: `prepare` once, `run` for every slice, then `finish` once, each in any thread."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class _Shared:
 class _Promise(Generic[T, S]):
     """A job, and what came of it. It keeps nothing that leads back to it: a task that nobody took would be a cycle."""
 
-    def __init__(self, job: Job[T, S]) -> None:
+    def __init__(self, job: PrefetchJob[T, S]) -> None:
         self.job = job
         self.left = 0
         self.lock = threading.Lock()
@@ -148,7 +148,7 @@ class Prefetch(Generic[T, S]):
 
     def __init__(
         self,
-        make: Callable[[int], Job[T, S]],
+        make: Callable[[int], PrefetchJob[T, S]],
         count: int,
         *,
         num_workers: int,

@@ -28,7 +28,7 @@ _HAD = b"had"  # what a process says when it has read a request
 _LOOK_S = 1.0  # how often a process looks whether its parent is still there
 _REAP_S = 1.0  # a killed process is gone at once, or stuck in the kernel for good
 
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_pools: weakref.WeakSet[MapPool] = weakref.WeakSet()
 _ended_with: set[int] = set()  # process ids whose exit ends their pools
 
 
@@ -46,7 +46,7 @@ class _Life:
         self.running: set[SpawnProcess] = set()
 
 
-class Pool:
+class MapPool:
     """Up to `processes` processes that call `answer(given, request)`; they are spawned when they are first needed.
 
     `answer` must be a function of a module, and is called again for the same request where its process died.

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from iofast.containers.base import Located, Reader
-from iofast.loader.advice import Advice, joined, sample
+from iofast.loader.advice import FileAdvice, joined, sample
 from iofast.loader.threads import join_thread, name_for_kernel, start_thread
 from iofast.machine import memory_limit
 
@@ -53,8 +53,8 @@ class Readahead:
     def __init__(
         self, reader: Reader, located_of: Locate, count: int, *, depth: int = DEPTH, budget: int | None = None
     ) -> None:
-        self.advice = Advice(reader)
-        self._shared = shared = _Shared()
+        self.advice = FileAdvice(reader)
+        self._shared = shared = _Running()
         budget = _budget() if budget is None else budget
         ahead = _Ahead(located_of, self.advice, count, depth, budget)
         self._thread = threading.Thread(
@@ -83,7 +83,7 @@ class Readahead:
         self._finalizer()
 
 
-class _Shared:
+class _Running:
     """Seen by the thread and by the finalizer, so that neither keeps the `Readahead` itself alive."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class _Shared:
 class _Ahead:
     """What to advise on next."""
 
-    def __init__(self, located_of: Locate, advice: Advice, count: int, depth: int, budget: int) -> None:
+    def __init__(self, located_of: Locate, advice: FileAdvice, count: int, depth: int, budget: int) -> None:
         self._located_of, self._advice, self._count = located_of, advice, count
         self._depth, self._budget = depth, budget
         self._asked = self._next = self._first = -1
@@ -164,7 +164,7 @@ def _budget() -> int:
     return BUDGET if limit is None else min(BUDGET, limit // 8)
 
 
-def _work(ahead: _Ahead, advice: Advice, shared: _Shared) -> None:
+def _work(ahead: _Ahead, advice: FileAdvice, shared: _Running) -> None:
     name_for_kernel()
     wait: float | None = None  # seconds; None: until the consumer has come nearer
     try:
@@ -191,7 +191,7 @@ def _work(ahead: _Ahead, advice: Advice, shared: _Shared) -> None:
         shared.wanted = _NEVER
 
 
-def _end(thread: threading.Thread, shared: _Shared, pid: int) -> None:
+def _end(thread: threading.Thread, shared: _Running, pid: int) -> None:
     shared.stop = True
     if os.getpid() != pid:  # in a forked child the thread does not exist
         return

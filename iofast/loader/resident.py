@@ -72,7 +72,7 @@ class Resident:
 
     def images(self, pipeline: Pipeline, options: LoaderOptions, draft: Draft, work: Work | None) -> torch.Tensor:
         """The finished images, (N, 3, height, width), made on the current stream."""
-        batch = pixels.Ragged(self.data, self.offsets[draft.indices], self.sizes[draft.indices])
+        batch = pixels.RaggedBatch(self.data, self.offsets[draft.indices], self.sizes[draft.indices])
         return pixels.augment(
             batch,
             within(draft.boxes, draft.size),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch.utils.data import Sampler, SequentialSampler
 
-from iofast.loader.plan import Plan
+from iofast.loader.plan import LoaderPlan
 from iofast.loader.state import Course
 from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
@@ -15,7 +15,7 @@ from iofast.order.base import check_whole
 class LoaderSampler(Sampler[int]):
     """The indices of this rank's samples in the loader's next epoch. A view: the loader does not read from it."""
 
-    def __init__(self, plan: Plan, course: Course) -> None:
+    def __init__(self, plan: LoaderPlan, course: Course) -> None:
         self._plan, self._course = plan, course
 
     def set_epoch(self, epoch: int) -> None:
@@ -47,6 +47,6 @@ class SequentialLoaderSampler(LoaderSampler, SequentialSampler):
     """That of a loader that does not shuffle, by which Lightning sees that there is nothing to turn off."""
 
 
-def sampler_of(plan: Plan, course: Course) -> LoaderSampler:
+def sampler_of(plan: LoaderPlan, course: Course) -> LoaderSampler:
     """The sampler of a loader."""
     return (SequentialLoaderSampler if isinstance(plan.options.mode, Sequential) else LoaderSampler)(plan, course)

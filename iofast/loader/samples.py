@@ -18,12 +18,12 @@ from iofast.containers.base import Located, Payloads
 from iofast.containers.changed import renew
 from iofast.errors import DecodeError, IofastError
 from iofast.loader.buffers import BatchMemory
-from iofast.loader.canvas import Canvas, Ragged, Rows, Stored, Uniform, output_sizes, size_of
+from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Rows, Uniform, output_sizes, size_of
 from iofast.loader.deep import Deep
 from iofast.loader.divided import Divided
 from iofast.loader.failures import Failure
 from iofast.loader.mapping import Mapper, Sample
-from iofast.loader.plan import Plan
+from iofast.loader.plan import LoaderPlan
 from iofast.loader.resident import Draft
 from iofast.loader.several import Cut, Several
 from iofast.loader.split import WHOLE, on_cpu
@@ -38,7 +38,7 @@ class Samples:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: LoaderPlan,
         epoch: int,
         positions: NDArray[np.int64],
         attempt: int = 0,
@@ -192,11 +192,11 @@ class Samples:
             return Deep(rows, plan.pipeline.size or size_of(self.boxes), plan.options.dtype, plan.pipeline.ops)
         if plan.pipeline.views:
             memory = plan.memory if instead is None else BatchMemory(pinned=False, spare=1)
-            stored = Stored(memory, plan.options.memory_format, plan.options.dtype)
+            stored = CanvasStorage(memory, plan.options.memory_format, plan.options.dtype)
             return Several(plan.pipeline.views, self._cuts, rows, stored)
         own = plan.float_memory if plan.finishes else plan.memory
         memory = own if instead is None else BatchMemory(pinned=False, spare=1)
-        stored = Stored(memory, plan.options.memory_format, plan.options.dtype if plan.finishes else torch.uint8)
+        stored = CanvasStorage(memory, plan.options.memory_format, plan.options.dtype if plan.finishes else torch.uint8)
         if plan.pipeline.size is None and plan.options.ragged != "raise":
             return Ragged(self.boxes, stored)
         if instead is None and self._share is not None and self._share < WHOLE:

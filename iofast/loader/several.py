@@ -15,7 +15,7 @@ from iofast import kernel, pixels
 from iofast.choices import Draw
 from iofast.containers.base import Payloads
 from iofast.kernel.contract import Kind, Source, Status
-from iofast.loader.canvas import Canvas, Singly, Stored
+from iofast.loader.canvas import Canvas, CanvasStorage, Singly
 from iofast.transforms.pipeline import View
 from iofast.work import Work, fits, still
 
@@ -69,7 +69,7 @@ def _beside(works: Sequence[Work]) -> Work:
 class Several(Singly):
     """The views of `rows` images, finished."""
 
-    def __init__(self, views: Sequence[View], cuts: Sequence[Cut], rows: int, stored: Stored) -> None:
+    def __init__(self, views: Sequence[View], cuts: Sequence[Cut], rows: int, stored: CanvasStorage) -> None:
         self._views, self._cuts, self._rows, self._stored = views, cuts, rows, stored
         self._blocks = self._room()
         self._outs = [pixels.rows_of(block.flatten(0, 1)).reshape(-1, rows, *_hwc(block)) for block in self._blocks]

@@ -18,7 +18,7 @@ KINDS = ("mask", "boxes", "keypoints")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetField:
     """What a field holds. `fill`: of a mask, where there is no image; `box_format`: of boxes, "xyxy" or "xywh"."""
 
     kind: str
@@ -49,7 +49,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
 
 
-def targets_of(given: Mapping[str, str] | None) -> dict[str, Target]:
+def targets_of(given: Mapping[str, str] | None) -> dict[str, TargetField]:
     """Fields with what they hold: "mask", "mask:255" (its fill), "boxes", "boxes:xywh", "keypoints"."""
     if given is None:
         return {}
@@ -58,14 +58,14 @@ def targets_of(given: Mapping[str, str] | None) -> dict[str, Target]:
     return {name: _target(name, value) for name, value in given.items()}
 
 
-def _target(name: str, value: object) -> Target:
+def _target(name: str, value: object) -> TargetField:
     kind, _, more = value.partition(":") if isinstance(value, str) else ("", "", "")
     if kind == "mask" and (not more or more.isdecimal()):
-        return Target(kind, fill=int(more or 0))
+        return TargetField(kind, fill=int(more or 0))
     if kind == "boxes" and more in ("", *places.BOX_FORMATS):
-        return Target(kind, box_format=more or "xyxy")
+        return TargetField(kind, box_format=more or "xyxy")
     if kind == "keypoints" and not more:
-        return Target(kind)
+        return TargetField(kind)
     raise OptionError(f"targets[{name!r}] must be mask, mask:255, boxes, boxes:xywh or keypoints, found {shown(value)}")
 
 

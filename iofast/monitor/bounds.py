@@ -31,8 +31,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
 
-from iofast.monitor.findings import Stall
-from iofast.monitor.snapshot import LOADER, Doing, Frame, Source, Tier, Window
+from iofast.monitor.findings import StallBounds
+from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, Window
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training
 
@@ -42,7 +42,9 @@ _STEPS = (0.0, 0.02, 0.25, 0.5, 0.75, 0.98, 1.01)  # idle shares that choose G; 
 _TAKING_OVER, _WAKING_UP = 0.05, 0.15
 _INSIDE_ERROR = 0.01  # a page's intervals and ours begin and end apart by a step
 _PICKLED = 1 << 20  # bytes a second that the training process reads beside workers: batches come through a pipe
-_WITHIN = frozenset({Source.THREADS, Source.EVENTS, Source.PROCESSES})  # also processes: pools have threads for them
+_WITHIN = frozenset(
+    {WaitSource.THREADS, WaitSource.EVENTS, WaitSource.PROCESSES}
+)  # also processes: pools have threads for them
 _FEW = 8  # looks at stacks, below which they do not correct the thread's states
 # Looks of a burst see the same seconds: correlation within bursts, where few bursts cannot show it. From 71 recorded
 # timelines: 0.04 in the median, 0.11 in nine of ten (within one second 0.08 and 0.20).
@@ -88,15 +90,15 @@ def frames_share(training: Training, which: Collection[Frame], z: float) -> Shar
     return wilson(share, looks, z)
 
 
-def exposed(training: Training, thresholds: Thresholds) -> Stall | None:
+def exposed(training: Training, thresholds: Thresholds) -> StallBounds | None:
     """Bounds of the exposed stall; None where nothing was seen of the training thread nor of its loaders."""
     measured = training.exposed()
     if measured is not None:
-        return Stall(measured, measured, Tier.INSIDE)
+        return StallBounds(measured, measured, Tier.INSIDE)
     waited = training.per_step(lambda loader: loader.wait_s)
     windows = training.device_windows
     if waited is not None and not windows:
-        return Stall(waited, waited, Tier.INSIDE, host_wait=True)
+        return StallBounds(waited, waited, Tier.INSIDE, host_wait=True)
     if waited is None and not training.looks and not training.stacks:
         return None
     tier = Tier.INSIDE if waited is not None else Tier.STACKS if training.stacks else Tier.OUTSIDE
@@ -104,11 +106,11 @@ def exposed(training: Training, thresholds: Thresholds) -> Stall | None:
     if not windows:
         every = training.windows or [_whole(training)]
         waits = known.loader(every)
-        return Stall(waits.low, waits.high, tier, host_wait=True)
+        return StallBounds(waits.low, waits.high, tier, host_wait=True)
     low, high = _joined(known, windows, _whole_idle(training))
     if training.shared:  # another job's kernels: ours may idle although the device is busy
         high = max(high, known.loader(windows).high)
-    return Stall(min(low, high), max(low, high), tier)
+    return StallBounds(min(low, high), max(low, high), tier)
 
 
 def _joined(known: _Known, windows: Sequence[Window], idle: float | None) -> tuple[float, float]:

@@ -14,14 +14,14 @@ from __future__ import annotations
 from math import fsum
 
 from iofast.monitor.findings import Cause, Evidence
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, Source, WaitSite, Work
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training, Workers
 
 _FEW = 8  # looks at stacks, below which not to have met a thing means nothing
 _TWICE = 1.5  # looks: what was met once may be anything
-_CPU_WORK = (Work.DECODE, Work.RESIZE, Work.AUGMENT)
-_THREADS = (Source.THREADS, Source.EVENTS, Source.PROCESSES)  # a pool of threads is multiprocessing's, too
+_CPU_WORK = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT)
+_THREADS = (WaitSource.THREADS, WaitSource.EVENTS, WaitSource.PROCESSES)  # a pool of threads is multiprocessing's, too
 Found = tuple[Cause | None, tuple[Evidence, ...]]
 
 
@@ -49,9 +49,9 @@ def waiting(site: WaitSite) -> str:
 def _feeder(training: Training, thresholds: Thresholds) -> Found:
     """Another program sends the batches; a child of this one can be seen at work."""
     site = longest_wait(training, thresholds)
-    if site is None or not site.loader or site.source not in (Source.SOCKET, Source.PROCESSES):
+    if site is None or not site.loader or site.source not in (WaitSource.SOCKET, WaitSource.PROCESSES):
         return None, ()
-    if training.worker_count or (site.source is Source.PROCESSES and training.other_threads >= thresholds.disk):
+    if training.worker_count or (site.source is WaitSource.PROCESSES and training.other_threads >= thresholds.disk):
         return None, ()
     name, cpu = training.busiest_child
     used = Evidence("child_cpu", cpu, f"{name}, which it started, is on a processor {cpu:.0%} of the time")
@@ -96,7 +96,7 @@ def _single(training: Training, thresholds: Thresholds) -> Found:
 def _pin(training: Training, thresholds: Thresholds) -> Found:
     cpu = training.thread_cpu("pt_data_pin")
     workers = training.workers
-    pinning = training.work.get(Work.PIN, 0.0)
+    pinning = training.work.get(WorkerTask.PIN, 0.0)
     if pinning >= thresholds.collate and pinning * training.work_looks >= _TWICE and cpu is not None:
         return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of looks"),)
     if cpu is None or (workers is not None and workers.busy >= thresholds.worker_busy):
@@ -141,7 +141,7 @@ def _silent_threads(training: Training, thresholds: Thresholds) -> Found:
     used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.2f} cores")
     computing = fsum(seen.get(what, 0.0) for what in _CPU_WORK)
     asleep = others < (thresholds.disk if computing >= thresholds.collate else thresholds.worker_asleep)
-    if (seen.get(Work.READ, 0.0) > 0.5 and computing < thresholds.collate) or (fed and asleep):
+    if (seen.get(WorkerTask.READ, 0.0) > 0.5 and computing < thresholds.collate) or (fed and asleep):
         return Cause.STORAGE, (used,)
     cause, cores = _cores(training, thresholds, None)
     return cause, (used, *cores)
@@ -157,10 +157,10 @@ def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
         f"{workers.count} worker{'s' * (workers.count != 1)}, each on a processor {workers.cpu:.0%} of the time",
     )
     work = training.work
-    handing = work.get(Work.COLLATE, 0.0) + work.get(Work.SEND, 0.0)
+    handing = work.get(WorkerTask.COLLATE, 0.0) + work.get(WorkerTask.SEND, 0.0)
     computing = fsum(work.get(what, 0.0) for what in _CPU_WORK)
     met = handing * training.work_looks >= _TWICE
-    if met and handing >= thresholds.collate and handing > max(computing, work.get(Work.READ, 0.0)):
+    if met and handing >= thresholds.collate and handing > max(computing, work.get(WorkerTask.READ, 0.0)):
         return Cause.COLLATE, (
             cpu,
             Evidence("collate", handing, f"workers spend {handing:.0%} of their work on collating and handing over"),
@@ -171,7 +171,7 @@ def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
         return disk[0], (cpu, *disk[1])
     throttled = _throttled(training)
     # Of a worker that is out of work for a while (a burst is over, a batch was fetched), stacks say what it does else.
-    reading = bool(work) and work.get(Work.READ, 0.0) > computing
+    reading = bool(work) and work.get(WorkerTask.READ, 0.0) > computing
     on_cpu = workers.busy >= thresholds.worker_asleep or throttled >= thresholds.quota
     if on_cpu or (work and computing >= thresholds.collate and workers.cpu >= thresholds.disk and not reading):
         cause, cores = _cores(training, thresholds, workers)

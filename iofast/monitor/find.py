@@ -43,23 +43,23 @@ class Devices(Protocol):
 
 
 @dataclass(frozen=True)
-class _Process:
+class _Listed:
     stat: Stat
     line: bytes
 
 
-class Table:
+class ProcessTable:
     """The processes of a user at one moment; everybody's, without one."""
 
     def __init__(self, user: int | None, proc: Path = PROC) -> None:
         self.proc = proc
-        self.processes: dict[int, _Process] = {}
+        self.processes: dict[int, _Listed] = {}
         for entry in proc.iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(Gone, OSError):
                     if user is None or entry.stat().st_uid == user:
                         pid = int(entry.name)
-                        self.processes[pid] = _Process(read_stat(pid, proc), command_line(pid, proc))
+                        self.processes[pid] = _Listed(read_stat(pid, proc), command_line(pid, proc))
 
     def trainer(self, pid: int) -> int:
         """The process that a loader's worker works for; of any other process itself."""
@@ -72,7 +72,7 @@ class Table:
             seen.add(pid)
         return pid
 
-    def _works_for(self, pid: int, process: _Process, above: _Process) -> bool:
+    def _works_for(self, pid: int, process: _Listed, above: _Listed) -> bool:
         """A worker, a forked copy, or what multiprocessing started; but not a rank, which has workers of its own."""
         if process.stat.name == WORKER or b"multiprocessing.forkserver" in process.line:
             return True
@@ -81,7 +81,7 @@ class Table:
         started = b"multiprocessing.spawn" in process.line or (process.line == above.line and _is_python(above))
         return started and not any(each.stat.parent == pid for each in self._named()) and not _threads(pid, self.proc)
 
-    def _named(self) -> Iterator[_Process]:
+    def _named(self) -> Iterator[_Listed]:
         return (each for each in self.processes.values() if each.stat.name == WORKER)
 
     def below(self, pid: int) -> set[int]:
@@ -99,7 +99,7 @@ def find_jobs(nvml: Devices | None = None, proc: Path = PROC) -> list[Job]:
 
     Never the monitor itself or what it runs in, nor a Jupyter; a notebook that trains can be named by its pid.
     """
-    table = Table(os.geteuid(), proc)
+    table = ProcessTable(os.geteuid(), proc)
     own = _own_line(table)
     reporting = {page.pid for page in pages()}
     on_gpu = set(nvml.processes()) if nvml is not None else set()
@@ -140,7 +140,7 @@ def job_of(pid: int, proc: Path = PROC) -> Job:
         raise MonitorError(f"there is no process {pid} to watch here, or it has ended") from None
     if os.geteuid() not in (0, owner):
         raise MonitorError(f"process {pid} belongs to user {owner}, this is user {os.geteuid()}: watch it as that user")
-    table = Table(None if os.geteuid() == 0 else owner, proc)
+    table = ProcessTable(None if os.geteuid() == 0 else owner, proc)
     line = command_line(pid, proc)
     if not line and stat.parent in (0, 2):
         raise MonitorError(f"process {pid} is the kernel's ({stat.name}): expected a training")
@@ -157,7 +157,7 @@ def job_of(pid: int, proc: Path = PROC) -> Job:
     return job
 
 
-def _job(pid: int, table: Table) -> Job | None:
+def _job(pid: int, table: ProcessTable) -> Job | None:
     try:
         stat = read_stat(pid, table.proc)
     except Gone:
@@ -170,7 +170,7 @@ def _job(pid: int, table: Table) -> Job | None:
     return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
 
 
-def _own_line(table: Table) -> set[int]:
+def _own_line(table: ProcessTable) -> set[int]:
     """This process and those that it runs in."""
     found, pid = set(), os.getpid()
     while pid and pid not in found:
@@ -179,7 +179,7 @@ def _own_line(table: Table) -> set[int]:
     return found
 
 
-def _trains(pid: int, table: Table) -> bool:
+def _trains(pid: int, table: ProcessTable) -> bool:
     """By threads, workers, or a mapped libtorch with workers or not; launchers that only import torch are idle."""
     process = table.processes.get(pid)
     if process is None or not _is_python(process) or _is_never(process):
@@ -237,12 +237,12 @@ def _of_workers(pid: int, proc: Path) -> float:
     return total
 
 
-def _is_python(process: _Process) -> bool:
+def _is_python(process: _Listed) -> bool:
     words = process.line.split(b"\0", 1)[0]
     return b"python" in os.path.basename(words) or process.stat.name.startswith(("python", "pt_"))
 
 
-def _is_never(process: _Process) -> bool:
+def _is_never(process: _Listed) -> bool:
     words = process.line.decode(errors="replace").split("\0")
     program = _program(words)
     if program in ("iofast", "iofast.__main__"):

@@ -64,7 +64,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class StallBounds:
     """Bounds of the exposed stall, the share of training time that the device stands idle because a batch is late."""
 
     low: float
@@ -106,7 +106,7 @@ class Verdict:
 
     bound: Bound
     cause: Cause | None
-    stall: Stall | None
+    stall: StallBounds | None
     severity: Severity
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[Advice, ...] = ()

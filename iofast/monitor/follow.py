@@ -13,7 +13,7 @@ from typing import TextIO
 from iofast.monitor.live import JUDGING, WINDOW, Jobs, Sources
 from iofast.monitor.render.json_view import print_object
 from iofast.monitor.render.lines import Lines, paragraphs
-from iofast.monitor.render.moment import View
+from iofast.monitor.render.moment import MomentView
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.request import Request
 
@@ -38,7 +38,7 @@ class Follow:
         self._jobs = Jobs(sources, window, 1.0 if request.once else JUDGING)  # it is the one verdict that is asked for
         self._out: TextIO = sys.stdout if running is None else sys.stderr
         self._screen: Screen | None = None
-        self._views: list[View] = []
+        self._views: list[MomentView] = []
         self._started = time.monotonic()
 
     def run(self) -> int:
@@ -69,7 +69,7 @@ class Follow:
         screen.pause()
         return screen.resume
 
-    def _close(self, view: View) -> None:
+    def _close(self, view: MomentView) -> None:
         view.close(self._jobs.moments())
 
     def _step(self) -> None:
@@ -132,13 +132,13 @@ class Follow:
         found = {moment.verdict.bound if once else moment.history.prevailing() for moment in moments}
         return FAILED_ON if found & failing else 0
 
-    def _opened(self) -> Iterator[View]:
+    def _opened(self) -> Iterator[MomentView]:
         request = self._request
         if request.csv is not None:
-            from iofast.monitor.render.csv_view import Rows
+            from iofast.monitor.render.csv_view import CsvRows
 
             file = self._out if request.csv == "-" else open(request.csv, "w", newline="", encoding="utf-8")  # noqa: SIM115
-            yield Rows(file, keep_open=request.csv == "-")
+            yield CsvRows(file, keep_open=request.csv == "-")
         if request.prometheus is not None:
             from iofast.monitor.render.prometheus import Endpoint, address
 
@@ -152,13 +152,13 @@ class Follow:
 
             yield WeightsAndBiases()
         if request.report is not None:
-            from iofast.monitor.render.report import Report
+            from iofast.monitor.render.report import PageReport
 
-            yield Report(request.report)
+            yield PageReport(request.report)
         if not request.once and not request.quiet:
             yield self._for_people_or_json()  # last: what cannot be opened is said before the screen is drawn
 
-    def _for_people_or_json(self) -> View:
+    def _for_people_or_json(self) -> MomentView:
         request = self._request
         if request.json:
             from iofast.monitor.render.json_view import JsonLines

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 from statistics import median
 
-from iofast.monitor.findings import Bound, Evidence, Stall
+from iofast.monitor.findings import Bound, Evidence, StallBounds
 from iofast.monitor.phases import idle_of
 from iofast.monitor.snapshot import Doing, Frame
 from iofast.monitor.thresholds import Thresholds
@@ -29,7 +29,7 @@ class Finding:
     reason: str = ""
 
 
-def other_than_input(training: Training, stall: Stall | None, thresholds: Thresholds) -> Finding:
+def other_than_input(training: Training, stall: StallBounds | None, thresholds: Thresholds) -> Finding:
     """The verdict on a training that is not known to be input-bound; the bounds of its stall may leave this open."""
     found = _bound(training, stall, thresholds)
     if found.bound not in _BY_PHASE or (phases := _step_phases(training)) is None:
@@ -59,7 +59,7 @@ def _stack_phases(training: Training) -> Evidence | None:
     return Evidence("stack_phases", named[0][0], f"the training thread is in {text} of {training.frame_looks} looks")
 
 
-def _bound(training: Training, stall: Stall | None, thresholds: Thresholds) -> Finding:
+def _bound(training: Training, stall: StallBounds | None, thresholds: Thresholds) -> Finding:
     for look in (_transfer_measured, _communication, _throttled):
         found = look(training, thresholds)
         if found is not None:
@@ -104,7 +104,7 @@ def _lasting(training: Training, high: float, thresholds: Thresholds) -> bool:
     return not idles or median(idles) - high >= 0.5 * thresholds.idle
 
 
-def _straddling(stall: Stall, thresholds: Thresholds) -> Finding:
+def _straddling(stall: StallBounds, thresholds: Thresholds) -> Finding:
     reason = f"the stall is between {stall.low:.0%} and {stall.high:.0%}: on both sides of {thresholds.bound:.0%}"
     return Finding(Bound.UNKNOWN, reason=reason)
 

@@ -52,7 +52,7 @@ class Frame(StrEnum):
 LOADER = frozenset({Frame.LOADER_WAIT, Frame.LOADER_INLINE, Frame.LOADER_START})
 
 
-class Source(StrEnum):
+class WaitSource(StrEnum):
     """What the call waits for in which a thread was seen, by the library that the call belongs to."""
 
     THREADS = "threads"  # of this process: a queue, a lock, a future
@@ -64,7 +64,7 @@ class Source(StrEnum):
     NONE = "none"  # works by itself
 
 
-class Work(StrEnum):
+class WorkerTask(StrEnum):
     """What a loader's worker process or thread was seen at."""
 
     READ = "read"
@@ -209,7 +209,7 @@ class WaitSite:
     line: int
     function: str
     call: str  # queue.get, multiprocessing.Queue.get, time.sleep, ...
-    source: Source
+    source: WaitSource
     loader: bool
     share: float  # of the looks
 
@@ -221,7 +221,7 @@ class StackFigures:
     looks: int  # of the training thread
     main: dict[Frame, float]
     worker_looks: int
-    workers: dict[Work, float]
+    workers: dict[WorkerTask, float]
     syncs: tuple[SyncSite, ...] = ()
     waits: tuple[WaitSite, ...] = ()
     trains: bool = False  # a training loop, a backward pass or an optimizer was seen

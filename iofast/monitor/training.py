@@ -21,7 +21,7 @@ from iofast.monitor.snapshot import (
     SyncSite,
     WaitSite,
     Window,
-    Work,
+    WorkerTask,
 )
 
 Site = TypeVar("Site", SyncSite, WaitSite)
@@ -100,14 +100,14 @@ class Training:
         return any(one.trains or LOADER & one.main.keys() for one in self.stacks)
 
     @cached_property
-    def work(self) -> dict[Work, float]:
+    def work(self) -> dict[WorkerTask, float]:
         """What workers did when they did something: shares of their looks but the starved ones. {} without stacks."""
         counts = {
             what: fsum(
                 one.stacks.worker_looks * one.stacks.workers.get(what, 0.0) for one in self.snapshots if one.stacks
             )
-            for what in Work
-            if what is not Work.STARVED
+            for what in WorkerTask
+            if what is not WorkerTask.STARVED
         }
         total = fsum(counts.values())
         return {what: count / total for what, count in counts.items()} if total > 0 else {}
@@ -116,7 +116,7 @@ class Training:
     def work_looks(self) -> float:
         """Looks at workers that did something."""
         stacks = [one.stacks for one in self.snapshots if one.stacks is not None]
-        return fsum(one.worker_looks * (1.0 - one.workers.get(Work.STARVED, 0.0)) for one in stacks)
+        return fsum(one.worker_looks * (1.0 - one.workers.get(WorkerTask.STARVED, 0.0)) for one in stacks)
 
     # --- devices
 

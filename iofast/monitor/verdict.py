@@ -17,7 +17,7 @@ from math import fsum
 
 from iofast.monitor.bounds import exposed
 from iofast.monitor.causes import find_cause, longest_wait, waiting
-from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, Stall, Verdict
+from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.limits import Finding, other_than_input
 from iofast.monitor.phases import phases, seconds_by_phase
 from iofast.monitor.snapshot import Snapshot, Tier, WaitSite
@@ -47,7 +47,7 @@ def classify(
     return replace(now, bound=before.bound, cause=before.cause if before.bound is Bound.INPUT else None)
 
 
-def severity(stall: Stall | None, thresholds: Thresholds = THRESHOLDS) -> Severity:
+def severity(stall: StallBounds | None, thresholds: Thresholds = THRESHOLDS) -> Severity:
     """By the lower bound: what can be proved."""
     low = stall.low if stall is not None else 0.0
     if low >= thresholds.severe:
@@ -75,10 +75,10 @@ class _Case:
 
     training: Training
     spent: dict[Phase, float]
-    stall: Stall | None
+    stall: StallBounds | None
     thresholds: Thresholds
 
-    def verdict(self, finding: Finding, cause: Cause | None = None, stall: Stall | None = None) -> Verdict:
+    def verdict(self, finding: Finding, cause: Cause | None = None, stall: StallBounds | None = None) -> Verdict:
         stall, site = stall or self.stall, longest_wait(self.training, self.thresholds)
         reason = finding.reason
         if finding.bound is Bound.UNKNOWN and site is not None and not site.loader:
@@ -157,7 +157,7 @@ def _too_little(case: _Case) -> str | None:
     return None
 
 
-def _copies(training: Training, stall: Stall) -> bool:
+def _copies(training: Training, stall: StallBounds) -> bool:
     """Whether most of a measured stall is the copy to the device, and not the wait for the batch."""
     copied = training.per_step(lambda loader: loader.transfer_s)
     return stall.tier is Tier.INSIDE and copied is not None and copied > max(0.0, stall.low - copied)
@@ -200,7 +200,7 @@ def _epoch_starts(snapshots: Sequence[Snapshot], found: Sequence[Phase], case: _
     return case.verdict(Finding(Bound.INPUT, (evidence,)), Cause.EPOCH_START, stall)
 
 
-def _with_starts(steady: Stall, share: float) -> Stall:
+def _with_starts(steady: StallBounds, share: float) -> StallBounds:
     """A stall within epochs, and the starts of epochs, in which a device has nothing to do either."""
     return replace(steady, low=steady.low * (1 - share) + share, high=min(1.0, steady.high * (1 - share) + share))
 
@@ -209,14 +209,14 @@ def _short_epochs(case: _Case) -> bool:
     return case.spent.get(Phase.BETWEEN, 0.0) > case.spent.get(Phase.TRAINING, 0.0)
 
 
-def _middle(stall: Stall) -> float:
+def _middle(stall: StallBounds) -> float:
     return (stall.low + stall.high) / 2
 
 
 _Text = Callable[[float], str]
 
 
-def _general(training: Training, stall: Stall | None, site: WaitSite | None) -> tuple[Evidence, ...]:
+def _general(training: Training, stall: StallBounds | None, site: WaitSite | None) -> tuple[Evidence, ...]:
     """What every verdict shows where it is known."""
     found = []
     if stall is not None:

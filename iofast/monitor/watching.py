@@ -16,7 +16,7 @@ from iofast.errors import OptionError
 from iofast.monitor.bursts import Bursts
 from iofast.monitor.find import MonitorError
 from iofast.monitor.probe.nvml import NvmlProbe, Reading
-from iofast.monitor.probe.open_files import OpenFiles
+from iofast.monitor.probe.open_files import DataFolders
 from iofast.monitor.probe.pages import PagesProbe
 from iofast.monitor.probe.peers import Peers
 from iofast.monitor.probe.proc import Look, ProcProbe
@@ -73,7 +73,7 @@ class Watch:
         self._system = SystemProbe(job)
         self._pages = PagesProbe(job)
         self._peers = Peers(job)
-        self._files = OpenFiles()
+        self._files = DataFolders()
         self._bursts = Bursts(job) if self.options.stacks != "off" else None
         self._windows = Windows()
         self._looks: list[Look] = []

@@ -16,7 +16,7 @@ ALONE_S: Final = 0.25  # width of a window where no device can be seen
 LATE_S: Final = 3.0  # a driver hands readings over in lots; looks are kept for them as long as this
 
 
-class Reading(Protocol):
+class BusyReading(Protocol):
     """How busy a device was in the `seconds` that ended at `time_s` (monotonic)."""
 
     @property
@@ -46,7 +46,7 @@ class Windows:
 
     def __init__(self) -> None:
         self._looks: list[_Waiting] = []
-        self._readings: list[Reading] = []
+        self._readings: list[BusyReading] = []
 
     @property
     def covered_until(self) -> float:
@@ -59,7 +59,7 @@ class Windows:
             least, most = waits(look, loading)
             self._looks.append(_Waiting(look, seconds / len(looks), least, most))
 
-    def take(self, readings: Iterable[Reading] | None, idle: float | None, now: float) -> tuple[Window, ...]:
+    def take(self, readings: Iterable[BusyReading] | None, idle: float | None, now: float) -> tuple[Window, ...]:
         """Windows of what is covered by now.
 
         `readings`: those since `covered_until`, or None where the device gives none; then `idle`, its share of the

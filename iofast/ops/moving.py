@@ -112,7 +112,7 @@ class RandomPerspective:
 Move = RandomHorizontalFlip | RandomVerticalFlip | RandomRotation | RandomAffine | RandomPerspective
 
 
-class _Sampled(Protocol):
+class _Resampled(Protocol):
     @property
     def interpolation(self) -> str: ...
 
@@ -125,13 +125,13 @@ class _Centred(Protocol):
     def center(self) -> Sequence[float] | None: ...
 
 
-def colour(op: _Sampled) -> tuple[float, float, float]:
+def colour(op: _Resampled) -> tuple[float, float, float]:
     """The colour that an operation fills with, levels of 0 to 255."""
     red, green, blue = op.fill  # type: ignore[misc]
     return 255 * red, 255 * green, 255 * blue
 
 
-def sampling(op: _Sampled) -> None:
+def sampling(op: _Resampled) -> None:
     """Check and normalise `interpolation` and `fill`."""
     name, given = type(op).__name__, op.interpolation
     kind = interpolation_name(given)

@@ -31,7 +31,7 @@ class Endless(Order):
 
     def __init__(self, runs: Runs, length: int | None, global_batch: int) -> None:
         self._runs, self._batch, self._endless = runs, global_batch, length is None
-        self._streams: dict[tuple[int, int], _Stream] = {}  # by process and epoch: no run survives a fork
+        self._streams: dict[tuple[int, int], _Run] = {}  # by process and epoch: no run survives a fork
         self._locks: dict[int, threading.Lock] = {}
         super().__init__(runs.count, length or MAX_SAMPLES, runs.seed)
 
@@ -67,13 +67,13 @@ class Endless(Order):
     def _lock(self) -> threading.Lock:
         return self._locks.setdefault(os.getpid(), threading.Lock())
 
-    def _stream(self, epoch: int) -> _Stream:
+    def _stream(self, epoch: int) -> _Run:
         found = self._streams.get((os.getpid(), epoch))
         return self._begin(epoch) if found is None else found
 
-    def _begin(self, epoch: int) -> _Stream:
+    def _begin(self, epoch: int) -> _Run:
         end = None if self._endless else self.length
-        stream = _Stream(self._runs, epoch, max(STRETCH, BATCHES * self._batch), end)
+        stream = _Run(self._runs, epoch, max(STRETCH, BATCHES * self._batch), end)
         self._streams.pop((os.getpid(), epoch), None)  # the newest run stands last
         self._streams[os.getpid(), epoch] = stream
         while len(self._streams) > EPOCHS:
@@ -90,7 +90,7 @@ class Endless(Order):
         self.__dict__.update(state, _streams={}, _locks={})
 
 
-class _Stream:
+class _Run:
     """One run, as far as it was asked for. It remembers positions `first` to `stop` - 1: the last `keep` at least."""
 
     def __init__(self, runs: Runs, epoch: int, keep: int, end: int | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getattr__ does the same
     from iofast.packing.options import PackOptions as PackOptions
     from iofast.packing.report import Estimate as Estimate
-    from iofast.packing.report import Report as Report
+    from iofast.packing.report import PackReport as PackReport
     from iofast.packing.run import pack as pack
 
 _NAMES = {

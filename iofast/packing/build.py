@@ -11,7 +11,7 @@ from iofast.containers.journal import read_block
 from iofast.containers.manifest import Manifest
 from iofast.errors import SourceError, WorkerError
 from iofast.packing.duplicates import Duplicates
-from iofast.packing.work import Work
+from iofast.packing.work import PackWork
 
 # Blocks written per finished chunk. More than one, or a single slow chunk would leave a backlog to the end; few, so
 # that a resumed run with thousands of finished chunks feeds its workers meanwhile.
@@ -29,7 +29,7 @@ class Builder:
     which workers still append, `file` is where duplicates are listed.
     """
 
-    def __init__(self, writer: Writer, work: Work, in_use: Callable[[], Collection[Path]], file: Path) -> None:
+    def __init__(self, writer: Writer, work: PackWork, in_use: Callable[[], Collection[Path]], file: Path) -> None:
         self._writer, self._work, self._in_use = writer, work, in_use
         self._places: dict[int, tuple[Path, int]] = {}
         self._left: Counter[Path] = Counter()  # blocks of a journal that are not written for good

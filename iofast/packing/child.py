@@ -31,7 +31,7 @@ def default_command() -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class Job:
+class ChunkJob:
     """A chunk to do: `images` as `sample.Image` rows. `skip` gives a reason for each image that kills workers.
 
     `suspects` are the positions of images that a worker had announced when it died: who dies on one again blames it.
@@ -48,7 +48,7 @@ class Job:
         return {"chunk": self.chunk, "images": self.images, "careful": self.careful, "skip": self.skip}
 
 
-class Copy:
+class Forked:
     """A process that was forked, with what `Child` needs of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
@@ -81,12 +81,12 @@ class Copy:
 class Child:
     """A worker process, its pipes not blocking. `unsent` is what its pipe had no room for."""
 
-    process: subprocess.Popen[bytes] | Copy
+    process: subprocess.Popen[bytes] | Forked
     feed: IO[bytes]
     answers: IO[bytes]
     log: IO[bytes]  # its stderr; an unnamed file cannot fill up and block it as a pipe can
     journal: Path = field(default_factory=Path)
-    jobs: deque[Job] = field(default_factory=deque)
+    jobs: deque[ChunkJob] = field(default_factory=deque)
     frames: Frames = field(default_factory=Frames)
     unsent: bytearray = field(default_factory=bytearray)
     told: bool = False  # the set-up
@@ -216,7 +216,7 @@ def fork() -> Child:
             os._exit(status)
     os.close(orders)
     os.close(said)
-    return Child(Copy(pid), os.fdopen(feed, "wb", 0), os.fdopen(answers, "rb", 0), log)
+    return Child(Forked(pid), os.fdopen(feed, "wb", 0), os.fdopen(answers, "rb", 0), log)
 
 
 def cause_of_death(code: int) -> str:

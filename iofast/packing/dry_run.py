@@ -11,17 +11,17 @@ from pathlib import Path
 
 from iofast.containers.publish import existing_folder
 from iofast.packing import estimate
-from iofast.packing.child import Job
+from iofast.packing.child import ChunkJob
 from iofast.packing.failures import Failures
-from iofast.packing.pool import Done, Pool
-from iofast.packing.report import Estimate, Report
-from iofast.packing.work import Work
+from iofast.packing.pool import Done, WorkerPool
+from iofast.packing.report import Estimate, PackReport
+from iofast.packing.work import PackWork
 
 _SAMPLE = 64  # images per worker: a fraction of a second of work for photographs, half a minute for the very largest
 _START_UP = 0.3  # seconds until the first image, on any machine of today
 
 
-def forecast(work: Work, target: Path, pool: Pool) -> Report:
+def forecast(work: PackWork, target: Path, pool: WorkerPool) -> PackReport:
     """The report of a run that did not take place: its `estimate` is set. Nothing is written beside the target."""
     images = len(work.source)
     sample = [work.first + index for index in estimate.spread(images, _SAMPLE * work.workers)]
@@ -53,7 +53,7 @@ def forecast(work: Work, target: Path, pool: Pool) -> Report:
     )
 
 
-def _jobs(work: Work, sample: list[int]) -> Iterator[Job]:
+def _jobs(work: PackWork, sample: list[int]) -> Iterator[ChunkJob]:
     """The sample in jobs so small that all workers end at about the same time."""
     size = max(1, min(work.plan.chunk, len(sample) // (8 * work.workers)))
     return (work.job(i, sample[i : i + size]) for i in range(0, len(sample), size))

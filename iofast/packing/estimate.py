@@ -18,7 +18,7 @@ from iofast.packing.origin import Origin
 from iofast.packing.plan import CHUNK_BYTES
 from iofast.packing.pool import JOURNAL
 from iofast.packing.sample import Image, SampleRecipe, make_record
-from iofast.packing.work import Work
+from iofast.packing.work import PackWork
 from iofast.source import Source
 
 _PAGE = 4096  # of the file system and of LMDB
@@ -65,7 +65,7 @@ class Room(NamedTuple):
     shard: int = 0
 
     @classmethod
-    def of(cls, work: Work, target: Path) -> Room:
+    def of(cls, work: PackWork, target: Path) -> Room:
         """That of the container that `work` makes at `target`."""
         rebuilt = work.addition is not None and target.suffix == ".lmdb"
         copied = target.stat().st_size if rebuilt and target.exists() else 0
@@ -91,7 +91,7 @@ class Room(NamedTuple):
         return self.copied + self.container(images, payload) + journals
 
 
-def require_space(work: Work, place: Target) -> None:
+def require_space(work: PackWork, place: Target) -> None:
     """Raise `TargetError` unless the disk can take everything; what `<DST>.partial/` holds already counts."""
     source, recipe, room = work.source, work.options.recipe(), Room.of(work, place.path)
     there = 0
@@ -106,7 +106,7 @@ def require_space(work: Work, place: Target) -> None:
     require_free(place.partial, room.peak(len(source), _measured(work)) - there)
 
 
-def shard_records(work: Work, place: Target) -> int | None:
+def shard_records(work: PackWork, place: Target) -> int | None:
     """How many records a shard gets, at most; None where there are no shards.
 
     Decided once, by a sample that is the same for every run, so that where a shard ends depends on no other's records.
@@ -133,13 +133,13 @@ def _most_per_image(recipe: TranscodeRecipe) -> float | None:
     return recipe.size**2 * aspect * (1.0 if compressed else _PER_PIXEL.get(recipe.format, 4.0)) + _PAGE
 
 
-def _measured(work: Work) -> float:
+def _measured(work: PackWork) -> float:
     """Mean payload bytes of a transcoded sample; where nothing can be transcoded, the sources' mean size."""
     sizes = [sum(each) for each in _sampled(work)]
     return sum(sizes) / len(sizes) if sizes else mean_source_size(work.source)
 
 
-def _sampled(work: Work) -> list[list[int]]:
+def _sampled(work: PackWork) -> list[list[int]]:
     """Bytes of each payload of some records, as they will be."""
     origin, recipe, found = work.origin(), work.options.sample_recipe(), []
     for index in spread(len(work.source), _TRANSCODE_SAMPLE):

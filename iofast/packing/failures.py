@@ -15,7 +15,7 @@ from iofast.errors import ErrorBudgetError, TargetError
 from iofast.record import format_key
 
 
-class Failure(NamedTuple):
+class PackFailure(NamedTuple):
     """One image that failed: its position in the packing order, its path as `os.fsdecode` gives it, and why."""
 
     position: int
@@ -36,12 +36,12 @@ class Failures:
 
     def __init__(self, images: int, allowed: int, file: Path, first: int = 0) -> None:
         self._images, self._allowed, self.file, self._first = images, allowed, file, first
-        self._found: dict[int, Failure] = {}
+        self._found: dict[int, PackFailure] = {}
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(self, failure: Failure) -> None:
+    def add(self, failure: PackFailure) -> None:
         """Count one. Raises `ErrorBudgetError` when it is one too many, after the file of errors was written."""
         self._found[failure.position] = failure
         if len(self._found) <= self._allowed:
@@ -55,7 +55,7 @@ class Failures:
     def load(self) -> None:
         """Take what a finished run has saved."""
         for value in read_lines(self.file):
-            failure = Failure(value["key"], str(value.get("path")), str(value.get("reason")))
+            failure = PackFailure(value["key"], str(value.get("path")), str(value.get("reason")))
             if failure.position >= self._first:
                 self._found[failure.position] = failure
 
@@ -106,5 +106,5 @@ def json_line(value: Mapping[str, object]) -> str:
     return json.dumps(value) + "\n"
 
 
-def _line(failure: Failure) -> str:
+def _line(failure: PackFailure) -> str:
     return json_line({"key": format_key(failure.position), "path": failure.path, "reason": failure.reason})

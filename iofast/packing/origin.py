@@ -54,7 +54,7 @@ class Origin(Protocol):
         """Raise `SourceError` where what was read is not what was listed."""
 
 
-class Files:
+class FileOrigin:
     """Samples whose images are files below `root`, or at absolute paths."""
 
     def __init__(self, root: str) -> None:
@@ -76,7 +76,7 @@ class Files:
         """Nothing: each file was looked at when it was read. See `Origin.check`."""
 
 
-class Records:
+class RecordOrigin:
     """Samples that are the records of the container `source`.
 
     `foreign` are options of `open_reader`; `fields`, `upright` and `state` are what the listing found (`Held`).
@@ -236,7 +236,7 @@ def _image_of(fields: Mapping[str, bytes]) -> str | None:
 def origin_of(setup: Mapping[str, Any]) -> Origin:
     """What reads the samples of a run, from what every worker is told."""
     records = setup["records"]
-    return Files(setup["root"]) if records is None else Records(**records)
+    return FileOrigin(setup["root"]) if records is None else RecordOrigin(**records)
 
 
 def read_attached(root: bytes, image: Image) -> dict[str, bytes]:

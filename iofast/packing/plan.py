@@ -28,7 +28,7 @@ _CHUNKS = 64  # wanted at least, so that a small source keeps every worker busy 
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PackPlan:
     """`images` in chunks of `chunk`, from a source with this fingerprint, made with these settings.
 
     `shard_records`: how many of them a shard is made of at most; None for LMDB, and until the run begins.
@@ -54,7 +54,7 @@ class Plan:
         members = {**asdict(self), "chunk": None, "shard_records": None}
         return hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
 
-    def check_same(self, old: Plan, folder: Path) -> None:
+    def check_same(self, old: PackPlan, folder: Path) -> None:
         """Raise `TargetError`, naming what differs, unless work that was begun as `old` can go on as this."""
         for name in sorted({*self.settings, *old.settings}):
             now, then = self.settings.get(name), old.settings.get(name)
@@ -66,18 +66,18 @@ class Plan:
             raise _other(folder, "the source as it was before it changed (names, labels, splits or files)")
 
 
-def make_plan(source: Source, settings: Mapping[str, object], mean_size: float) -> Plan:
+def make_plan(source: Source, settings: Mapping[str, object], mean_size: float) -> PackPlan:
     """The plan for `source` (already in packing order), of which an image in hand has `mean_size` bytes on average."""
     by_size = int(CHUNK_BYTES / max(1.0, mean_size))
     chunk = max(1, min(MAX_CHUNK, len(source) // _CHUNKS, by_size))
-    return Plan(len(source), chunk, source.fingerprint(), settings)
+    return PackPlan(len(source), chunk, source.fingerprint(), settings)
 
 
-def load_plan(path: Path) -> Plan | None:
+def load_plan(path: Path) -> PackPlan | None:
     """The plan at `path`; None where there is none that this version understands."""
     try:
         value = json.loads(path.read_text())
-        plan = Plan(**value)
+        plan = PackPlan(**value)
     except (OSError, ValueError, TypeError):
         return None
     return plan if plan.version == VERSION and plan.chunk > 0 else None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from iofast.errors import OptionError, SourceError, TargetError, WorkerError
-from iofast.packing.child import Child, Job, can_fork, cause_of_death, default_command, fork, spawn
+from iofast.packing.child import Child, ChunkJob, can_fork, cause_of_death, default_command, fork, spawn
 
 MAX_WORKERS = 1024
 AHEAD = 2  # chunks per worker: one in hand, and one waiting so that it never waits for us
@@ -49,7 +49,7 @@ class Done(NamedTuple):
     left_out: int = 0
 
 
-class Pool:
+class WorkerPool:
     """`count` workers, started on entering a `with` block and gone when it is left.
 
     `fork`: they may be copies of this process, where it has no threads; those that replace dead ones are new processes.
@@ -65,7 +65,7 @@ class Pool:
         self._fork = fork
         self._workers: list[Child] = []
         self._selector = selectors.DefaultSelector()
-        self._again: deque[Job] = deque()
+        self._again: deque[ChunkJob] = deque()
         self._setup: Mapping[str, object] = {}
         self._folder = Path()
         self._serial = 0
@@ -78,7 +78,7 @@ class Pool:
         for _ in range(self.count):
             self._spare.append(fork() if forks else spawn(self._command))
 
-    def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[Job]) -> Iterator[Done]:
+    def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[ChunkJob]) -> Iterator[Done]:
         """Have all `jobs` done, journals in `folder`; each chunk as it is finished, in any order.
 
         `setup` is what `worker.Worker` must know, without the journal, of which each has its own.
@@ -140,7 +140,7 @@ class Pool:
         worker.told = False
         self._serial += 1
 
-    def _hand_out(self, jobs: Iterator[Job]) -> None:
+    def _hand_out(self, jobs: Iterator[ChunkJob]) -> None:
         """Fill every worker's queue, one round at a time so that few chunks spread over all."""
         for depth in range(1, AHEAD + 1):
             for worker in self._workers:

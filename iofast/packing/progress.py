@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 
-class Progress:
+class PackProgress:
     """Tells nothing but warnings, as Python warnings: what `pack` does when it is called as a function."""
 
     def warn(self, text: str) -> None:
@@ -31,7 +31,7 @@ class Progress:
         """Nothing more will come; called once, whatever happened."""
 
 
-class Bar(Progress):
+class Bar(PackProgress):
     """A bar on stderr where that is a terminal, with images/s, MB/s and the time left. It vanishes at the end."""
 
     def __init__(self, name: str, *, visible: bool = True, typed: Callable[[str], str] = str) -> None:

@@ -25,7 +25,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PackReport:
     """What `pack` did with the images of `source`.
 
     `packed` + `failed` + `left_out` + `dropped` = `images`, unless `estimate` is set: then nothing was written, and

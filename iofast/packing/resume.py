@@ -5,17 +5,19 @@ from __future__ import annotations
 from iofast.containers.base import Reader, Writer
 from iofast.containers.journal import read_block
 from iofast.containers.publish import Target
-from iofast.containers.shards import Cut
+from iofast.containers.shards import ShardCut
 from iofast.containers.targets import writer_of
 from iofast.packing.build import Builder
 from iofast.packing.failures import Failures
-from iofast.packing.pool import Pool
-from iofast.packing.work import Work
+from iofast.packing.pool import WorkerPool
+from iofast.packing.work import PackWork
 
 DUPLICATES = ".duplicates.jsonl"
 
 
-def begin(work: Work, place: Target, pool: Pool, failures: Failures, base: Reader | None) -> tuple[Writer, Builder]:
+def begin(
+    work: PackWork, place: Target, pool: WorkerPool, failures: Failures, base: Reader | None
+) -> tuple[Writer, Builder]:
     """A writer and its builder, with everything in them that was written already; `work` knows what else is finished.
 
     Images that failed before are tried again. Where one now succeeds its record belongs in the middle of what was
@@ -37,11 +39,13 @@ def begin(work: Work, place: Target, pool: Pool, failures: Failures, base: Reade
     return writer, builder
 
 
-def _begin(work: Work, place: Target, pool: Pool, base: Reader | None, stop: int | None) -> tuple[Writer, Builder]:
+def _begin(
+    work: PackWork, place: Target, pool: WorkerPool, base: Reader | None, stop: int | None
+) -> tuple[Writer, Builder]:
     place.stage().unlink(missing_ok=True)  # of an LMDB file: its build always begins anew
     key_width = {} if base is None else {"key_width": base.manifest.key_width}
     starts = tuple(work.first + start for _, start, _ in work.source.splits)
-    writer = writer_of(place, work.description(), Cut(records=work.plan.shard_records, starts=starts), **key_width)
+    writer = writer_of(place, work.description(), ShardCut(records=work.plan.shard_records, starts=starts), **key_width)
     try:
         builder = Builder(writer, work, pool.journals, place.path.with_name(place.path.name + DUPLICATES))
         if base is not None:
@@ -53,7 +57,7 @@ def _begin(work: Work, place: Target, pool: Pool, base: Reader | None, stop: int
     return writer, builder
 
 
-def _try_again(work: Work, place: Target, pool: Pool, failures: Failures, builder: Builder) -> list[int]:
+def _try_again(work: PackWork, place: Target, pool: WorkerPool, failures: Failures, builder: Builder) -> list[int]:
     """Positions of images that an earlier run left out and that belong in: they fail no longer, nor are duplicates."""
     holes = builder.holes
     size = max(1, min(work.plan.chunk, -(-len(holes) // (2 * work.workers))))

@@ -29,18 +29,18 @@ from iofast.packing.failures import Failures
 from iofast.packing.listing import listed
 from iofast.packing.options import PackKeywords, PackOptions, names_of
 from iofast.packing.plan import load_plan, make_plan, settings
-from iofast.packing.pool import Pool
-from iofast.packing.progress import Progress
-from iofast.packing.report import Report
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
+from iofast.packing.report import PackReport
 from iofast.packing.resume import DUPLICATES, begin
-from iofast.packing.work import Work
+from iofast.packing.work import PackWork
 
 FilePath = str | os.PathLike[str]
 
 
 def pack(
     source: FilePath, target: FilePath, options: PackOptions | None = None, **keywords: Unpack[PackKeywords]
-) -> Report:
+) -> PackReport:
     """Pack the images of `source` into the container `target`, whose suffix says which.
 
     `source` is a folder, a manifest file, or a container that `open_reader` opens, other programs' and patterns of
@@ -53,11 +53,13 @@ def pack(
         if not isinstance(path, str | os.PathLike):
             raise OptionError(f"{what} must be a path, found {shown(path)}")
     options = PackOptions(**keywords) if options is None else replace(options, **keywords)
-    with Pool(cores() if options.workers is None else options.workers) as pool:
-        return run(source, target, options, Progress(), pool)
+    with WorkerPool(cores() if options.workers is None else options.workers) as pool:
+        return run(source, target, options, PackProgress(), pool)
 
 
-def run(source: FilePath, target: FilePath, options: PackOptions, progress: Progress, pool: Pool) -> Report:
+def run(
+    source: FilePath, target: FilePath, options: PackOptions, progress: PackProgress, pool: WorkerPool
+) -> PackReport:
     """`pack`, telling `progress` how it goes, with a pool whose workers were started and are still importing."""
     started = time.monotonic()
     sidecars = names_of(options.sidecars)
@@ -81,7 +83,7 @@ def run(source: FilePath, target: FilePath, options: PackOptions, progress: Prog
             place.discard()  # what another command left behind that had nothing to do but to clean up
 
 
-def _planned(source: FilePath, place: Target, options: PackOptions, progress: Progress, workers: int) -> Work:
+def _planned(source: FilePath, place: Target, options: PackOptions, progress: PackProgress, workers: int) -> PackWork:
     """What is to be done, as source and target are now."""
     addition = find_addition(place) if options.append else None
     if addition is not None:
@@ -94,7 +96,7 @@ def _planned(source: FilePath, place: Target, options: PackOptions, progress: Pr
         found = addition.joined(found, place.path.name)
     common = settings(options, place, None if addition is None else addition.base.fingerprint)
     plan = make_plan(found, common, estimate.size_in_hand(found, options.recipe()))
-    return Work(os.fspath(source), found, options, plan, workers, addition=addition)
+    return PackWork(os.fspath(source), found, options, plan, workers, addition=addition)
 
 
 def _check_paths(source: Path, place: Target) -> None:
@@ -123,13 +125,13 @@ def _check_possible(options: PackOptions, place: Target) -> None:
         )
 
 
-def _failures(work: Work, place: Target) -> Failures:
+def _failures(work: PackWork, place: Target) -> Failures:
     images, options = len(work.source), work.options
     file = place.path.with_name(place.path.name + ".errors.jsonl")
     return Failures(images, options.allowed_errors(images), file, work.first)
 
 
-def _write(work: Work, place: Target, pool: Pool, progress: Progress) -> Report:
+def _write(work: PackWork, place: Target, pool: WorkerPool, progress: PackProgress) -> PackReport:
     """The run proper, with the target's lock held."""
     failures = _failures(work, place)
     try:
@@ -157,7 +159,7 @@ def _reason(error: OSError) -> str:
     return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
 
 
-def _take_up(work: Work, place: Target) -> None:
+def _take_up(work: PackWork, place: Target) -> None:
     """Go on with the work of an earlier run, or begin with an empty folder."""
     old = load_plan(place.partial / PACK_PLAN)
     if old is None:
@@ -177,7 +179,7 @@ def _take_up(work: Work, place: Target) -> None:
     work.plan = replace(work.plan, chunk=old.chunk, shard_records=old.shard_records)
 
 
-def _report_of(work: Work, place: Target, failures: Failures) -> Report:
+def _report_of(work: PackWork, place: Target, failures: Failures) -> PackReport:
     """An earlier run had made everything and was stopped while giving it its name, or while cleaning up."""
     if place.interrupted:
         place.complete()
@@ -201,7 +203,9 @@ def _size(manifest: Manifest, path: Path) -> int:
     return sum(shard.size for shard in manifest.shards) + beside
 
 
-def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Progress], base: Reader | None) -> Report:
+def _transcode(
+    work: PackWork, place: Target, pool: WorkerPool, told: tuple[Failures, PackProgress], base: Reader | None
+) -> PackReport:
     """Have all chunks done, and the container made and published."""
     failures, progress = told
     work.begun = True
@@ -230,7 +234,7 @@ def _transcode(work: Work, place: Target, pool: Pool, told: tuple[Failures, Prog
     return work.report(place.path, failures, builder.packed, _size(manifest, place.path), builder.duplicates)
 
 
-def _unchanged(work: Work, base: Manifest, place: Target, failures: Failures, duplicates: Duplicates) -> Report:
+def _unchanged(work: PackWork, base: Manifest, place: Target, failures: Failures, duplicates: Duplicates) -> PackReport:
     """There was nothing to add: the container stays as it is."""
     failures.save()
     duplicates.save(work.path)
@@ -238,7 +242,9 @@ def _unchanged(work: Work, base: Manifest, place: Target, failures: Failures, du
     return work.report(place.path, failures, 0, _size(base, place.path), duplicates)
 
 
-def _fill(work: Work, place: Target, pool: Pool, told: tuple[Failures, Progress], builder: Builder) -> None:
+def _fill(
+    work: PackWork, place: Target, pool: WorkerPool, told: tuple[Failures, PackProgress], builder: Builder
+) -> None:
     """All records, in the container or in finished chunks."""
     failures, progress = told
     for chunk, where in work.finished.items():

@@ -14,21 +14,21 @@ from iofast.containers import journal
 from iofast.containers.base import Description
 from iofast.foreign.options import ForeignOptions
 from iofast.packing.addition import Addition
-from iofast.packing.child import Job
+from iofast.packing.child import ChunkJob
 from iofast.packing.duplicates import Duplicates
-from iofast.packing.failures import Failure, Failures
+from iofast.packing.failures import Failures, PackFailure
 from iofast.packing.options import PackOptions
 from iofast.packing.origin import Origin, origin_of
-from iofast.packing.plan import Plan, recipe
+from iofast.packing.plan import PackPlan, recipe
 from iofast.packing.pool import Done
-from iofast.packing.report import Report
+from iofast.packing.report import PackReport
 from iofast.packing.sample import Image
 from iofast.source import Source
 from iofast.source.listing import printable
 
 
 @dataclass(slots=True)
-class Work:
+class PackWork:
     """What `source` (in packing order) is made into, and how far that is.
 
     `finished` maps chunks that an earlier run has done to the journal and offset of their block, None where it wrote
@@ -39,7 +39,7 @@ class Work:
     name: str  # of the source, as the user wrote it
     source: Source
     options: PackOptions
-    plan: Plan
+    plan: PackPlan
     workers: int
     bytes_in: int = 0
     begun: bool = False
@@ -98,12 +98,12 @@ class Work:
         found = {"fields": dict(held.fields), "upright": list(held.upright), "state": held.state}
         return {"source": self.name, "foreign": options, **found}
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[ChunkJob]:
         """All chunks that are not finished, as workers get them."""
         todo = (chunk for chunk in range(self.plan.chunks) if chunk not in self.finished)
         return (self.job(chunk, self.span(chunk)) for chunk in todo)
 
-    def job(self, chunk: int, positions: Iterable[int]) -> Job:
+    def job(self, chunk: int, positions: Iterable[int]) -> ChunkJob:
         """Images at rising positions as one job."""
         rows, split = [], 0
         for position in positions:
@@ -111,7 +111,7 @@ class Work:
             while index >= self.source.splits[split][2]:
                 split += 1
             rows.append(self._row(index, split))
-        return Job(chunk, rows)
+        return ChunkJob(chunk, rows)
 
     def image(self, index: int) -> Image:
         """The image at `index` of the source, as a worker has it."""
@@ -132,10 +132,10 @@ class Work:
         values = self.source.extra(index) if followed - {None} else {}
         return files, {field: value.decode() for field, value in values.items() if field in followed}
 
-    def failures(self, done: Done) -> Iterator[Failure]:
+    def failures(self, done: Done) -> Iterator[PackFailure]:
         """The failed images of a chunk."""
         paths = ((position, self.source.path(position - self.first), reason) for position, reason in done.failed)
-        return (Failure(position, printable(path), reason) for position, path, reason in paths)
+        return (PackFailure(position, printable(path), reason) for position, path, reason in paths)
 
     def path(self, position: int) -> str | None:
         """The path of an image, None for one that the container held before."""
@@ -149,12 +149,12 @@ class Work:
 
     def report(
         self, target: Path, failures: Failures, packed: int, size: int, duplicates: Duplicates | None = None
-    ) -> Report:
+    ) -> PackReport:
         """What became of it all. What was neither packed nor failed nor dropped was left out, but for a dry run."""
         found = Duplicates(target) if duplicates is None else duplicates
         dropped = len(found.found) if self.options.drop_duplicates else 0
         left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures) - dropped
-        return Report(
+        return PackReport(
             source=self.name,
             target=os.fspath(target),
             images=len(self.source),

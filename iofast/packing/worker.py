@@ -19,7 +19,7 @@ from iofast import kernel
 from iofast.containers.journal import JournalFailure, JournalRecord, JournalWriter
 from iofast.errors import DecodeError, SourceError, TargetError
 from iofast.packing.frames import Frames, Message, encode
-from iofast.packing.origin import Files, Origin, origin_of
+from iofast.packing.origin import FileOrigin, Origin, origin_of
 from iofast.packing.sample import Image, SampleRecipe, make_record
 
 _BEAT = 0.25  # seconds between signs of life; a redraw of the bar, at most
@@ -47,7 +47,7 @@ class Worker:
     def __init__(self, outgoing: int) -> None:
         self._outgoing = outgoing
         self._recipe = SampleRecipe(kernel.TranscodeRecipe())
-        self._origin: Origin = Files("")
+        self._origin: Origin = FileOrigin("")
         self._journal: JournalWriter | None = None
         self._last_sent = time.monotonic()
 

@@ -5,7 +5,7 @@ from iofast.pixels.dispatch import apply as apply
 from iofast.pixels.dispatch import augment as augment
 from iofast.pixels.dispatch import finish_of as finish_of
 from iofast.pixels.dispatch import rows_of as rows_of
-from iofast.pixels.geometry import Ragged as Ragged
+from iofast.pixels.geometry import RaggedBatch as RaggedBatch
 from iofast.pixels.geometry import resample as resample
 from iofast.pixels.torch_pixels import check_dtype as check_dtype
 

@@ -16,7 +16,7 @@ from iofast import kernel
 from iofast.errors import OptionError, reason_of
 from iofast.ops import Op, affine, drawn, noise_amounts
 from iofast.pixels import geometry, torch_pixels
-from iofast.pixels.geometry import Ragged
+from iofast.pixels.geometry import RaggedBatch
 from iofast.work import Work, still
 
 # what the kernel stores, by its names
@@ -95,7 +95,7 @@ def rows_of(images: torch.Tensor) -> NDArray[Any]:
 
 
 def augment(
-    batch: Ragged,
+    batch: RaggedBatch,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     size: tuple[int, int],

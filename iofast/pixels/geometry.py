@@ -25,7 +25,7 @@ Kind = Literal["rgb", "yuv"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ragged:
+class RaggedBatch:
     """N uint8 images of any sizes in one block of memory, on one device.
 
     data     uint8 (bytes,)
@@ -86,7 +86,7 @@ class Axis(NamedTuple):
 
 
 def resample(
-    batch: Ragged,
+    batch: RaggedBatch,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     size: tuple[int, int],
@@ -116,7 +116,7 @@ def resample(
     return out.permute(0, 3, 1, 2)
 
 
-def check_boxes(batch: Ragged, boxes: NDArray[np.int32], flips: NDArray[np.uint8], size: tuple[int, int]) -> None:
+def check_boxes(batch: RaggedBatch, boxes: NDArray[np.int32], flips: NDArray[np.uint8], size: tuple[int, int]) -> None:
     """Raise `OptionError` unless each image has a box and a flip, and all that a window sees lies in its image."""
     if boxes.shape != (len(batch), 8) or flips.shape != (len(batch),) or min(size) < 1:
         raise OptionError(f"{len(batch)} images need boxes (N, 8) and flips (N,), found {boxes.shape}, {flips.shape}")

@@ -18,7 +18,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from iofast.ops import Op, affine
-from iofast.pixels.geometry import FRACTION, NARROW, PRECISION, Ragged, check_boxes, taps
+from iofast.pixels.geometry import FRACTION, NARROW, PRECISION, RaggedBatch, check_boxes, taps
 from iofast.pixels.upload import upload
 
 _PRECISION, _NARROW = tl.constexpr(PRECISION), tl.constexpr(NARROW)
@@ -170,7 +170,7 @@ def _resample(
 
 
 def resample(
-    batch: Ragged,
+    batch: RaggedBatch,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     size: tuple[int, int],

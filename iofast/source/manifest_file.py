@@ -35,7 +35,7 @@ from iofast.source.listing import (
     ranges,
     split_rank,
 )
-from iofast.source.table import BYTES, JSON, SUFFIXES, TEXT, Cells, Table, printable_column, read_table
+from iofast.source.table import BYTES, JSON, SUFFIXES, TEXT, ColumnText, Table, printable_column, read_table
 
 __all__ = ["SUFFIXES", "read_manifest"]
 
@@ -99,7 +99,7 @@ def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> 
     return found[0] if found else None
 
 
-def _pop(table: Table, name: str | None) -> Cells | None:
+def _pop(table: Table, name: str | None) -> ColumnText | None:
     return None if name is None else table.columns.pop(name)
 
 
@@ -107,7 +107,7 @@ def _columns(table: Table) -> str:
     return ", ".join(printable_column(name) for name in table.columns)
 
 
-def _paths(table: Table, cells: Cells) -> Strings:
+def _paths(table: Table, cells: ColumnText) -> Strings:
     for row, kind in enumerate(cells.kinds):
         if kind != TEXT or cells.ends[row + 1] == cells.ends[row] + 1:
             table.fail(row, "the path is empty" if kind in (MISSING, TEXT) else "the path is not text")
@@ -118,7 +118,7 @@ def _paths(table: Table, cells: Cells) -> Strings:
     return cells.strings()
 
 
-def _check_text(table: Table, name: str, cells: Cells) -> None:
+def _check_text(table: Table, name: str, cells: ColumnText) -> None:
     """Refuse text that is not UTF-8, which a CSV file may hold."""
     if BYTES in cells.kinds:
         return
@@ -130,7 +130,7 @@ def _check_text(table: Table, name: str, cells: Cells) -> None:
 
 
 def _labels(
-    table: Table, cells: Cells | None, options: SourceOptions
+    table: Table, cells: ColumnText | None, options: SourceOptions
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
     """Labels in listing order, classes (None where the labels are numbers of unknown classes), warnings."""
     if cells is None:
@@ -169,7 +169,9 @@ def _numbered(
     return np.array(numbers, np.int32), classes, []
 
 
-def _splits(table: Table, cells: Cells | None) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
+def _splits(
+    table: Table, cells: ColumnText | None
+) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
     """Split ranges in packing order, and the listing row of each position if rows have to move for that."""
     if cells is None or set(cells.kinds) <= {MISSING}:
         return ((WHOLE, 0, len(table)),), None

@@ -17,16 +17,16 @@ from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
 from iofast.source.listing import SPLIT_ORDER, Source, SourceOptions, Strings, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.walk import Ancestors, Folder, Images, Walk
+from iofast.source.walk import Ancestors, Folder, FoundImages, Walk
 
 _CONTAINERS = (".lmdb", ".tar", ".tfrecord", ".tfrecords", ".beton")  # of those, what users try to pack
 
 
-class Part(NamedTuple):
+class SplitImages(NamedTuple):
     """One split: its images by class folder, or under the class "" in a flat folder."""
 
     split: str
-    groups: dict[str, Images]
+    groups: dict[str, FoundImages]
 
     @property
     def total(self) -> int:
@@ -110,7 +110,7 @@ def _scan_folder(root: Path, options: SourceOptions) -> Source:
     )
 
 
-def _parts(scan: _Scan) -> Iterator[Part]:
+def _parts(scan: _Scan) -> Iterator[SplitImages]:
     top = _listed(scan, "", ())
     splits = [name for name in top.folders if name in SPLIT_ORDER]
     others = [name for name in top.folders if name not in SPLIT_ORDER]
@@ -120,14 +120,14 @@ def _parts(scan: _Scan) -> Iterator[Part]:
     if not splits or any(images.total for images in beside.values()):
         groups = _groups(scan, "", top, beside)
         _check_mixed(scan, [name for name, images in groups.items() if images.total])
-        yield Part(WHOLE, groups)
+        yield SplitImages(WHOLE, groups)
         return
     if beside:
         scan.warnings.append(f"folders without images beside the splits {few(splits)} left out: {few(beside)}")
     if top.images:
         scan.warnings.append(f"images beside the splits {few(splits)} left out: {len(top.images):,}")
     for name in sorted(splits, key=split_rank):
-        yield Part(name, _groups(scan, name, _listed(scan, name, top.ancestors), {}))
+        yield SplitImages(name, _groups(scan, name, _listed(scan, name, top.ancestors), {}))
 
 
 def _check_mixed(scan: _Scan, classes: list[str]) -> None:
@@ -153,9 +153,9 @@ def _listed(scan: _Scan, prefix: str, ancestors: Ancestors) -> Folder:
     return folder
 
 
-def _groups(scan: _Scan, prefix: str, folder: Folder, known: dict[str, Images]) -> dict[str, Images]:
+def _groups(scan: _Scan, prefix: str, folder: Folder, known: dict[str, FoundImages]) -> dict[str, FoundImages]:
     """The images of one split by class folder; of a folder without class folders under "". `known` are listed."""
-    loose = Images.of(prefix, folder.images)
+    loose = FoundImages.of(prefix, folder.images)
     paths = {name: f"{prefix}/{name}" if prefix else name for name in folder.folders}
     groups = {
         name: known[name] if name in known else scan.walk.images(path, folder.ancestors) for name, path in paths.items()
@@ -170,7 +170,7 @@ def _groups(scan: _Scan, prefix: str, folder: Folder, known: dict[str, Images]) 
     return {"": loose} if loose.total or not groups else groups
 
 
-def _classes(scan: _Scan, parts: list[Part]) -> list[str] | None:
+def _classes(scan: _Scan, parts: list[SplitImages]) -> list[str] | None:
     """The class folders of all splits in order, None if all are flat."""
     names = {name for part in parts for name in part.groups} - {""}
     if not names:
@@ -189,7 +189,7 @@ def _classes(scan: _Scan, parts: list[Part]) -> list[str] | None:
     return ordered
 
 
-def _in_order(part: Part, classes: list[str] | None) -> Iterator[tuple[int, Images]]:
+def _in_order(part: SplitImages, classes: list[str] | None) -> Iterator[tuple[int, FoundImages]]:
     if "" in part.groups:
         yield -1, part.groups[""]
     for label, name in enumerate(classes or ()):

@@ -25,7 +25,7 @@ Row = tuple[int, dict[str, object]]  # line (row in Parquet, both from 1), value
 
 
 @dataclass(slots=True)
-class Cells:
+class ColumnText:
     """The values of one column: UTF-8 text, JSON text or bytes, each followed by a NUL."""
 
     blob: bytearray = field(default_factory=bytearray)
@@ -68,7 +68,7 @@ class Table:
     """One manifest file, column by column; `lines` says where in the file each row stands."""
 
     path: Path
-    columns: dict[str, Cells] = field(default_factory=dict)
+    columns: dict[str, ColumnText] = field(default_factory=dict)
     lines: array[int] = field(default_factory=lambda: array("L"))
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ def _append(table: Table, line: int, values: dict[str, object]) -> None:
         if cells is None:
             if len(table.columns) >= MAX_COLUMNS:  # each takes memory for every row, whether it has a value or not
                 fail(table.path, line, f"more than {MAX_COLUMNS} different columns")
-            cells = table.columns[name] = Cells()
+            cells = table.columns[name] = ColumnText()
         if len(cells.kinds) < len(table):
             cells.pad(len(table))
         try:

@@ -30,14 +30,14 @@ class Folder(NamedTuple):
     ancestors: Ancestors  # this folder included
 
 
-class Images(NamedTuple):
+class FoundImages(NamedTuple):
     """Images of one folder or class: how many, and their paths relative to the root, each ended by a NUL."""
 
     total: int
     blob: bytes
 
     @classmethod
-    def of(cls, prefix: str, names: list[str]) -> Images:
+    def of(cls, prefix: str, names: list[str]) -> FoundImages:
         """The images `names` of the folder whose relative path is `prefix` ("" = the root)."""
         before = f"{prefix}/" if prefix else ""
         joined = before + f"\0{before}".join(names) + "\0" if names else ""
@@ -75,18 +75,18 @@ class Walk:
         images += self.unusual.images(path, prefix, sorted(others))
         return Folder(sorted(images), sorted(folders), (*ancestors, identity))
 
-    def images(self, prefix: str, ancestors: Ancestors) -> Images:
+    def images(self, prefix: str, ancestors: Ancestors) -> FoundImages:
         """All images in and below the folder at `prefix`, in torchvision's order."""
-        found: list[tuple[str, Images]] = []
+        found: list[tuple[str, FoundImages]] = []
         pending = [(prefix, ancestors)]
         while pending:
             place, above = pending.pop()
             folder = self.folder(place, above)
             if folder is not None:
-                found.append((place, Images.of(place, folder.images)))
+                found.append((place, FoundImages.of(place, folder.images)))
                 pending += [(f"{place}/{name}", folder.ancestors) for name in folder.folders]
         found.sort(key=lambda item: item[0])
-        return Images(sum(images.total for _, images in found), b"".join(images.blob for _, images in found))
+        return FoundImages(sum(images.total for _, images in found), b"".join(images.blob for _, images in found))
 
     def watch(self, name: str) -> None:
         """Count a file of the root among what decides the listing; a missing one counts as older than any."""

@@ -12,7 +12,7 @@ from iofast.stall.clock import StallClock as StallClock
 from iofast.stall.meter import Meter as Meter
 from iofast.stall.meter import watch as watch
 from iofast.stall.stats import MeterStats as MeterStats
-from iofast.stall.stats import Phase as Phase
 from iofast.stall.stats import Stall as Stall
+from iofast.stall.stats import StepPhase as StepPhase
 
 __all__ = ["watch", "Meter", "MeterStats", "Stall", "Phase", "StallClock", "Pass"]

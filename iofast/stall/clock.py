@@ -23,8 +23,8 @@ from typing import Any, Final
 from iofast.errors import OptionError, shown
 from iofast.stall.device import RECENT, DeviceTimes, Marks
 from iofast.stall.phase import DevicePhase, HostPhase
-from iofast.stall.stats import MeterStats, Phase, Stall
-from iofast.telemetry import Cells, Figures, LoaderInfo, PhaseTotals, Slot, Stages
+from iofast.stall.stats import MeterStats, Stall, StepPhase
+from iofast.telemetry import Cells, LoaderInfo, PhaseTotals, Slot, Stages, Totals
 
 PUBLISH_NS: Final = 100_000_000  # writing a page takes 0.1 ms when caches are cold; intervals are 0.2 s at least
 MAX_PHASES: Final = 64
@@ -100,7 +100,7 @@ class StallClock:
         _, _, steps, images, _, step_ns, wait_ns, start_ns = self.sums.sums()
         times = self._times
         on_device = (0, 0) if times is None else (times.stall_ns, times.step_ns)
-        figures = Figures(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
+        figures = Totals(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
         phases = self._phase_totals() if self._phases else ()
         self.slot.write(figures, self.stages, phases, on_device=times is not None)
 
@@ -139,12 +139,12 @@ class StallClock:
             phases=self._phase_stats(batches, mean),
         )
 
-    def _phase_stats(self, batches: int, step_s: float | None) -> dict[str, Phase]:
+    def _phase_stats(self, batches: int, step_s: float | None) -> dict[str, StepPhase]:
         found = {}
         for name, (entered, timed, total) in self._phase_totals():
             if timed:  # not every one that was entered: the device has yet to pass it, or had no event left for it
                 seconds = total / timed * entered / max(1, batches) / 1e9
-                found[name] = Phase(seconds, seconds / step_s if step_s else None)
+                found[name] = StepPhase(seconds, seconds / step_s if step_s else None)
         return found
 
     def _phase_totals(self) -> list[tuple[str, PhaseTotals]]:

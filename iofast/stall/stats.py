@@ -21,7 +21,7 @@ class Stall:
 
 
 @dataclass(frozen=True)
-class Phase:
+class StepPhase:
     """A named part of the step: mean seconds per batch, and their share of the mean step."""
 
     seconds: float
@@ -57,7 +57,7 @@ class MeterStats:
     stall: Stall
     transfer: float | None
     epoch_start_s: float | None
-    phases: Mapping[str, Phase]
+    phases: Mapping[str, StepPhase]
 
     @property
     def images_per_s(self) -> float | None:

@@ -12,10 +12,10 @@ from iofast.telemetry.counters import Cells as Cells
 from iofast.telemetry.counters import StageCounter as StageCounter
 from iofast.telemetry.counters import Stages as Stages
 from iofast.telemetry.counters import StageStats as StageStats
-from iofast.telemetry.layout import Figures as Figures
 from iofast.telemetry.layout import LoaderInfo as LoaderInfo
 from iofast.telemetry.layout import LoaderReport as LoaderReport
 from iofast.telemetry.layout import PhaseTotals as PhaseTotals
+from iofast.telemetry.layout import Totals as Totals
 from iofast.telemetry.publish import Slot as Slot
 from iofast.telemetry.publish import close_page as close_page
 from iofast.telemetry.reading import Page as Page

@@ -69,7 +69,7 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in _DEAD else int(fields[_START_TIME - 3])
 
 
-class Place(NamedTuple):
+class PidSpace(NamedTuple):
     """Where a pid means the same process: one run of one machine's kernel, and there one pid namespace.
 
     The namespace alone does not do: that of the whole machine has the same inode on every machine, and a temporary
@@ -80,11 +80,11 @@ class Place(NamedTuple):
     boot: bytes
 
 
-def place() -> Place:
+def place() -> PidSpace:
     """This process's. Raises OSError."""
     namespace = (_PROC / "self" / "ns" / "pid").stat().st_ino
     text = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text()
     try:
-        return Place(namespace, bytes.fromhex(text.strip().replace("-", "")))
+        return PidSpace(namespace, bytes.fromhex(text.strip().replace("-", "")))
     except ValueError:
         raise OSError(f"the kernel's boot id must be hexadecimal, found {text[:40]!r}") from None

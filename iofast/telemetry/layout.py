@@ -65,7 +65,7 @@ class LoaderInfo:
     world_size: int = 0
 
 
-class Figures(NamedTuple):
+class Totals(NamedTuple):
     """What a loader has done: totals since it was made, but `epoch`, `batch` (in this epoch) and `updated_ns`.
 
     A step goes from one batch handed over to the next; what the first batch of an epoch and the next() that ends it
@@ -106,13 +106,13 @@ class LoaderReport:
 
     serial: int
     info: LoaderInfo
-    figures: Figures
+    figures: Totals
     stages: dict[str, StageStats]
     phases: dict[str, PhaseTotals] = field(default_factory=dict)
     phases_on_device: bool = False
 
 
-class Header(NamedTuple):
+class PageHeader(NamedTuple):
     """Whose page it is. `rank` is −1 where nobody said. Pages of version 1 have no phases."""
 
     pid: int
@@ -134,7 +134,7 @@ class Header(NamedTuple):
         return self.pid_namespace, self.boot
 
 
-def encode_header(header: Header) -> bytes:
+def encode_header(header: PageHeader) -> bytes:
     """`HEADER_SIZE` bytes."""
     pid, rank, world_size, started, namespace, boot, version = header
     sizes, phases = (version, HEADER_SIZE, SLOTS, SLOT_SIZE), _PHASE_SIZES[version]
@@ -143,7 +143,7 @@ def encode_header(header: Header) -> bytes:
     )
 
 
-def decode_header(raw: bytes) -> Header | None:
+def decode_header(raw: bytes) -> PageHeader | None:
     """None where this is not the beginning of a page of this version or the one before."""
     if len(raw) < HEADER.size:
         return None
@@ -152,7 +152,7 @@ def decode_header(raw: bytes) -> Header | None:
     )
     if magic != MAGIC or sizes != [HEADER_SIZE, SLOTS, SLOT_SIZE] or _PHASE_SIZES.get(version) != (phases, phase_slot):
         return None
-    return Header(pid, rank, world_size, started, namespace, boot, version) if pid and rank >= -1 else None
+    return PageHeader(pid, rank, world_size, started, namespace, boot, version) if pid and rank >= -1 else None
 
 
 _PHASE_SIZES: Final = {1: (0, 0), VERSION: (PHASES, PHASE_SLOT_SIZE)}  # by version
@@ -182,7 +182,7 @@ def encode_phases(serial: int, phases: Sequence[tuple[str, PhaseTotals]], on_dev
     return _CHECK.pack(crc32(body)) + body
 
 
-def encode(loader: bytes, figures: Figures, stages: Stages | None) -> bytes:
+def encode(loader: bytes, figures: Totals, stages: Stages | None) -> bytes:
     """A slot without its sequence counter: checksum and body, `SLOT_SIZE` − 8 bytes. Raises struct.error."""
     epoch, batch, images, *others = figures
     if stages is None:
@@ -215,7 +215,7 @@ def _name_bytes(name: str) -> bytes:
     return printable.encode(errors="ignore")[:24].decode(errors="ignore").encode()
 
 
-def decode(raw: bytes, header: Header) -> LoaderReport | None:
+def decode(raw: bytes, header: PageHeader) -> LoaderReport | None:
     """What `encode` made, or None for a slot that nobody uses. Raises ValueError for anything else."""
     if raw == bytes(SLOT_SIZE - SEQUENCE.size):
         return None
@@ -242,7 +242,7 @@ def decode(raw: bytes, header: Header) -> LoaderReport | None:
         world_size=header.world_size,
     )
     moved, lost = (nbytes, 0, 0, to_device), (0, failed, 0, 0)  # pages tell these of one stage only
-    return LoaderReport(serial, info, Figures(epoch, batch, images, *others), _stage_stats(full, stages, moved, lost))
+    return LoaderReport(serial, info, Totals(epoch, batch, images, *others), _stage_stats(full, stages, moved, lost))
 
 
 def decode_phases(raw: bytes, serial: int) -> tuple[dict[str, PhaseTotals], bool]:

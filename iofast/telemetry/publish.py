@@ -31,10 +31,10 @@ from iofast.telemetry.layout import (
     SIZE,
     SLOT_SIZE,
     SLOTS,
-    Figures,
-    Header,
     LoaderInfo,
+    PageHeader,
     PhaseTotals,
+    Totals,
     encode,
     encode_header,
     encode_loader,
@@ -55,7 +55,7 @@ class _Page:
         self.free = deque(range(SLOTS))  # popleft and append are one step each: no lock
 
 
-class _Process:
+class _OwnPage:
     """What this process has: no page yet, one, or the knowledge that it can have none."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Process:
         self.making = threading.Lock()
 
 
-_process = _Process()
+_process = _OwnPage()
 
 
 def _own_page() -> _Page | None:
@@ -87,7 +87,7 @@ def _make() -> _Page:
     if started is None:
         raise OSError("/proc does not know this process")
     rank = os.environ.get("RANK", "")  # torchrun's; a loader that knows better corrects it
-    header = Header(pid, int(rank) if re.fullmatch("[0-9]{1,8}", rank) else -1, 0, started, *place())
+    header = PageHeader(pid, int(rank) if re.fullmatch("[0-9]{1,8}", rank) else -1, 0, started, *place())
     folder, name = next(iter(folders()), None), f"{pid}-{started}.page"
     if folder is None:
         raise OSError("there is no folder for it")
@@ -135,7 +135,7 @@ class Slot:
 
     def write(
         self,
-        figures: Figures,
+        figures: Totals,
         stages: Stages | None = None,
         phases: Sequence[tuple[str, PhaseTotals]] = (),
         *,
@@ -216,7 +216,7 @@ def _after_fork() -> None:
     global _process
     if _process.page is not None:
         _process.page.map = None  # the parent's: what a slot of ours wrote there would be read as the parent's
-    _process = _Process()  # also its lock, which a thread may have held that is not here
+    _process = _OwnPage()  # also its lock, which a thread may have held that is not here
 
 
 os.register_at_fork(after_in_child=_after_fork)

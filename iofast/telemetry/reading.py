@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from iofast.telemetry.folder import NAME, Place, folders, opened, place, start_time
+from iofast.telemetry.folder import NAME, PidSpace, folders, opened, place, start_time
 from iofast.telemetry.layout import (
     HEADER_SIZE,
     PHASE_SLOT_SIZE,
@@ -23,8 +23,8 @@ from iofast.telemetry.layout import (
     SLOT_SIZE,
     SLOTS,
     VERSION,
-    Header,
     LoaderReport,
+    PageHeader,
     decode,
     decode_header,
     decode_phases,
@@ -104,7 +104,7 @@ def _names(folder: int) -> list[str]:
         return sorted(itertools.islice(names, _MOST_PAGES))
 
 
-def _header(descriptor: int) -> Header | None:
+def _header(descriptor: int) -> PageHeader | None:
     """Of a regular file of this user (or of anyone, for root) with the size of a page. Raises OSError."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or os.geteuid() not in (0, found.st_uid):
@@ -113,7 +113,7 @@ def _header(descriptor: int) -> Header | None:
     return header if header is not None and header.size == found.st_size else None
 
 
-def _read(path: Path, descriptor: int, here: Place) -> Page | None:
+def _read(path: Path, descriptor: int, here: PidSpace) -> Page | None:
     """Closes `descriptor`. Raises OSError."""
     try:
         header = _header(descriptor)
@@ -134,7 +134,7 @@ def _read(path: Path, descriptor: int, here: Place) -> Page | None:
     return Page(path, header.pid, header.start_time, rank, header.world_size, tuple(loaders), unreadable)
 
 
-def _loader(descriptor: int, number: int, header: Header, end: float) -> LoaderReport | None:
+def _loader(descriptor: int, number: int, header: PageHeader, end: float) -> LoaderReport | None:
     """A slot's loader; None where nobody uses it. Raises ValueError where there is no whole one until `end`."""
     while True:
         try:

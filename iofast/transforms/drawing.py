@@ -51,7 +51,7 @@ from iofast.ops import (
 )
 from iofast.transforms.geometry import ATTEMPTS, Column, drawn_sides
 from iofast.transforms.policies import policy
-from iofast.transforms.programs import Images, Program, beside, in_a_row, numbers
+from iofast.transforms.programs import DrawnImages, Program, beside, in_a_row, numbers
 from iofast.transforms.warps import moved
 from iofast.work import CHANNELS, NUMBERS, Step, Work, still
 
@@ -72,7 +72,7 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column, first: 
 
     Mixing has shares and patches, and no partners yet: those are a matter of who is in the batch.
     """
-    images, seen = Images(draw, widths, heights), Counter[str]()
+    images, seen = DrawnImages(draw, widths, heights), Counter[str]()
     steps: list[Program] = list(first)
     erased: list[_Erased] = []
     made = still(len(draw))
@@ -128,7 +128,7 @@ _NAMES: dict[type, str] = {
 }
 
 
-def _steps(op: ImageOp, images: Images, name: str) -> Program:
+def _steps(op: ImageOp, images: DrawnImages, name: str) -> Program:
     """The steps of one operation on images."""
     match op:
         case ColorJitter():
@@ -177,12 +177,12 @@ def _single(op: ImageOp) -> tuple[Step, float]:
     return Step.EQUALIZE, 0.0
 
 
-def _all(ops: Sequence[ImageOp], images: Images, name: str) -> list[Program]:
+def _all(ops: Sequence[ImageOp], images: DrawnImages, name: str) -> list[Program]:
     """Each operation draws under a name of its own, so that what one does is no hint of what another does."""
     return [_steps(op, images, f"{name} {place}") for place, op in enumerate(ops)]
 
 
-def _choice(op: RandomChoice, images: Images, name: str) -> Program:
+def _choice(op: RandomChoice, images: DrawnImages, name: str) -> Program:
     rows = len(images)
     lists = [in_a_row(_all(each, images, f"{name} {number}"), rows) for number, each in enumerate(op.transforms)]  # type: ignore[arg-type]
     codes, own = beside(lists, rows)
@@ -196,7 +196,7 @@ def _taken(p: Sequence[float] | None, u: Column) -> NDArray[np.intp]:
     return np.searchsorted(ends / ends[-1], u, "right")
 
 
-def _order(made: Sequence[Program], images: Images, name: str) -> Program:
+def _order(made: Sequence[Program], images: DrawnImages, name: str) -> Program:
     rows = len(images)
     codes, own = beside(made, rows)
     order = np.argsort(images.draw.uniform(name, len(made)), axis=1, kind="stable")
@@ -239,7 +239,7 @@ def _distortion(op: RandomPhotometricDistort, draw: Draw, name: str) -> Program:
     return (done * codes).astype(np.int8), numbers(np.concatenate((factors[:, steps], which), axis=1))
 
 
-def _erasing(op: RandomErasing, images: Images, name: str, after: Sequence[Op]) -> _Erased:
+def _erasing(op: RandomErasing, images: DrawnImages, name: str, after: Sequence[Op]) -> _Erased:
     """The rectangles with what they are filled with: a value that the operations `after` normalise, a colour, noise."""
     rows, draw = len(images), images.draw
     low, most = op.count  # type: ignore[misc]
@@ -258,7 +258,7 @@ def _erasing(op: RandomErasing, images: Images, name: str, after: Sequence[Op]) 
     return boxes, fills.astype(np.float32), noise
 
 
-def _boxes(op: RandomErasing, images: Images, name: str, count: NDArray[np.int64]) -> NDArray[np.int32]:
+def _boxes(op: RandomErasing, images: DrawnImages, name: str, count: NDArray[np.int64]) -> NDArray[np.int32]:
     """Lane 0: whether; 1 and 2: the place (top, left); 3 + 2i and 4 + 2i: area and ratio of attempt i."""
     u = images.draw.uniform(name, 3 + 2 * ATTEMPTS)
     widths, heights = images.widths, images.heights
@@ -278,7 +278,7 @@ def _normal(draw: Draw, name: str, count: int) -> Column:
     return np.asarray(np.sqrt(-2 * np.log(1 - u[:, ::2])) * np.cos(2 * np.pi * u[:, 1::2]))
 
 
-def _mixed(made: Work, op: Mix, images: Images) -> Work:
+def _mixed(made: Work, op: Mix, images: DrawnImages) -> Work:
     """Where nothing is mixed, all of an image and its label is its own."""
     draw, rows = images.draw, len(images)
     several = op.choices if isinstance(op, Mixes) else (op,)
@@ -297,7 +297,7 @@ def _mixed(made: Work, op: Mix, images: Images) -> Work:
     return replace(made, share=columns[0], own=columns[1], patch=columns[2])
 
 
-def _patches(share: Column, images: Images) -> tuple[Column, Column]:
+def _patches(share: Column, images: DrawnImages) -> tuple[Column, Column]:
     """Rectangles (y0, x0, y1, x1) of 1 - `share` of the area, and what of each image lies outside of them."""
     u = images.draw.uniform("mix place", 2)
     widths, heights = images.widths, images.heights

@@ -11,7 +11,7 @@ from iofast.ops import AugMix, Policy, TimmAugment
 from iofast.ops.moving import colour
 from iofast.ops.strengths import Layer, Named, Strength
 from iofast.transforms.geometry import Column
-from iofast.transforms.programs import Images, Program, in_a_row, numbers, one
+from iofast.transforms.programs import DrawnImages, Program, in_a_row, numbers, one
 from iofast.transforms.warps import Matrix, turned, warp
 from iofast.work import NUMBERS, Step
 
@@ -31,7 +31,7 @@ _SINGLE = {  # operations of one number, which is the step's
 _BLUR_REACH = 8  # pixels: four deviations of the strongest blur, 2
 
 
-def policy(op: Policy, images: Images, name: str) -> Program:
+def policy(op: Policy, images: DrawnImages, name: str) -> Program:
     """The steps of one policy."""
     if isinstance(op, AugMix) or (isinstance(op, TimmAugment) and op.mixture_width):
         return _mixed(op, images, name)
@@ -44,7 +44,7 @@ def _described(op: Policy) -> tuple[Layer, ...]:
     return op.layers
 
 
-def _layers(op: Policy, images: Images, name: str) -> Program:
+def _layers(op: Policy, images: DrawnImages, name: str) -> Program:
     layers = _described(op)
     return in_a_row(
         [
@@ -55,7 +55,7 @@ def _layers(op: Policy, images: Images, name: str) -> Program:
     )
 
 
-def _chosen(layer: Layer, place: int, images: Images, name: str) -> NDArray[np.int64]:
+def _chosen(layer: Layer, place: int, images: DrawnImages, name: str) -> NDArray[np.int64]:
     """Which entry of a layer each image has.
 
     With weights the first of as many waiting times, each exponential with its weight, is as likely as its weight says,
@@ -69,7 +69,7 @@ def _chosen(layer: Layer, place: int, images: Images, name: str) -> NDArray[np.i
     return np.argsort(waits, axis=1, kind="stable")[:, place].astype(np.int64)
 
 
-def _layer(op: Policy, layer: Layer, images: Images, name: str, chosen: NDArray[np.int64]) -> Program:
+def _layer(op: Policy, layer: Layer, images: DrawnImages, name: str, chosen: NDArray[np.int64]) -> Program:
     """Lanes of `name`: whether, how strong, to which side, and two for the deviation of the strength."""
     u = images.draw.uniform(name, 5)
     codes, own = np.zeros(len(images), np.int8), np.zeros((len(images), NUMBERS), np.float32)
@@ -134,7 +134,7 @@ def _matrix(name: str, value: Column, sizes: tuple[Column, Column]) -> Matrix:
     return turned(value, sizes[0] / 2, sizes[1] / 2)
 
 
-def _mixed(op: AugMix | TimmAugment, images: Images, name: str) -> Program:
+def _mixed(op: AugMix | TimmAugment, images: DrawnImages, name: str) -> Program:
     """Lanes of "… depth": how long each chain is."""
     rows = len(images)
     ours = images.draw.dirichlet(f"{name} shares", op.alpha, 2)

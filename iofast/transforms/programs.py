@@ -15,7 +15,7 @@ from iofast.work import NUMBERS, Step
 Program = tuple[NDArray[np.int8], NDArray[np.float32]]
 
 
-class Images(NamedTuple):
+class DrawnImages(NamedTuple):
     """What steps are drawn for: random numbers of N images, and their sizes once they are cropped (pixels)."""
 
     draw: Draw

@@ -22,7 +22,7 @@ from iofast.ops.moving import (
     colour,
 )
 from iofast.transforms.geometry import Column
-from iofast.transforms.programs import Images, Program, one
+from iofast.transforms.programs import DrawnImages, Program, one
 from iofast.work import NUMBERS, Step
 
 Matrix = Sequence[Column | float]  # a to h; those left out are 0
@@ -44,7 +44,7 @@ def turned(degrees: Column, x: Column, y: Column) -> Matrix:
     return cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y
 
 
-def moved(op: Move, images: Images, name: str) -> Program:
+def moved(op: Move, images: DrawnImages, name: str) -> Program:
     """The step that an operation is, with what is drawn for it under `name`."""
     if isinstance(op, RandomHorizontalFlip | RandomVerticalFlip):
         own = np.zeros((len(images), NUMBERS), np.float32)
@@ -74,13 +74,13 @@ def _within(limits: Sequence[float], u: Column) -> Column:
     return np.asarray(limits[0] + (limits[1] - limits[0]) * u)
 
 
-def _middle(op: RandomRotation | RandomAffine, images: Images) -> tuple[Column, Column]:
+def _middle(op: RandomRotation | RandomAffine, images: DrawnImages) -> tuple[Column, Column]:
     if op.center is None:
         return images.widths / 2, images.heights / 2
     return np.full(len(images), op.center[0]), np.full(len(images), op.center[1])
 
 
-def _affine(op: RandomAffine, images: Images, name: str) -> Matrix:
+def _affine(op: RandomAffine, images: DrawnImages, name: str) -> Matrix:
     """Lanes: angle, shift across and down, scale, shear along x and y. The inverse of shift * turn * shear * scale."""
     u = images.draw.uniform(name, 6)
     turn = np.deg2rad(_within(op.degrees, u[:, 0]))  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def _affine(op: RandomAffine, images: Images, name: str) -> Matrix:
     return m[0], m[1], x - m[0] * from_x - m[1] * from_y, m[2], m[3], y - m[2] * from_x - m[3] * from_y
 
 
-def _perspective(op: RandomPerspective, images: Images, u: Column) -> Matrix:
+def _perspective(op: RandomPerspective, images: DrawnImages, u: Column) -> Matrix:
     """Lanes: x and y of the upper left, upper right, lower right and lower left corner."""
     w, h = images.widths, images.heights
     wide, high = (np.floor(op.distortion_scale * np.floor(side / 2)) + 1 for side in (w, h))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from iofast.errors import SourceError
-from iofast.packing.report import Report
+from iofast.packing.report import PackReport
 from tools.recipes.listed import images_in, pack_listed, parser, shape, told
 
 SPLITS = {"train": ("training", "train"), "val": ("validation", "val"), "test": ("testing", "test")}
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     return told(lambda: pack_masks(args.source, args.target, **shape(args)))
 
 
-def pack_masks(source: Path, target: Path, **options: Any) -> Report:
+def pack_masks(source: Path, target: Path, **options: Any) -> PackReport:
     """Splits in the order train, val, test. Raises `SourceError` where an image has no mask, or a mask no image."""
     scenes, notes = _scenes(source / "sceneCategories.txt"), {"mask_classes": _names(source / "objectInfo150.txt")}
     folders = [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iofast.errors import SourceError
-from iofast.packing import Report
+from iofast.packing import PackReport
 from tools.recipes.listed import images_in, pack_listed, parser, shape, told
 
 
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     return told(lambda: pack_captions(args.source, args.target, **shape(args)))
 
 
-def pack_captions(source: Path, target: Path, **options: Any) -> Report:
+def pack_captions(source: Path, target: Path, **options: Any) -> PackReport:
     """Says how many images have no caption. Raises `SourceError` where none has one."""
     paths = images_in(source)
     captioned = [path for path in paths if path.with_suffix(".txt").is_file()]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from iofast.errors import SourceError
-from iofast.packing.report import Report
+from iofast.packing.report import PackReport
 from tools.recipes.listed import Row, images_in, pack_listed, parser, read_json, shape, told
 
 SPLITS = ("train", "val")
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     return told(lambda: pack_coco(args.source, args.target, args.year, **shape(args)))
 
 
-def pack_coco(source: Path, target: Path, year: str = "2017", **options: Any) -> Report:
+def pack_coco(source: Path, target: Path, year: str = "2017", **options: Any) -> PackReport:
     """Splits train and val, images in the order of their names. Raises `SourceError` for a file that is not COCO's."""
     splits = [split for split in SPLITS if (source / f"{split}{year}").is_dir()]
     if not splits:

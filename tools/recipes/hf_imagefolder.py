@@ -20,7 +20,7 @@ from typing import Any
 
 from iofast import pack
 from iofast.errors import SourceError
-from iofast.packing import Report
+from iofast.packing import PackReport
 from tools.recipes.listed import Row, pack_listed, parser, shape, told
 
 NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     return told(lambda: pack_imagefolder(args.source, args.target, **shape(args)))
 
 
-def pack_imagefolder(source: Path, target: Path, **options: Any) -> Report:
+def pack_imagefolder(source: Path, target: Path, **options: Any) -> PackReport:
     """Raises `SourceError` where a metadata file names no `file_name`, and as `pack` does."""
     folders = [folder for folder in SPLITS if _metadata(source / folder) is not None]
     if not folders and _metadata(source) is None:

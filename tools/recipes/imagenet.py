@@ -24,7 +24,7 @@ from typing import Any
 
 from iofast import open_writer
 from iofast.errors import SourceError
-from iofast.packing import Report
+from iofast.packing import PackReport
 from tools.recipes.listed import Row, image_record, images_in, pack_listed, parser, shape, told
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     return told(lambda: pack_folders(args.source, args.target, args.val_labels, args.synsets, **shape(args)))
 
 
-def pack_folders(source: Path, target: Path, labels: Path | None, synsets: Path | None, **options: Any) -> Report:
+def pack_folders(source: Path, target: Path, labels: Path | None, synsets: Path | None, **options: Any) -> PackReport:
     root = source / "Data" / "CLS-LOC" if (source / "Data" / "CLS-LOC").is_dir() else source
     rows = list(_train_rows(root / "train"))
     classes = sorted({row["label"] for row in rows})

@@ -16,8 +16,8 @@ from iofast.commands.pack import summary
 from iofast.errors import IofastError, OptionError, SourceError
 from iofast.kernel import read_header
 from iofast.machine import cores
-from iofast.packing import PackOptions, Report
-from iofast.packing.pool import Pool
+from iofast.packing import PackOptions, PackReport
+from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import Bar
 from iofast.packing.run import run
 from iofast.source.classes import CLASS_FILE
@@ -30,7 +30,7 @@ Row = Mapping[str, Any]
 
 def pack_listed(
     rows: Iterable[Row], source: Path, target: Path, classes: Sequence[str] | None = None, **options: Any
-) -> Report:
+) -> PackReport:
     """`pack` the images that rows name by `path`, relative to `source`; see docs/pack.md for `label`, `split`, others.
 
     The values of `mask_column` and `file_column`, which are lists here, are relative to `source` too. With `classes`
@@ -50,7 +50,7 @@ def pack_listed(
             (root / CLASS_FILE).write_text("".join(f"{name}\n" for name in classes))
             options["class_order"] = "file"
         packing = PackOptions(**options)
-        with Pool(cores() if packing.workers is None else packing.workers) as pool:
+        with WorkerPool(cores() if packing.workers is None else packing.workers) as pool:
             return run(root / _LIST, target, packing, Bar("recipe"), pool)
 
 
@@ -70,7 +70,7 @@ def read_json(file: Path) -> Any:
         raise SourceError(f"{file} is no JSON: {error}") from None
 
 
-def told(make: Callable[[], Report | str]) -> int:
+def told(make: Callable[[], PackReport | str]) -> int:
     """Run a recipe as a command: a summary at the end, one line for what goes wrong. The exit status."""
     try:
         made = make()

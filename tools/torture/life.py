@@ -32,7 +32,7 @@ from iofast import transforms as T
 from iofast.containers.base import Payloads
 from iofast.loader.auto import Auto, Limits
 from iofast.loader.batches import BatchJob
-from iofast.loader.prefetch import Job, Prefetch
+from iofast.loader.prefetch import Prefetch, PrefetchJob
 from tools.torture import Failed
 from tools.torture.loader_memory import HEADER, watched
 
@@ -285,7 +285,7 @@ def _workers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
 
 
-class _Number(Job[int, int]):
+class _Number(PrefetchJob[int, int]):
     def __init__(self, number: int) -> None:
         self.number, self.parts = number, [0] * (number % 4)
 

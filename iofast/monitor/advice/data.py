@@ -7,7 +7,7 @@ import shlex
 
 from iofast.monitor.advice.situation import Situation, gain
 from iofast.monitor.findings import Advice, Cause
-from iofast.monitor.snapshot import Work
+from iofast.monitor.snapshot import WorkerTask
 
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
 SMALL_FILE = 1 << 20
@@ -19,7 +19,7 @@ def pack_smaller(now: Situation) -> Advice | None:
     if not now.is_input(Cause.WORKERS, Cause.CPU, Cause.SINGLE, Cause.STORAGE, Cause.PAGE_CACHE):
         return None
     size = now.file_bytes
-    decoding = now.training.work.get(Work.DECODE, 0.0) + now.training.work.get(Work.RESIZE, 0.0)
+    decoding = now.training.work.get(WorkerTask.DECODE, 0.0) + now.training.work.get(WorkerTask.RESIZE, 0.0)
     known = bool(now.training.work)
     if size is not None and size < OVERSIZED:
         return None
@@ -62,8 +62,8 @@ def fast_loader(now: Situation) -> Advice | None:
     if not now.is_input(Cause.WORKERS, Cause.CPU, Cause.COLLATE, Cause.SINGLE, Cause.PIN) or now.fast_loader:
         return None
     work = now.training.work
-    images = work.get(Work.DECODE, 0.0) + work.get(Work.RESIZE, 0.0) + work.get(Work.AUGMENT, 0.0)
-    if work and images + work.get(Work.COLLATE, 0.0) + work.get(Work.SEND, 0.0) < 0.40:
+    images = work.get(WorkerTask.DECODE, 0.0) + work.get(WorkerTask.RESIZE, 0.0) + work.get(WorkerTask.AUGMENT, 0.0)
+    if work and images + work.get(WorkerTask.COLLATE, 0.0) + work.get(WorkerTask.SEND, 0.0) < 0.40:
         return None  # whatever the workers do, it is not what FastLoader does faster
     device = ', device="cuda"' if now.last is not None and now.last.devices else ""
     text = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."

@@ -6,7 +6,7 @@ from math import ceil, floor
 
 from iofast.monitor.advice.situation import Situation, gain
 from iofast.monitor.findings import Advice, Cause, Phase
-from iofast.monitor.snapshot import Source, Work
+from iofast.monitor.snapshot import WaitSource, WorkerTask
 
 MOST_WORKERS = 64
 
@@ -122,7 +122,7 @@ def collate(now: Situation) -> Advice | None:
     """Silent where workers compute or read."""
     if not now.is_input(Cause.COLLATE):
         return None
-    handing = now.training.work.get(Work.COLLATE, 0.0) + now.training.work.get(Work.SEND, 0.0)
+    handing = now.training.work.get(WorkerTask.COLLATE, 0.0) + now.training.work.get(WorkerTask.SEND, 0.0)
     return Advice(
         name="collate",
         text=f"Putting batches together and handing them over is {handing:.0%} of what workers do.",
@@ -181,11 +181,11 @@ def slow_rank(now: Situation) -> Advice | None:
 
 
 _BESIDE = {  # what to do, where a loader of the program's own waits for what it reads
-    Source.THREADS: (
+    WaitSource.THREADS: (
         "one thread at a time waits for what it reads, and several would wait side by side",
         "concurrent.futures.ThreadPoolExecutor(8).map(load, samples)  # or several of the threads that fill the queue",
     ),
-    Source.EVENTS: (
+    WaitSource.EVENTS: (
         "an asyncio loop reads nothing while a step computes in its thread",
         "run the loop in a thread of its own, with several requests at once, and take batches from a queue.Queue",
     ),

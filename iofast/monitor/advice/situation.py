@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from iofast.monitor.findings import Advice, Bound, Cause, Phase, Verdict
-from iofast.monitor.snapshot import Snapshot, Work
+from iofast.monitor.snapshot import Snapshot, WorkerTask
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training
 
@@ -105,7 +105,9 @@ class Situation:
         """Share of the looks at workers that had nothing to do; None without stacks."""
         seen = [one for one in self.training.stacks if one.worker_looks]
         looks = sum(one.worker_looks for one in seen)
-        return sum(one.workers.get(Work.STARVED, 0.0) * one.worker_looks for one in seen) / looks if looks else None
+        return (
+            sum(one.workers.get(WorkerTask.STARVED, 0.0) * one.worker_looks for one in seen) / looks if looks else None
+        )
 
     @property
     def file_bytes(self) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from iofast.monitor.probe.calls import Call, Text
 from iofast.monitor.probe.loops import Loop, Loops
 from iofast.monitor.probe.waits import Wait
-from iofast.monitor.snapshot import Source
+from iofast.monitor.snapshot import WaitSource
 
 _ITERATES = re.compile(r"\s*(async\s+)?for\b|.*\b(next|anext)\(")
 _NEXT = frozenset({"__next__", "__anext__"})
@@ -53,7 +53,7 @@ class Feeds:
         if call.user and self._loops(call).head_at(call.name, call.line):
             return True
         if call.user and self._loops(call).gets_at(call.name, call.line, callee):
-            return (wait is not None and wait.source is not Source.NONE) or self._iterates(call, callee)
+            return (wait is not None and wait.source is not WaitSource.NONE) or self._iterates(call, callee)
         if callee == "" or (call.path, call.name) not in self._training or not self._iterates(call, callee):
             return False
         return self._steps[call.path, call.line] <= _STEP * self._seen[call.path, call.line]
@@ -70,4 +70,4 @@ class Feeds:
         return Call(loops[0].function, "", at.path, loops[0].awaits[0], at.where, at.user)
 
     def _run(self, wait: Wait) -> list[Loop]:
-        return self._loops(wait.at).run_at(wait.at.line) if wait.source is Source.EVENTS and wait.at.user else []
+        return self._loops(wait.at).run_at(wait.at.line) if wait.source is WaitSource.EVENTS and wait.at.user else []

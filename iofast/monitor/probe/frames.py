@@ -17,7 +17,7 @@ from iofast.monitor.probe.calls import Call, Text
 from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.waits import Wait, wait_of
 from iofast.monitor.probe.work import work_of
-from iofast.monitor.snapshot import Frame, Source, Work
+from iofast.monitor.snapshot import Frame, WaitSource, WorkerTask
 
 _TORCH_LOADERS = re.compile(r"torch/utils/data/dataloader\.py$|torchdata/stateful_dataloader/")
 _STARTING = frozenset({"__iter__", "_get_iterator", "_reset", "__init__", "_shutdown_workers", "__del__"})
@@ -28,9 +28,11 @@ _OTHER_LOADERS = re.compile(
 )
 _IN_C = re.compile(r"nvidia/dali/|ffcv/|tensorflow/")  # loaders whose work no Python frame shows
 TRAINING = frozenset({Frame.BACKWARD, Frame.OPTIMIZER})
-_ELSEWHERE = frozenset({Source.THREADS, Source.PROCESSES, Source.SOCKET, Source.EVENTS})  # others make the batch
+_ELSEWHERE = frozenset(
+    {WaitSource.THREADS, WaitSource.PROCESSES, WaitSource.SOCKET, WaitSource.EVENTS}
+)  # others make the batch
 _DECISIVE = TRAINING | {Frame.COMPILE, Frame.COMMUNICATION, Frame.TRANSFER}
-_IMAGES = frozenset({Work.READ, Work.DECODE, Work.RESIZE, Work.AUGMENT, Work.COLLATE})
+_IMAGES = frozenset({WorkerTask.READ, WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT, WorkerTask.COLLATE})
 _VALIDATION = re.compile(
     r"(_?(run|do)_)?(validate|validation|valid|evaluate|evaluation|eval|val|test)"
     r"(_(epoch|one_epoch|loop|step|model|phase|net|network|set|pass|run|accuracy|loss|all))?$"
@@ -214,7 +216,7 @@ def _in_loop(calls: Sequence[Call], text: Text, feeds: Feeds, wait: Wait | None,
         return seen
     if (batch := feeds.awaits(wait)) is not None:
         return Seen(Frame.LOADER_WAIT, wait=replace(wait, at=batch, call="asyncio"), trains=True)
-    if wait.source in _ELSEWHERE or wait.source is Source.TIMER:
+    if wait.source in _ELSEWHERE or wait.source is WaitSource.TIMER:
         return Seen(Frame.WAITING, wait=wait, trains=feeds.trains(calls, wait))
     return replace(seen, trains=feeds.trains(calls, wait))
 

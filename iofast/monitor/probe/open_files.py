@@ -32,7 +32,7 @@ _FOLDERS: Final = 16
 _SIZES: Final = 256
 
 
-class OpenFiles:
+class DataFolders:
     """Folders of data files seen so far, those of images first, then by how often; sizes of images among them."""
 
     def __init__(self, proc: Path = PROC) -> None:

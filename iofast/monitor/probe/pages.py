@@ -11,7 +11,7 @@ from typing import Final
 
 from iofast.monitor.probe.states import PROC
 from iofast.monitor.snapshot import Job, LoaderFigures
-from iofast.telemetry import Figures, LoaderReport, Page, PhaseTotals, StageStats, pages, read_page
+from iofast.telemetry import LoaderReport, Page, PhaseTotals, StageStats, Totals, pages, read_page
 
 _SEARCH_S: Final = 2.0  # between looks for a page that was not there
 _NOTHING: Final = StageStats()
@@ -53,7 +53,7 @@ class PagesProbe:
                 continue
             waited = stepped = 0
             for serial, report in seen[page.pid].items():
-                figures, then = report.figures, before[serial].figures if serial in before else Figures()
+                figures, then = report.figures, before[serial].figures if serial in before else Totals()
                 waited += max(0, figures.wait_ns - then.wait_ns)
                 stepped += max(0, figures.step_ns - then.step_ns)
             if stepped:
@@ -81,7 +81,7 @@ class PagesProbe:
         for serial, report in reports.items():
             before = self._seen.get(serial)
             if before is None:  # made since the last take, so that all its totals are of this interval
-                before = LoaderReport(report.serial, report.info, Figures(), {})
+                before = LoaderReport(report.serial, report.info, Totals(), {})
             elif _fell(before.figures, report.figures):  # an exec made another loader of the same number
                 before = report
             figures[serial] = difference(before, report)
@@ -130,7 +130,7 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
     )
 
 
-def _first_batches(then: Figures, now: Figures) -> int:
+def _first_batches(then: Totals, now: Totals) -> int:
     """Batches that ended no step: the first one of each epoch."""
     if not now.batch or then == now:
         return 0
@@ -167,7 +167,7 @@ def _failed(report: LoaderReport) -> list[int]:
     return [stats.failed for stats in report.stages.values()]
 
 
-def _fell(before: Figures, now: Figures) -> bool:
+def _fell(before: Totals, now: Totals) -> bool:
     """Totals never fall, within one loader."""
     totals = ("images", "steps", "step_ns", "wait_ns", "epoch_start_ns", "device_step_ns", "updated_ns")
     return any(getattr(now, name) < getattr(before, name) for name in totals)

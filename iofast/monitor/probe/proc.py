@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from iofast.errors import IofastError
 from iofast.monitor.probe.family import Family, Kin
-from iofast.monitor.probe.states import PROC, Files, Gone, Thread, parse_stat, shares
+from iofast.monitor.probe.states import PROC, Gone, ProcFiles, Thread, parse_stat, shares
 from iofast.monitor.probe.system import numa_nodes
 from iofast.monitor.snapshot import Doing, Job, Looks, ProcessFigures, ThreadFigures
 
@@ -52,7 +52,7 @@ class _Process:
 
     def __init__(self, kin: Kin, folder: Path, *, new: bool) -> None:
         self.kin = kin
-        self.files = Files(folder)
+        self.files = ProcFiles(folder)
         self.thread = Thread(kin.pid, folder / "task" / str(kin.pid), new=new)
         self.gone = False
         self._stat = parse_stat(self.files.read("stat"))
@@ -137,7 +137,7 @@ class ProcProbe:
             raise JobEnded(f"the training process has ended: {self.job.pid}") from None
 
     def _check(self) -> None:
-        stat = parse_stat(Files(self._folder).read("stat"))
+        stat = parse_stat(ProcFiles(self._folder).read("stat"))
         if stat.start_time != self.job.start_time or stat.state in "ZX":
             raise Gone
 

@@ -22,14 +22,14 @@ from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.frames import Seen, Sync
 from iofast.monitor.probe.source_text import SourceText
 from iofast.monitor.probe.waits import wait_of
-from iofast.monitor.snapshot import Frame, Job, Source, StackFigures, SyncSite, WaitSite, Work
+from iofast.monitor.snapshot import Frame, Job, StackFigures, SyncSite, WaitSite, WaitSource, WorkerTask
 
 _SECONDS = 3  # of a burst, in whole ones: the same looks within one second see the same few steps
 _FASTEST = 100  # looks a second
 _TIMEOUT_S = 10.0  # for a burst: py-spy looks up all symbols of a process before its first look
 _LARGEST = 8 << 20  # of what py-spy writes
 _MOST_SITES = 20
-_FED_BY_THREADS = (Source.THREADS, Source.EVENTS)
+_FED_BY_THREADS = (WaitSource.THREADS, WaitSource.EVENTS)
 _TRIES = 3  # of bursts that fail for no reason that is known
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
@@ -102,8 +102,8 @@ class _Tally:
     def __init__(self, text: SourceText, feeds: Feeds) -> None:
         self._text, self._feeds = text, feeds
         self._frames: Counter[Frame] = Counter()
-        self._work: Counter[Work] = Counter()
-        self._threads: Counter[Work] = Counter()  # of the program's own, which may feed its training
+        self._work: Counter[WorkerTask] = Counter()
+        self._threads: Counter[WorkerTask] = Counter()  # of the program's own, which may feed its training
         self._syncs: Counter[Sync] = Counter()
         self._waits: Counter[WaitSite] = Counter()
         self._trains = self._single_tensor = self._anomalies = self._convolutions = self._compiled = False
@@ -135,7 +135,7 @@ class _Tally:
     def add_worker(self, pid: int, stacks: Iterable[Stack]) -> None:
         """A worker process. Where its thread that writes to the pipe is at work, it counts in place of as many looks
         in which its main thread had nothing to do."""
-        found: Counter[Work] = Counter()
+        found: Counter[WorkerTask] = Counter()
         feeding = 0
         for stack in stacks:
             if work.attends(stack.calls):
@@ -144,9 +144,9 @@ class _Tally:
                 found[work.work_of(stack.calls, self._text)] += stack.looks
             elif work.feeds(stack.calls):
                 feeding += stack.looks
-        sent = min(feeding, found[Work.STARVED])
-        found[Work.STARVED] -= sent
-        found[Work.SEND] += sent
+        sent = min(feeding, found[WorkerTask.STARVED])
+        found[WorkerTask.STARVED] -= sent
+        found[WorkerTask.SEND] += sent
         self._work.update(found)
 
     def figures(self) -> StackFigures:
@@ -177,9 +177,9 @@ class _Tally:
         if kind is not None:
             self._work[kind] += stack.looks
         elif any(call.user for call in stack.calls) and (wait := wait_of(stack.calls, self._text)) is not None:
-            if wait.source in (Source.FILE, Source.SOCKET, Source.TIMER):
-                self._threads[Work.READ] += stack.looks
-            elif wait.source is Source.NONE:
+            if wait.source in (WaitSource.FILE, WaitSource.SOCKET, WaitSource.TIMER):
+                self._threads[WorkerTask.READ] += stack.looks
+            elif wait.source is WaitSource.NONE:
                 self._threads[work.work_of(stack.calls, self._text)] += stack.looks
 
 

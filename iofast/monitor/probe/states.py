@@ -103,7 +103,7 @@ def called(syscall: str, thread: Path) -> Doing | None:
     return _CALLS.get(int(number), Doing.ASLEEP)
 
 
-class Files:
+class ProcFiles:
     """Files of one folder in /proc, opened when first read and then kept open."""
 
     def __init__(self, folder: Path) -> None:
@@ -137,7 +137,7 @@ class Thread:
     def __init__(self, tid: int, folder: Path, *, new: bool = False) -> None:
         """`new`: it began since the last take. Raises Gone."""
         self.tid = tid
-        self.files = Files(folder)
+        self.files = ProcFiles(folder)
         self.blind = False  # in its last look it slept, and nobody would say in what
         self._last = self.files.read("stat")
         self._cpu_s = 0.0 if new else parse_stat(self._last).cpu_s

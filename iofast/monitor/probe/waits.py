@@ -7,34 +7,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iofast.monitor.probe.calls import Call, Text
-from iofast.monitor.snapshot import Source
+from iofast.monitor.snapshot import WaitSource
 
-_LIBRARIES: tuple[tuple[Source, re.Pattern[str]], ...] = (  # that a thread sleeps in; the first that is met decides
-    (Source.SOCKET, re.compile(r"(grpc|zmq|nats|kafka|pika|redis|websockets?)/")),
+_LIBRARIES: tuple[tuple[WaitSource, re.Pattern[str]], ...] = (  # that a thread sleeps in; the first that is met decides
+    (WaitSource.SOCKET, re.compile(r"(grpc|zmq|nats|kafka|pika|redis|websockets?)/")),
     (
-        Source.FILE,  # what answers a request of this thread's own is read by it, as a file is
+        WaitSource.FILE,  # what answers a request of this thread's own is read by it, as a file is
         re.compile(
             r"std/(http|urllib)/|(requests|urllib3|httpx|aiohttp|boto3|botocore|s3fs|gcsfs|fsspec|google/cloud)/"
         ),
     ),
-    (Source.EVENTS, re.compile(r"std/asyncio/|(uvloop|trio|anyio)/")),
-    (Source.PROCESSES, re.compile(r"std/(multiprocessing/(queues|connection|synchronize|pool)|subprocess)\.py$")),
-    (Source.THREADS, re.compile(r"std/(queue|threading|concurrent/futures/\w+)\.py$")),
-    (Source.SOCKET, re.compile(r"std/(socket|ssl|selectors)\.py$")),
+    (WaitSource.EVENTS, re.compile(r"std/asyncio/|(uvloop|trio|anyio)/")),
+    (WaitSource.PROCESSES, re.compile(r"std/(multiprocessing/(queues|connection|synchronize|pool)|subprocess)\.py$")),
+    (WaitSource.THREADS, re.compile(r"std/(queue|threading|concurrent/futures/\w+)\.py$")),
+    (WaitSource.SOCKET, re.compile(r"std/(socket|ssl|selectors)\.py$")),
 )
 _SLEEPS = re.compile(  # the innermost function of a thread that sleeps in one of these
     r"std/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/(queues|connection|synchronize|pool)"
     r"|concurrent/futures/_base|asyncio/.*)\.py$|(zmq|grpc|uvloop)/"
 )
-_LINES: tuple[tuple[Source, re.Pattern[str]], ...] = (  # of the text of a line that called into C
-    (Source.TIMER, re.compile(r"([\w.]*\bsleep)\(")),
+_LINES: tuple[tuple[WaitSource, re.Pattern[str]], ...] = (  # of the text of a line that called into C
+    (WaitSource.TIMER, re.compile(r"([\w.]*\bsleep)\(")),
     (
-        Source.SOCKET,
+        WaitSource.SOCKET,
         re.compile(r"([\w.]*(?:\brecv\w*|\baccept|\bselect\.select|\.poll|\bstd(?:in|out)(?:\.buffer)?\.read\w*))\("),
     ),
-    (Source.THREADS, re.compile(r"([\w.]*\bacquire)\(|([\w.]*\bget)\((?:\)|block|timeout|True)")),
+    (WaitSource.THREADS, re.compile(r"([\w.]*\bacquire)\(|([\w.]*\bget)\((?:\)|block|timeout|True)")),
     (
-        Source.FILE,
+        WaitSource.FILE,
         re.compile(
             r"([\w.]*(?:\bopen|\.read\w*|\.pread|\bnp\.(?:load|fromfile|memmap)|\btorch\.load|\b(?:txn|cursor)\.get))\("
         ),
@@ -46,7 +46,7 @@ _LINES: tuple[tuple[Source, re.Pattern[str]], ...] = (  # of the text of a line 
 class Wait:
     """A call in which a thread waits, or none: Source.NONE and "" where it works. Of the line of the user's code."""
 
-    source: Source
+    source: WaitSource
     call: str
     at: Call
 
@@ -63,19 +63,19 @@ def wait_of(calls: Sequence[Call], text: Text) -> Wait | None:
         source, name = _by_line(text(calls[0]))
         return Wait(source, name, calls[at])
     if not _SLEEPS.match(within[0].where):
-        return Wait(Source.NONE, "", calls[at])
+        return Wait(WaitSource.NONE, "", calls[at])
     for source, pattern in _LIBRARIES:
         if any(pattern.match(call.where) for call in within):
             public = (call for call in reversed(within) if not call.name.startswith("_") or call.name.endswith("__"))
             return Wait(source, _named(next(public, within[-1])), calls[at])
-    return Wait(Source.NONE, "", calls[at])
+    return Wait(WaitSource.NONE, "", calls[at])
 
 
-def _by_line(line: str) -> tuple[Source, str]:
+def _by_line(line: str) -> tuple[WaitSource, str]:
     for source, pattern in _LINES:
         if (found := pattern.search(line)) is not None:
             return source, next(filter(None, found.groups()))
-    return Source.NONE, ""
+    return WaitSource.NONE, ""
 
 
 def _named(call: Call) -> str:

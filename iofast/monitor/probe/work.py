@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 
 from iofast.monitor.probe.calls import Call, Text
-from iofast.monitor.snapshot import Work
+from iofast.monitor.snapshot import WorkerTask
 
-Table = tuple[tuple[Work, re.Pattern[str]], ...]
+Table = tuple[tuple[WorkerTask, re.Pattern[str]], ...]
 
 # A forked worker has the training's own calls below these. torchdata's nodes run theirs in threads, too.
 _LOOPS = re.compile(
@@ -36,18 +36,18 @@ _FEEDING = re.compile(
 _QUEUES = re.compile(r"std/(multiprocessing/queues|queue)\.py$")
 
 _LIBRARIES: Table = (  # of file:function
-    (Work.SEND, _FEEDING),
-    (Work.PIN, re.compile(r"torch/utils/data/_utils/pin_memory\.py:")),
-    (Work.COLLATE, re.compile(r"iofast/loader/(assemble|buffers)\.py:")),
+    (WorkerTask.SEND, _FEEDING),
+    (WorkerTask.PIN, re.compile(r"torch/utils/data/_utils/pin_memory\.py:")),
+    (WorkerTask.COLLATE, re.compile(r"iofast/loader/(assemble|buffers)\.py:")),
     (
-        Work.RESIZE,
+        WorkerTask.RESIZE,
         re.compile(
             r"(PIL|torchvision|albumentations|kornia|cv2|skimage|imgaug|monai|torch|tensorflow|mmcv|detectron2)[/.].*:"
             r"_?(\w*resize\w*|thumbnail|reduce|rescale|interpolate|resample|\w*letterbox\w*)$"
         ),
     ),
     (
-        Work.READ,
+        WorkerTask.READ,
         re.compile(
             r"(lmdb|h5py|zarr|requests|urllib3|boto3|botocore|s3fs|fsspec|gcsfs|aiohttp|google/cloud|pyarrow|netCDF4|tensorstore)/"
             r"|std/(tarfile|zipfile\w*|socket|ssl|http/client|urllib/.*|gzip|lzma|bz2|shutil|subprocess)\.py:|std/zipfile/"
@@ -57,7 +57,7 @@ _LIBRARIES: Table = (  # of file:function
         ),
     ),
     (
-        Work.AUGMENT,
+        WorkerTask.AUGMENT,
         re.compile(
             r"torchvision/(transforms|tv_tensors)/|albumentations/|albucore/|kornia/|imgaug/|monai/transforms/|torchaudio/transforms/"
             r"|skimage/(?!io)|scipy/ndimage/|PIL/Image(Enhance|Ops|Filter|Chops|Transform)\.py:|iofast/(transforms|pixels)/"
@@ -65,7 +65,7 @@ _LIBRARIES: Table = (  # of file:function
         ),
     ),
     (
-        Work.DECODE,
+        WorkerTask.DECODE,
         re.compile(
             r"PIL/|torchvision/io/|turbojpeg\.py:|simplejpeg/|imageio/|decord/|av/|torchcodec/|nvidia/nvimgcodec/|skimage/io/|tifffile/"
             r"|jpeg4py/|rawpy/|pydicom/|cv2/|accimage/|soundfile\.py:|librosa/|webdataset/autodecode\.py:|iofast/(kernel/|loader/(samples|canvas|batches))"
@@ -74,22 +74,22 @@ _LIBRARIES: Table = (  # of file:function
 )
 _LINES: Table = (  # of the text of a line that called into C
     (
-        Work.DECODE,
+        WorkerTask.DECODE,
         re.compile(
             r"imdecode|imread|Image\.open|read_image|decode_(jpeg|image|png)|\.convert\(|\.load\(\)|[dD]ecod\w*\("
         ),
     ),
-    (Work.RESIZE, re.compile(r"\bresize|\.(thumbnail|interpolate|reduce)\(|INTER_(LINEAR|AREA|CUBIC)")),
+    (WorkerTask.RESIZE, re.compile(r"\bresize|\.(thumbnail|interpolate|reduce)\(|INTER_(LINEAR|AREA|CUBIC)")),
     (
-        Work.READ,
+        WorkerTask.READ,
         re.compile(
             r"\bopen\(|\.(read\w*|recv\w*|pread|download\w*|fetch\w*)\(|np\.(load|fromfile|memmap)|\b(txn|cursor)\.get\("
             r"|torch\.load"
         ),
     ),
-    (Work.COLLATE, re.compile(r"(torch|np)\.(stack|cat|concatenate)\(|pad_sequence")),
+    (WorkerTask.COLLATE, re.compile(r"(torch|np)\.(stack|cat|concatenate)\(|pad_sequence")),
     (
-        Work.AUGMENT,
+        WorkerTask.AUGMENT,
         re.compile(
             r"flip|rotat|crop|jitter|normali[sz]e|blur|noise|warp|cvtColor|from_numpy"
             r"|\.(astype|permute|transpose|float|div_?|sub_?)\("
@@ -97,34 +97,34 @@ _LINES: Table = (  # of the text of a line that called into C
     ),
 )
 _NAMES: Table = (  # of the user's functions
-    (Work.DECODE, re.compile(r"decode|imread|parse_image|to_image|load_image|open_image", re.IGNORECASE)),
-    (Work.RESIZE, re.compile(r"resize|rescale|letterbox|downsample", re.IGNORECASE)),
-    (Work.AUGMENT, re.compile(r"augment|transform|jitter|flip|crop|normali[sz]e|preprocess", re.IGNORECASE)),
-    (Work.READ, re.compile(r"(^|_)(read|load|fetch|download|open|get_bytes)", re.IGNORECASE)),
+    (WorkerTask.DECODE, re.compile(r"decode|imread|parse_image|to_image|load_image|open_image", re.IGNORECASE)),
+    (WorkerTask.RESIZE, re.compile(r"resize|rescale|letterbox|downsample", re.IGNORECASE)),
+    (WorkerTask.AUGMENT, re.compile(r"augment|transform|jitter|flip|crop|normali[sz]e|preprocess", re.IGNORECASE)),
+    (WorkerTask.READ, re.compile(r"(^|_)(read|load|fetch|download|open|get_bytes)", re.IGNORECASE)),
 )
 
 
-def work_of(calls: Sequence[Call], text: Text) -> Work:
+def work_of(calls: Sequence[Call], text: Text) -> WorkerTask:
     """What a worker with these calls, the innermost first, is at."""
     inner = _within_the_loop(calls)
     if _starved(inner):
-        return Work.STARVED
+        return WorkerTask.STARVED
     if any(_COLLATE.match(_at(c)) or (c.name == "__call__" and _COLLATING.search(c.owner)) for c in inner):
-        return Work.COLLATE
+        return WorkerTask.COLLATE
     for place, c in enumerate(inner):
         work = _by_user(c, text(c) if place == 0 else "") if c.user else _by_library(c)
-        if work is Work.DECODE and not c.user and _READS.search(text(c)):
-            work = Work.READ  # PIL reads as it decodes
+        if work is WorkerTask.DECODE and not c.user and _READS.search(text(c)):
+            work = WorkerTask.READ  # PIL reads as it decodes
         if work is not None:
             return work
-    return Work.OTHER
+    return WorkerTask.OTHER
 
 
-def pin_work(calls: Sequence[Call]) -> Work | None:
+def pin_work(calls: Sequence[Call]) -> WorkerTask | None:
     """PIN for a pin thread that has a batch in hand; None for one that waits, and for other threads."""
     if not any(c.where == _PIN_LOOP and c.name == "_pin_memory_loop" for c in calls):
         return None
-    return None if _WAIT.match(_at(calls[0])) else Work.PIN
+    return None if _WAIT.match(_at(calls[0])) else WorkerTask.PIN
 
 
 def feeds(calls: Sequence[Call]) -> bool:
@@ -170,12 +170,12 @@ def _starved(inner: Sequence[Call]) -> bool:
     return waits and all(c.where.startswith(("std/", "torchdata/nodes/")) for c in inner)
 
 
-def _by_library(c: Call) -> Work | None:
+def _by_library(c: Call) -> WorkerTask | None:
     at = _at(c)
     return next((work for work, pattern in _LIBRARIES if pattern.match(at)), None)
 
 
-def _by_user(c: Call, line: str) -> Work | None:
+def _by_user(c: Call, line: str) -> WorkerTask | None:
     name = c.owner if c.name in ("__call__", "forward") else c.name  # a transform that is a class
     searched = ((_LINES, line), (_NAMES, name))
     return next((work for table, of in searched for work, pattern in table if pattern.search(of)), None)

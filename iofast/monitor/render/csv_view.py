@@ -16,7 +16,7 @@ _WAITS = ("waits_at", "waits_for", "waits_share")
 COLUMNS = (*_JUDGED, *_WAITS, *(f"interval_{name}" for name in NAMES), "advice")
 
 
-class Rows:
+class CsvRows:
     """Writes rows into `out`; the first names the columns. Closes what is not standard output."""
 
     def __init__(self, out: TextIO, *, keep_open: bool) -> None:

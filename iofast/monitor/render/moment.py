@@ -22,7 +22,7 @@ class Moment:
     ended: bool = False
 
 
-class View(Protocol):
+class MomentView(Protocol):
     """Something that shows what was found. Called from one thread."""
 
     def update(self, moment: Moment, /) -> None:

@@ -35,7 +35,7 @@ HELP = {
 }
 
 
-class Sample(NamedTuple):
+class Metric(NamedTuple):
     """One value of one series."""
 
     name: str
@@ -46,7 +46,7 @@ class Sample(NamedTuple):
 def exposition(moments: Sequence[Moment]) -> str:
     """What is known of the jobs, in the text format. A figure that is not available has no line."""
     live = [moment for moment in moments if not moment.ended]
-    samples = [Sample("iofast_jobs", (), len(live)), *(sample for moment in live for sample in _samples(moment))]
+    samples = [Metric("iofast_jobs", (), len(live)), *(sample for moment in live for sample in _samples(moment))]
     lines = []
     for name, words in HELP.items():
         series = [sample for sample in samples if sample.name == name]
@@ -57,7 +57,7 @@ def exposition(moments: Sequence[Moment]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _samples(moment: Moment) -> Iterator[Sample]:
+def _samples(moment: Moment) -> Iterator[Metric]:
     job, verdict, now = moment.job, moment.verdict, figures(moment.snapshot)
     own = (
         ("pid", str(job.pid)),
@@ -66,20 +66,20 @@ def _samples(moment: Moment) -> Iterator[Sample]:
     )
     cause = "" if verdict.cause is None else verdict.cause.value
     judged = (("verdict", verdict.bound.value), ("cause", cause), ("severity", verdict.severity.value))
-    yield Sample("iofast_verdict", own + judged, 1)
+    yield Metric("iofast_verdict", own + judged, 1)
     if verdict.stall is not None:
         tier = (*own, ("tier", verdict.stall.tier.value))
-        yield Sample("iofast_stall_low_ratio", tier, verdict.stall.low)
-        yield Sample("iofast_stall_high_ratio", tier, verdict.stall.high)
+        yield Metric("iofast_stall_low_ratio", tier, verdict.stall.low)
+        yield Metric("iofast_stall_high_ratio", tier, verdict.stall.high)
     if (site := verdict.waits) is not None:
         place = (("file", site.file[-_LONGEST:]), ("line", str(site.line)), ("function", site.function[:_LONGEST]))
         what = (("call", site.call[:_LONGEST]), ("source", site.source.value))
-        yield Sample("iofast_wait_ratio", (*own, *place, *what), site.share)
-    yield from (Sample(name, own, value) for name, value in _rates(now) if value is not None)
+        yield Metric("iofast_wait_ratio", (*own, *place, *what), site.share)
+    yield from (Metric(name, own, value) for name, value in _rates(now) if value is not None)
     total = sum(verdict.phases.values())
     for phase, seconds in verdict.phases.items():
         if total:
-            yield Sample("iofast_phase_ratio", (*own, ("phase", phase.value)), seconds / total)
+            yield Metric("iofast_phase_ratio", (*own, ("phase", phase.value)), seconds / total)
     for device in own_devices(moment.snapshot):
         labels = (*own, ("gpu", str(device.index)), ("uuid", device.uuid), ("name", device.name))
         values = (
@@ -88,7 +88,7 @@ def _samples(moment: Moment) -> Iterator[Sample]:
             ("iofast_device_memory_used_bytes", device.memory_used),
             ("iofast_device_power_watts", device.power_w),
         )
-        yield from (Sample(name, labels, float(value)) for name, value in values if value is not None)
+        yield from (Metric(name, labels, float(value)) for name, value in values if value is not None)
 
 
 def _rates(now: Figures) -> tuple[tuple[str, float | None], ...]:

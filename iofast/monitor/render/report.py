@@ -21,7 +21,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser that foll
 _SPANS = 40  # rows of the table of verdicts
 
 
-class Report(Silent):
+class PageReport(Silent):
     """Writes the page when watching ends. Raises TargetError where it could not be written, and says so at once."""
 
     def __init__(self, path: str) -> None:

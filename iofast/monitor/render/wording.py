@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from iofast.monitor.findings import Advice, Bound, Cause, Phase, Severity, Stall, Verdict
+from iofast.monitor.findings import Advice, Bound, Cause, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.figures import figures, step_phases
 from iofast.monitor.render.moment import Moment
@@ -85,7 +85,7 @@ def bounds(low: float | None, high: float | None) -> str:
     return f"{a}%" if a == b else f"{a}–{b}%"
 
 
-def stall_text(stall: Stall | None) -> str:
+def stall_text(stall: StallBounds | None) -> str:
     """The stall with its bounds, and what kind of measurement it is."""
     if stall is None:
         return "stall not known"

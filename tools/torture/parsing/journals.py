@@ -14,7 +14,7 @@ import tfrecord_sets
 
 from iofast.containers.base import Description
 from iofast.containers.journal import HEADER_SIZE, Block, JournalFailure, JournalRecord, JournalWriter, read_blocks
-from iofast.containers.shards import Cut
+from iofast.containers.shards import ShardCut
 from iofast.containers.tar import TarWriter
 from iofast.containers.tfrecord import TfrecordWriter
 from iofast.errors import ContainerError
@@ -133,5 +133,5 @@ class Journals(Driver):
 def make_writer(name: str, folder: Path) -> TarWriter | TfrecordWriter:
     """The writer of a set in this folder."""
     if name == "x.tar":
-        return TarWriter(folder, name, cut=Cut(_SHARD))
-    return TfrecordWriter(folder, name, Description(), cut=Cut(_SHARD))
+        return TarWriter(folder, name, cut=ShardCut(_SHARD))
+    return TfrecordWriter(folder, name, Description(), cut=ShardCut(_SHARD))
