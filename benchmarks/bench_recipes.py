@@ -23,7 +23,7 @@ from benchmarks.peers import own_functions, vision
 from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from iofast.transforms.warps import turned, warp
-from iofast.work import NUMBERS, Edge, Step, still
+from iofast.work import NUMBERS, Edge, Step, no_work
 from iofast.work import Work as Rows
 
 EPOCH = 3_000  # images
@@ -80,7 +80,7 @@ def steps() -> dict[str, tuple[Step, list[float]]]:
 def work_of(step: Step, own: list[float]) -> Rows:
     numbers = np.zeros((COUNT, 1, NUMBERS), np.float32)
     numbers[:, 0, : len(own)] = own
-    nothing = still(COUNT)
+    nothing = no_work(COUNT)
     columns = {name: getattr(nothing, name) for name in nothing.__slots__}
     return Rows(**(columns | {"steps": np.full((COUNT, 1), step, np.int8), "numbers": numbers}))
 

@@ -6,7 +6,14 @@ what is wrong, what was expected, what was found, and where (file, key, offset).
 
 from __future__ import annotations
 
+import errno
+
 LONGEST = 2000  # characters of a message: a name in a file that was made to harm may have a million
+
+
+def because(error: OSError) -> str:
+    """What the system says of an error, for the middle of a message."""
+    return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
 
 
 def plain(text: str) -> str:

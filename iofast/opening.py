@@ -21,7 +21,7 @@ from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shard_target import shard_bytes
 from iofast.containers.shards import MANIFEST_SUFFIX, ShardCut, check_finished, expand, is_pattern, set_of
 from iofast.containers.targets import LMDB, target_of, writer_of
-from iofast.errors import ContainerError, OptionError, SourceError
+from iofast.errors import ContainerError, OptionError, SourceError, because
 from iofast.record import (
     IMAGE_FIELDS,
     JSON_FIELD,
@@ -112,7 +112,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
         with place.open("rb") as file:
             head = file.read(64)
     except OSError as error:
-        raise SourceError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise SourceError(f"{place} cannot be read: {because(error)}") from None
     if is_lmdb(head):
         return _open_lmdb(place, foreign)
     if place.suffix.lower() in _LISTS:

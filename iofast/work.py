@@ -139,7 +139,7 @@ class Work:
         """Some neighbouring rows by themselves, not mixed."""
         steps, numbers = self.steps[rows], self.numbers[rows]
         return replace(
-            still(len(steps)),
+            no_work(len(steps)),
             steps=steps,
             numbers=numbers,
             erased=self.erased[rows],
@@ -148,7 +148,7 @@ class Work:
         )
 
 
-def still(n: int) -> Work:
+def no_work(n: int) -> Work:
     """The work that changes nothing of `n` images."""
     ones, none = np.ones(n, np.float32), np.zeros((n, 0), np.int32)
     return Work(

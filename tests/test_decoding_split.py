@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from iofast.errors import OptionError
 from iofast.loader import Split
-from iofast.loader.split import WHOLE, WORTH, Rates, balanced, chosen, on_cpu, speed, told
+from iofast.loader.split import WHOLE, WORTH, Rates, balanced, chosen, explained, on_cpu, speed
 
 _rate = st.floats(10, 1e6)
 RATES = st.builds(Rates, _rate, _rate, _rate)
@@ -76,11 +76,11 @@ def test_auto_never_takes_less_than_it_could_have(rates: Rates) -> None:
 
 def test_what_was_measured_is_said() -> None:
     rates = Rates(6000, 60_000, 9000)
-    both = told(rates, balanced(rates))
+    both = explained(rates, balanced(rates))
     assert both.endswith("/s")
     assert "CPU 6,000/s, device 9,000/s, both 1" in both
-    assert told(rates, 0).startswith("on the device: CPU 6,000/s, device 9,000/s, both at most 1")
-    assert told(rates, WHOLE).startswith("on the CPU: CPU 6,000/s")
+    assert explained(rates, 0).startswith("on the device: CPU 6,000/s, device 9,000/s, both at most 1")
+    assert explained(rates, WHOLE).startswith("on the CPU: CPU 6,000/s")
 
 
 @pytest.mark.parametrize("cpu", [-0.1, 1.1, "half", True, float("nan")])

@@ -35,7 +35,7 @@ from iofast.choices import Draw
 from iofast.errors import DecodeError, OptionError
 from iofast.gpu import AHEAD
 from iofast.loader import caching
-from iofast.work import still
+from iofast.work import no_work
 
 N = 40
 IMAGES = photographs(N)
@@ -317,10 +317,10 @@ def test_peek_copies_and_map_batch(numbered: FastDataset) -> None:
 
 
 def test_the_uniform_way_of_drawing_nothing() -> None:
-    """`still` is what augment takes where nothing was drawn: a batch of it is its geometry alone."""
+    """`no_work` is what augment takes where nothing was drawn: a batch of it is its geometry alone."""
     image = torch.arange(27, dtype=torch.uint8).view(3, 3, 3)
     box, flip = np.array([[0, 0, 3, 3, 3, 3, 0, 0]], np.int32), np.ones(1, np.uint8)
-    made = pixels.augment(pixels.RaggedBatch.of([image]), box, flip, (3, 3), work=still(1), dtype=torch.uint8)
+    made = pixels.augment(pixels.RaggedBatch.of([image]), box, flip, (3, 3), work=no_work(1), dtype=torch.uint8)
     assert torch.equal(made[0].permute(1, 2, 0), image.flip(1))
 
 

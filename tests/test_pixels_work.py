@@ -18,7 +18,7 @@ from iofast.errors import OptionError
 from iofast.ops import Op
 from iofast.pixels import apply, torch_pixels
 from iofast.pixels.steps import take_steps
-from iofast.work import Step, Work, noise_of, still
+from iofast.work import Step, Work, no_work, noise_of
 
 
 def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
@@ -168,7 +168,7 @@ def test_dtypes_layouts_and_memory_that_is_there() -> None:
 
 def test_work_that_does_nothing_gives_the_plain_pixels() -> None:
     images = noise(4, 6, 6)
-    made = apply(images, [JITTER, IMAGENET], work=still(4))
+    made = apply(images, [JITTER, IMAGENET], work=no_work(4))
     torch.testing.assert_close(made, apply(images, [IMAGENET]), rtol=0, atol=1e-6)
 
 
@@ -177,15 +177,15 @@ def test_what_does_not_go_together() -> None:
     with pytest.raises(OptionError, match=r"ColorJitter.* give work"):
         apply(images, [JITTER])
     with pytest.raises(OptionError, match="work must have 4 rows"):
-        apply(images, [JITTER], work=still(3))
+        apply(images, [JITTER], work=no_work(3))
     with pytest.raises(OptionError, match=r"RandomErasing.* needs a float dtype"):
-        apply(images, [JITTER, T.RandomErasing()], work=still(4), dtype=torch.uint8)
+        apply(images, [JITTER, T.RandomErasing()], work=no_work(4), dtype=torch.uint8)
     with pytest.raises(OptionError, match="neighbouring rows"):
-        still(4).paired(np.array([2, 1, 0, 3]))
+        no_work(4).paired(np.array([2, 1, 0, 3]))
     with pytest.raises(OptionError, match="neighbouring rows"):
-        still(3).paired(np.array([1, 2, 1]))
+        no_work(3).paired(np.array([1, 2, 1]))
     with pytest.raises(OptionError, match="steps must be int8"):
-        Work(*(getattr(still(2), name) if name != "steps" else np.zeros((2, 0)) for name in Work.__slots__))  # type: ignore[arg-type]
+        Work(*(getattr(no_work(2), name) if name != "steps" else np.zeros((2, 0)) for name in Work.__slots__))  # type: ignore[arg-type]
     assert Step.NOTHING == 0
 
 

@@ -21,7 +21,7 @@ from iofast.loader.mixing import soft_labels
 from iofast.pixels import apply
 from iofast.pixels.steps import take_step
 from iofast.transforms import CutMix, MixUp, RandomErasing
-from iofast.work import CHANNELS, NUMBERS, Step, still
+from iofast.work import CHANNELS, NUMBERS, Step, no_work
 
 pytestmark = pytest.mark.interop
 
@@ -81,7 +81,7 @@ def test_warps(functional: Any, bilinear: bool) -> None:
 
 def test_erasing(functional: Any) -> None:
     images, ops = noise(2, 20, 21), [RandomErasing(1, value=(0.1, 0.2, 0.3))]
-    work = still(2)
+    work = no_work(2)
     erased = np.array([[[3, 4, 10, 18]], [[0, 0, 5, 2]]], np.int32)
     fills = np.broadcast_to(np.float32([0.1, 0.2, 0.3]), (2, 1, 3)).copy()
     work = replace(work, erased=erased, fills=fills, noise=np.zeros((2, 1), np.int32))
@@ -100,7 +100,7 @@ def test_mixing(functional: Any, ours: Any, name: str) -> None:
     single = images.float().mul(1 / 255)
     labels = torch.tensor([1, 3])
     params = theirs.make_params([single]) | {"labels": labels, "batch_size": 2}
-    work = still(2).paired(np.array([1, 0]))
+    work = no_work(2).paired(np.array([1, 0]))
     columns = {each: getattr(work, each) for each in work.__slots__}
     if name == "MixUp":
         columns["share"] = columns["own"] = np.full(2, params["lam"], np.float32)

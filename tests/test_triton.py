@@ -22,7 +22,7 @@ from iofast import transforms as T
 from iofast.ops import Op
 from iofast.pixels import apply, augment, dispatch, geometry, torch_pixels
 from iofast.pixels.geometry import RaggedBatch
-from iofast.work import NUMBERS, Step, Work, still
+from iofast.work import NUMBERS, Step, Work, no_work
 
 pytest.importorskip("triton")
 
@@ -202,9 +202,9 @@ class TestPixels:
     def test_each_step_has_its_branch(self, step: Step) -> None:
         images, numbers = noise(3, 30, 33) // 2 + 20, np.full((3, 1, NUMBERS), 0.3, np.float32)
         numbers[:, 0, :2] = NUMBERS_OF.get(step, (0.3, 0.3))
-        work = replace(still(3), steps=np.full((3, 1), step, np.int8), numbers=numbers)
+        work = replace(no_work(3), steps=np.full((3, 1), step, np.int8), numbers=numbers)
         wanted = in_torch(images, [JITTER], work)
-        assert not torch.equal(wanted, in_torch(images, [], still(3)))
+        assert not torch.equal(wanted, in_torch(images, [], no_work(3)))
         made = triton_pixels.apply(images.to(DEVICE), [JITTER], work)
         assert torch.equal(made.cpu(), wanted)
 
@@ -225,8 +225,8 @@ class TestPixels:
     def test_nothing_but_normalisation_and_no_images(self) -> None:
         images = noise(3, 5, 1)
         wanted = apply(images, [IMAGENET])
-        torch.testing.assert_close(triton_pixels.apply(images.to(DEVICE), [IMAGENET], still(3)).cpu(), wanted)
-        assert triton_pixels.apply(images[:0].to(DEVICE), [IMAGENET], still(0)).shape == (0, 3, 5, 1)
+        torch.testing.assert_close(triton_pixels.apply(images.to(DEVICE), [IMAGENET], no_work(3)).cpu(), wanted)
+        assert triton_pixels.apply(images[:0].to(DEVICE), [IMAGENET], no_work(0)).shape == (0, 3, 5, 1)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from iofast.errors import IofastError, one_line
+from iofast.errors import IofastError, because, one_line
 
 if TYPE_CHECKING:
     from iofast.monitor.launch import Program
@@ -109,7 +109,7 @@ def _start(request: Request) -> int:
     try:
         started = Program(request.program)
     except OSError as error:
-        words = (error.strerror or str(error)).lower()
+        words = because(error)
         print(f"iofast monitor: error: cannot start {request.program[0]!a}: {words}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126  # as a shell has it
     judged = 0

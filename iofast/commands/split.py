@@ -65,7 +65,7 @@ def _part(text: str) -> tuple[str, float | Sequence[int]]:
     from pathlib import Path
 
     from iofast.commands.view import parse_indices
-    from iofast.errors import OptionError
+    from iofast.errors import OptionError, because
     from iofast.source.text_files import lines
 
     name, equals, part = text.partition("=")
@@ -75,7 +75,7 @@ def _part(text: str) -> tuple[str, float | Sequence[int]]:
         try:
             part = ",".join(b"".join(lines(Path(part[1:]))).decode().split())
         except (OSError, UnicodeError) as error:
-            reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not text"
+            reason = because(error) if isinstance(error, OSError) else "it is not text"
             raise OptionError(f"--split {name}: {part[1:]} cannot be read: {reason}") from None
     if "." in part:
         try:

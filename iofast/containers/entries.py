@@ -24,7 +24,7 @@ _MAX_ENTRY = 1 << 20
 _STEP = 1 << 20
 
 
-class Placed(NamedTuple):
+class RecordEntry(NamedTuple):
     """One record. `fields` has name, length, CRC32C and offset in the file, sorted by name; "" is the whole record."""
 
     position: int
@@ -32,13 +32,13 @@ class Placed(NamedTuple):
     fields: tuple[tuple[str, int, int, int], ...]
     strips: dict[str, bytes]  # of raw fields: the CRC32C of each strip, as the index has them
 
-    def at(self, start: int, offsets: Sequence[int]) -> Placed:
+    def at(self, start: int, offsets: Sequence[int]) -> RecordEntry:
         """The same with the places of its fields, counted from `start`."""
         own = zip(self.fields, offsets, strict=True)
         return self._replace(fields=tuple((name, length, crc, start + at) for (name, length, crc, _), at in own))
 
 
-def encode(placed: Placed) -> bytes:
+def encode(placed: RecordEntry) -> bytes:
     """The entry of one record."""
     info = placed.info
     numbers: list[int | bytes] = [placed.position, info.label, info.width, info.height, info.orientation]
@@ -56,7 +56,7 @@ def _layout(names: tuple[int, ...]) -> struct.Struct:
     return struct.Struct(_RECORD.format + "".join(f"{_FIELD.format[1:]}{name}s" for name in names))
 
 
-def read(fd: int, start: int = 0) -> Iterator[tuple[int, Placed]]:
+def read(fd: int, start: int = 0) -> Iterator[tuple[int, RecordEntry]]:
     """The whole entries from offset `start` of the file on, each with its own; a torn end is left out."""
     data, base, at, more = b"", start, 0, True
     while True:
@@ -78,7 +78,7 @@ def read(fd: int, start: int = 0) -> Iterator[tuple[int, Placed]]:
         yield place, placed
 
 
-def _decode(body: bytes) -> Placed:
+def _decode(body: bytes) -> RecordEntry:
     position, label, width, height, orientation, count = _RECORD.unpack_from(body)
     at, fields, strips = _RECORD.size, [], {}
     for _ in range(count):
@@ -89,4 +89,4 @@ def _decode(body: bytes) -> Placed:
         if name in RAW_FIELDS:
             strips[name] = body[at : at + _STRIPS]
             at += _STRIPS
-    return Placed(position, ImageInfo(label, width, height, orientation), tuple(fields), strips)
+    return RecordEntry(position, ImageInfo(label, width, height, orientation), tuple(fields), strips)

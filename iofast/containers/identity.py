@@ -21,7 +21,7 @@ def is_ours(reader: Reader) -> bool:
     return isinstance(reader, LmdbReader | ShardReader)
 
 
-def told(reader: Reader, source: str | os.PathLike[str]) -> list[object]:
+def source_facts(reader: Reader, source: str | os.PathLike[str]) -> list[object]:
     """What a plan says of a source, in JSON's types: its place, a digest of its manifest, when its files changed."""
     changed: list[list[int]] = []
     if not is_ours(reader):  # of the others the fingerprint is one of places, not of bytes
@@ -33,7 +33,7 @@ def told(reader: Reader, source: str | os.PathLike[str]) -> list[object]:
 
 def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:
     """The same without the place, as one word."""
-    return hashlib.sha256(json.dumps(told(reader, source)[1:]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(source_facts(reader, source)[1:]).encode()).hexdigest()
 
 
 def says_path(reader: Reader) -> bool:

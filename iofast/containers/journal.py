@@ -5,7 +5,6 @@ Each worker process appends blocks to a file of its own; one process reads them 
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, Self
 
 from iofast.containers.shard_files import write
-from iofast.errors import ContainerError, TargetError
+from iofast.errors import ContainerError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import MAX_PAYLOAD, ImageInfo, check_field
 
@@ -251,5 +250,4 @@ class _Cursor:
 
 
 def _cannot_write(path: str, error: OSError) -> TargetError:
-    reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
-    return TargetError(f"{path} cannot be written: {reason}")
+    return TargetError(f"{path} cannot be written: {because(error)}")

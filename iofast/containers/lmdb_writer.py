@@ -18,7 +18,7 @@ import numpy as np
 
 from iofast.containers import entries
 from iofast.containers.base import Description, Reader, Writer
-from iofast.containers.entries import Placed
+from iofast.containers.entries import RecordEntry
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import (
     ABSENT,
@@ -283,7 +283,7 @@ class LmdbWriter(Writer):
             data = encode_chunk(body, chunk * CHUNK_ROWS, draft.fields, stamp)
             _write_over(fd, data, tree.find(index_key(chunk)), len(data))
 
-    def _row(self, row: Placed, names: Mapping[str, int], places: Iterator[_Place]) -> list[int]:
+    def _row(self, row: RecordEntry, names: Mapping[str, int], places: Iterator[_Place]) -> list[int]:
         """An index row but for its strips; takes the record's entries off `places`, which stand in its order."""
         info = row.info
         numbers = [row.position, info.label, info.width, info.height, info.orientation, 0]

@@ -16,7 +16,7 @@ from iofast.containers.descriptors import advice, bounded, keep
 from iofast.containers.file_bytes import FileBytes, read_at
 from iofast.containers.index import ABSENT
 from iofast.containers.values import read_values, read_view
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, because
 from iofast.record import Record
 
 MAX_OPEN = 128  # descriptors of one reader; 1024 is what a process is usually allowed. Where it is less, so is this
@@ -114,7 +114,7 @@ class OpenFiles:
         try:
             file = FileBytes(self.paths[number])
         except OSError as error:
-            reason = f"{(error.strerror or str(error)).lower()}{advice(error)}"
+            reason = f"{because(error)}{advice(error)}"
             raise ContainerError(f"{self.paths[number]} cannot be opened: {reason}") from None
         self._check(number, os.fstat(file.fd))
         return file
@@ -128,7 +128,7 @@ class _Permitted(FileBytes):
         try:
             super().__init__(path)
         except OSError as error:
-            reason = f"{(error.strerror or str(error)).lower()}{advice(error)}"
+            reason = f"{because(error)}{advice(error)}"
             raise ContainerError(f"{path} cannot be opened: {reason}") from None
 
     def __del__(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
@@ -14,7 +13,7 @@ from typing import Self
 
 from iofast import owned
 from iofast.containers.locked_folder import LOCK, LockedFolder
-from iofast.errors import ContainerError, IofastError, TargetError
+from iofast.errors import ContainerError, IofastError, TargetError, because
 
 MARKER = "publishing"
 PACK_PLAN = "plan.json"  # in the `.partial` folder: what `pack` is at work on there,
@@ -66,7 +65,7 @@ class Target:
         except OSError as error:
             if isinstance(error, TargetError):
                 raise
-            raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+            raise TargetError(f"{self.path} cannot be written: {because(error)}") from None
         try:
             if not self.interrupted:
                 self.check_free()  # again: another run may have published between the check and the lock
@@ -76,7 +75,7 @@ class Target:
             self.discard()
             if isinstance(error, TargetError):
                 raise
-            raise TargetError(f"{self.path} cannot be written: {_reason(error)}") from None
+            raise TargetError(f"{self.path} cannot be written: {because(error)}") from None
 
     def check_folder(self) -> None:
         """Raise `TargetError` unless the target's folder is there, or its own folder is, for then it is made."""
@@ -187,7 +186,7 @@ class Target:
     def _unpublished(self, error: OSError) -> TargetError:
         if isinstance(error, TargetError):
             return error
-        return TargetError(f"{self.path} cannot be published: {_reason(error)}")
+        return TargetError(f"{self.path} cannot be published: {because(error)}")
 
     def clear(self) -> None:
         """Remove everything that an earlier run left in `<path>.partial/`; the lock stays, and what says `append`."""
@@ -271,7 +270,3 @@ def _plain(name: str) -> str:
     if not isinstance(name, str) or not name or "/" in name or "\0" in name or name in _RESERVED:
         raise TargetError(f"{name!r} cannot be the name of a staged file")
     return name
-
-
-def _reason(error: OSError) -> str:
-    return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping, Set
 
 from iofast.containers.base import Description
-from iofast.containers.entries import Placed
+from iofast.containers.entries import RecordEntry
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE, Manifest, Shard, check_split_name
 from iofast.errors import ContainerError
 from iofast.kernel import crc32c
@@ -54,7 +54,7 @@ class Register:
         """Every field seen so far, sorted."""
         return tuple(sorted(self._fields))
 
-    def add(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> Placed:
+    def add(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> RecordEntry:
         """Take note of one record; gives its entry, without places.
 
         Raises `ContainerError`, and notes nothing, if it is not legal.
@@ -67,11 +67,11 @@ class Register:
         names = sorted(fields)
         entries = tuple([(name, len(fields[name]), crc32c(fields[name]), 0) for name in names])
         strips = {name: strip_checks(name, fields[name], info) for name in names if name in RAW_FIELDS}
-        placed = Placed(position, info, entries, strips)
+        placed = RecordEntry(position, info, entries, strips)
         self._note(key, placed, split)
         return placed
 
-    def adopt(self, placed: Placed, split: str) -> None:
+    def adopt(self, placed: RecordEntry, split: str) -> None:
         """Take note of a record that stands somewhere already. Raises `ContainerError` if it is not legal."""
         key = format_key(placed.position, self.key_width)
         own = placed._replace(fields=tuple([field for field in placed.fields if field[0]]))
@@ -91,7 +91,7 @@ class Register:
         if split != self._split and split in self._entered:
             self.section()
 
-    def _note(self, key: str, placed: Placed, split: str) -> None:
+    def _note(self, key: str, placed: RecordEntry, split: str) -> None:
         if split != self._split:
             self._runs.append((split, self.count))
             self._entered.add(split)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from iofast.containers import entries
-from iofast.containers.entries import Placed
+from iofast.containers.entries import RecordEntry
 from iofast.containers.writeback import Writeback
 from iofast.kernel import crc32c
 
@@ -49,7 +49,7 @@ class OpenShard:
         self._writeback = Writeback(self.fd)
         write(self._rows, [bytes(HEADER_SIZE)], 0)
 
-    def add(self, pieces: Sequence[bytes], length: int, placed: Placed) -> int:
+    def add(self, pieces: Sequence[bytes], length: int, placed: RecordEntry) -> int:
         """Append a record of `length` bytes; gives the place of its entry."""
         write(self.fd, pieces, self.size)
         entry, place = entries.encode(placed), self.rows_size
@@ -96,7 +96,7 @@ def find_full(path: Path, rows: Path, shape: int) -> FullShard | None:
     return None
 
 
-def placed_in(rows: Path, start: int = HEADER_SIZE) -> Iterator[tuple[int, Placed]]:
+def placed_in(rows: Path, start: int = HEADER_SIZE) -> Iterator[tuple[int, RecordEntry]]:
     """The records of a shard, from an entry on, each with the place of its entry."""
     with _opened(rows) as fd:
         yield from entries.read(fd, start)

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Located
-from iofast.containers.entries import Placed
+from iofast.containers.entries import RecordEntry
 from iofast.containers.index import ABSENT, IndexView, Stamp, raw_fields
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.containers.rows import columns, field_numbers, misplaced
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, check_finished, open_index, read_manifest
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, because
 from iofast.record import ImageInfo, format_key
 
 _STEP = 4096  # rows of the index that are looked at in one go
@@ -63,7 +63,7 @@ class ShardReader(FilesReader):
         opened.check_places(located)
         return located
 
-    def placed(self) -> Iterator[tuple[int, Placed]]:
+    def placed(self) -> Iterator[tuple[int, RecordEntry]]:
         """All records as the index has them, each with the number of its shard."""
         opened = self._open()
         groups = self._groups(self.manifest)
@@ -76,7 +76,7 @@ class ShardReader(FilesReader):
                     fields = tuple((name, length, crc, offset) for name, (_, offset, length, crc) in there)
                     info = ImageInfo(*(int(row[name]) for name in ("label", "width", "height", "orientation")))
                     strips = {name: row["strips"][at].tobytes() for at, name in enumerate(raw) if name in dict(there)}
-                    yield there[0][1][0], Placed(int(row["position"]), info, fields, strips)
+                    yield there[0][1][0], RecordEntry(int(row["position"]), info, fields, strips)
 
     def name(self, index: int) -> str:
         """`shards/train-000000.tar: 00000042`: the shard, for that is what one looks into."""
@@ -127,7 +127,7 @@ class _OpenedSet:
         try:
             self.index: IndexView = open_index(index, manifest, groups(manifest))
         except OSError as error:
-            raise ContainerError(f"{index} cannot be read: {(error.strerror or str(error)).lower()}") from None
+            raise ContainerError(f"{index} cannot be read: {because(error)}") from None
         if manifest.count and self.index.stamp() != Stamp():
             raise ContainerError(f"{index} is not the index of a set of shards: its stamp is {self.index.stamp()}")
         paths = [os.path.join(place.parent, shard.name) for shard in manifest.shards]
@@ -155,7 +155,7 @@ def _check_there(manifest: Manifest, path: str, number: int) -> None:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise ContainerError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise ContainerError(f"{path} cannot be read: {because(error)}") from None
     _check_shard(manifest, path, number, status)
 
 

@@ -7,7 +7,6 @@ what is known of its records, the index, the manifest.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 from abc import abstractmethod
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from iofast import owned
 from iofast.containers.base import Description, Kept, Reader, Writer
-from iofast.containers.entries import Placed
+from iofast.containers.entries import RecordEntry
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, raw_fields, row_struct
 from iofast.containers.manifest import Manifest, Shard
@@ -26,7 +25,7 @@ from iofast.containers.register import Register
 from iofast.containers.shard_files import FullShard, OpenShard, find_full, placed_in
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, ShardCut, stem_of, write_index
-from iofast.errors import ContainerError, TargetError
+from iofast.errors import ContainerError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
@@ -299,7 +298,7 @@ class ShardWriter(Writer):
             )
             yield encode_chunk(body, chunk * CHUNK_ROWS, groups, Stamp())
 
-    def _placed(self) -> Iterator[tuple[int, Placed]]:
+    def _placed(self) -> Iterator[tuple[int, RecordEntry]]:
         """All records, each with the number of its shard."""
         old = 0
         if self._grown is not None:
@@ -315,11 +314,10 @@ class ShardWriter(Writer):
         except TargetError:
             raise
         except OSError as error:
-            reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
-            raise TargetError(f"{self.folder / self.name} cannot be written: {reason}") from None
+            raise TargetError(f"{self.folder / self.name} cannot be written: {because(error)}") from None
 
 
-def _row(shard: int, placed: Placed, numbers: Mapping[str, int]) -> list[int]:
+def _row(shard: int, placed: RecordEntry, numbers: Mapping[str, int]) -> list[int]:
     """An index row but for its strips."""
     info = placed.info
     row = [placed.position, info.label, info.width, info.height, info.orientation, 0]

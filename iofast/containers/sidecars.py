@@ -20,7 +20,7 @@ from iofast.containers.index import ABSENT
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.containers.shard_reader import ShardReader
 from iofast.containers.shards import MANIFEST_SUFFIX, stem_of, stem_with
-from iofast.errors import ContainerError, OptionError, TargetError
+from iofast.errors import ContainerError, OptionError, TargetError, because
 
 NAMES = ("dali", "wids", "timm")
 INFO = "_info.json"  # timm's, one in a folder: the splits of all sets there
@@ -226,4 +226,4 @@ def _store(file: Path, text: Iterable[str]) -> None:
         with owned.writing(file) as out:
             out.writelines(line.encode("ascii") for line in text)
     except OSError as error:
-        raise TargetError(f"{file} cannot be written: {(error.strerror or str(error)).lower()}") from None
+        raise TargetError(f"{file} cannot be written: {because(error)}") from None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 from iofast.containers.file_bytes import read_at
-from iofast.errors import ContainerError
+from iofast.errors import ContainerError, because
 
 BLOCK = 512
 MAX_EXTENSION = 1 << 20  # bytes of a long name or a pax header
@@ -141,7 +141,7 @@ def open_tar(path: str) -> tuple[int, os.stat_result]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block for ever
     except OSError as error:
-        raise ContainerError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise ContainerError(f"{path} cannot be read: {because(error)}") from None
     return fd, os.fstat(fd)
 
 

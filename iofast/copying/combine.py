@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Description, Reader
-from iofast.containers.identity import require_elsewhere, told
+from iofast.containers.identity import require_elsewhere, source_facts
 from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.copying.convert import (
     Begin,
@@ -82,7 +82,7 @@ def split(
         pieces = [_Piece(name, records, chosen[name]) for name in sorted(chosen, key=split_rank) if len(chosen[name])]
         description = Description(manifest.classes, manifest.class_order, manifest.recipe)  # its seed is no longer true
         plan: dict[str, object] = {
-            "sources": [told(reader, source)],
+            "sources": [source_facts(reader, source)],
             "rest": division.rest,
             "parts": {name: indices.tolist() for name, indices in chosen.items() if name != division.rest},
         }
@@ -191,7 +191,7 @@ def merge(
         first = readers[0].manifest
         order = first.class_order if classes == first.classes else "file"
         description = Description(classes, order, _recipe(readers))
-        prints = [told(reader, source) for source, reader in zip(shown, readers, strict=True)]
+        prints = [source_facts(reader, source) for source, reader in zip(shown, readers, strict=True)]
         plan: dict[str, object] = {"sources": prints, "names": list(names or ())}
         with Copying(place, plan, options, sum(own.size() for own in records)) as copying:
             _write(copying, description, pieces, begin, progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
@@ -14,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iofast.containers.base import Description, Reader, Writer
-from iofast.containers.identity import require_elsewhere, told
+from iofast.containers.identity import require_elsewhere, source_facts
 from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.shards import ShardCut, parse_size
 from iofast.containers.targets import WRITTEN, meant, target_of, writer_of
 from iofast.copying.folder import FolderTarget, FolderWriter, Shape
 from iofast.copying.records import CopiedRecord, RecordSource, split_ranges
-from iofast.errors import OptionError, TargetError
+from iofast.errors import OptionError, TargetError, because
 from iofast.opening import open_reader
 from iofast.record import KEY_WIDTH
 from iofast.version import __version__
@@ -89,7 +88,7 @@ def convert(
         records = RecordSource(reader)
         manifest = reader.manifest
         description = Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
-        with Copying(place, {"sources": [told(reader, source)]}, options, records.size()) as copying:
+        with Copying(place, {"sources": [source_facts(reader, source)]}, options, records.size()) as copying:
             if not copying.done:
                 width = records.key_width or KEY_WIDTH
                 shape = Shape(manifest.classes, tuple(manifest.splits), manifest.fields, width)
@@ -255,5 +254,4 @@ def _named(place: Target, error: BaseException) -> BaseException:
     """A bare system error as one that names the target."""
     if not isinstance(error, OSError) or isinstance(error, TargetError):
         return error
-    reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
-    return TargetError(f"{place.path} cannot be written: {reason}")
+    return TargetError(f"{place.path} cannot be written: {because(error)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
-from iofast.errors import OptionError, SourceError
+from iofast.errors import OptionError, SourceError, because
 from iofast.source.text_files import lines
 
 MAX_BYTES = 4 << 30  # of such a file; ImageNet's has 50 MB
@@ -32,7 +32,7 @@ def read_label_list(path: str, base: int) -> LabelList:
             raise SourceError(f"{path} has more than {MAX_BYTES} bytes: is it the list of labels?")
         read = b"".join(lines(Path(path))).splitlines()
     except (OSError, UnicodeError) as error:
-        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "its text is damaged"
+        reason = because(error) if isinstance(error, OSError) else "its text is damaged"
         raise SourceError(f"the list of labels {path} cannot be read: {reason}") from None
     words: dict[bytes, bytes] = {}
     for number, line in enumerate(read, 1):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE
 from iofast.containers.open_files import OpenFiles
-from iofast.errors import ContainerError, SourceError
+from iofast.errors import ContainerError, SourceError, because
 from iofast.foreign.index import ForeignIndex, Format
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.table import Fetch, TableColumn, fetch_from, index_of
@@ -126,7 +126,7 @@ def read_index(file: Path) -> list[MdsShard]:
             raise ContainerError(f"it names more than {MAX_SHARDS} shards")
         shards = [_shard(file.parent, number, entry) for number, entry in enumerate(parsed["shards"])]
     except OSError as error:
-        raise SourceError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise SourceError(f"{file} cannot be read: {because(error)}") from None
     except ContainerError as error:
         raise ContainerError(f"{file}: {error}") from None
     except (ValueError, RecursionError) as error:

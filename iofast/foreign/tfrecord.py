@@ -25,7 +25,7 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_CLASS_NAME
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
-from iofast.errors import ContainerError, DecodeError, SourceError
+from iofast.errors import ContainerError, DecodeError, SourceError, because
 from iofast.foreign.index import (
     COLUMNS,
     FORMATS,
@@ -140,7 +140,7 @@ def _read_file(path: str, options: FeatureNames, progress: Callable[[int], objec
             return rows
         data = FileBytes(path)
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise SourceError(f"{path} cannot be read: {because(error)}") from None
     for frame in frames(data):
         if stop.is_set():  # another file is no TFRecord file, or Ctrl-C
             break

@@ -16,7 +16,7 @@ from iofast.errors import OptionError
 from iofast.loader.canvas import Canvas, Images, empty, one_channel, padded
 from iofast.loader.mixing import soft_labels, work_of
 from iofast.loader.plan import LoaderPlan
-from iofast.loader.resident import Draft
+from iofast.loader.resident import PlannedImages
 from iofast.loader.samples import Samples
 from iofast.loader.targets import padded as padded_masks
 from iofast.work import Work
@@ -156,7 +156,7 @@ def _chosen(images: Images, rows: NDArray[np.intp]) -> Images:
 
 def _finished(plan: LoaderPlan, images: Any, work: Work | None) -> tuple[Any, torch.Tensor | None]:
     """Pixel operations, where they are done on the CPU, and padding; the sizes (height, width) of what was padded."""
-    if isinstance(images, Draft):
+    if isinstance(images, PlannedImages):
         here = plan.resident is not None and plan.device.type == "cpu"
         return (
             plan.resident.images(plan.pipeline, plan.options, images, work) if plan.resident and here else images
@@ -182,7 +182,7 @@ def _padded(plan: LoaderPlan, images: Images) -> tuple[Images, torch.Tensor | No
 
 def sizes_of(images: Any) -> NDArray[np.float64]:
     """Height and width of each of a batch's images, float64 (N, 2)."""
-    if isinstance(images, Draft):
+    if isinstance(images, PlannedImages):
         return np.full((len(images), 2), images.size, np.float64)
     if isinstance(images, torch.Tensor):
         return np.full((len(images), 2), images.shape[-2:], np.float64)

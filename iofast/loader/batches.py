@@ -28,7 +28,7 @@ ATTEMPTS = 32  # replacements of one sample: where half of all are broken, one p
 SYSTEMATIC = 8  # of so many all fail only where the data is not there, and drawing others would hide it
 
 
-class Made(NamedTuple):
+class MadeBatch(NamedTuple):
     """A finished batch; `valid` (bool, (N,)) is False where a sample only fills up. `work` is what its pixels are still
     to have done on their device. Where that is to decode images too, `rest` makes the batch there, and there is none
     before."""
@@ -37,7 +37,7 @@ class Made(NamedTuple):
     valid: NDArray[np.bool_]
     failures: list[Failure]
     work: Work | None
-    rest: Callable[[Bus], Made] | None = None
+    rest: Callable[[Bus], MadeBatch] | None = None
     decoded: bool = False  # images are on the device already
 
 
@@ -48,7 +48,7 @@ class Slice(NamedTuple):
     stop: int
 
 
-class BatchJob(PrefetchJob[Made, Slice]):
+class BatchJob(PrefetchJob[MadeBatch, Slice]):
     """One batch, from positions to tensors."""
 
     def __init__(self, plan: LoaderPlan, contexts: Contexts, epoch: int, batch: int, share: int | None = None) -> None:
@@ -65,14 +65,14 @@ class BatchJob(PrefetchJob[Made, Slice]):
     def run(self, number: int, part: Slice) -> None:
         self._samples.make(self._contexts.context(number), self._contexts.stages, *part)
 
-    def finish(self) -> Made:
+    def finish(self) -> MadeBatch:
         samples = self._samples
         del self._samples  # the batch may wait for long, and its bytes are wanted for the next
         if isinstance(samples.canvas, Divided):
-            return Made(((), ()), self._valid, [], None, partial(self._on_device, samples, samples.canvas))
+            return MadeBatch(((), ()), self._valid, [], None, partial(self._on_device, samples, samples.canvas))
         return self._completed(samples)
 
-    def _on_device(self, samples: Samples, canvas: Divided, bus: Bus) -> Made:
+    def _on_device(self, samples: Samples, canvas: Divided, bus: Bus) -> MadeBatch:
         """The rest of a batch that is decoded on its device, in the thread that works for it."""
         begun = monotonic_ns()
         failed = canvas.decode_there(self._plan.decoding.decoder())
@@ -83,7 +83,7 @@ class BatchJob(PrefetchJob[Made, Slice]):
                 samples.decode_here(context, failed)
         return self._completed(samples, bus)
 
-    def _completed(self, samples: Samples, bus: Bus | None = None) -> Made:
+    def _completed(self, samples: Samples, bus: Bus | None = None) -> MadeBatch:
         valid, rows = self._valid, None
         failures: list[Failure] = []
         if samples.reasons:
@@ -96,7 +96,7 @@ class BatchJob(PrefetchJob[Made, Slice]):
         batch, work = assemble(self._plan, samples, rows, valid, name_of(self._epoch, self._batch))
         if self._plan.way is None:
             batch = mapped(self._plan, batch, self._epoch, self._batch)
-        return Made(batch, valid, failures, work, decoded=bus is not None)
+        return MadeBatch(batch, valid, failures, work, decoded=bus is not None)
 
     def _settle(self, samples: Samples) -> list[Failure]:
         """Raise, or draw other samples, or leave in `reasons` which rows are to be left out. What failed, but filling:

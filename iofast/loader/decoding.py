@@ -12,7 +12,7 @@ import torch
 from iofast.errors import OptionError, StateError, reason_of, shown
 from iofast.gpu.decoding import DeviceDecoder, lacking, open_decoder
 from iofast.loader.options import LoaderOptions
-from iofast.loader.split import WHOLE, Rates, Split, balanced, chosen, told
+from iofast.loader.split import WHOLE, Rates, Split, balanced, chosen, explained
 from iofast.machine import cores_of_rank
 from iofast.transforms import Pipeline
 
@@ -98,7 +98,7 @@ class Decoding:
                 self._said, self.share = f"on the CPU: {reason_of(error)}", WHOLE
             else:
                 share = balanced(rates) if self.splits else chosen(rates)
-                self._said, self.share = told(rates, share), share
+                self._said, self.share = explained(rates, share), share
             _log.info("decode=%r: %s", self._wanted, self.said)
 
     def state(self) -> dict[str, Any]:

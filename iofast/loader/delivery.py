@@ -16,7 +16,7 @@ from typing import Any
 
 from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
 from iofast.loader.auto import Auto, State
-from iofast.loader.batches import Made, Slice, mapped
+from iofast.loader.batches import MadeBatch, Slice, mapped
 from iofast.loader.on_device import on_device
 from iofast.loader.plan import LoaderPlan
 from iofast.loader.prefetch import Prefetch, PrefetchJob
@@ -25,10 +25,12 @@ from iofast.loader.prefetch import Prefetch, PrefetchJob
 class Delivery:
     """An iterator over the results of `made` (batches `start` to `stop` - 1), for one consumer."""
 
-    def __init__(self, plan: LoaderPlan, made: Prefetch[Made, Slice], auto: Auto | None, start: int, stop: int) -> None:
+    def __init__(
+        self, plan: LoaderPlan, made: Prefetch[MadeBatch, Slice], auto: Auto | None, start: int, stop: int
+    ) -> None:
         self.made = made
         self._plan, self._auto = plan, auto
-        self._ahead: Prefetch[Issued[Made], None] | None = None
+        self._ahead: Prefetch[Issued[MadeBatch], None] | None = None
         consumer = self._consumer = _Consumer()
         way = plan.way
         if isinstance(way, Transfer) and made.num_workers:
@@ -65,7 +67,7 @@ class Delivery:
     def __iter__(self) -> Delivery:
         return self
 
-    def __next__(self) -> Issued[Made]:
+    def __next__(self) -> Issued[MadeBatch]:
         """The next batch, still to be handed over."""
         way, marks = self._plan.way, self._consumer.marks
         if isinstance(way, Transfer):
@@ -75,7 +77,7 @@ class Delivery:
                 way.wait_for(marks.popleft(), lambda: False)
         return Issued(next(self.made), None) if self._ahead is None else next(self._ahead)
 
-    def hand_over(self, issued: Issued[Made], epoch: int, number: int) -> Made:
+    def hand_over(self, issued: Issued[MadeBatch], epoch: int, number: int) -> MadeBatch:
         """Batch `number` of an epoch on its device, for the consumer's stream."""
         plan, way = self._plan, self._plan.way
         if way is None:
@@ -112,14 +114,14 @@ class _Consumer:
         self.marks: deque[Event] = deque()
 
 
-class _Issue(PrefetchJob[Issued[Made], None]):
+class _Issue(PrefetchJob[Issued[MadeBatch], None]):
     """The next batch of `made`, on its way to the device."""
 
     def __init__(
         self,
         plan: LoaderPlan,
         way: Transfer,
-        made: Prefetch[Made, Slice],
+        made: Prefetch[MadeBatch, Slice],
         auto: Auto | None,
         consumer: _Consumer,
         *,
@@ -140,14 +142,14 @@ class _Issue(PrefetchJob[Issued[Made], None]):
     def run(self, number: int, part: None) -> None:
         """Nothing: there are no slices."""
 
-    def finish(self) -> Issued[Made]:
+    def finish(self) -> Issued[MadeBatch]:
         made = self._made
         del self._made  # the host's memory is free as soon as it is copied
         return _issued(self._plan, self._way, made)
 
 
-def _issued(plan: LoaderPlan, way: Transfer | Direct, made: Made) -> Issued[Made]:
-    def work(bus: Bus) -> Made:
+def _issued(plan: LoaderPlan, way: Transfer | Direct, made: MadeBatch) -> Issued[MadeBatch]:
+    def work(bus: Bus) -> MadeBatch:
         whole = made if made.rest is None else made.rest(bus)
         return whole._replace(batch=on_device(plan, whole, bus))
 

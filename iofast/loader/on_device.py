@@ -9,14 +9,14 @@ import torch
 from iofast import pixels
 from iofast.gpu import Bus
 from iofast.loader.assemble import Batch
-from iofast.loader.batches import Made
+from iofast.loader.batches import MadeBatch
 from iofast.loader.canvas import one_channel, padded
 from iofast.loader.plan import PAIR, LoaderPlan
-from iofast.loader.resident import Draft
+from iofast.loader.resident import PlannedImages
 from iofast.work import Work
 
 
-def on_device(plan: LoaderPlan, made: Made, bus: Bus) -> Batch:
+def on_device(plan: LoaderPlan, made: MadeBatch, bus: Bus) -> Batch:
     """The batch of `made` on the device: tensors are copied, and pixel operations done there.
 
     May take its time, and may wait for the device: it runs in a thread that is neither the consumer's nor a decoding
@@ -91,7 +91,7 @@ def _block(image: torch.Tensor) -> torch.Tensor:
 
 def _finished(plan: LoaderPlan, images: Any, work: Work | None) -> Any:
     """Geometry, where it is done here, pixel operations and padding."""
-    if isinstance(images, Draft) and plan.resident is not None:
+    if isinstance(images, PlannedImages) and plan.resident is not None:
         return plan.resident.images(plan.pipeline, plan.options, images, work)
     if isinstance(images, torch.Tensor):
         return _applied(plan, images, work)

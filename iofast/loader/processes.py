@@ -18,7 +18,7 @@ from multiprocessing.context import SpawnProcess
 from queue import LifoQueue
 from typing import Any, NamedTuple
 
-from iofast.errors import WorkerError
+from iofast.errors import WorkerError, because
 
 Bytes = bytes | memoryview
 Answer = Callable[[bytes, bytes], tuple[Bytes, Bytes]]  # (what every process was given, request) -> reply
@@ -104,7 +104,7 @@ class MapPool:
                     process = spawn.Process(target=_serve, args=(theirs, self._answer, self._given), name="iofast-map")
                     process.start()
             except OSError as error:  # no descriptors, processes or memory left
-                reason = (error.strerror or str(error)).lower()
+                reason = because(error)
                 raise WorkerError(f"a process for map_sample cannot be started: {reason}; see map_processes=") from None
             self._life.running.add(process)
         if self._life.ended:  # meanwhile, and it may not have been seen

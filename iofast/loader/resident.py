@@ -17,7 +17,7 @@ from iofast.work import Work, fits, within
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draft:
+class PlannedImages:
     """The images of a batch before they are made: which ones, and what is cut out of them.
 
     indices  int64 (N,): samples of the dataset
@@ -33,9 +33,9 @@ class Draft:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def rows(self, rows: NDArray[np.intp]) -> Draft:
+    def rows(self, rows: NDArray[np.intp]) -> PlannedImages:
         """Some of them."""
-        return Draft(self.indices[rows], self.boxes[rows], self.flips[rows], self.size)
+        return PlannedImages(self.indices[rows], self.boxes[rows], self.flips[rows], self.size)
 
     def outside(self, widths: NDArray[np.int32], heights: NDArray[np.int32], *, clip: bool) -> NDArray[np.bool_]:
         """Which boxes do not lie within images of `widths` x `heights`, bool (N,); windows need not with `clip`."""
@@ -63,14 +63,16 @@ class Resident:
     failed: Mapping[int, str]
     broken: NDArray[np.bool_]
 
-    def reasons(self, draft: Draft, located: Located, *, clip: bool) -> dict[int, str]:
+    def reasons(self, draft: PlannedImages, located: Located, *, clip: bool) -> dict[int, str]:
         """Rows of `draft` that cannot be made, and why; `located` are its samples."""
         outside = draft.outside(located.width, located.height, clip=clip)
         bad = np.flatnonzero(self.broken[draft.indices] | outside).tolist()
         box = kernel.status_message(kernel.Status.BOX)
         return {row: self.failed.get(int(draft.indices[row]) % len(self.sizes), box) for row in bad}
 
-    def images(self, pipeline: Pipeline, options: LoaderOptions, draft: Draft, work: Work | None) -> torch.Tensor:
+    def images(
+        self, pipeline: Pipeline, options: LoaderOptions, draft: PlannedImages, work: Work | None
+    ) -> torch.Tensor:
         """The finished images, (N, 3, height, width), made on the current stream."""
         batch = pixels.RaggedBatch(self.data, self.offsets[draft.indices], self.sizes[draft.indices])
         return pixels.augment(

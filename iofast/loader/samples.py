@@ -24,13 +24,13 @@ from iofast.loader.divided import Divided
 from iofast.loader.failures import Failure
 from iofast.loader.mapping import Mapper, Sample
 from iofast.loader.plan import LoaderPlan
-from iofast.loader.resident import Draft
+from iofast.loader.resident import PlannedImages
 from iofast.loader.several import Cut, Several
 from iofast.loader.split import WHOLE, on_cpu
 from iofast.telemetry import Stages
 from iofast.transforms.crop_box import CropBox
 from iofast.transforms.windows import Places
-from iofast.work import still
+from iofast.work import no_work
 
 
 class Samples:
@@ -140,13 +140,13 @@ class Samples:
         work = pipeline.work(self.draw(one), [width], [height], self.boxes[one])
         return work.steps[0], work.numbers[0]
 
-    def _draft(self, instead: Samples | None) -> Draft:
+    def _draft(self, instead: Samples | None) -> PlannedImages:
         """Indices, boxes and flips are those of the samples themselves, also of what takes another's place later."""
         size = self._plan.pipeline.size
         if size is None and instead is not None and instead.draft is not None:
             size = instead.draft.size
             self._refuse_others(size)
-        return Draft(self.indices, self.boxes, self._flips, size or size_of(self.boxes))
+        return PlannedImages(self.indices, self.boxes, self._flips, size or size_of(self.boxes))
 
     def _refuse_others(self, size: tuple[int, int]) -> None:
         """Without a transform that makes them of one size: an image of another would do in another batch."""
@@ -214,7 +214,7 @@ class Samples:
         sizes = output_sizes(self.boxes[rows]) if isinstance(canvas, Ragged) else np.array([cast(Uniform, canvas).size])
         heights, widths = np.broadcast_to(sizes, (len(rows), 2)).T
         drawn = pipeline.drawn
-        work = pipeline.work(self.draw(rows), widths, heights, self.boxes[rows]) if drawn else still(len(rows))
+        work = pipeline.work(self.draw(rows), widths, heights, self.boxes[rows]) if drawn else no_work(len(rows))
         return pixels.finish_of(pipeline.ops, work, self._plan.options.dtype)
 
     def _divided(self, share: int) -> Divided:

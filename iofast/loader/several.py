@@ -17,7 +17,7 @@ from iofast.containers.base import Payloads
 from iofast.kernel.contract import Kind, Source, Status
 from iofast.loader.canvas import Canvas, CanvasStorage, Singly
 from iofast.transforms.pipeline import View
-from iofast.work import Work, fits, still
+from iofast.work import Work, fits, no_work
 
 Views = dict[str, Any]  # by name a tensor, or a list of them
 
@@ -63,7 +63,7 @@ def _beside(works: Sequence[Work]) -> Work:
     columns = {name: np.stack([getattr(work, name) for work in works], axis=1) for name in names}
     rows = len(works[0]) * len(works)
     flat = {name: column.reshape(rows, *column.shape[2:]) for name, column in columns.items()}
-    return replace(still(rows), **flat)
+    return replace(no_work(rows), **flat)
 
 
 class Several(Singly):

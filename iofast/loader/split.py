@@ -86,7 +86,7 @@ def chosen(rates: Rates) -> int:
     return 0 if speed(rates, 0) >= _LEAST * speed(rates, WHOLE) else WHOLE
 
 
-def told(rates: Rates, share: int) -> str:
+def explained(rates: Rates, share: int) -> str:
     """What was measured, and what follows from it, in a line."""
     figures = f"CPU {rates.cpu:,.0f}/s, device {speed(rates, 0):,.0f}/s"
     if 0 < share < WHOLE:

@@ -42,7 +42,7 @@ class Population:
             raise OptionError(f"parts must add up to the count {self.count}, found {self.parts}")
 
 
-class Given(NamedTuple):
+class Binding(NamedTuple):
     """What a mode is bound to."""
 
     population: Population
@@ -162,10 +162,10 @@ class Mode(ABC):
         """
         check_whole("seed", seed, 0, MAX_SEED)
         check_whole("global_batch", global_batch, 1, MAX_SAMPLES)
-        return self._order(Given(population, int(seed), int(global_batch)))
+        return self._order(Binding(population, int(seed), int(global_batch)))
 
     @abstractmethod
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         """`bind` for what has been checked."""
 
 

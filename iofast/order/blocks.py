@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iofast.errors import OptionError
-from iofast.order.base import Given, Indices, Mode, Order, Part, check_whole
+from iofast.order.base import Binding, Indices, Mode, Order, Part, check_whole
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, permuted_groups
 
 
@@ -38,7 +38,7 @@ class Blocks(Mode):
         if self.block * self.window > MAX_SAMPLES:
             raise OptionError(f"block x window must be at most {MAX_SAMPLES}, found {self.block} x {self.window}")
 
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         return _Blocks(self, given.population.count, given.seed)
 
 

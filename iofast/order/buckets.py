@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError, shown
-from iofast.order.base import Given, Indices, Mode, Order, Part, Population, check_whole, checksum
+from iofast.order.base import Binding, Indices, Mode, Order, Part, Population, check_whole, checksum
 from iofast.order.permutation import key_word, permuted, permuted_each, streams
 
 MAX_SIDE = 1 << 24
@@ -52,7 +52,7 @@ class Buckets(Mode):
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", _checked_sizes(self.sizes))
 
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         return _Buckets(tuple(self.sizes), *given)
 
 

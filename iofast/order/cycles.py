@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from iofast.errors import OptionError
-from iofast.order.base import Given, Indices, Mode, Order, Part, Population, checksum
+from iofast.order.base import Binding, Indices, Mode, Order, Part, Population, checksum
 from iofast.order.orders import checked_length, checked_weights, shares_of
 from iofast.order.permutation import key_word, permuted_each, permuted_groups, streams
 
@@ -83,7 +83,7 @@ class Balanced(Mode):
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", checked_length(self.length))
 
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         return _Balanced(given.population, self.length, given.seed)
 
 
@@ -152,7 +152,7 @@ class Mixed(Mode):
         quotas[largest[: ROUND - int(quotas.sum())]] += 1
         return quotas
 
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         parts = given.population.parts
         if len(self.weights) != len(parts):
             mixed = " (indices= leaves one dataset of those that it chooses from)" if len(parts) == 1 else ""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iofast.errors import OptionError, shown
-from iofast.order.base import Given, Indices, Mode, Order, Part, check_whole, checksum
+from iofast.order.base import Binding, Indices, Mode, Order, Part, check_whole, checksum
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, uniform
 
 
@@ -17,7 +17,7 @@ from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, uniform
 class Sequential(Mode):
     """Samples 0 … count-1 in every epoch."""
 
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         return _Sequential(given.population.count, given.population.count, given.seed)
 
 
@@ -32,7 +32,7 @@ class _Sequential(Order):
 class Shuffled(Mode):
     """Another permutation of all samples in each epoch; memory and start-up are those of ten samples for 10^10."""
 
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         return _Shuffled(given.population.count, given.population.count, given.seed)
 
 
@@ -62,7 +62,7 @@ class Repeated(Mode):
             hint = f": write Repeated({self.times}, Sampled({name}(…)))" if hasattr(self.order, "__iter__") else ""
             raise OptionError(f"Repeated repeats an order such as Shuffled(), found {shown(self.order)}{hint}")
 
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         return _Repeated(self.times, (self.order or Shuffled()).bind(*given))
 
 
@@ -113,7 +113,7 @@ class Weighted(Mode):
         object.__setattr__(self, "weights", checked_weights(self.weights))
         object.__setattr__(self, "length", checked_length(self.length))
 
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         count = given.population.count
         if len(self.weights) != count:
             raise OptionError(f"weights must be one per sample, {count}, found {len(self.weights)}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iofast.errors import OptionError, shown
-from iofast.order.base import Given, Indices, Mode, Order, Part, checksum
+from iofast.order.base import Binding, Indices, Mode, Order, Part, checksum
 from iofast.order.endless import Endless
 from iofast.order.runs import Runs
 
@@ -50,7 +50,7 @@ class Sampled(Mode):
         if hasattr(sampler, "batch_size") and hasattr(sampler, "sampler"):
             raise OptionError(f"sampler must give single indices, found {name}, which gives batches: use its .sampler")
 
-    def _order(self, given: Given) -> Order:
+    def _order(self, given: Binding) -> Order:
         runs = Runs(self.sampler, given.population.count, given.seed)
         length = self._length(runs)
         if length == 0:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getatt
 _NAMES = {
     "pack": "iofast.packing.run",
     "PackOptions": "iofast.packing.options",
-    "Report": "iofast.packing.report",
+    "PackReport": "iofast.packing.report",
     "Estimate": "iofast.packing.report",
 }
-__all__ = ["pack", "PackOptions", "Report", "Estimate"]
+__all__ = ["pack", "PackOptions", "PackReport", "Estimate"]
 
 
 def __getattr__(name: str) -> object:

@@ -22,7 +22,7 @@ from iofast.packing.splits import divide
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
 from iofast.source import Source, SourceOptions
 from iofast.source.attached import parse_sides, plain_suffix, side_field
-from iofast.source.listing import RECORD, Column, Held, Strings, Watched, few, printable, ranges, split_rank
+from iofast.source.listing import RECORD, Column, ContainerRows, Strings, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
 
 _STEP = 65_536  # records whose columns are looked at in one go
@@ -61,7 +61,7 @@ def _records(source: str | os.PathLike[str], options: PackOptions, place: Target
             class_order=reader.manifest.class_order,
             columns=tuple(_column(name, len(reader)) for name in dict.fromkeys(fields.values())),
             order=order,
-            held=Held(fields, _upright(reader, fields), state_of(reader, source), sizes),
+            held=ContainerRows(fields, _upright(reader, fields), state_of(reader, source), sizes),
             warnings=tuple(_warnings(reader)),
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from iofast.errors import DecodeError, IofastError, SourceError
+from iofast.errors import DecodeError, IofastError, SourceError, because
 from iofast.kernel.contract import MAX_BYTES
 from iofast.packing.sample import Image
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, TOLD, image_field
@@ -26,7 +26,7 @@ MOST_AHEAD = 32 << 20  # bytes of a chunk's images that are read at once; chunks
 OTHER_IMAGES = ("tif", "tiff", "bmp", "gif", "ppm", "pgm", "avif", "heic", "heif")
 
 
-class Found(NamedTuple):
+class ReadSample(NamedTuple):
     """What was read of a sample: the image file, the fields beside it, and its row, with the path that it came from.
 
     `upright`: fields beside it that belong to upright pixels already.
@@ -44,7 +44,7 @@ class Origin(Protocol):
     def begin(self, images: Sequence[Image]) -> None:
         """Before these are read, one after another. Raises `SourceError` where no sample can be read any more."""
 
-    def read(self, image: Image) -> Found:
+    def read(self, image: Image) -> ReadSample:
         """The bytes of one sample. Raises `DecodeError`, `OSError`."""
 
     def blame(self, image: Image, reason: str) -> str:
@@ -63,10 +63,10 @@ class FileOrigin:
     def begin(self, images: Sequence[Image]) -> None:
         """Nothing: files are read one by one."""
 
-    def read(self, image: Image) -> Found:
+    def read(self, image: Image) -> ReadSample:
         """See `Origin.read`."""
         data = read_file(os.path.join(self._root, os.fsencode(image.path)))
-        return Found(data, read_attached(self._root, image), image)
+        return ReadSample(data, read_attached(self._root, image), image)
 
     def blame(self, image: Image, reason: str) -> str:  # noqa: ARG002 - the path says it
         """See `Origin.blame`."""
@@ -111,7 +111,7 @@ class RecordOrigin:
             if int(self._reader.columns(places).length.sum()) <= MOST_AHEAD:
                 self._ahead = self._fetch(places)
 
-    def read(self, image: Image) -> Found:
+    def read(self, image: Image) -> ReadSample:
         """See `Origin.read`. A payload that contradicts its checksum is a `DecodeError`."""
         self._open()
         fields = self._ahead.pop(image.place, None)
@@ -127,7 +127,7 @@ class RecordOrigin:
             data = self._opaque(name, data, image.place)
         path = self._path(fields.get(JSON_FIELD))
         told = image if path is None else image._replace(path=path)
-        return Found(data, self._beside(fields, image), told, self._upright)
+        return ReadSample(data, self._beside(fields, image), told, self._upright)
 
     def blame(self, image: Image, reason: str) -> str:
         """See `Origin.blame`."""
@@ -246,7 +246,7 @@ def read_attached(root: bytes, image: Image) -> dict[str, bytes]:
         try:
             found[field] = read_file(os.path.join(root, os.fsencode(path)), empty=True)
         except (DecodeError, OSError) as error:
-            reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+            reason = because(error) if isinstance(error, OSError) else str(error)
             raise DecodeError(f"{field}: its file cannot be read ({path!r}: {reason})") from None
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 from dataclasses import asdict, replace
@@ -17,7 +16,7 @@ from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.targets import target_of
 from iofast.containers.tfrecord import SUFFIXES as TFRECORDS
-from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError, shown
+from iofast.errors import ErrorBudgetError, OptionError, SourceError, TargetError, because, shown
 from iofast.machine import cores
 from iofast.opening import open_reader
 from iofast.packing import estimate
@@ -149,14 +148,10 @@ def _write(work: PackWork, place: Target, pool: WorkerPool, progress: PackProgre
             f"{error}; mend or delete them, or give a larger max_errors=, and {place.going_on}"
         ) from None
     except OSError as error:
-        words = str(error) if isinstance(error, TargetError) else f"{place.path} cannot be written: {_reason(error)}"
+        words = str(error) if isinstance(error, TargetError) else f"{place.path} cannot be written: {because(error)}"
         if isinstance(error, TargetError) and not place.partial.exists():  # published, all but its sidecars
             raise
         raise TargetError(f"{words}; {place.going_on}" if work.begun else words) from error
-
-
-def _reason(error: OSError) -> str:
-    return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
 
 
 def _take_up(work: PackWork, place: Target) -> None:

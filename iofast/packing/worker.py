@@ -17,7 +17,7 @@ from typing import Any
 
 from iofast import kernel
 from iofast.containers.journal import JournalFailure, JournalRecord, JournalWriter
-from iofast.errors import DecodeError, SourceError, TargetError
+from iofast.errors import DecodeError, SourceError, TargetError, because
 from iofast.packing.frames import Frames, Message, encode
 from iofast.packing.origin import FileOrigin, Origin, origin_of
 from iofast.packing.sample import Image, SampleRecipe, make_record
@@ -118,7 +118,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, DecodeError):
         return str(error)
     if isinstance(error, OSError):
-        return f"the file cannot be read ({(error.strerror or str(error)).lower()})"
+        return f"the file cannot be read ({because(error)})"
     if isinstance(error, MemoryError):
         return "out of memory"
     return f"unexpected {type(error).__name__} ({' '.join(str(error).split())})"

@@ -17,7 +17,7 @@ from iofast.errors import OptionError, reason_of
 from iofast.ops import Op, affine, drawn, noise_amounts
 from iofast.pixels import geometry, torch_pixels
 from iofast.pixels.geometry import RaggedBatch
-from iofast.work import Work, still
+from iofast.work import Work, no_work
 
 # what the kernel stores, by its names
 TYPES = {
@@ -58,13 +58,13 @@ def apply(
         from iofast.pixels import triton_pixels
 
         with _current(images.device):
-            return triton_pixels.apply(images, ops, work or still(len(images)), dtype=dtype, memory_format=layout)
+            return triton_pixels.apply(images, ops, work or no_work(len(images)), dtype=dtype, memory_format=layout)
     if out is None:
         out = torch.empty_like(images, dtype=dtype, memory_format=layout)
     elif out.shape != images.shape or out.dtype != dtype or not out.is_contiguous(memory_format=layout):
         raise OptionError(f"out must be {dtype} of shape {tuple(images.shape)}, found {out.dtype} {tuple(out.shape)}")
     if kernel_can(images, dtype):
-        _by_kernel(images, finish_of(ops, work or still(len(images)), dtype), out)
+        _by_kernel(images, finish_of(ops, work or no_work(len(images)), dtype), out)
     else:
         torch_pixels.apply(images, ops, work, out)
     return out
@@ -140,7 +140,7 @@ def triton_works() -> bool:
         from iofast.pixels import triton_pixels
 
         probe = torch.zeros((1, 3, 2, 2), dtype=torch.uint8, device="cuda")
-        triton_pixels.apply(probe, (), still(1))
+        triton_pixels.apply(probe, (), no_work(1))
     except Exception as error:  # no compiler, a driver that is too old, a GPU that Triton does not know, …
         warnings.warn(
             f"pixel operations run in plain torch, not in Triton: {reason_of(error)}", RuntimeWarning, stacklevel=3

@@ -13,7 +13,7 @@ import torch
 from iofast.errors import OptionError, shown
 from iofast.ops import Mix, Normalize, Op, RandomErasing, affine, drawn, noise_amounts
 from iofast.pixels.steps import take_steps
-from iofast.work import Work, noise_of, still
+from iofast.work import Work, no_work, noise_of
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -51,7 +51,7 @@ def layout_of(images: torch.Tensor, memory_format: torch.memory_format) -> torch
 
 def apply(images: torch.Tensor, ops: Sequence[Op], work: Work | None, out: torch.Tensor) -> None:
     """What `ops` and `work` make of uint8 `images` (N, 3, H, W), into `out` of that shape: uint8 or a float type."""
-    work = still(len(images)) if work is None else work
+    work = no_work(len(images)) if work is None else work
     for rows in _chunks(images, work):
         pixels = take_steps(images[rows], work.steps[rows], work.numbers[rows])
         out[rows].copy_(pixels if out.dtype == torch.uint8 else _finished(pixels, ops, work, rows))

@@ -24,7 +24,7 @@ from iofast import owned
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import CLASS_ORDERS, WHOLE, Manifest, Shard
 from iofast.containers.sealed import MAX_BYTES, check_seal, seal, unseal
-from iofast.errors import ContainerError, SourceError
+from iofast.errors import ContainerError, SourceError, because
 from iofast.kernel import crc32c
 from iofast.source.text_files import check_file
 
@@ -80,7 +80,7 @@ def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
             check_file(path)
             status = os.stat(path)
         except OSError as error:
-            raise SourceError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+            raise SourceError(f"{path} cannot be read: {because(error)}") from None
         found.append((status.st_size, status.st_mtime_ns))
     return np.array(found, np.int64).reshape(-1, 2)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from iofast.errors import SourceError
+from iofast.errors import SourceError, because
 from iofast.source.listing import few, printable
 from iofast.source.text_files import lines
 
@@ -52,7 +52,7 @@ def read_class_file(path: Path) -> tuple[str, ...]:
     try:
         names = b"".join(lines(path)).decode().rstrip().splitlines()
     except (OSError, UnicodeError) as error:
-        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "its text is damaged"
+        reason = because(error) if isinstance(error, OSError) else "its text is damaged"
         raise SourceError(f"class order 'file' needs {path}, one class per line: {reason}") from None
     first: dict[str, int] = {}
     for number, name in enumerate(map(str.strip, names), 1):

@@ -126,7 +126,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ContainerRows:
     """Of a source whose images are no files, but the records of one container, in its order.
 
     `fields` maps each field beside an image to what it becomes, and `upright` are those of the latter that belong to
@@ -157,7 +157,7 @@ class Source:
     class_order: str = "lexicographic"
     columns: tuple[Column, ...] = ()
     order: NDArray[np.int64] | None = None
-    held: Held | None = None
+    held: ContainerRows | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # of files that were left out and that nobody misses
 

@@ -53,7 +53,7 @@ from iofast.transforms.geometry import ATTEMPTS, Column, drawn_sides
 from iofast.transforms.policies import policy
 from iofast.transforms.programs import DrawnImages, Program, beside, in_a_row, numbers
 from iofast.transforms.warps import moved
-from iofast.work import CHANNELS, NUMBERS, Step, Work, still
+from iofast.work import CHANNELS, NUMBERS, Step, Work, no_work
 
 _JITTER = (Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION, Step.HUE)
 _NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
@@ -75,7 +75,7 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column, first: 
     images, seen = DrawnImages(draw, widths, heights), Counter[str]()
     steps: list[Program] = list(first)
     erased: list[_Erased] = []
-    made = still(len(draw))
+    made = no_work(len(draw))
     for place, op in enumerate(ops):
         kind = _NAMES.get(type(op), "")
         seen[kind] += 1

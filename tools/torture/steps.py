@@ -277,7 +277,7 @@ def faults(said: Path, library: str) -> None:
     steps = [int(step) for step in draw.work.Step if step > 0]
     codes = np.tile(np.array(steps, np.int8), (2, 1))
     values = np.ones((2, len(steps), draw.work.NUMBERS), np.float32)
-    work = draw.work.still(2).paired(np.array([1, 0]))
+    work = draw.work.no_work(2).paired(np.array([1, 0]))
     work = type(work)(**{**{name: getattr(work, name) for name in work.__slots__}, "steps": codes, "numbers": values})
     finish = finish._replace(work=work, amounts=np.zeros((0, 3), np.float32))
     images, source = (

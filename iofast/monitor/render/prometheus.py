@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, because
 from iofast.monitor.render.escape import label
 from iofast.monitor.render.figures import Figures, figures, own_devices
 from iofast.monitor.render.moment import Moment, Silent
@@ -118,9 +118,7 @@ class Endpoint(Silent):
         try:
             self._server = family((host, port), self._handler())
         except OSError as error:
-            raise OptionError(
-                f"--prometheus cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}"
-            ) from error
+            raise OptionError(f"--prometheus cannot listen on {host}:{port}: {because(error)}") from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="iofast-metrics", daemon=True)
         self._thread.start()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from iofast import owned
-from iofast.errors import TargetError
+from iofast.errors import TargetError, because
 from iofast.monitor.findings import Verdict
 from iofast.monitor.render import chart, wording
 from iofast.monitor.render.escape import page
@@ -36,9 +36,7 @@ class PageReport(Silent):
             with owned.writing(self._path) as file:
                 file.write(html(moments, datetime.now(UTC)).encode())
         except OSError as error:
-            raise TargetError(
-                f"--report cannot write {self._path}: {(error.strerror or str(error)).lower()}"
-            ) from error
+            raise TargetError(f"--report cannot write {self._path}: {because(error)}") from error
 
 
 def html(moments: Sequence[Moment], when: datetime) -> str:
