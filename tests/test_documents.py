@@ -16,7 +16,7 @@ from iofast import FastDataset, FastLoader, order, pack, transforms
 from iofast.order import Mode
 
 ROOT = Path(__file__).resolve().parent.parent
-SPECIFICATIONS = {"format.md", "design.md"}  # their fragments explain, they are no programs
+SPECIFICATIONS = {"format.md", "design.md", "map.md"}  # their fragments explain, they are no programs
 DOCUMENTS = [
     path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.name not in SPECIFICATIONS
 ]
@@ -79,3 +79,16 @@ def test_every_option_of_loading_is_told() -> None:
 
 def test_readme_has_the_thirty_second_start() -> None:
     assert dict(programs())["README.md"].count("FastLoader(") == 1
+
+
+def test_files_that_the_map_names_are_there() -> None:
+    text = (ROOT / "docs" / "map.md").read_text()
+    rows = re.findall(r"^\| (?!change|---)(.*?) \| (.*) \|$", text, re.MULTILINE)
+    named = [(what, name) for what, files in rows for name in re.findall(r"`([\w/]+\.(?:py|c|md))`", files)]
+    assert len(rows) >= 15
+    assert len(named) > 40
+    missing = []
+    for what, name in named:
+        places = [ROOT / "iofast" / name, ROOT / name, *(ROOT / "iofast" / "monitor" / "advice").glob(name)]
+        missing += [] if any(place.is_file() for place in places) else [(what, name)]
+    assert missing == []

@@ -22,7 +22,7 @@ PYTHON = sorted(
     if "__pycache__" not in path.parts
 )
 SHIPPED = [path for path in PYTHON if path.is_relative_to(ROOT / "iofast")]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 TESTS = ("test", "test-simd", "test-neon")
 CHORES = (*TESTS, "demo", "check", "torture", "interop", "bench", "wheel", "clean", "system-deps")
 
