@@ -146,8 +146,8 @@ class Reader(ABC):
     """
 
     manifest: Manifest
-    container: str  # what `info` and `verify` call this kind: lmdb, tar, folder
-    renames = False  # only `record` says what an image's field is called, because only its bytes know its format
+    container: str  # the name of this kind in `info` and `verify`: lmdb, tar, folder
+    renames = False  # `record` names the image's field by its format; other methods call it `jpg`
     _changed: bytearray  # by dense index, from the first image on that was found to be changed
 
     def __len__(self) -> int:
@@ -273,7 +273,7 @@ class Writer(ABC):
 
     @property
     def committed(self) -> int:
-        """The last position that no later run writes again, whatever becomes of this one; -1 where none is."""
+        """The last position that a resumed run would not write again; -1 if there is none."""
         return -1
 
     def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:  # noqa: ARG002

@@ -1,7 +1,7 @@
-"""What a writer knows of a record once it is stored, as an entry of a file: it becomes the record's row of the index.
+"""Entries: what a writer knows about a stored record, serialized until the index is written.
 
-LMDB's writer keeps them in an unnamed file until the finished tree says where payloads lie. Beside each shard lies one
-file of entries, so that a killed run need not read the shard again. Each entry has a checksum of its own.
+The LMDB writer keeps entries in an unnamed file until the finished tree gives the places of payloads. A shard writer
+keeps one file of entries beside each shard, so that a resumed run need not read the shard. Each entry has a checksum.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _STEP = 1 << 20
 
 
 class RecordEntry(NamedTuple):
-    """One record. `fields` has name, length, CRC32C and offset in the file, sorted by name; "" is the whole record."""
+    """One record. `fields`: (name, length, CRC32C, offset in the file), sorted by name; "" means the whole record."""
 
     position: int
     info: ImageInfo
     fields: tuple[tuple[str, int, int, int], ...]
-    strips: dict[str, bytes]  # of raw fields: the CRC32C of each strip, as the index has them
+    strips: dict[str, bytes]  # raw fields: the CRC32C of each strip, as in the index
 
     def at(self, start: int, offsets: Sequence[int]) -> RecordEntry:
-        """The same with the places of its fields, counted from `start`."""
+        """Return a copy with offsets `start` + `offsets`."""
         own = zip(self.fields, offsets, strict=True)
         return self._replace(fields=tuple((name, length, crc, start + at) for (name, length, crc, _), at in own))
 
 
 def encode(placed: RecordEntry) -> bytes:
-    """The entry of one record."""
+    """Serialize one record."""
     info = placed.info
     numbers: list[int | bytes] = [placed.position, info.label, info.width, info.height, info.orientation]
     numbers.append(len(placed.fields))
@@ -50,14 +50,14 @@ def encode(placed: RecordEntry) -> bytes:
     return _HEAD.pack(crc32c(body), len(body)) + body
 
 
-@functools.lru_cache(maxsize=256)  # most records have the same fields: packed at once, an entry takes half as long
+@functools.lru_cache(maxsize=256)  # packing all fields in one call halves the time; most records have the same fields
 def _layout(names: tuple[int, ...]) -> struct.Struct:
-    """An entry whose field names have these lengths in bytes."""
+    """The layout of an entry whose field names have these lengths in bytes."""
     return struct.Struct(_RECORD.format + "".join(f"{_FIELD.format[1:]}{name}s" for name in names))
 
 
 def read(fd: int, start: int = 0) -> Iterator[tuple[int, RecordEntry]]:
-    """The whole entries from offset `start` of the file on, each with its own; a torn end is left out."""
+    """Yield (offset, entry) from offset `start` on, up to the first incomplete or damaged entry."""
     data, base, at, more = b"", start, 0, True
     while True:
         if more and len(data) - at < _HEAD.size + _MAX_ENTRY:

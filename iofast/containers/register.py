@@ -1,4 +1,4 @@
-"""What every container's Writer does with a record beside storing it: check it, hash it, and count for the manifest."""
+"""What every container's Writer does with a record besides storing it: check it, hash it, count it for the manifest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _identity(key: int, names: tuple[int, ...]) -> struct.Struct:
 
 
 class Register:
-    """The records of one container, in the order in which they are written. Memory does not grow with their number."""
+    """Checks, fingerprint and counts of the records of one container, in writing order. Uses constant memory."""
 
     def __init__(self, key_width: int = KEY_WIDTH) -> None:
         self.count = 0
@@ -55,9 +55,9 @@ class Register:
         return tuple(sorted(self._fields))
 
     def add(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> RecordEntry:
-        """Take note of one record; gives its entry, without places.
+        """Register one record and return its entry, with offsets 0.
 
-        Raises `ContainerError`, and notes nothing, if it is not legal.
+        Raises `ContainerError` for an invalid record and leaves the register unchanged.
         """
         key = format_key(position, self.key_width)
         try:
@@ -72,7 +72,7 @@ class Register:
         return placed
 
     def adopt(self, placed: RecordEntry, split: str) -> None:
-        """Take note of a record that stands somewhere already. Raises `ContainerError` if it is not legal."""
+        """Register a record that is stored already. Raises `ContainerError` for an invalid record."""
         key = format_key(placed.position, self.key_width)
         own = placed._replace(fields=tuple([field for field in placed.fields if field[0]]))
         try:

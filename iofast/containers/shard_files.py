@@ -1,4 +1,4 @@
-"""The files of a set that is being written: shards, and beside each the entries of its records (docs/format.md 9)."""
+"""The files of a set that is being written: shards, and a file of entries beside each (docs/format.md 5.1)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from iofast.containers.entries import RecordEntry
 from iofast.containers.writeback import Writeback
 from iofast.kernel import crc32c
 
-HEADER_SIZE = 128  # of a file of entries; zeros until its shard is whole
+HEADER_SIZE = 128  # bytes at the start of a file of entries; zeros until the shard is full
 
-# magic, shape, records, bytes of the shard, when it was changed (ns), position behind it, length of the split, split
+# magic, shape, records, size and modification time (ns) of the shard, stop, length of the split, split
 _HEADER = struct.Struct("<8sIQQqQB64s")
 _U32 = struct.Struct("<I")
 _MAGIC = b"iofrows\1"
@@ -25,7 +25,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class FullShard(NamedTuple):
-    """A shard that is whole and durable. `stop`: no record before this position is missing from it."""
+    """A full, durable shard. It contains all records of its split before position `stop`."""
 
     split: str
     records: int
@@ -34,11 +34,11 @@ class FullShard(NamedTuple):
 
 
 class OpenShard:
-    """A shard that is being filled, and its entries. Nothing of an earlier run is left in the two."""
+    """A shard that is being filled, and its entries. Opening truncates both files."""
 
     def __init__(self, path: Path, rows: Path, split: str) -> None:
         self.split, self.size, self.count = split, 0, 0
-        self.position = -1  # of the record that came last
+        self.position = -1  # of the last record
         self.rows_size = HEADER_SIZE
         self.fd = os.open(path, _FLAGS | os.O_TRUNC, 0o666)
         try:
@@ -50,7 +50,7 @@ class OpenShard:
         write(self._rows, [bytes(HEADER_SIZE)], 0)
 
     def add(self, pieces: Sequence[bytes], length: int, placed: RecordEntry) -> int:
-        """Append a record of `length` bytes; gives the place of its entry."""
+        """Append a record of `length` bytes and return the offset of its entry."""
         write(self.fd, pieces, self.size)
         entry, place = entries.encode(placed), self.rows_size
         write(self._rows, [entry], place)
@@ -60,11 +60,11 @@ class OpenShard:
         return place
 
     def commit(self, end: bytes, stop: int, shape: int) -> FullShard:
-        """Close it with these bytes, durably; from here on no run of the same `shape` does it again."""
+        """Append the closing bytes and make the shard durable: a resumed run of the same `shape` keeps it."""
         write(self.fd, [end], self.size)
         full = FullShard(self.split, self.count, self.size + len(end), stop)
         os.fsync(self.fd)
-        os.fsync(self._rows)  # the header vouches for both
+        os.fsync(self._rows)  # before the header, which declares both complete
         split, changed = self.split.encode(), os.fstat(self.fd).st_mtime_ns
         head = _HEADER.pack(_MAGIC, shape, full.records, full.size, changed, stop, len(split), split)
         write(self._rows, [head + _U32.pack(crc32c(head))], 0)
@@ -73,15 +73,15 @@ class OpenShard:
         return full
 
     def close(self) -> None:
-        """Close the files. What was not committed is worthless."""
+        """Close both files. Without `commit` their content is not used again."""
         os.close(self.fd)
         os.close(self._rows)
 
 
 def find_full(path: Path, rows: Path, shape: int) -> FullShard | None:
-    """The shard of an earlier run that these files are.
+    """Return the full shard that an earlier run left in these files.
 
-    None where it was not committed, was written with another `shape`, or has another size or time than it had then.
+    None if it was not committed, was written with another `shape`, or its size or modification time differs.
     """
     with contextlib.suppress(OSError, UnicodeDecodeError), _opened(rows) as fd:
         head = os.pread(fd, _HEADER.size + _U32.size, 0)
@@ -97,7 +97,7 @@ def find_full(path: Path, rows: Path, shape: int) -> FullShard | None:
 
 
 def placed_in(rows: Path, start: int = HEADER_SIZE) -> Iterator[tuple[int, RecordEntry]]:
-    """The records of a shard, from an entry on, each with the place of its entry."""
+    """Yield (offset of the entry, record) of a shard, from offset `start` on."""
     with _opened(rows) as fd:
         yield from entries.read(fd, start)
 

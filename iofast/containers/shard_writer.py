@@ -1,4 +1,4 @@
-"""The Writer of a set of shards: records go straight into their shard, and a killed run goes on behind the full ones.
+"""The Writer of a set of shards. A resumed run keeps full shards and writes the others again.
 
 A subclass says how a record looks in its format. Everything else is here: where one shard ends and the next begins,
 what is known of its records, the index, the manifest.
@@ -29,7 +29,7 @@ from iofast.errors import ContainerError, TargetError, because
 from iofast.kernel import crc32c
 from iofast.record import KEY_WIDTH, ImageInfo, Record, format_key
 
-_MARKS = 1 << 40  # a mark is the number of a shard times this, and the place of an entry
+_MARKS = 1 << 40  # a mark is number of the shard * _MARKS + offset of the entry
 
 
 class EncodedRecord(NamedTuple):
@@ -42,12 +42,11 @@ class EncodedRecord(NamedTuple):
 
 
 class ShardWriter(Writer):
-    """Writes the set `name` (`train.tar`) into `folder`, its `.partial`, in shards that end where `cut` says.
+    """Write the set `name` (`train.tar`) into `folder`, its `.partial`; `cut` decides where shards end.
 
-    A shard that is full is made durable at once, with the entries of its records beside it, and no later run does it
-    again. Equal records give equal bytes. Staged names are numbers; `files` tells the final ones. Errors:
-    `ContainerError` for a record that is not legal, `TargetError` where the disk is full or cannot be written; after
-    the latter only `abort`.
+    A full shard is made durable at once, with a file of entries beside it. Equal records give equal bytes. Staged
+    shards are numbered; `files` maps them to their final names. Raises `ContainerError` for an invalid record and
+    `TargetError` if the disk is full or not writable; after a `TargetError` call only `abort`.
     """
 
     suffix: str
@@ -71,12 +70,12 @@ class ShardWriter(Writer):
 
     @property
     def mark(self) -> int:
-        """Shard and entry of the record that came last; records of a set that is added to count from -1 down."""
+        """A number for the last record: shard and entry, or -1 - index for a record of the set that is appended to."""
         return self._mark
 
     @property
     def committed(self) -> int:
-        """The last position that no later run does again; see `Writer.committed`."""
+        """The last position in full shards; see `Writer.committed`."""
         return self._done[-1].stop - 1 if self._done else -1
 
     def recall(self, mark: int) -> Record:
@@ -113,10 +112,10 @@ class ShardWriter(Writer):
             first += shard.count
 
     def resume(self, seen: Callable[[int], object] | None = None, stop: int | None = None) -> Kept:
-        """Go on behind the full shards that an earlier run of the same records left; see `Writer.resume`.
+        """Adopt the full shards that an earlier run of the same records left; see `Writer.resume`.
 
-        What it wrote into a shard that is not full is written again. The payloads of full ones are not read: they were
-        durable before their header was, and a shard of another size or time is written again.
+        All other shards are removed and written again. Payloads of full shards are not read: the header beside a shard
+        is written only when the shard is durable, and a shard whose size or time differs is not adopted.
         """
         if self._begun:
             raise ContainerError(f"{self.name}: the writer has begun, so it cannot resume")
@@ -138,7 +137,7 @@ class ShardWriter(Writer):
         return Kept(self._register.count, self.committed)
 
     def write(self, position: int, fields: Mapping[str, bytes], info: ImageInfo, split: str) -> None:
-        """Append the record of `position`; see `Writer.write`. Without `resume`, what was in the folder goes first."""
+        """Append the record of `position`; see `Writer.write`. Without `resume`, shards in the folder are removed."""
         self._begin()
         with self._errors():
             placed = self._register.add(position, fields, info, split)
@@ -155,7 +154,7 @@ class ShardWriter(Writer):
         self._register.reenter(split)
 
     def finish(self, description: Description) -> Manifest:
-        """Write index and manifest, make everything durable, close. The staged files are a whole set after this."""
+        """Write index and manifest, make them durable, and close. Afterwards the staged files are a complete set."""
         self._begin()
         with self._errors():
             self._leave(self._register.position + 1)
@@ -169,7 +168,7 @@ class ShardWriter(Writer):
         return manifest
 
     def abort(self) -> None:
-        """Close everything; the full shards stay, for `resume` of another writer."""
+        """Close all files. Full shards stay for a later `resume`."""
         self._closed = True
         if self._shard is not None:
             self._shard.close()
@@ -203,11 +202,11 @@ class ShardWriter(Writer):
 
     @property
     def _shape(self) -> int:
-        """A checksum of what shapes shards beside their records: a shard of another is not gone on with."""
+        """A checksum of everything besides its records that decides the bytes of a shard."""
         return crc32c(repr((self.cut, self._register.key_width, *self._own_shape())).encode())
 
     def _own_shape(self) -> tuple[object, ...]:
-        """What a format has of that."""
+        """The part of it that depends on the format."""
         return ()
 
     def _groups(self, fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -242,14 +241,14 @@ class ShardWriter(Writer):
                 self._clear()
 
     def _clear(self) -> None:
-        """Remove what an earlier run has written beside the full shards."""
+        """Remove shards and entries of earlier runs, except full shards."""
         kept = {place.name for number in range(len(self._done)) for place in (self._staged(number), self._rows(number))}
         for entry in list(os.scandir(self.folder)):
             if entry.name.startswith(("shard-", "rows-")) and entry.name not in kept:
                 os.unlink(entry.path)
 
     def _enter(self, position: int, length: int, split: str) -> OpenShard:
-        """The shard for a record of this length."""
+        """Return the shard for a record of this length; close the previous shard if it is full."""
         shard = self._shard
         if shard is not None:
             size = shard.size + length
@@ -261,7 +260,7 @@ class ShardWriter(Writer):
         return self._shard
 
     def _leave(self, stop: int) -> None:
-        """Close the shard that is being filled, which has all records before position `stop`."""
+        """Close the open shard, which has all records before position `stop`."""
         if self._shard is not None:
             self._done.append(self._shard.commit(self._end(self._shard.size), stop, self._shape))
             self._shard = None
@@ -299,7 +298,7 @@ class ShardWriter(Writer):
             yield encode_chunk(body, chunk * CHUNK_ROWS, groups, Stamp())
 
     def _placed(self) -> Iterator[tuple[int, RecordEntry]]:
-        """All records, each with the number of its shard."""
+        """Yield (number of the shard, record) for all records."""
         old = 0
         if self._grown is not None:
             old = len(self._grown.manifest.shards)

@@ -58,10 +58,10 @@ def parse_size(value: int | str, option: str = "shard_size") -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardCut:
-    """Where a set is cut into shards, beside the ends of its splits.
+    """Where shards end, besides the ends of splits.
 
-    With `records` after every so many positions, counted from each of `starts` on: then a shard depends on its own
-    records alone. Else before the record that would make a shard larger than `size` bytes. Raises `OptionError`.
+    With `records`: after so many positions, counted from each of `starts`, so that a shard depends on its own records
+    alone. Without: before the record that would make the shard larger than `size` bytes. Raises `OptionError`.
     """
 
     size: int = SHARD_SIZE
@@ -73,7 +73,7 @@ class ShardCut:
             raise OptionError(f"a shard must have room for something, found {self.size} bytes, {self.records} records")
 
     def between(self, last: int, position: int, size: int) -> bool:
-        """Whether a shard ends between the records of these positions; `size` is what it would have with both."""
+        """Whether a shard ends between the records at these positions; `size`: bytes of a shard with both."""
         return size > self.size if self.records is None else self._cell(last) != self._cell(position)
 
     def _cell(self, position: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Files of other programs as Readers: tar shards, TFRecords, LMDBs, MDS and beton.
+"""Readers for files of other programs: tar shards, TFRecord, LMDB, MDS and beton.
 
-Each format has one file that scans it. What a scan finds is an `index.ForeignIndex`, kept in the user's cache, and
-`reader.ForeignReader` reads by it.
+Each format has one module that scans its files. A scan returns an `index.ForeignIndex`, which is cached;
+`reader.ForeignReader` reads records from it.
 """
 
 from iofast.foreign.options import ForeignOptions as ForeignOptions

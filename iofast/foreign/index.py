@@ -1,7 +1,6 @@
-"""What a scan of another program's files has found: a table of places, kept in the user's cache until a file changes.
+"""The index of another program's files: a table of places, built by one scan and cached until a file changes.
 
-A format (`tar`, `tfrecord`, `lmdb`, `mds`, `beton`) says which files it has, and scans them. The rest is the same for
-all.
+A `Format` (`tar`, `tfrecord`, `lmdb`, `mds`, `beton`) lists its files and scans them. Everything else is shared.
 """
 
 from __future__ import annotations
@@ -39,35 +38,35 @@ from iofast.source.cache import (
 from iofast.source.listing import Strings
 
 FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # a column has the number in here
-MAX_NAMES = 100  # of members or features, for messages: somebody may have a new one in every record
+MAX_NAMES = 100  # names of members or features kept for error messages; each record may have new ones
 NUMBERS = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 COLUMNS = {"label": "<i4", "width": "<i4", "height": "<i4", "orientation": "|u1", "format": "|u1"}
-PARTS = {"file": "<u4", "offset": "<u8", "length": "<u8"}  # of a place, and `crc` where the format has checksums
+PARTS = {"file": "<u4", "offset": "<u8", "length": "<u8"}  # of a place; formats with checksums also have `crc`
 _NUMBER = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(FORMATS)}
 _MEMBERS = ("fields", "dtypes", "says_label", "classes", "class_order", "splits", "left_out", "called", "state")
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignIndex:
-    """Columns of one row per record.
+    """Columns with one row per record.
 
-    `arrays` has label, width, height, orientation and format (see `FORMATS`) of the image; `file.n`, `offset.n`,
-    `length.n` and, where there are checksums, `crc.n` of field n; `starts`, the number of records before each file.
-    The scan leaves `fingerprint`, `stamps` and `scanned` to `open_index` if it has none of its own.
+    `arrays` contains label, width, height, orientation and format (see `FORMATS`) of the image; `file.n`, `offset.n`,
+    `length.n` and, in formats with checksums, `crc.n` of field n; and `starts`, the number of records before each
+    file. A scan sets `fingerprint` only if the format defines one; `open_index` sets `stamps` and `scanned`.
     """
 
     arrays: Arrays = field(repr=False)
     fields: tuple[str, ...]
-    dtypes: tuple[str, ...] = ()  # of each field; "" where its bytes are the payload, else it is a number
-    keys: Strings | None = None  # None: the places in the order are the keys
-    json: Strings | None = None  # the payload of `json` that the index itself says, empty where a record has none
-    says_label: bool = True  # `cls` is said by the index, and lies in no file
+    dtypes: tuple[str, ...] = ()  # of each field: a binary number of this type, or "" for a payload
+    keys: Strings | None = None  # None: keys are positions
+    json: Strings | None = None  # payloads of a field `json` that is in no file; empty for a record without it
+    says_label: bool = True  # the field `cls` is made from the column `label`; it is in no file
     classes: tuple[str, ...] | None = None
     class_order: str = "lexicographic"
     splits: tuple[tuple[str, int, int], ...] = ()
-    left_out: tuple[str, ...] = ()  # what is in the files and in no record, in sentences
-    called: tuple[str, ...] = ()  # what the files call their members or features, the first `MAX_NAMES`
-    state: tuple[int, ...] = ()  # what tells the files from later ones beside their stamps
+    left_out: tuple[str, ...] = ()  # sentences about what the files contain and no record has
+    called: tuple[str, ...] = ()  # names of the members or features in the files, up to `MAX_NAMES`
+    state: tuple[int, ...] = ()  # further numbers that change when the files do
     fingerprint: str = ""
     stamps: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64), repr=False)  # size, time
     scanned: tuple[int, int] = (0, 0)  # ns since 1970: when the scan began and ended
@@ -83,12 +82,12 @@ class ForeignIndex:
 
     @property
     def unplaced(self) -> tuple[str, ...]:
-        """The fields that lie in no file, because the index itself says them; a set may have none of them."""
+        """Fields that are made from the index and are in no file. The records may have none of them."""
         label = (LABEL_FIELD,) if self.says_label else ()
         return label if self.json is None else (*label, JSON_FIELD)
 
     def manifest(self, size: int) -> Manifest:
-        """As a container's; `size` is the number of bytes of all files."""
+        """The manifest of the records; `size` is the total size of the files in bytes."""
         count, said = len(self), set[str]()
         if self.says_label and self.labelled:
             said.add(LABEL_FIELD)
@@ -106,28 +105,28 @@ class ForeignIndex:
         )
 
 
-Asked = tuple[str, str, str, bool]  # our name, the files' name, what it is, and whether any record has it
+Asked = tuple[str, str, str, bool]  # our name, the name in the files, its role, whether any record has it
 
 
 class Format(ABC):
-    """A data set in another program's format. Pickled with its reader."""
+    """The files of one data set in another program's format. Pickled with its reader."""
 
     name: ClassVar[str]
-    says_all: ClassVar[bool] = False  # so that `ForeignOptions` have nothing to say
+    says_all: ClassVar[bool] = False  # the files name all fields, so `ForeignOptions` do not apply
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions, beside: Sequence[str] = ()) -> None:
         self.paths, self.options = [os.path.abspath(path) for path in paths], options
-        self.beside = list(beside)  # further files whose change makes another index
+        self.beside = list(beside)  # other files that the index depends on
 
     @abstractmethod
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
-        """Read what must be read of all files, of these sizes and times; with a progress bar if it takes long.
+        """Build the index, with a progress bar if that takes long. `stamped`: sizes and times of all files.
 
-        Raises `ContainerError`, naming file and offset, where bytes are none of the format.
+        Raises `ContainerError`, naming file and offset, for bytes that contradict the format.
         """
 
     def words(self) -> list[bytes]:
-        """What tells this data set from others: its index in the cache is named by it."""
+        """What identifies this data set; the name of its index in the cache is a hash of it."""
         places = [os.fsencode(place) for path in self.paths for place in (os.path.realpath(path), path)]
         return [self.options.identity(), *places, *map(os.fsencode, self.beside)]
 
@@ -136,20 +135,20 @@ class Format(ABC):
         return ()
 
     def sizes(self, stamped: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many bytes can be read of each file, of its size and time."""
+        """The number of readable bytes of each file, from sizes and times of all files."""
         return stamped[: len(self.paths), 0]
 
     def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
-        """The files, which must be those that were indexed."""
+        """The files; opening one that changed since it was indexed raises `ContainerError`."""
         return OpenFiles(self.paths, Same(self.paths, stamped))
 
     def asked(self, index: ForeignIndex) -> Iterable[Asked]:  # noqa: ARG002
-        """The names that a user gave, and whether they are in the files."""
+        """The names given in the options, and whether any record has them."""
         return ()
 
 
 class Same:
-    """Compares an opened file with its stamp; a class, because readers are pickled."""
+    """Compare an opened file with its stamp. A class, because readers are pickled."""
 
     def __init__(self, paths: Sequence[str], seen: NDArray[np.int64]) -> None:
         self._paths, self._seen = paths, seen
@@ -162,11 +161,11 @@ class Same:
 
 
 def open_index(data: Format) -> ForeignIndex:
-    """The index of these files: the cached one if none was changed since, else a new one.
+    """Return the cached index of these files, or build it if there is none or a file changed.
 
-    Any number of processes may call this at the same moment: one builds, the others wait for it. A cache that cannot
-    be used costs time, never an error. Raises `SourceError` where a file is missing or is being written, and
-    `ContainerError` where its bytes are none of the format.
+    Several processes may call this at once: one builds the index, the others wait. An unusable cache costs time, never
+    an error. Raises `SourceError` for a file that is missing or being written, `ContainerError` for bytes that
+    contradict the format.
     """
     asked = time.time_ns()
     before, state = stamps([*data.paths, *data.beside]), data.state()
@@ -175,31 +174,31 @@ def open_index(data: Format) -> ForeignIndex:
         found = _loaded(file, data)
         if found is None or not np.array_equal(found.stamps, before) or found.state != state:
             return None
-        # one that may have missed a change counts only for those who asked before it was begun
+        # an index that may have missed a change is good only for a call that began before its scan
         return found if is_settled(found.stamps[:, 1], found.scanned) or found.scanned[0] >= asked else None
 
     return cached(_file(data), valid, lambda: _build(data, before, state), _parts, lambda file: _loaded(file, data))
 
 
 def reopen_index(data: Format, fingerprint: str) -> ForeignIndex:
-    """The index as another process of this run has opened it, or as the files are now where that one is gone."""
+    """Return the cached index with this fingerprint, or open the files again if it is gone."""
     file = _file(data)
     found = None if file is None else _loaded(file, data)
     return found if found is not None and found.fingerprint == fingerprint else open_index(data)
 
 
 def number_of(image_format: str) -> int:
-    """The place in `FORMATS` of what `kernel.Header.format` says."""
+    """The index in `FORMATS` of a `kernel.Header.format`."""
     return _NUMBER.get(image_format.lower(), 0)
 
 
 def few_names(names: Iterable[Collection[str]]) -> tuple[str, ...]:
-    """`ForeignIndex.called` of the names that were found in each file."""
+    """Return `ForeignIndex.called` from the names found in each file."""
     return tuple(sorted(set[str]().union(*names))[:MAX_NAMES])
 
 
 def may_be_there(name: str | None, names: Collection[str]) -> bool:
-    """Whether some record may have a member or feature of that name; an index keeps `MAX_NAMES` of them."""
+    """Whether a record may have a member or feature of this name; the list `names` ends after `MAX_NAMES`."""
     return name in names or len(names) >= MAX_NAMES
 
 
@@ -222,7 +221,7 @@ def _build(data: Format, before: NDArray[np.int64], state: tuple[int, ...]) -> F
 
 
 def _fingerprint(index: ForeignIndex) -> str:
-    """Of what is known of the records. Without checksums a payload that changed and kept its size is not told."""
+    """A hash of the index. It does not change with a payload that keeps its size: there are no checksums."""
     digest = hashlib.sha256(json.dumps([index.fields, index.dtypes, index.classes, index.splits]).encode())
     for name, array in sorted((index.arrays | _texts(index)).items()):
         digest.update(name.encode())
@@ -265,7 +264,7 @@ def _loaded(file: Path, data: Format) -> ForeignIndex | None:
         )
         _check(index, data)
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return None  # absent, or written by something else: built again
+        return None  # missing, damaged or of another version: build it again
     return index
 
 
@@ -278,7 +277,7 @@ def _strings(arrays: Arrays, name: str) -> Strings | None:
 
 
 def _check(index: ForeignIndex, data: Format) -> None:
-    """Raise for what no scan says: the cache is a file like any other."""
+    """Raise `ContainerError` for values that no scan produces; a file in the cache is not trusted."""
     count, arrays = len(index), index.arrays
     places = [f"{part}.{n}" for n in range(len(index.fields)) for part in PARTS]
     lengths = {len(arrays[name]) for name in (*COLUMNS, *places)}

@@ -1,4 +1,4 @@
-"""Random access to another program's files, by the index that a scan of them has made."""
+"""Random access to records in files of other programs, by their index."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _JPEG = IMAGE_FIELDS[0]  # what some formats call the image, whatever its real o
 
 
 class ForeignReader(FilesReader):
-    """The records of a format's files in their order; `path` is what messages call them.
+    """The records of a format's files, in file order. `path` names the data set in messages.
 
-    The first opening scans the files; what it finds is kept in the cache folder (`$XDG_CACHE_HOME/iofast`) and used
-    until a file changes. `cls`, `json` and numbers may lie in no file: the index says them. A record without the image
-    has `file` 0xFFFFFFFF. `left_out` says what is in the files and in no record. Raises what `open_index` raises, and
-    `OptionError` for a name in the options that no record knows.
+    The first opening scans the files. The index is kept in the cache folder (`$XDG_CACHE_HOME/iofast`) until a file
+    changes. `cls`, `json` and numbers may be in no file; they come from the index. A record without an image has
+    `file` 0xFFFFFFFF. `left_out` lists what the files contain and no record has. Raises what `open_index` raises, and
+    `OptionError` for a name in the options that no record has.
     """
 
     def __init__(self, path: str, data: Format) -> None:
@@ -39,14 +39,14 @@ class ForeignReader(FilesReader):
         self._check_options(index)
 
     def __getstate__(self) -> dict[str, object]:
-        index = self._index if self._index is None or self._index.file is None else None  # else it is in the cache
+        index = self._index if self._index is None or self._index.file is None else None  # a cached one is loaded again
         return {**self.__dict__, "_index": index, "_opened": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
-        """Where the payloads lie; see `Reader.locate`. What the index says lies in no file: use `values` or `view`."""
+        """See `Reader.locate`. Raises `KeyError` for fields that are in no file: use `values` or `view` for them."""
         fields = self._open().fields
         if field is None:
             names = self._images()
@@ -93,11 +93,11 @@ class ForeignReader(FilesReader):
         return memoryview(value)
 
     def keys(self, located: Located) -> list[str]:
-        """The keys of the records in `located`, as the files have them; bytes that are no text as `\\xe9`."""
+        """The keys of the records in `located`, as in the files; bytes that are not UTF-8 as `\\xe9`."""
         return [self._key(row) for row in located.indices.tolist()]
 
     def record(self, index: int) -> Record:
-        """One record whole, an image file under the name of its real format."""
+        """See `Reader.record`. An encoded image is named by its format."""
         fields = dict(super().record(index).fields)
         if _JPEG in fields:
             fields[FORMATS[int(self._open().arrays["format"][index])]] = fields.pop(_JPEG)
@@ -112,13 +112,13 @@ class ForeignReader(FilesReader):
         return f"{self.paths[file]}: {own}"
 
     def close(self) -> None:
-        """Let go of the files, and of the index unless it is not in the cache and would have to be built again."""
+        """Close the files, and free the index if it is in the cache."""
         self._opened = None
         if self._index is not None and self._index.file is not None:
             self._index = None
 
     def _check_options(self, index: ForeignIndex) -> None:
-        """Raise `OptionError` for what a user says of the files and no record bears out."""
+        """Raise `OptionError` for a name or a label base that fits no record."""
         if not len(self):
             return
         for ours, theirs, what, found in self.format.asked(index):
@@ -130,15 +130,15 @@ class ForeignReader(FilesReader):
             raise OptionError(f"{self.path}: no record has a label, so none counts from {base} (labels-from)")
 
     def _images(self) -> list[str]:
-        """The fields that may be a record's image, in the order in which one is looked for."""
+        """Fields that can be a record's image, in the order of preference."""
         return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]
 
     def _is_said(self, field: str | None) -> bool:
-        """Whether the index itself says this field, which lies in no file."""
+        """Whether this field is made from the index."""
         return field in self.unplaced and field in self.manifest.fields
 
     def _dtype(self, field: str) -> str:
-        """Of a field that is a number, else empty."""
+        """The dtype of a field of numbers; empty for any other field."""
         index = self._open()
         return index.dtypes[index.fields.index(field)] if field in index.fields else ""
 
@@ -150,7 +150,7 @@ class ForeignReader(FilesReader):
         if "crc.0" in arrays:
             place["crc"] = np.zeros(len(indices), np.uint32)
         kind = np.zeros(len(indices), np.uint8)
-        for name in reversed(names):  # the first that a record has counts
+        for name in reversed(names):  # the first one wins
             n = index.fields.index(name)
             there = arrays[f"file.{n}"][indices] != ABSENT
             for part, column in place.items():
@@ -172,7 +172,7 @@ class ForeignReader(FilesReader):
         )
 
     def _said(self, index: ForeignIndex, row: int) -> dict[str, bytes]:
-        """The fields of one record that the index itself says."""
+        """The fields of one record that are made from the index."""
         label, text = int(index.arrays["label"][row]), index.json[row] if index.json is not None else b""
         own = {LABEL_FIELD: b"%d" % label} if index.says_label and label >= 0 else {}
         return own | ({JSON_FIELD: text} if text else {})
@@ -203,7 +203,7 @@ class ForeignReader(FilesReader):
 
 
 def _text(data: bytes, dtype: str) -> bytes:
-    """A binary number as JSON writes it; a fraction that JSON cannot say is null."""
+    """A binary number as JSON; NaN and infinity become null."""
     value = np.frombuffer(data, dtype)[0].item()
     finite = not isinstance(value, float) or np.isfinite(value)
     return json.dumps(value if finite else None).encode()

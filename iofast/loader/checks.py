@@ -1,4 +1,4 @@
-"""Options that cannot be carried out together, or not with this dataset: found before anything is started."""
+"""Checks of a loader's options against each other and the dataset, before any thread starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iofast.transforms import Pipeline
 
 
 def check_plan(plan: LoaderPlan) -> None:
-    """Raise `OptionError`, naming the option, for a plan that cannot be carried out."""
+    """Raise `OptionError`, naming the option, for options that exclude each other or do not fit the dataset."""
     _check_fields(plan)
     _check_views(plan)
     if plan.deep:
@@ -33,6 +33,7 @@ _HINTS = {  # what to do about another dataset, by an attribute of its class
 
 
 def check_dataset(dataset: FastDataset) -> None:
+    """Raise `OptionError` for what a loader cannot load: no FastDataset, an empty one, one with a transform."""
     if not isinstance(dataset, FastDataset):
         hint = next((hint for name, hint in _HINTS.items() if hasattr(dataset, name)), "")
         raise OptionError(f"dataset must be a FastDataset, found {type(dataset).__name__}{hint}")

@@ -78,7 +78,7 @@ class Room(NamedTuple):
         return int(images * (payload + each + _ROW)) + (16 if self.suffix == ".lmdb" else 2) * _PAGE
 
     def record(self, payloads: Sequence[int]) -> int:
-        """Bytes of a record in its shard, of these payloads."""
+        """Bytes of a record with these payloads in a shard."""
         if self.suffix == ".tar":
             return sum(512 + size + -size % 512 for size in payloads)
         return _EXAMPLE + sum(payloads)
@@ -107,9 +107,9 @@ def require_space(work: PackWork, place: Target) -> None:
 
 
 def shard_records(work: PackWork, place: Target) -> int | None:
-    """How many records a shard gets, at most; None where there are no shards.
+    """Return how many records a shard gets at most, or None for a target without shards.
 
-    Decided once, by a sample that is the same for every run, so that where a shard ends depends on no other's records.
+    The number is decided once, from a sample that every run of the same source takes.
     """
     if not isinstance(place, ShardTarget):
         return None
@@ -140,7 +140,7 @@ def _measured(work: PackWork) -> float:
 
 
 def _sampled(work: PackWork) -> list[list[int]]:
-    """Bytes of each payload of some records, as they will be."""
+    """Sizes of the payloads of some records, after transcoding."""
     origin, recipe, found = work.origin(), work.options.sample_recipe(), []
     for index in spread(len(work.source), _TRANSCODE_SAMPLE):
         fields = _made(origin, work.image(index), recipe)
