@@ -55,8 +55,8 @@ class BetonFile(Format):
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
         """Read the rows of all samples.
 
-        Raises `ContainerError` where bytes contradict the format, images are raw pixels, or a field's type is not
-        known; `UnfinishedError` where writing never ended.
+        Raises `ContainerError` for bytes that contradict the format, images stored as raw pixels, or unknown field
+        types; `UnfinishedError` for a file that was never completed.
         """
         columns, left_out = _columns(self.paths[0])
         fetch = fetch_from(self.files(stamped))
@@ -64,7 +64,7 @@ class BetonFile(Format):
 
 
 def _columns(path: str) -> tuple[list[TableColumn], list[str]]:
-    """The columns that can be read, and why the others cannot."""
+    """The readable columns, and a sentence for each other one."""
     data = FileBytes(path)
     if len(data) < _HEADER.size:
         raise ContainerError(f"{path} has {len(data)} bytes, fewer than the header of a beton file")
@@ -114,7 +114,7 @@ def _fields(data: FileBytes, path: str, number: int) -> list[tuple[int, str, np.
 def _column(
     name: str, kind: int, values: NDArray[Any], allocations: NDArray[Any], where: tuple[str, int, int, int]
 ) -> TableColumn:
-    """Where the values of one field lie. `where`: path, offset of the first row's value, size of a row, end of data."""
+    """The places of one field. `where`: path, offset of the first row's value, size of a row, end of the data."""
     path, at, step, end = where
     count = len(values)
     file = np.zeros(count, np.uint32)
@@ -129,7 +129,7 @@ def _column(
             what = f"{len(raw):,} of {count:,} images of field {name!r} are raw pixels"
             raise ContainerError(f"{path}: {what}: only beton files written with write_mode='jpg' can be read")
         place = values["place"].astype(np.uint64)
-        # The largest of those at one place: FFCV gives an empty value the place of what comes next.
+        # Of several allocations at one place take the largest: FFCV gives an empty value the place of the next one.
         found = np.searchsorted(allocations["place"], place, side="right") - 1
         known = allocations["place"][found] == place if len(allocations) else np.zeros(count, np.bool_)
         if not known.all():
@@ -147,5 +147,5 @@ def _column(
         words = f"{size[row]} bytes at offset {place[row]}"
         raise ContainerError(f"{path}: field {name!r} of sample {row} lies outside the data: {words}")
     if kind == _JSON:
-        return TableColumn(name, "json", file, place, size - np.uint64(1))  # a NUL ends it
+        return TableColumn(name, "json", file, place, size - np.uint64(1))  # without the NUL at its end
     return TableColumn(name, "image" if kind == _RGB else "bytes", file, place, size)

@@ -24,11 +24,11 @@ _FLOATS = 6
 
 
 class NoDatumError(ContainerError):
-    """These bytes are something else; that they could not be read is another error."""
+    """The bytes are not a Datum. (Failing to read them is another error.)"""
 
 
 class Datum(NamedTuple):
-    """What a Datum says; `start` and `stop` are the places of `data` in it, equal where there is none."""
+    """A parsed Datum; `data` is at [start, stop), empty if there is none."""
 
     channels: int
     height: int
@@ -40,13 +40,13 @@ class Datum(NamedTuple):
 
     @property
     def is_raw(self) -> bool:
-        """Whether `data` is as many bytes as its sizes say."""
+        """Whether `data` has channels x height x width bytes."""
         size = self.channels * self.height * self.width
         return not self.encoded and self.start < self.stop and self.stop - self.start == size
 
 
 def parse_datum(read: Callable[[int, int], bytes], length: int) -> Datum:
-    """The Datum of `length` bytes that `read(start, count)` gives parts of; `data` itself is not read.
+    """Parse a Datum of `length` bytes through `read(start, count)`, without reading `data`.
 
     Raises `NoDatumError` where the bytes are no Datum, or one of floats, and what `read` does.
     """
@@ -75,7 +75,7 @@ def parse_datum(read: Callable[[int, int], bytes], length: int) -> Datum:
 
 
 def _int32(value: int, number: int) -> int:
-    """A number as protobuf takes an int32: the low 32 bits. Only a label may be negative."""
+    """An int32 of protobuf: the low 32 bits. Only a label may be negative."""
     if number == 7:
         return int(value != 0)
     low = value & 0xFFFFFFFF

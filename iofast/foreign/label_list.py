@@ -1,4 +1,4 @@
-"""A text file of lines `key label`, as an LMDB of plain images has beside it: keys to labels and class names."""
+"""Read a text file of lines `key label`, the labels of an LMDB of plain images."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
 from iofast.errors import OptionError, SourceError, because
 from iofast.source.text_files import lines
 
-MAX_BYTES = 4 << 30  # of such a file; ImageNet's has 50 MB
+MAX_BYTES = 4 << 30  # ImageNet's has 50 MB
 
 
 class LabelList(NamedTuple):
-    """Label by key, and the classes' names where the file says names instead of numbers."""
+    """Labels by key, and class names if the file contains names instead of numbers."""
 
     labels: dict[bytes, int]
     classes: tuple[str, ...] | None

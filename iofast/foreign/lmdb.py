@@ -1,9 +1,9 @@
-"""LMDB files that iofast did not write: a key and an image each, or Caffe's Datums.
+"""LMDB files of other programs: values that are image files or Caffe's Datums.
 
-A value is an image file, or a Datum with an image file or 8-bit planes in it; what is neither is left out, and a file
-of nothing else is refused, pickles above all. Image files are the field `jpg` whatever their format, planes `rgb`: they
-are interleaved when they are read. Labels are a Datum's, or those of a list. Keys are the file's. There are no
-checksums, so a file that is written to while it is in use is an error.
+A Datum contains an image file or 8-bit planes. Other values are left out, and a file without any image (pickles, for
+example) is refused. Image files are the field `jpg` in any format; planes are the field `rgb`, interleaved when they
+are read. Labels come from Datums or from a list. There are no checksums, so writing to the file while it is open is an
+error.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from iofast.source.listing import Strings, printable
 IMAGE_FIELD, RAW_FIELD = "jpg", "rgb"
 
 _TYPES = ("<i4", "<i4", "<i4", "|u1", "|u1", "|u1", "<u8", "<u8")  # of the members of `Value`
-_NUMBERED = 0x02 | 0x08  # keys in reverse order, or integers: no matter to one who reads them all
+_NUMBERED = 0x02 | 0x08  # keys in reverse order, integer keys: irrelevant to a reader of all keys
 
 
 class LmdbFile(Format):
-    """One LMDB file, and the list of labels beside it."""
+    """One LMDB file, and an optional list of labels."""
 
     name = "foreign-lmdb"
 
@@ -54,12 +54,12 @@ class LmdbFile(Format):
         super().__init__([given], options, [self.labels] if self.labels else [])
 
     def state(self) -> tuple[int, ...]:
-        """Last transaction, last page and size of a page: what is written through a map need not change the time."""
+        """Last transaction, last page, page size. Writes through a map may leave the modification time unchanged."""
         meta = read_meta(FileBytes(self.paths[0]), self.paths[0])
         return meta.txnid, meta.last_page, meta.page_size
 
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:  # noqa: ARG002
-        """Walk the tree and read the head of every value, several at a time. `SourceError` for the list of labels."""
+        """Walk the tree and read the head of each value, in threads. `SourceError` for an invalid list of labels."""
         path, base = self.paths[0], self.options.label_base
         listed = None if self.labels is None else read_label_list(self.labels, base)
         data = FileBytes(path)
@@ -84,11 +84,11 @@ class LmdbFile(Format):
 
 
 class ForeignLmdbReader(ForeignReader):
-    """The records of an LMDB file: planes are interleaved, and whether somebody writes is looked at."""
+    """Records of an LMDB file. Interleaves planes, and detects writes to the file."""
 
     def __init__(self, path: str | os.PathLike[str], options: ForeignOptions | None = None) -> None:
         data = LmdbFile(path, options or ForeignOptions())
-        self._seen: tuple[bytes, ...] = ()  # the meta pages, when they were found to be those that were indexed
+        self._seen: tuple[bytes, ...] = ()  # the meta pages that were last compared with the index
         super().__init__(data.paths[0], data)
 
     def __getstate__(self) -> dict[str, object]:
@@ -96,7 +96,7 @@ class ForeignLmdbReader(ForeignReader):
 
     @contextlib.contextmanager
     def payloads(self, located: Located, start: int, stop: int) -> Iterator[Payloads]:
-        """The open file and the places in it; see `Reader.payloads`. Planes are read, and interleaved in memory."""
+        """See `Reader.payloads`. Planes are read and interleaved in memory."""
         planes = np.flatnonzero(located.kind[start:stop])
         with super().payloads(located, start, stop) as places:
             if not planes.size:
@@ -113,21 +113,21 @@ class ForeignLmdbReader(ForeignReader):
             yield places._replace(fds=fds, offsets=offsets)
 
     def view(self, index: int, field: str | None = None) -> memoryview:
-        """The payload of one field; see `Reader.view`."""
+        """See `Reader.view`."""
         value = self.values(np.array([index]), field)[0]
         if value is None:
             raise KeyError(f"{self.name(index)} has no {'image' if field is None else f'field {field!r}'}")
         return memoryview(value)
 
     def _located(self, indices: NDArray[np.int64], names: list[str]) -> Located:
-        """Of planes, `length` is that of the `rgb` payload that they become."""
+        """See `ForeignReader`. For planes, `length` is that of the interleaved payload."""
         self._check_unwritten()
         located = super()._located(indices, names)
         size = 3 * located.width.astype(np.uint64) * located.height.astype(np.uint64)
         return located._replace(length=np.where(located.kind > 0, size, located.length))
 
     def _interleaved(self, located: Located, row: int) -> NDArray[np.uint8]:
-        """The `rgb` payload of a row of planes: (height, width, 3)."""
+        """The `rgb` payload of a row of planes, uint8 (height, width, 3)."""
         index = self._open()
         height, width = int(located.height[row]), int(located.width[row])
         length = int(index.arrays[f"length.{index.fields.index(RAW_FIELD)}"][located.indices[row]])
@@ -137,18 +137,18 @@ class ForeignLmdbReader(ForeignReader):
         if len(planes) == 3 and self.format.options.channels == "bgr":
             planes = planes[::-1]
         pixels = np.empty((height, width, 3), np.uint8)
-        for channel in range(3):  # 78 us of 256 x 256 pixels; one copy of a transposed view takes 267
+        for channel in range(3):  # 78 us for 256 x 256 pixels; copying a transposed view takes 267
             pixels[:, :, channel] = planes[channel % len(planes)]
         return pixels
 
     def _check_unwritten(self) -> None:
-        """Refuse a file that somebody wrote to since it was indexed: its pages may hold anything now."""
+        """Raise `ContainerError` if the file was written to since it was indexed."""
         state, data = self._open().state, self._files().get(0)
-        if data is None:  # one file never needs more descriptors than there are
+        if data is None:  # cannot happen with one file
             raise ContainerError(f"{self.path} cannot be opened")
         data.check_size()
         metas = tuple(data[at : at + META_END] for at in (0, state[2]))
-        if metas != self._seen:  # as bytes: to understand the pages takes four times as long
+        if metas != self._seen:  # comparing bytes is four times as fast as parsing the pages
             meta = read_meta(data, self.path)
             if (meta.txnid, meta.last_page) != state[:2]:
                 raise ContainerError(f"{self.path} was written to since it was indexed: open it again")
@@ -156,7 +156,7 @@ class ForeignLmdbReader(ForeignReader):
 
 
 def _label_file(path: str, options: ForeignOptions) -> str | None:
-    """The list of labels: the one that was named, else `labels.txt` in an LMDB's folder or `<path>.labels.txt`."""
+    """The list of labels: the one in the options, else `labels.txt` in the LMDB's folder or `<path>.labels.txt`."""
     if options.labels is not None:
         return os.path.abspath(options.labels)
     folder, name = os.path.split(path)
@@ -167,7 +167,7 @@ def _label_file(path: str, options: ForeignOptions) -> str | None:
 
 
 def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
-    """All keys, and (N, 2): offset and length of their values."""
+    """All keys, and offset and length of their values, int64 (N, 2)."""
     meta = read_meta(data, path)
     if meta.flags & ~_NUMBERED:
         raise ContainerError(f"{path} keeps several values for one key (flags {meta.flags:#x}), which is not supported")
@@ -177,7 +177,7 @@ def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
     for key, offset, length in Tree(data, meta, path).walk():
         if len(ends) > MAX_COUNT:
             raise ContainerError(f"{path} has more than {MAX_COUNT} entries")
-        if key.startswith(RESERVED):  # or damage would turn a container of ours into one without checksums
+        if key.startswith(RESERVED):  # a damaged container of iofast must not pass for a foreign one without checksums
             found = f"the entry {key!r:.40} at offset {offset}, but its tree does not lead to its manifest"
             raise ContainerError(f"{path} was written by iofast and is damaged: it has {found}")
         blob += key + b"\0"
@@ -189,7 +189,7 @@ def _entries(data: FileBytes, path: str) -> tuple[Strings, NDArray[np.int64]]:
 
 
 def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
-    """The members of `Value` of every entry, `start` counted from the start of the file."""
+    """The columns of `Value` for all entries; `start` is an offset in the file."""
     count = len(places)
     rows: Arrays = {name: np.zeros(count, kind) for name, kind in zip(Value._fields, _TYPES, strict=True)}
 
@@ -213,7 +213,7 @@ def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
 
 
 def _first(data: FileBytes, keys: Strings, places: NDArray[np.int64]) -> str:
-    """The first value that is not about the set as a whole, and why it is no image."""
+    """Describe the first value, for an error message; keys that begin with `__` come last."""
     row = next((row for row, key in enumerate(keys) if not key.startswith(b"__")), 0)
     offset, length = places[row].tolist()
     return f"the value of {printable(keys[row])!r:.80} at offset {offset} {what_else(data, offset, length)}"
@@ -239,12 +239,12 @@ def _unmatched(labels: NDArray[np.int32], listed: LabelList) -> Iterator[str]:
     unlabelled = int((labels < 0).sum())
     if unlabelled:
         yield f"images without a line in the list of labels: {unlabelled:,} of {len(labels):,}"
-    if surplus := len(listed.labels) - (len(labels) - unlabelled):  # keys of an LMDB are there once
+    if surplus := len(listed.labels) - (len(labels) - unlabelled):  # keys of an LMDB are unique
         yield f"lines in the list of labels that are of no image: {surplus:,}"
 
 
 def _fields(rows: Arrays) -> tuple[tuple[str, ...], Arrays]:
-    """Which image fields there are, and their places."""
+    """The image fields that records have, and the columns of their places."""
     fields: list[str] = []
     arrays: Arrays = {}
     for name, kinds in ((IMAGE_FIELD, (ENCODED,)), (RAW_FIELD, (COLOUR, GREY))):
@@ -260,7 +260,7 @@ def _fields(rows: Arrays) -> tuple[tuple[str, ...], Arrays]:
 
 
 def _sizes(rows: Arrays) -> Strings | None:
-    """The field `json` of planes, as raw pixels need it."""
+    """The field `json` (width, height) of records with planes."""
     planes = np.isin(rows["kind"], (COLOUR, GREY))
     if not planes.any():
         return None

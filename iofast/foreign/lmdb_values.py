@@ -1,4 +1,4 @@
-"""What the values of a foreign LMDB are: image files, Caffe's Datums, or something that is not read."""
+"""Classify the values of a foreign LMDB: image files, Caffe's Datums, or neither."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from iofast.foreign.datum import TAGS, Datum, NoDatumError, parse_datum
 from iofast.foreign.index import number_of
 from iofast.kernel.payload import HEAD
 
-ENCODED, COLOUR, GREY, NOTHING, OTHER = range(5)  # an image file, three planes, one, none of these; no image nor Datum
+ENCODED, COLOUR, GREY, NOTHING, OTHER = range(5)  # image file, 3 planes, 1 plane, a Datum without an image; neither
 
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
 class Value(NamedTuple):
-    """What one value is."""
+    """One value of the LMDB."""
 
     label: int = -1
     width: int = 0
@@ -26,12 +26,12 @@ class Value(NamedTuple):
     orientation: int = 1
     kind: int = OTHER
     format: int = 0
-    start: int = 0  # of the payload in the value
+    start: int = 0  # offset of the payload in the value
     length: int = 0
 
 
 def classify(data: FileBytes, offset: int, length: int) -> Value:
-    """What the value at this place is."""
+    """Classify the value at this place."""
     head = data[offset : offset + min(length, HEAD)]
     if head[:1] and head[0] in TAGS:
 
@@ -54,13 +54,13 @@ def _of_datum(data: FileBytes, offset: int, datum: Datum) -> Value:
         return Value(label, datum.width, datum.height, 1, kind, 0, start, length)
     head = data[offset + start : offset + start + min(length, HEAD)]
     image = None if datum.is_raw else _of_image(data, offset + start, length, label, head)
-    if image is None:  # of two or four channels, or without pixels: a record without an image
+    if image is None:  # two or four channels, or no pixels: a record without an image
         return Value(label, kind=NOTHING)
     return image._replace(start=start)
 
 
 def _of_image(data: FileBytes, offset: int, length: int, label: int, head: bytes) -> Value | None:
-    """An image file; one whose header cannot be read has no size, and fails when it is decoded. None = none."""
+    """An image file, or None. One with an unreadable header gets no size, and decoding it fails."""
     looks = head.startswith(_MAGIC)
     try:
         if looks:
@@ -74,7 +74,7 @@ def _of_image(data: FileBytes, offset: int, length: int, label: int, head: bytes
 
 
 def what_else(data: FileBytes, offset: int, length: int) -> str:
-    """What a value of the kind `OTHER` is, for a message."""
+    """Describe a value of the kind `OTHER`, for an error message."""
     head = data[offset : offset + min(length, 16)]
     if head.startswith(_PICKLES):
         return "is pickled: to load it would run code from the file, so it is not; write the image's bytes plainly"

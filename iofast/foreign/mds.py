@@ -46,17 +46,17 @@ _NOT_READ = {"pkl": "pickled data, which is never loaded", "pil": "raw pixels", 
 
 @dataclass(frozen=True, slots=True)
 class MdsShard:
-    """What `index.json` says of one shard, checked."""
+    """One shard of an `index.json`, validated."""
 
-    path: str  # of the file that is there
-    size: int  # bytes of its raw form
+    path: str  # the file that exists: raw or compressed
+    size: int  # bytes, uncompressed
     compression: str | None  # of that file
     samples: int
     columns: tuple[tuple[str, str, int | None], ...]  # name, encoding, fixed size
 
 
 def find_index(folder: Path) -> dict[str, Path] | None:
-    """Split → its `index.json`, of an MDS folder or a folder of them; None where it is neither."""
+    """Map splits to their `index.json`, for an MDS folder or a folder of MDS folders; None for any other folder."""
     if _is_index(folder / INDEX):
         return {WHOLE: folder / INDEX}
     found = {}
@@ -65,13 +65,13 @@ def find_index(folder: Path) -> dict[str, Path] | None:
             if not entry.is_dir():
                 continue
             if not _is_index(Path(entry.path) / INDEX):
-                return None  # one folder that is none of them, and it is a folder of something else
+                return None  # a folder without index.json: not a data set of MDS
             found[entry.name] = Path(entry.path) / INDEX
     return found or None
 
 
 class MdsFolder(Format):
-    """The shards that the `index.json` files of a folder name, its sub-folders as splits; `found` by `find_index`."""
+    """The shards in the `index.json` files of a folder; sub-folders are splits. `found`: from `find_index`."""
 
     name = "mds"
     says_all = True
@@ -92,19 +92,19 @@ class MdsFolder(Format):
         super().__init__([shard.path for shard in self.shards], ForeignOptions(), list(map(os.fspath, found.values())))
 
     def sizes(self, stamped: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of the files as they are unpacked. Raises `ContainerError` where one is not as long as its index says."""
+        """Uncompressed sizes. Raises `ContainerError` for a raw shard whose size differs from its index."""
         for shard, (size, _) in zip(self.shards, stamped.tolist(), strict=False):  # `index.json` comes last
             if shard.compression is None and size != shard.size:
                 raise ContainerError(f"{shard.path} has {size} bytes, its index says {shard.size}: it was cut off")
         return np.array([shard.size for shard in self.shards], np.int64)
 
     def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
-        """The shards, of which some may be compressed."""
+        """The shards, unpacked where they are compressed."""
         packed = {number: (each.compression, each.size) for number, each in enumerate(self.shards) if each.compression}
         return PackedFiles(self.paths, stamped, packed)
 
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
-        """The places of all values, by reading the offsets and sizes in every shard."""
+        """Read the offsets and sizes in all shards."""
         self.sizes(stamped)
         files = self.files(stamped)
         fetch = fetch_from(files)
@@ -114,7 +114,7 @@ class MdsFolder(Format):
 
 
 def read_index(file: Path) -> list[MdsShard]:
-    """The shards that an `index.json` names. Raises `ContainerError`, naming it."""
+    """The shards listed in an `index.json`. Raises `ContainerError`, naming the file."""
     try:
         check_file(file)
         if file.stat().st_size > MAX_INDEX:
@@ -165,7 +165,7 @@ def _whole(value: object) -> int:
 
 
 def _relative(name: object) -> str:
-    """The path of a shard, which must stay in the folder of its index."""
+    """Check that the path of a shard stays in the folder of its index."""
     if not isinstance(name, str) or not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
         raise ContainerError(f"the name of a shard leads out of its folder: {name!r:.80}")
     return name
@@ -181,7 +181,7 @@ def _is_index(file: Path) -> bool:
 
 
 def _columns(shards: Sequence[MdsShard], files: OpenFiles, fetch: Fetch) -> tuple[list[TableColumn], list[str]]:
-    """The columns that can be read, and why the others cannot."""
+    """The readable columns, and a sentence for each other one."""
     columns = shards[0].columns
     offsets: list[NDArray[np.int64]] = []
     lengths: list[NDArray[np.int64]] = []

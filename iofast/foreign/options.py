@@ -1,4 +1,4 @@
-"""What a user can say about files of other programs."""
+"""What users can specify about files of other programs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Self
 from iofast.errors import ContainerError, OptionError
 from iofast.record import JSON_FIELD, LABEL_FIELD, check_field
 
-ROLES = ("image", "label", "path")  # names that mean a part of every record; any other is a field's
+ROLES = ("image", "label", "path")  # parts of every record; any other name is a field
 IMAGES = ("jpg", "png", "webp", "rgb", "yuv")
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignOptions:
-    """What the files of another program mean, where they do not say it in one of the usual ways (docs/format.md).
+    """The meaning of files of another program, where they differ from the usual conventions (docs/format.md).
 
     `names` says what things are called there: `image`, `label` and `path`, or a field of the records, each with the
     name of a TFRecord feature or of a tar member behind its key: `{"image": "foto", "seg.png": "mask/encoded"}`. In
@@ -51,7 +51,7 @@ class ForeignOptions:
 
     @classmethod
     def of(cls, given: Self | Mapping[str, Any] | None) -> Self:
-        """The options that a caller gave, as themselves or as a mapping of their names."""
+        """Make options from options, a mapping of their names, or None."""
         if isinstance(given, cls):
             return given
         known = [member.name for member in fields(cls)]
@@ -60,11 +60,11 @@ class ForeignOptions:
         return cls(**(given or {}))
 
     def identity(self) -> bytes:
-        """What tells these options from others, for the name of a cached index."""
+        """Bytes that differ for different options, for the name of a cached index."""
         return repr((sorted(self.names.items()), self.label_base, self.labels, self.channels)).encode()
 
     def refuse(self, where: str, *members: str) -> None:
-        """Raise `OptionError` where one of these members was given, which mean nothing for `where`."""
+        """Raise `OptionError` if one of these members was given; they do not apply to `where`."""
         default = ForeignOptions()
         for member in members:
             if getattr(self, member) != getattr(default, member):

@@ -1,4 +1,4 @@
-"""Columns of a binary format (mds, beton) as the fields of records: names, labels, sizes of images."""
+"""Turn the columns of a binary format (mds, beton) into fields of records: names, labels, image sizes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column of a table of N samples: where each value lies. `kind` is what the format says that it is.
+    """One column of a table of N samples: the places of its values.
 
-    `image`, `text`, `json`, `bytes`: the bytes as they are; `number`: one number of type `dtype`.
+    `kind`: `image`, `text`, `json`, `bytes` (the value is the payload) or `number` (one number of type `dtype`).
     """
 
     name: str
@@ -52,7 +52,7 @@ def index_of(
     splits: Sequence[tuple[str, int, int]] = (),
     left_out: Sequence[str] = (),
 ) -> ForeignIndex:
-    """The index of a table; `starts` is the number of samples before each file."""
+    """Return the index of a table; `starts`: the number of samples before each file."""
     count = len(columns[0].file)
     arrays: Arrays = {"label": np.full(count, -1, np.int32), "format": np.zeros(count, np.uint8), "starts": starts}
     names: list[str] = []
@@ -76,7 +76,7 @@ def index_of(
 
 
 def _labels(column: TableColumn, fetch: Fetch) -> NDArray[np.int32] | None:
-    """A column of whole numbers as class indices, −1 = none; None where its numbers cannot be."""
+    """An integer column as class indices, -1 = none; None if a number is out of range."""
     dtype = np.dtype(column.dtype)
     if dtype.kind not in "iu":
         return None
@@ -92,7 +92,7 @@ def _places(column: TableColumn) -> list[tuple[int, int, int]]:
 
 
 def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
-    """What the field is called: the image by its format, everything else by its column's name and an extension."""
+    """Name a field: the image by its format, any other column by its name and an extension."""
     stem = _ILLEGAL.sub("_", column.name.lower())[: MAX_FIELD_NAME - 16].strip("_") or "field"
     extension = {"text": "txt", "json": "json", "number": "json", "bytes": "bin", "image": "jpg"}[column.kind]
     image = None
@@ -103,7 +103,7 @@ def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
         except DecodeError:
             image = None
         if column.kind == "image" and image is None:
-            image = "jpg"  # whatever is wrong with the first one
+            image = "jpg"  # the first image is damaged
     if image is not None and not set(taken) & set(IMAGE_FIELDS):
         return image
     name = stem if stem == extension else f"{stem}.{image or extension}"
@@ -114,7 +114,7 @@ def _field_name(column: TableColumn, taken: Sequence[str], fetch: Fetch) -> str:
 
 
 def _sizes(names: Sequence[str], arrays: Arrays, count: int, fetch: Fetch) -> Arrays:
-    """Width, height and orientation of all images, from their headers; zeros where one cannot be read."""
+    """Width, height and orientation of all images from their headers; zeros for unreadable ones."""
     width, height = np.zeros(count, np.int32), np.zeros(count, np.int32)
     orientation = np.ones(count, np.uint8)
     image = image_field(tuple(names))
@@ -145,7 +145,7 @@ def _header(fetch: Fetch, file: int, offset: int, length: int) -> kernel.Header:
 
 
 def fetch_from(files: OpenFiles) -> Fetch:
-    """Reads of these files, each as long as was asked for. Raises `ContainerError`."""
+    """Return a function that reads exactly `length` bytes, or raises `ContainerError`."""
 
     def fetch(file: int, offset: int, length: int) -> bytes:
         data = files.read(file, offset, length)

@@ -1,9 +1,9 @@
-"""Tar shards that iofast did not write, WebDataset's above all: which members make a record.
+"""Tar shards of other programs, mainly WebDataset's: group members into records.
 
-A record is what WebDataset makes of the same shards: consecutive members with one key, which is the name up to the
-first dot behind the last slash; the rest, in lower case, is the field. Keys need not be unique. Labels are the decimal
-in `cls`, else the integer `label` in `json`, else none, unless the options say otherwise. `jpeg` is read as the field
-`jpg`. There are no classes, splits or checksums.
+Records are those of WebDataset: consecutive members with the same key. The key is the name up to the first dot after
+the last slash; the rest, in lower case, is the field. Keys need not be unique. The label is the decimal number in `cls`,
+else the integer `label` in `json`, else none, unless the options name another member. `jpeg` becomes the field `jpg`.
+There are no classes, splits or checksums.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COLUMNS = {"label": "i", "width": "i", "height": "i", "orientation": "B"}
 
 
 class TarShards(Format):
-    """The shards of one set, in this order."""
+    """The shards of one set, in the given order."""
 
     name = "webdataset"
 
@@ -54,7 +54,7 @@ class TarShards(Format):
             tasks = [pool.submit(_scan, path, self.names) for path in self.paths]
             with open_bar(len(tasks), " shards", "indexing", delay=1) as bar:
                 for task in as_completed(tasks):
-                    task.result()  # the first error ends it all
+                    task.result()  # raise the first error
                     bar.update()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -71,7 +71,7 @@ class TarShards(Format):
         )
 
     def asked(self, index: ForeignIndex) -> Iterator[Asked]:
-        """The members that the options name."""
+        """See `Format.asked`: members named in the options."""
         for ours, theirs in self.options.names.items():
             if ours == "label":
                 member = "json" if theirs.lower().startswith("json/") else theirs.lower()
@@ -90,7 +90,7 @@ class TarShards(Format):
 
 
 class _ShardScan:
-    """What one shard holds. Members are rows of their own: record, slot of the field, offset, length."""
+    """The records of one shard. Members are columns of their own: record, slot of the field, offset, length."""
 
     def __init__(self, path: str, names: TarNames) -> None:
         self.path, self.names, self.left_out, self.replaced = path, names, 0, 0
@@ -100,10 +100,10 @@ class _ShardScan:
         self.called: set[str] = set()
         self.record, self.slot, self.offset, self.length = array("Q"), array("H"), array("Q"), array("Q")
         self._key, self._own = "", dict[str, Member]()
-        self._label: Member | None = None  # of this record, where the options name one
+        self._label: Member | None = None  # of the current record, if the options name a label member
 
     def take(self, member: Member, tar: TarFile) -> None:
-        """One more member, in the order of the file."""
+        """Add the next member."""
         found = None if is_meta(member.name) else key_and_name(member.name)
         if found is None:
             self.left_out += not is_meta(member.name)
@@ -118,7 +118,7 @@ class _ShardScan:
             self._label = member
         name = self.names.field(own, self._own)
         if name is None:
-            self.replaced += own != self.names.label  # which is read, but lies in no field
+            self.replaced += own != self.names.label  # the label member is read, but becomes no field
             return
         if name in self._own:
             where = f"at offsets {self._own[name].offset} and {member.offset}"
@@ -135,7 +135,7 @@ class _ShardScan:
         self._own[name] = member
 
     def end(self, tar: TarFile) -> None:
-        """The record is complete."""
+        """End the current record."""
         own, self._own = self._own, {}
         label, self._label = self._label, None
         if not own:
@@ -176,7 +176,7 @@ def _scan(path: str, names: TarNames) -> _ShardScan:
 def _describe(
     own: Mapping[str, Member], labelled: Member | None, names: TarNames, tar: TarFile
 ) -> tuple[int, int, int, int]:
-    """Label, upright width and height, orientation: of `cls`, `json` and the image's header; -1, 0, 0, 1 = unknown."""
+    """Return label, upright width and height, orientation; unknown ones as -1, 0, 0, 1."""
     said: dict[str, Any] = {}
     image = image_field(own)
     wanted = names.json is not None or labelled is None or image in RAW_FIELDS
@@ -185,7 +185,7 @@ def _describe(
             parsed = json.loads(tar.read(own[JSON_FIELD].offset, own[JSON_FIELD].size))
             said = parsed if isinstance(parsed, dict) else {}
         except (ValueError, RecursionError):
-            pass  # the user's own; it has no label then
+            pass  # not JSON: the record has no label
     label = _integer(said.get(names.json or "label"))
     if labelled is not None and labelled.size <= _MAX_LABEL and names.json is None:
         text = tar.read(labelled.offset, labelled.size).strip()
@@ -212,7 +212,7 @@ def _integer(value: object) -> int:
 
 
 def _arrays(scans: Sequence[_ShardScan], fields: Sequence[str]) -> Arrays:
-    """The columns of all shards, one after another."""
+    """Concatenate the columns of all shards."""
     counts = np.array([scan.count for scan in scans], np.int64)
     count, members, starts = int(counts.sum()), sum(len(scan.record) for scan in scans), np.cumsum(counts) - counts
     if count > MAX_COUNT or len(fields) > MAX_FIELDS or count * len(fields) > max(16 * members, 1 << 24):

@@ -1,4 +1,4 @@
-"""What the members of a foreign tar shard are called in a record, and which of them says the label."""
+"""Map the members of a foreign tar shard to fields, and find the member with the label."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Self
 from iofast.foreign.options import ForeignOptions
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS
 
-_META = re.compile(r"__[^/]*__($|/)")  # what WebDataset leaves out
-_SAME = {"jpeg": "jpg"}  # names of a format that readers here know by another
+_META = re.compile(r"__[^/]*__($|/)")  # members that WebDataset ignores
+_SAME = {"jpeg": "jpg"}  # names that readers here know by another one
 _JSON_MEMBER = "json/"
 
 
 @dataclass(frozen=True, slots=True)
 class TarNames:
-    """The names of `ForeignOptions`, looked up from the files' side."""
+    """The names of `ForeignOptions`, indexed by the names in the files."""
 
-    renamed: dict[str, str]  # what a member is called behind its key → the field
-    hidden: frozenset[str]  # fields that only a renamed member may have
-    label: str | None  # the member that holds the label, where it was named
-    json: str | None  # or the member of the JSON object
+    renamed: dict[str, str]  # name of a member without its key → field
+    hidden: frozenset[str]  # fields that only a renamed member can become
+    label: str | None  # the member with the label, if the options name one
+    json: str | None  # or the key of the label in the JSON member
     base: int
 
     @classmethod
     def of(cls, options: ForeignOptions) -> Self:
-        """Raises `OptionError` for what tar shards have no use for."""
+        """Raise `OptionError` for options that do not apply to tar shards."""
         options.refuse("tar shards", "labels", "channels")
         names = {ours: theirs.lower() for ours, theirs in options.names.items()}
         options.refuse("tar shards", *(["names"] if "path" in names else []))
@@ -46,11 +46,11 @@ class TarNames:
 
     @property
     def says_label(self) -> bool:
-        """Whether `cls` is what these options make of the files, and no member."""
+        """Whether `cls` is made from the label, instead of being a member."""
         return self.label is not None or self.json is not None or self.base > 0
 
     def field(self, member: str, taken: Container[str]) -> str | None:
-        """The field of a member called this behind its key; None = it is left out. `taken` are the record's so far."""
+        """The field of a member, or None to leave it out. `taken`: fields that the record has already."""
         if member in self.renamed:
             return self.renamed[member]
         name = _SAME[member] if member in _SAME and _SAME[member] not in taken else member
@@ -58,7 +58,7 @@ class TarNames:
 
 
 def key_and_name(path: str) -> tuple[str, str] | None:
-    """Key of the record and, in lower case, what follows it; None where the path makes no key.
+    """Split a path into key and field (in lower case); None if it has no key.
 
     As WebDataset's `((?:.*/|)[^.]+)[.]([^/]*)` has it, which takes minutes for a name of a hundred thousand slashes.
     """
@@ -67,10 +67,10 @@ def key_and_name(path: str) -> tuple[str, str] | None:
     if dot < 0:
         return None
     if dot == last + 1 and (last < 0 or "." in path[path.rfind("/", 0, last) + 1 : last]):
-        return None  # nothing stands before the dot; a folder without one counts as the name
+        return None  # nothing before the dot
     return path[:dot], path[dot + 1 :].lower()
 
 
 def is_meta(path: str) -> bool:
-    """Whether WebDataset leaves this member out."""
+    """Whether WebDataset ignores this member."""
     return _META.match(path) is not None

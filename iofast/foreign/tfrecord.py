@@ -1,8 +1,8 @@
-"""TFRecord files of other programs: Examples with an encoded image, as TensorFlow's converters make.
+"""TFRecord files of other programs: Examples with an encoded image, as written by TensorFlow's converters.
 
-Every record is read once. The image field is `jpg` whatever its format; beside it there are `cls`, `json` (path and
-key) and the fields of the options. A record without an image has none; one whose data contradicts its checksum keeps
-its place, with that checksum: it fails when it is read, and only it.
+The scan reads every record. The image is the field `jpg` in any format; other fields are `cls`, `json` (path and key)
+and those named in the options. A record without an image has no `jpg`. A record whose data contradicts its checksum
+keeps its place and the checksum, so that reading it fails and no other record does.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from iofast.source.listing import Strings, few
 
 IMAGE_FIELD = "jpg"
 
-_THREADS = 4  # files at a time: reading and checksums let go of the GIL, the rest is Python
-_STEP = 65_536  # rows whose columns are turned into Python's numbers at once
+_THREADS = 4  # files at a time; reading and checksums release the GIL, parsing does not
+_STEP = 65_536  # rows converted to Python numbers at a time
 _U32 = struct.Struct("<I")
 
 
 class TfrecordFiles(Format):
-    """The files of one set, in this order."""
+    """The files of one set, in the given order."""
 
     name = "foreign-tfrecord"
 
@@ -62,7 +62,7 @@ class TfrecordFiles(Format):
         self.features = FeatureNames.of(options)
 
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
-        """Read all records."""
+        """Read all records of all files."""
         options = self.features
         files = self._read(int(stamped[:, 0].sum()))
         places = [(IMAGE_FIELD, 0), *((name, n) for n, (name, _) in enumerate(options.fields, 1))]
@@ -91,7 +91,7 @@ class TfrecordFiles(Format):
         )
 
     def asked(self, index: ForeignIndex) -> Iterator[Asked]:
-        """The features that the options name."""
+        """See `Format.asked`: features named in the options."""
         options, json = self.features, index.json.blob if index.json is not None else b""
         if options.image is not None:
             yield "image", options.image, "bytes in", IMAGE_FIELD in index.fields
@@ -122,27 +122,27 @@ class TfrecordFiles(Format):
 
 
 class _Rows:
-    """What one file has, column by column, in arrays: lists of numbers would take half a gigabyte for ImageNet."""
+    """The columns of one file, in arrays: lists would take half a gigabyte for ImageNet."""
 
     def __init__(self, places: int) -> None:
         self.count = 0
         self.columns = {name: array.array("i") for name in COLUMNS}
         self.places = [array.array("q") for _ in range(places)]  # offset (−1 = none), length, CRC32C of each record
         self.json, self.ends = bytearray(), array.array("q")  # as in `Strings`
-        self.texts: dict[int, str | None] = {}  # label → class name, None where records disagree
-        self.features: set[str] = set()  # their names, `MAX_NAMES` and those of one record at most
+        self.texts: dict[int, str | None] = {}  # label → class name; None if records disagree
+        self.features: set[str] = set()  # names; up to `MAX_NAMES` plus those of one record
 
 
 def _read_file(path: str, options: FeatureNames, progress: Callable[[int], object], stop: threading.Event) -> _Rows:
     rows = _Rows(1 + len(options.fields))
     try:
-        if os.stat(path).st_size == 0:  # as writers of many shards leave some
+        if os.stat(path).st_size == 0:  # some writers leave empty shards
             return rows
         data = FileBytes(path)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {because(error)}") from None
     for frame in frames(data):
-        if stop.is_set():  # another file is no TFRecord file, or Ctrl-C
+        if stop.is_set():  # another file failed, or Ctrl-C
             break
         _add(rows, data, frame, options)
         progress(HEAD + frame.length + FOOT)
@@ -152,7 +152,7 @@ def _read_file(path: str, options: FeatureNames, progress: Callable[[int], objec
 def _add(rows: _Rows, data: FileBytes, frame: Framing, options: FeatureNames) -> None:
     try:
         content = read_data(data, frame)
-    except ContainerError:  # its data is damaged: whoever reads it as its image will be told so
+    except ContainerError:  # damaged data: reading the image will report it
         stored = unmask(_U32.unpack(data[frame.end - FOOT : frame.end])[0])
         _append(rows, Understood(None, -1, None, None, [], frozenset()), (frame.offset, frame.length, stored), None)
         return
@@ -196,7 +196,7 @@ def _append(rows: _Rows, found: Understood, image: tuple[int, int, int], header:
 
 
 def _places(files: Sequence[array.array[int]], number: NDArray[np.uint32]) -> Arrays:
-    """The columns of one field, of each file's triples (offset, length, CRC32C)."""
+    """The columns of one field, from (offset, length, CRC32C) of each file."""
     place = np.concatenate([np.array(own, np.int64) for own in files]).reshape(-1, 3)
     there = place[:, 0] >= 0
     place[~there] = 0
@@ -206,7 +206,7 @@ def _places(files: Sequence[array.array[int]], number: NDArray[np.uint32]) -> Ar
 
 
 def _classes(files: Sequence[_Rows], labels: NDArray[Any]) -> tuple[str, ...] | None:
-    """The classes' names, if every class up to the greatest has one, and each its own."""
+    """The names of classes, if each class up to the greatest label has a name of its own."""
     top = int(labels.max(initial=-1))
     texts: dict[int, str | None] = {}
     for rows in files:
@@ -218,7 +218,7 @@ def _classes(files: Sequence[_Rows], labels: NDArray[Any]) -> tuple[str, ...] | 
 
 
 def _fingerprint(arrays: Arrays, fields: Sequence[str], json: Strings) -> str:
-    """As docs/format.md 2.2 has it, so a container that these records are converted to has the same."""
+    """The fingerprint of docs/format.md 2.2, so that a converted container has the same one."""
     digest = hashlib.sha256()
     for start in range(0, len(json), _STEP):
         own = {name: column[start : start + _STEP].tolist() for name, column in arrays.items() if name != "starts"}

@@ -1,4 +1,4 @@
-"""What a record of a foreign TFRecord file means: which of its features are image, label, class name and path.
+"""Interpret a record of a foreign TFRecord file: which features are image, label, class name and path.
 
 The names are those that are in use: the ImageNet converters', TensorFlow Datasets', img2dataset's and WebDataset's.
 """
@@ -23,12 +23,12 @@ KEYS = ("key", "__key__", "iofast/key")
 _IMPLIED = ("height", "width", "channels", "colorspace", "format")
 _IMPLIED_NAMES = frozenset((*_IMPLIED, *(f"image/{name}" for name in _IMPLIED)))
 
-MAX_TEXT = 4096  # bytes of a class name, path or key; a longer one is none
+MAX_TEXT = 4096  # bytes of a class name, path or key; longer ones are ignored
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureNames:
-    """Which features of foreign TFRecords are what, where they do not have one of the usual names.
+    """The names of features, where they differ from the usual ones.
 
     `image` (encoded, bytes), `label` (int64) and `path` (bytes) are names of features; None = the first of the usual
     names that a record has. `label_base` is the number of the first class: 1 where 0 means background, as the ImageNet
@@ -44,14 +44,14 @@ class FeatureNames:
 
     @property
     def known(self) -> frozenset[str]:
-        """Features that these options read, or that say what an image says itself."""
+        """Features that are read, or that repeat what an image contains."""
         named = ((self.image, IMAGES), (self.label, LABELS), (self.path, PATHS))
         read = [name for own, usual in named for name in (usual if own is None else (own,))]
         return _IMPLIED_NAMES.union(read, TEXTS, KEYS, (own for _, own in self.fields))
 
     @classmethod
     def of(cls, options: ForeignOptions) -> Self:
-        """What a user said, in these words. Raises `OptionError` for what TFRecords have no use for."""
+        """From the user's options. Raises `OptionError` for options that do not apply to TFRecord."""
         options.refuse("TFRecords", "labels", "channels")
         names = dict(options.names)
         image, label, path = (names.pop(role, None) for role in ROLES)
@@ -59,18 +59,18 @@ class FeatureNames:
 
 
 class Understood(NamedTuple):
-    """One record: where in its data the payloads lie, and what else it says. None = it does not have that."""
+    """One record: the places of payloads in its data, and other values. None: the record has no such value."""
 
     image: ByteSpan | None
     label: int  # from 0, −1 = none
     text: str | None  # the class's name
-    json: bytes | None  # path and key, as the field `json` says them
+    json: bytes | None  # the field `json`: path and key
     fields: list[ByteSpan | None]  # in the order of the options
     features: frozenset[str]  # the names of all
 
 
 def understand(data: bytes, options: FeatureNames) -> Understood:
-    """The meaning of one serialised Example. Raises `ContainerError` where it is none, or its label is impossible."""
+    """Interpret one serialised Example. Raises `ContainerError` for other bytes or a label out of range."""
     features = parse(data)
     said = {
         "key": _text(data, features, KEYS),
@@ -88,7 +88,7 @@ def understand(data: bytes, options: FeatureNames) -> Understood:
 
 
 def _place(features: dict[str, Feature], names: Iterable[str], *, empty: bool = False) -> ByteSpan | None:
-    """The first value of the first of these features that is a bytes list with something in it."""
+    """The first value of the first of these features that is a non-empty bytes list."""
     for name in names:
         feature = features.get(name)
         if feature is not None and feature.kind == FeatureKind.BYTES and feature.spans:
@@ -109,7 +109,7 @@ def _text(data: bytes, features: dict[str, Feature], names: Iterable[str]) -> st
 
 
 def _label(data: bytes, features: dict[str, Feature], options: FeatureNames) -> int:
-    """The class index; −1 where there is none, or several. Decimal text counts as a number: WebDataset's `cls`."""
+    """The class index, or -1 for none or several. Decimal text counts as a number, as in WebDataset's `cls`."""
     for name in LABELS if options.label is None else (options.label,):
         feature = features.get(name)
         if feature is None or len(feature.spans) != 1:
@@ -127,7 +127,7 @@ def _label(data: bytes, features: dict[str, Feature], options: FeatureNames) -> 
 
 
 def _checked(name: str, number: int, base: int) -> int:
-    if number == -1:  # how many say that there is none
+    if number == -1:  # a common way to say "no label"
         return -1
     if not base <= number < 1 << 31:
         raise ContainerError(f"its label {name} is {number}, expected {base} (the label base) or more, below 2³¹")

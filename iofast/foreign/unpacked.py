@@ -1,4 +1,4 @@
-"""Files that are compressed as a whole, read as if they were not: the ones that were used last are kept in memory."""
+"""Read compressed files as if they were not; the ones used last are kept in memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from iofast.errors import ContainerError
 from iofast.foreign.index import Same
 
 KEPT = 4  # unpacked files in memory, 64 MB each by MosaicML's default
-LARGEST = 1 << 30  # bytes of one that is unpacked
+LARGEST = 1 << 30  # bytes; larger files are not unpacked
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 class PackedFiles(OpenFiles):
-    """`OpenFiles` of which some are compressed: `packed` has their compression (`zstd:3`) and size, by number.
+    """`OpenFiles`, some of them compressed. `packed`: number → (compression such as `zstd:3`, unpacked size).
 
     Reading them at random unpacks a file for every few samples, so they are for reading in order, once.
     """
@@ -40,7 +40,7 @@ class PackedFiles(OpenFiles):
         PackedFiles.__init__(self, *state)
 
     def get(self, number: int) -> FileBytes | None:
-        """The open file; None for one that must be unpacked, so that its payloads are read into memory."""
+        """The open file, or None for a compressed one, whose payloads are read into memory."""
         return None if number in self._packed else super().get(number)
 
     def read(self, number: int, offset: int, length: int) -> bytes:
@@ -57,7 +57,7 @@ class PackedFiles(OpenFiles):
 
 
 def unpack(path: str, compression: str, size: int) -> bytes:
-    """The `size` bytes of a compressed file, never more. Raises `ContainerError` naming it."""
+    """Return the `size` bytes of a compressed file. Raises `ContainerError` for any other size, naming the file."""
     name = compression.partition(":")[0]
     if size > LARGEST:
         raise ContainerError(f"{path} would unpack to {size} bytes, at most {LARGEST} are: unpack it first")
@@ -81,7 +81,7 @@ def unpack(path: str, compression: str, size: int) -> bytes:
 
 
 def _zstd(path: str) -> Any:
-    """A function of (packed bytes, most bytes): whichever module for it is installed."""
+    """Return a function (packed bytes, maximum) → bytes, from whichever zstd module is installed."""
     for module, name in (("compression.zstd", "new"), ("backports.zstd", "new"), ("zstandard", "stream")):
         try:
             found = import_module(module)
