@@ -1,9 +1,9 @@
 """Tar shards of other programs, mainly WebDataset's: group members into records.
 
 Records are those of WebDataset: consecutive members with the same key. The key is the name up to the first dot after
-the last slash; the rest, in lower case, is the field. Keys need not be unique. The label is the decimal number in `cls`,
-else the integer `label` in `json`, else none, unless the options name another member. `jpeg` becomes the field `jpg`.
-There are no classes, splits or checksums.
+the last slash; the rest, in lower case, is the field. Keys need not be unique. The label is the decimal number in
+`cls`, else the integer `label` in `json`, else none, unless the options name another member. `jpeg` becomes the field
+`jpg`. There are no classes, splits or checksums.
 """
 
 from __future__ import annotations
