@@ -275,9 +275,9 @@ def test_a_real_training() -> None:
 
 def test_a_real_page() -> None:
     program = """
-        from iofast.telemetry import Figures, LoaderInfo, Slot
+        from iofast.telemetry import LoaderInfo, Slot, Totals
         import time
-        Slot(LoaderInfo("train", rank=1, world_size=4)).write(Figures(0, 1, 8, 1, 10, 5, 1, 0, 0, 1))
+        Slot(LoaderInfo("train", rank=1, world_size=4)).write(Totals(0, 1, 8, 1, 10, 5, 1, 0, 0, 1))
         print(1, flush=True)
         time.sleep(60)
     """

@@ -73,22 +73,6 @@ def test_phases_of_an_interval() -> None:
     assert difference(before, then).phases == {}
 
 
-def test_a_loader_that_could_not_be_read_once_was_not_made_anew(
-    own_pages: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    probe, slot = PagesProbe(own_pages), Slot(LoaderInfo("train"))
-    slot.write(BEFORE)
-    probe.take()
-    monkeypatch.setattr("iofast.telemetry.reading._PATIENCE_S", 0)
-    (page,) = telemetry.pages()
-    with page.path.open("r+b", buffering=0) as file:
-        for sequence in (5, 6):  # a writer that was stopped, and goes on
-            os.pwrite(file.fileno(), sequence.to_bytes(8, "little"), 256)
-            found = probe.take()
-    assert live(found) == {"train": 0}
-    slot.close()
-
-
 TRAINING = """
     import os, time
     from iofast import watch
@@ -174,10 +158,10 @@ def test_what_was_before_does_not_count(own_pages: Job) -> None:
 def test_peers_by_pages(own_pages: Job) -> None:
     program = """
         import time
-        from iofast.telemetry import Figures, LoaderInfo, Slot
+        from iofast.telemetry import LoaderInfo, Slot, Totals
         slot = Slot(LoaderInfo("train", rank=1, world_size=2))
         for turn in (1, 2):
-            slot.write(Figures(0, turn, turn, turn, turn * 1000, turn * 250, 1, 0, 0, turn))
+            slot.write(Totals(0, turn, turn, turn, turn * 1000, turn * 250, 1, 0, 0, turn))
             print(turn, flush=True)
             input()
     """

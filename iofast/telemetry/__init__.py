@@ -1,7 +1,7 @@
 """What loaders are doing: counters for this process, and a page of them that other processes can read.
 
 counters.py   counters that threads add to, and what they say as StageStats
-layout.py     the bytes of a page (docs/format.md, section 12)
+page.py       the members of a page (docs/format.md, section 12)
 folder.py     the private folder of pages, and which process a page belongs to
 publish.py    this process's page: a Slot per loader
 reading.py    reading the pages of this user
@@ -12,10 +12,10 @@ from iofast.telemetry.counters import Cells as Cells
 from iofast.telemetry.counters import StageCounter as StageCounter
 from iofast.telemetry.counters import Stages as Stages
 from iofast.telemetry.counters import StageStats as StageStats
-from iofast.telemetry.layout import LoaderInfo as LoaderInfo
-from iofast.telemetry.layout import LoaderReport as LoaderReport
-from iofast.telemetry.layout import PhaseTotals as PhaseTotals
-from iofast.telemetry.layout import Totals as Totals
+from iofast.telemetry.page import LoaderInfo as LoaderInfo
+from iofast.telemetry.page import LoaderReport as LoaderReport
+from iofast.telemetry.page import PhaseTotals as PhaseTotals
+from iofast.telemetry.page import Totals as Totals
 from iofast.telemetry.publish import Slot as Slot
 from iofast.telemetry.publish import close_page as close_page
 from iofast.telemetry.reading import Page as Page
@@ -29,7 +29,7 @@ __all__ = [
     "Stages",
     "StageStats",
     "LoaderInfo",
-    "Figures",
+    "Totals",
     "LoaderReport",
     "PhaseTotals",
     "Slot",

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from iofast import owned
 
-NAME: Final = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,20})\.page")  # <pid>-<start time>.page
+NAME: Final = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,20})\.page(\.[0-9]+)?")  # <pid>-<start time>.page, or a new one
 _START_TIME = 22  # its field in /proc/<pid>/stat, counting from 1
 _DEAD = (b"Z", b"X", b"x")  # killed and not yet reaped counts as dead: nobody writes to its page any more
 _PROC = Path("/proc")
@@ -77,14 +77,10 @@ class PidSpace(NamedTuple):
     """
 
     pid_namespace: int
-    boot: bytes
+    boot: str
 
 
 def place() -> PidSpace:
     """This process's. Raises OSError."""
     namespace = (_PROC / "self" / "ns" / "pid").stat().st_ino
-    text = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text()
-    try:
-        return PidSpace(namespace, bytes.fromhex(text.strip().replace("-", "")))
-    except ValueError:
-        raise OSError(f"the kernel's boot id must be hexadecimal, found {text[:40]!r}") from None
+    return PidSpace(namespace, (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()[:64])

@@ -85,8 +85,7 @@ class PagesProbe:
             elif _fell(before.figures, report.figures):  # an exec made another loader of the same number
                 before = report
             figures[serial] = difference(before, report)
-        # one that could not be read this time is not made anew when it can be again
-        self._seen = reports if page is None or not page.unreadable else self._seen | reports
+        self._seen = reports
         advanced = frozenset(serial for serial, each in figures.items() if each.batches)
         if advanced:
             self._last_live = advanced

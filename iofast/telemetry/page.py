@@ -1,0 +1,188 @@
+"""The telemetry page of a process: one small JSON file about its loaders (docs/format.md, section 12).
+
+The page is always replaced as a whole, so a reader sees one that is complete. `from_json` checks every member: another
+process of the same user may have written anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+from iofast.telemetry.counters import STAGES, Stages, StageStats
+
+VERSION: Final = 3
+MAX_BYTES: Final = 1 << 20  # of a page that is read
+MAX_LOADERS: Final = 64  # in a page; further ones are not published
+MAX_PHASES: Final = 16  # of a loader in a page
+MAX_NAME: Final = 64  # characters
+
+Kind = Literal["FastLoader", "watched"]
+_KINDS: Final = ("FastLoader", "watched")
+_LARGEST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class LoaderInfo:
+    """A description of a loader; 0 means unknown.
+
+    `num_workers` threads or processes, `prefetch` batches ahead, `batch_size` samples; `device` as torch writes it;
+    `rank` of `world_size`, None if unknown.
+    """
+
+    name: str
+    kind: Kind = "watched"
+    num_workers: int = 0
+    prefetch: int = 0
+    batch_size: int = 0
+    device: str = "cpu"
+    rank: int | None = None
+    world_size: int = 0
+
+
+class Totals(NamedTuple):
+    """What a loader has done: totals since it was made, except `epoch`, `batch` (of this epoch) and `updated_ns`.
+
+    A step is the time from one batch to the next. The time for the first batch of an epoch and for the next() that ends
+    it is in `epoch_start_ns` instead. `device_stall_ns` of `device_step_ns` were measured on the device, if there is
+    one. `updated_ns` is CLOCK_MONOTONIC.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    images: int = 0
+    steps: int = 0
+    step_ns: int = 0
+    wait_ns: int = 0
+    epoch_start_ns: int = 0
+    device_stall_ns: int = 0
+    device_step_ns: int = 0
+    updated_ns: int = 0
+
+
+class PhaseTotals(NamedTuple):
+    """A phase of a loader's steps so far: `entered` times, of which `timed` took `ns` nanoseconds in total.
+
+    A device's clock reports a phase some steps later, or not at all, so `timed` may be less than `entered`.
+    """
+
+    entered: int
+    timed: int
+    ns: int
+
+
+@dataclass(frozen=True)
+class LoaderReport:
+    """One loader of a page. `serial` numbers the loaders of a process.
+
+    `phases` by name, in the order of their first use; `phases_on_device`: timed by a CUDA device's clock.
+    """
+
+    serial: int
+    info: LoaderInfo
+    figures: Totals
+    stages: dict[str, StageStats]
+    phases: dict[str, PhaseTotals] = field(default_factory=dict)
+    phases_on_device: bool = False
+
+
+class PageHeader(NamedTuple):
+    """The process of a page. `rank` is that of its environment, for loaders that do not know theirs."""
+
+    pid: int
+    start_time: int  # clock ticks since boot
+    pid_namespace: int
+    boot: str  # the kernel's boot id
+    rank: int | None = None
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Where the pid is valid: namespace and boot id."""
+        return self.pid_namespace, self.boot
+
+
+def loader_members(info: LoaderInfo, serial: int) -> dict[str, object]:
+    """The members of a loader that seldom change."""
+    return {
+        "serial": serial,
+        "name": printable(info.name),
+        "kind": info.kind,
+        "num_workers": info.num_workers,
+        "prefetch": info.prefetch,
+        "batch_size": info.batch_size,
+        "device": info.device,
+        "rank": info.rank,
+        "world_size": info.world_size,
+    }
+
+
+def figure_members(
+    figures: Totals, stages: Stages | None, phases: Sequence[tuple[str, PhaseTotals]], *, on_device: bool
+) -> dict[str, object]:
+    """The members of a loader that change with each batch."""
+    sums = {} if stages is None else dict(zip(STAGES, (each.sums() for each in stages.counters()), strict=True))
+    named: dict[str, list[int]] = {}
+    for name, totals in phases[:MAX_PHASES]:  # names that were cut to the same are added up
+        own = named.setdefault(printable(name) or "?", [0, 0, 0])
+        own[:] = [min(before + more, _LARGEST) for before, more in zip(own, totals, strict=True)]
+    return {"totals": figures, "stages": sums, "phases": named, "phases_on_device": on_device}
+
+
+def to_json(header: PageHeader, loaders: Sequence[Mapping[str, object]]) -> bytes:
+    """The bytes of a page."""
+    members = {"iofast_telemetry": VERSION, **header._asdict(), "loaders": loaders}
+    return json.dumps(members, separators=(",", ":")).encode()
+
+
+def from_json(text: bytes) -> tuple[PageHeader, tuple[LoaderReport, ...]]:
+    """The inverse. Raises ValueError, KeyError or TypeError for anything else."""
+    members = json.loads(text)
+    if members["iofast_telemetry"] != VERSION:
+        raise ValueError("another version")
+    own = {name: _count(members[name]) for name in ("pid", "start_time", "pid_namespace")}
+    rank = members["rank"]
+    header = PageHeader(**own, boot=_text(members["boot"]), rank=None if rank is None else _count(rank))
+    if not header.pid:
+        raise ValueError("no process has the number 0")
+    loaders = [_report(each) for each in members["loaders"][:MAX_LOADERS]]
+    return header, tuple(sorted(loaders, key=lambda report: report.serial))
+
+
+def _report(members: Any) -> LoaderReport:
+    kind, rank = members["kind"], members["rank"]
+    if kind not in _KINDS:
+        raise ValueError("an unknown kind of loader")
+    counts = {name: _count(members[name]) for name in ("num_workers", "prefetch", "batch_size", "world_size")}
+    rank = None if rank is None else _count(rank)
+    info = LoaderInfo(_text(members["name"]), kind, device=_text(members["device"]), rank=rank, **counts)
+    totals = Totals(*map(_count, members["totals"]))
+    stages = {name: _stage(sums) for name, sums in members["stages"].items() if name in STAGES}
+    phases = {_text(name): PhaseTotals(*map(_count, each)) for name, each in members["phases"].items()}
+    return LoaderReport(_count(members["serial"]), info, totals, stages, phases, members["phases_on_device"] is True)
+
+
+def _stage(sums: Any) -> StageStats:
+    items, failed, nbytes, work, wait = map(_count, sums[:5])
+    full = None if sums[5] is None else float(sums[5])
+    if full is not None and not 0.0 <= full <= 1.0:
+        raise ValueError("an occupancy above 1")
+    return StageStats(items, failed, nbytes, work / 1e9, wait / 1e9, full)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _LARGEST:
+        raise ValueError("a figure that is no count")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_NAME or not value.isprintable():
+        raise ValueError("a name that is not printable")
+    return value
+
+
+def printable(name: str) -> str:
+    """`name` without characters that control a terminal, in `MAX_NAME` characters at most."""
+    return "".join(each for each in str(name)[: 4 * MAX_NAME] if each.isprintable())[:MAX_NAME]
