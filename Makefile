@@ -44,7 +44,7 @@ lint: kernel
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_layers.py tests/test_repository.py
+	$(BIN)/pytest -q tests/repository/test_layers.py tests/repository/test_repository.py
 	tools/check_warnings.sh $(BIN)/python
 
 sanitize: environment

@@ -22,7 +22,7 @@ export PYTHONPATH=$PWD/$build/lib:$PWD IOFAST_BUILD=$PWD/$build/lib
 if [ "${1-}" = -- ]; then
   shift
 else
-  [ $# -gt 0 ] || set -- tests/test_kernel*.py
+  [ $# -gt 0 ] || set -- tests/kernel/test_kernel*.py
   # By several processes: the report of one that died stands in the output, which pytest has not captured.
   set -- -m pytest -q -n logical --dist loadfile -p no:cacheprovider -o pythonpath= "$@"
 fi

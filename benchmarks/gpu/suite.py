@@ -29,7 +29,7 @@ def run(job: Job) -> None:
     if missing := [name for name in ("pytest", "hypothesis") if importlib.util.find_spec(name) is None]:
         job.lacks("pytest -m gpu", f"{' and '.join(missing)} not installed")
         return
-    files = [str(path) for path in sorted(TESTS.glob("test_*.py")) if "mark.gpu" in path.read_text()]
+    files = [str(path) for path in sorted(TESTS.rglob("test_*.py")) if "mark.gpu" in path.read_text()]
     options = ["-m", "gpu", "-v", "-rfEs", "--tb=short", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     log = job.data / "pytest.txt"
     with log.open("w") as file:

@@ -247,7 +247,8 @@ def _loaded(file: Path, data: Format) -> ForeignIndex | None:
         members, arrays = load(file)
         seen = arrays.pop("stamps").reshape(-1, 2)
         keys, said = (_strings(arrays, name) for name in ("keys", "json"))
-        known = {name: tuple(members[name]) for name in ("dtypes", "left_out", "called", "state", "scanned")}
+        texts = {name: tuple(map(str, members[name])) for name in ("dtypes", "left_out", "called")}
+        began, ended = members["scanned"]
         index = ForeignIndex(
             arrays,
             tuple(check_field(name) for name in members["fields"]),
@@ -259,8 +260,10 @@ def _loaded(file: Path, data: Format) -> ForeignIndex | None:
             splits=tuple((str(name), int(start), int(stop)) for name, start, stop in members["splits"]),
             fingerprint=members["fingerprint"],
             stamps=seen,
+            state=tuple(map(int, members["state"])),
+            scanned=(int(began), int(ended)),
             file=file,
-            **known,
+            **texts,
         )
         _check(index, data)
     except (OSError, ContainerError, ValueError, KeyError, TypeError, AttributeError, OverflowError):

@@ -19,7 +19,7 @@ class PackProgress:
 
     def warn(self, text: str) -> None:
         """Something of the source that the user should know."""
-        warnings.warn(text, UserWarning, stacklevel=4)  # the caller of `pack`
+        warnings.warn(text, UserWarning, stacklevel=5)  # the caller of `pack`
 
     def begin(self, images: int, done: int) -> None:
         """`images` are to be packed, `done` of them were by an earlier run."""

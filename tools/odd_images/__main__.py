@@ -13,7 +13,7 @@ _HEAD = """\
 # Odd images
 
 What `iofast pack` makes of awkward and broken files. `python -m tools.odd_images FOLDER` writes them all, the test
-`tests/test_odd_images.py` packs them with the native kernel and with its Python twin, and compares orientation, size
+`test_odd_images.py` packs them with the native kernel and with its Python twin, and compares orientation, size
 and colours of what was packed with the picture that each must show. This page is made from the same list
 (`python -m tools.odd_images --table docs/odd-images.md`).
 

@@ -52,8 +52,8 @@ def run() -> list[str]:
 
 def flips(folder: Path, numbers: Iterable[int]) -> Counter[tuple[str, str]]:
     """These files; raises `AssertionError` for what does not hold."""
-    if str(ROOT / "tests") not in sys.path:
-        sys.path.append(str(ROOT / "tests"))  # where the makers of sound files are
+    if str(ROOT / "tests" / "support") not in sys.path:
+        sys.path.append(str(ROOT / "tests" / "support"))  # where the makers of sound files are
     from tools.torture.parsing import seeds
 
     made, counts = seeds.sound(), Counter[tuple[str, str]]()

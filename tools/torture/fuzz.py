@@ -253,7 +253,7 @@ def fuzz(seconds: float) -> None:
     from iofast.kernel import _native
 
     assert Path(_native.__file__).is_relative_to(os.environ["IOFAST_BUILD"]), f"no sanitizers: {_native.__file__}"
-    sys.path.append(str(ROOT / "tests"))
+    sys.path.append(str(ROOT / "tests" / "support"))
     state = json.loads(STATE.read_text())
     rng, counts = np.random.default_rng(time.time_ns()), Counter(state["counts"])
     anywhere, in_places = Anywhere(rng, counts), InPlaces(rng, counts)

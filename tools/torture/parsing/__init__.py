@@ -46,8 +46,8 @@ class Driver(ABC):
 
 def make(name: str, folder: Path) -> Driver:
     """The driver of this name."""
-    if str(ROOT / "tests") not in sys.path:
-        sys.path.append(str(ROOT / "tests"))  # where the makers of sound files are
+    if str(ROOT / "tests" / "support") not in sys.path:
+        sys.path.append(str(ROOT / "tests" / "support"))  # where the makers of sound files are
     module, _, kind = DRIVERS[name].partition(".")
     driver: Driver = getattr(import_module(f"{__name__}.{module}"), kind)(folder)
     return driver

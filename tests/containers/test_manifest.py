@@ -1,0 +1,206 @@
+"""The manifest: what is written is read back, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from places import ROOT
+
+from iofast.containers.manifest import Manifest, Shard
+from iofast.errors import ContainerError
+
+FINGERPRINT = "sha256:" + "0123456789abcdef" * 4
+FORMAT = ROOT / "docs" / "format.md"
+
+
+def make(**changes: object) -> Manifest:
+    plain = Manifest(
+        count=3,
+        fields=("cls", "jpg"),
+        splits={"train": ((0, 2),), "val": ((2, 3),)},
+        fingerprint=FINGERPRINT,
+        shards=(Shard("", 3, 8192),),
+        classes=("cat", "dög"),
+        recipe={"resize": 256, "libraries": {"Pillow": "11.0"}},
+        seed=7,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def sealed(members: dict[str, object]) -> bytes:
+    """Members as an outsider would write them: CRC32C over the text with eight zeros in its place."""
+    text = json.dumps({**members, "crc32c": "00000000"}, sort_keys=True, separators=(",", ":"))
+    head, mark, tail = text.partition('"crc32c":"')
+    return (head + mark + f"{google_crc32c.value(text.encode()):08x}" + tail[8:]).encode()
+
+
+def members(manifest: Manifest) -> dict[str, object]:
+    parsed: dict[str, object] = json.loads(manifest.to_json())
+    return parsed
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    names = draw(st.lists(st.from_regex(r"[0-9A-Za-z_-]{1,64}", fullmatch=True), min_size=1, max_size=4, unique=True))
+    if len(names) > 1:
+        names = [name for name in names if name != "all"]
+    ranges: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
+    place = 0
+    for name in [*names, *draw(st.lists(st.sampled_from(names), max_size=5))]:
+        stop = place + draw(st.integers(1, 1000))
+        ranges[name].append((place, stop))
+        place = stop
+    name = st.from_regex(r"[a-z][a-z0-9_-]{0,9}(\.[a-z0-9]{1,5})?", fullmatch=True)
+    fields = draw(st.lists(name, min_size=1, unique=True))  # a record has one at least
+    return Manifest(
+        count=place,
+        fields=tuple(sorted(fields)),
+        splits={name: tuple(own) for name, own in ranges.items()},
+        fingerprint=FINGERPRINT,
+        shards=(Shard("", place, draw(st.integers(0, 1 << 50))),),
+        classes=draw(st.none() | st.lists(st.text(max_size=20), unique=True, max_size=5).map(tuple)),
+        class_order=draw(st.sampled_from(["lexicographic", "natural", "file"])),
+        recipe=draw(st.dictionaries(st.text(max_size=10), json_values, max_size=4)),
+        seed=draw(st.none() | st.integers(0, (1 << 64) - 1)),
+        key_width=draw(st.integers(1, 20)),
+    )
+
+
+@given(manifests(), st.integers(0, 30))
+def test_round_trip(manifest: Manifest, spaces: int) -> None:
+    text = manifest.to_json()
+    again = Manifest.from_json(text + b" " * spaces, "x")
+    assert again == manifest
+    assert again.to_json() == text
+    assert list(again.splits) == sorted(manifest.splits, key=lambda name: manifest.splits[name])  # in packing order
+
+
+def test_canonical_text() -> None:
+    text = make().to_json()
+    assert text == sealed(members(make()))
+    assert text.isascii()
+    assert b" " not in text
+    assert text == replace(make(), recipe={"libraries": {"Pillow": "11.0"}, "resize": 256}).to_json()
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    text = make().to_json()
+    for place in range(len(text)):
+        for bit in range(8):
+            damaged = text[:place] + bytes([text[place] ^ 1 << bit]) + text[place + 1 :]
+            with pytest.raises(ContainerError, match=r"^here: "):
+                Manifest.from_json(damaged, "here")
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused(noise: bytes) -> None:
+    with pytest.raises(ContainerError):
+        Manifest.from_json(noise, "here")
+
+
+def test_every_truncation_is_noticed() -> None:
+    text = make().to_json()
+    for length in range(len(text)):
+        with pytest.raises(ContainerError):
+            Manifest.from_json(text[:length], "here")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version 2 is not the one this program knows, 1"),
+        ({"version": True}, "version True"),
+        ({"format": "webdataset"}, '"format": "iofast"'),
+        ({"count": -1}, "count must be an integer"),
+        ({"count": 3.0}, "count must be an integer"),
+        ({"count": 1 << 60}, "count must be an integer"),
+        ({"count": 2}, "split val"),
+        ({"count": 4}, "the splits end at record 3"),
+        ({"fields": ["jpg", "cls"]}, "not sorted"),
+        ({"fields": ["jpg", "jpg"]}, "stands twice"),
+        ({"fields": ["JPG"]}, "field name"),
+        ({"fields": "jpg"}, "JSON type list"),
+        ({"fields": [f"f{i:04}" for i in range(1025)]}, "more than 1024"),
+        ({"classes": ["a", "a"]}, "stands twice"),
+        ({"classes": ["a", 1]}, "JSON type str"),
+        ({"classes": ["a" * 5000]}, "longer than 4096"),
+        ({"class_order": "random"}, "class_order"),
+        ({"splits": {}}, "splits are empty"),
+        ({"splits": {"all": [[0, 3]], "train": [[0, 3]]}}, "stands among others"),
+        ({"splits": {"a b": [[0, 3]]}}, "split name"),
+        ({"splits": {"train": [[0, 2]], "val": [[1, 3]]}}, "overlap"),
+        ({"splits": {"train": [[0, 1]], "val": [[2, 3]]}}, "gap"),
+        ({"splits": {"train": [[2, 3], [0, 2]]}}, "do not rise"),
+        ({"splits": {"train": [[0, 3]], "val": []}}, "missing"),
+        ({"splits": {"train": [[0, 3, 4]]}}, "start, stop"),
+        ({"splits": {"train": [[0, 3], [3, 3]]}}, "stop"),
+        ({"recipe": []}, "JSON type dict"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1 << 64}, "seed"),
+        ({"shards": [{"count": 2, "name": "", "size": 1}]}, "sum to 3"),
+        ({"shards": [{"count": 3, "name": "../x", "size": 1}]}, "plain file name"),
+        ({"shards": [{"count": 3, "name": "..", "size": 1}]}, "plain file name"),
+        ({"shards": [{"count": 3, "name": "x"}]}, "count, name and size"),
+        ({"shards": [{"count": 3, "name": "x", "size": -1}]}, "integer"),
+        ({"fingerprint": "md5:00"}, "fingerprint"),
+        ({"key_width": 21}, "key_width"),
+        ({"recipe": {"x": float("inf")}}, "not a number of JSON"),
+        ({"more": 1}, "unknown in the manifest: more"),
+    ],
+)
+def test_wrong_members_are_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ContainerError, match=re.escape(message)):
+        Manifest.from_json(sealed(members(make()) | change), "here")
+
+
+def test_missing_member_is_named() -> None:
+    parsed = members(make())
+    del parsed["seed"]
+    with pytest.raises(ContainerError, match="seed"):
+        Manifest.from_json(sealed(parsed), "here")
+
+
+@pytest.mark.parametrize(("old", "new"), [(b'"seed":7', b'"seed":7,"seed":7'), (b"256", b"NaN"), (b"256", b"1e999")])
+def test_twins_and_numbers_outside_json_are_refused(old: bytes, new: bytes) -> None:
+    with pytest.raises(ContainerError):
+        Manifest.from_json(make().to_json().replace(old, new), "here")
+
+
+def test_nesting_is_bounded() -> None:
+    with pytest.raises(ContainerError):
+        Manifest.from_json(b"[" * 100_000, "here")
+
+
+def test_an_unwritable_recipe_is_refused() -> None:
+    for recipe in ({"x": float("nan")}, {"x": object()}):
+        with pytest.raises(ContainerError, match="JSON"):
+            make(recipe=recipe).to_json()
+
+
+def test_empty_set() -> None:
+    empty = Manifest(0, (), {"all": ((0, 0),)}, FINGERPRINT, (Shard("", 0, 8192),))
+    assert Manifest.from_json(empty.to_json(), "x") == empty
+
+
+def test_the_example_in_the_specification() -> None:
+    example = re.search(r"^```json\n(.*)\n```$", FORMAT.read_text(), re.MULTILINE)
+    assert example
+    manifest = Manifest.from_json(example[1].encode(), "docs/format.md")
+    assert manifest.classes == ("cat", "dog")

@@ -1,0 +1,358 @@
+"""What `decode_batch` says of rows it cannot decode, and that such a row disturbs no other."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_images import KINDS, View, batch_of, decode_view, each_backend, exif, jpeg, photo, save, segment, with_size
+from PIL import Image
+from places import SUPPORT
+
+from iofast.errors import DecodeError, OptionError
+from iofast.kernel.contract import MESSAGES, DecodeOptions, Status
+
+WIDTH, HEIGHT = 160, 120
+GOOD = jpeg(photo(WIDTH, HEIGHT))
+WHOLE = View((0, 0, WIDTH, HEIGHT, 48, 40, 0, 0), (48, 40))
+
+
+def _broken_table() -> bytes:
+    """A Huffman table of more codes than there can be."""
+    at = segment(GOOD, 0xC4) + 5
+    return GOOD[:at] + b"\xff" * 16 + GOOD[at + 16 :]
+
+
+class Case(NamedTuple):
+    status: Status
+    data: bytes = GOOD
+    view: View = WHOLE
+    options: DecodeOptions = DecodeOptions()
+
+
+def _boxed(*box: int) -> Case:
+    return Case(Status.BOX, view=View(box, (48, 40)))  # type: ignore[arg-type]
+
+
+CASES = {
+    "good": Case(Status.OK),
+    "corrupt": Case(Status.CORRUPT, _broken_table()),
+    "cut in the pixels": Case(Status.TRUNCATED, GOOD[: len(GOOD) // 2]),
+    "without its end marker": Case(Status.TRUNCATED, GOOD[:-2]),
+    "progressive, cut": Case(Status.TRUNCATED, KINDS["progressive"](photo(WIDTH, HEIGHT))[:-400]),
+    "png, cut": Case(Status.TRUNCATED, save(Image.fromarray(photo(WIDTH, HEIGHT)), "PNG")[:3000]),
+    "guessed": Case(Status.OK, GOOD[: len(GOOD) // 2], options=DecodeOptions(strict=False)),
+    "progressive, guessed": Case(
+        Status.OK, KINDS["progressive"](photo(WIDTH, HEIGHT))[:-400], options=DecodeOptions(strict=False)
+    ),
+    "too many pixels": Case(Status.LIMIT, options=DecodeOptions(max_pixels=WIDTH * HEIGHT - 1)),
+    "just enough pixels": Case(Status.OK, options=DecodeOptions(max_pixels=WIDTH * HEIGHT)),
+    "a bomb": Case(Status.LIMIT, with_size(GOOD, 65_500, 65_500)),
+    "png bomb": Case(
+        Status.LIMIT,
+        save(Image.fromarray(photo(WIDTH, HEIGHT)), "PNG"),
+        options=DecodeOptions(max_pixels=WIDTH * HEIGHT - 1),
+    ),
+    "too many bytes": Case(Status.LIMIT, options=DecodeOptions(max_bytes=len(GOOD) - 1)),
+    "just enough bytes": Case(Status.OK, options=DecodeOptions(max_bytes=len(GOOD))),
+    "no image": Case(Status.UNSUPPORTED, b"nothing that anyone would call an image"),
+    "empty": Case(Status.EMPTY, b""),
+    "a program": Case(Status.UNSUPPORTED, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"),
+    "too wide": _boxed(0, 0, WIDTH + 1, HEIGHT, 48, 40, 0, 0),
+    "too high": _boxed(0, 0, WIDTH, HEIGHT + 1, 48, 40, 0, 0),
+    "negative": _boxed(-1, 0, WIDTH, HEIGHT, 48, 40, 0, 0),
+    "above": _boxed(0, -5, WIDTH, HEIGHT, 48, 40, 0, 0),
+    "empty region": _boxed(10, 10, 10, 20, 48, 40, 0, 0),
+    "backwards": _boxed(0, 50, WIDTH, 20, 48, 40, 0, 0),
+    "no virtual width": _boxed(0, 0, WIDTH, HEIGHT, 0, 40, 0, 0),
+    "negative virtual height": _boxed(0, 0, WIDTH, HEIGHT, 48, -40, 0, 0),
+    "window off the right": _boxed(0, 0, WIDTH, HEIGHT, 60, 50, 13, 0),
+    "window off the bottom": _boxed(0, 0, WIDTH, HEIGHT, 60, 50, 0, 11),
+    "window off the left": _boxed(0, 0, WIDTH, HEIGHT, 60, 50, -1, 0),
+    "window past any number": _boxed(0, 0, WIDTH, HEIGHT, 2**31 - 1, 2**31 - 1, 2**31 - 10, 0),
+    "virtual image too small": _boxed(0, 0, WIDTH, HEIGHT, 47, 40, 0, 0),
+}
+
+
+@each_backend
+@pytest.mark.parametrize("name", CASES)
+def test_each_row_has_its_own_status(kernel: ModuleType, name: str) -> None:
+    """The row in question stands between good ones, in a batch of which only rows 1 to 3 are asked for."""
+    case = CASES[name]
+    good = decode_view(kernel, GOOD, WHOLE, case.options)
+    source, _alive = batch_of([GOOD, GOOD, case.data, GOOD, GOOD])
+    boxes = np.array([WHOLE.box, WHOLE.box, case.view.box, WHOLE.box, WHOLE.box], np.int32)
+    out, status = np.full((5, 40, 48, 3), 99, np.uint8), np.full(5, -7, np.int32)
+    kernel.decode_batch(kernel.Context(case.options), source, boxes, np.zeros(5, np.uint8), out, status, 1, 4)
+    assert status.tolist() == [-7, good[0], case.status, good[0], -7]
+    assert (out[[0, 4]] == 99).all()
+    np.testing.assert_array_equal(out[1], good[1])
+    np.testing.assert_array_equal(out[3], good[1])
+    if case.status:
+        assert not out[2].any()
+
+
+@each_backend
+@pytest.mark.parametrize("kind", ["420", "gray", "progressive", "restart blocks"])
+def test_cut_anywhere_is_never_taken_for_whole(kernel: ModuleType, kind: str) -> None:
+    data = KINDS[kind](photo(40, 30))
+    view = View((0, 0, 40, 30, 20, 15, 0, 0), (20, 15))
+    for end in [*range(3, len(data), 5), len(data) - 2, len(data) - 1]:  # the last two: only the end marker is missing
+        status, pixels = decode_view(kernel, data[:end], view)
+        assert status in (Status.TRUNCATED, Status.CORRUPT), end
+        assert not pixels.any()
+
+
+TURNED_GOOD = jpeg(photo(WIDTH, HEIGHT), exif=exif(6))
+CHANGES = {
+    "as indexed": (GOOD, (WIDTH, HEIGHT), 1, Status.OK),
+    "not compared": (GOOD, (0, HEIGHT), 1, Status.OK),
+    "narrower": (GOOD, (WIDTH + 1, HEIGHT), 1, Status.CHANGED),
+    "higher": (GOOD, (WIDTH, HEIGHT - 1), 1, Status.CHANGED),
+    "turned by a tag": (GOOD, (HEIGHT, WIDTH), 6, Status.CHANGED),
+    "upside down": (GOOD, (WIDTH, HEIGHT), 3, Status.CHANGED),
+    "tagged": (TURNED_GOOD, (HEIGHT, WIDTH), 6, Status.OK),
+    "tagged since": (TURNED_GOOD, (WIDTH, HEIGHT), 1, Status.CHANGED),
+    "wanted as stored": (TURNED_GOOD, (WIDTH, HEIGHT), 0, Status.OK),
+    "png": (save(Image.fromarray(photo(WIDTH, HEIGHT)), "PNG"), (WIDTH, HEIGHT), 1, Status.OK),
+    "another png": (save(Image.fromarray(photo(WIDTH, HEIGHT)), "PNG"), (WIDTH, 1), 1, Status.CHANGED),
+    "no image any more": (b"nothing", (WIDTH, HEIGHT), 1, Status.UNSUPPORTED),
+}
+
+
+@each_backend
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("outside", [False, True], ids=["", "box outside"])
+def test_a_header_that_contradicts_the_index(kernel: ModuleType, name: str, outside: bool) -> None:
+    data, size, orientation, expected = CHANGES[name]
+    if outside and expected == Status.OK:
+        expected = Status.BOX
+    source, _alive = batch_of([GOOD, data], [1, orientation])
+    indexed = np.array([(0, WIDTH, HEIGHT), (0, *size)], np.int32)
+    region = (0, 0, 300, 300) if outside else (0, 0, 100, 100)
+    boxes = np.array([WHOLE.box, (*region, 48, 40, 0, 0)], np.int32)
+    out, status = np.full((2, 40, 48, 3), 99, np.uint8), np.full(2, -7, np.int32)
+    context, flips = kernel.Context(DecodeOptions()), np.zeros(2, np.uint8)
+    kernel.decode_batch(context, (*source[:5], indexed, None), boxes, flips, out, status, 0, 2)
+    assert status.tolist() == [Status.OK, expected]
+    assert bool(out[1].any()) == (expected == Status.OK)
+    status[:] = -7
+    kernel.decode_each(context, (*source[:5], indexed, None), boxes, flips, list(out), status)
+    assert status.tolist() == [Status.OK, expected]
+
+
+@each_backend
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+        (b"\xff\x4f\xff\x51", "JPEG 2000"),
+        (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
+        (b"8BPS\0\1", "Photoshop (PSD)"),
+        (b"  <SVG xmlns=''>", "SVG"),
+        (b"\xef\xbb\xbf<?xml version='1.0'?><svg>", "SVG"),
+        (b"\0" * 128 + b"DICM", "DICOM"),
+        (b"\0\0\0\x18ftypcrx ", "camera raw"),
+    ],
+)
+def test_formats_that_are_not_supported_are_named(kernel: ModuleType, start: bytes, name: str) -> None:
+    reason = re.escape(f"not an image that can be decoded here ({name}: not supported; convert it first)")
+    with pytest.raises(DecodeError, match=f"^{reason}$"):
+        kernel.decode(start + bytes(100))
+
+
+def test_every_status_has_a_message() -> None:
+    assert set(MESSAGES) == set(Status)
+
+
+@each_backend
+def test_payloads_from_files(kernel: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "payloads"
+    path.write_bytes(b"before" + GOOD + b"after")
+    with path.open("rb") as file, (tmp_path / "closed").open("wb") as unreadable:
+        fd, folder = file.fileno(), os.open(tmp_path, os.O_RDONLY)
+        rows = [
+            (fd, 6, len(GOOD), 0, Status.OK),
+            (fd, 6, len(GOOD), 1, Status.CHECKSUM),
+            (fd, 5, len(GOOD), 0, Status.CHECKSUM),
+            (fd, 6, len(GOOD) + 6, 0, Status.SHORT),
+            (fd, 10**9, 10, 0, Status.SHORT),
+            (fd, 2**64 - 5, 10, 0, None),  # no such place: either error will do
+            (9999, 0, 10, 0, Status.READ),
+            (folder, 0, 10, 0, Status.READ),
+            (unreadable.fileno(), 0, 10, 0, Status.READ),
+            (fd, 6, 2**40, 0, Status.LIMIT),
+            (fd, 6, len(GOOD), 0, Status.OK),
+        ]
+        crc = kernel.crc32c(GOOD)
+        source = (
+            np.array([row[0] for row in rows], np.int32),
+            np.array([row[1] for row in rows], np.uint64),
+            np.array([row[2] for row in rows], np.uint64),
+            np.array([crc ^ row[3] for row in rows], np.uint32),
+            np.ones(len(rows), np.uint8),
+            None,
+            None,
+        )
+        out, status = np.full((len(rows), 40, 48, 3), 99, np.uint8), np.full(len(rows), -7, np.int32)
+        boxes, flips = np.array([WHOLE.box] * len(rows), np.int32), np.zeros(len(rows), np.uint8)
+        kernel.decode_batch(kernel.Context(DecodeOptions()), source, boxes, flips, out, status, 0, len(rows))
+        os.close(folder)
+    for (*_, wanted), found, pixels in zip(rows, status.tolist(), out, strict=True):
+        assert found in ((Status.READ, Status.SHORT) if wanted is None else (wanted,))
+        assert pixels.any() == (found == Status.OK)
+
+
+_STARVED = """
+import resource
+from kernel_images import *
+kernel = {"native": native, "python": twin}[sys.argv[1]]
+data = with_size(jpeg(photo(160, 120)), 60000, 60000)
+view = View((0, 0, 60000, 60000, 48, 40, 0, 0), (48, 40))
+decode_view(kernel, jpeg(photo(160, 120)), View((0, 0, 160, 120, 48, 40, 0, 0), (48, 40)))
+limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (256 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+print(decode_view(kernel, data, view, DecodeOptions(max_pixels=1 << 32))[0])
+"""
+
+
+@each_backend
+def test_memory_that_cannot_be_had(kernel: ModuleType) -> None:
+    """14 GB of pixels where 256 MB of address space are left."""
+    name = "native" if kernel.__name__.endswith("native") else "python"
+    path = os.pathsep.join([str(SUPPORT), *sys.path])
+    result = subprocess.run(
+        [sys.executable, "-c", "import sys\n" + _STARVED, name],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert (result.stdout, result.returncode) == (f"{int(Status.MEMORY)}\n", 0), result.stderr
+
+
+@each_backend
+def test_guessed_pixels_begin_with_the_real_ones(kernel: ModuleType) -> None:
+    whole = decode_view(kernel, GOOD, WHOLE, DecodeOptions(strict=False))[1]
+    half = decode_view(kernel, GOOD[: 3 * len(GOOD) // 4], WHOLE, DecodeOptions(strict=False))[1]
+    np.testing.assert_array_equal(half[:12], whole[:12])
+    assert (half[-4:] != whole[-4:]).any()
+
+
+@each_backend
+def test_whole_images_that_cannot_be_decoded_raise(kernel: ModuleType) -> None:
+    for name, case in CASES.items():
+        if case.status in (Status.OK, Status.BOX) or case.options != DecodeOptions():
+            continue
+        with pytest.raises(DecodeError, match=MESSAGES[case.status]) as caught:
+            kernel.decode(case.data)
+        assert "\n" not in str(caught.value), name
+
+
+@each_backend
+def test_arrays_that_do_not_fit_are_refused(kernel: ModuleType) -> None:
+    source, _alive = batch_of([GOOD] * 2)
+    boxes, flips = np.array([WHOLE.box] * 2, np.int32), np.zeros(2, np.uint8)
+    out, status = np.zeros((2, 40, 48, 3), np.uint8), np.zeros(2, np.int32)
+    context = kernel.Context(DecodeOptions())
+    refused = [
+        (source, boxes, flips, out, status, 0, 3),
+        (source, boxes, flips, out, status, -1, 2),
+        (source, boxes, flips, out, status, 2, 1),
+        (source, boxes[:1], flips, out, status, 0, 2),
+        (source, boxes[:, :4], flips, out, status, 0, 2),
+        (source, boxes, flips[:1], out, status, 0, 2),
+        (source, boxes, flips, out[..., :2], status, 0, 2),
+        (source, boxes, flips, out[0], status, 0, 2),
+        (source, boxes, flips, out.astype(np.float32), status, 0, 2),
+        (source, boxes, flips, out, status[:1], 0, 2),
+        ((source[0][:1], *source[1:]), boxes, flips, out, status, 0, 2),
+        ((*source[:4], source[4][:1], None, None), boxes, flips, out, status, 0, 2),
+        ((*source[:5], np.zeros((1, 3), np.int32), None), boxes, flips, out, status, 0, 2),
+        ((*source[:5], np.zeros((2, 2), np.int32), None), boxes, flips, out, status, 0, 2),
+        ((*source[:6], np.zeros((1, 16), np.uint32)), boxes, flips, out, status, 0, 2),
+        ((*source[:6], np.zeros((2, 17), np.uint32)), boxes, flips, out, status, 0, 2),
+    ]
+    for arguments in refused:
+        with pytest.raises((OptionError, ValueError, TypeError)):
+            kernel.decode_batch(context, *arguments)
+    frozen = out.copy()
+    frozen.flags.writeable = False
+    with pytest.raises((ValueError, TypeError, BufferError)):
+        kernel.decode_batch(context, source, boxes, flips, frozen, status, 0, 2)
+    assert not out.any()
+    context.close()
+    context.close()
+    with pytest.raises(OptionError, match="closed"):
+        kernel.decode_batch(context, source, boxes, flips, out, status, 0, 2)
+
+
+@each_backend
+@settings(max_examples=150)
+@given(data=st.data())
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_damaged_payloads_harm_no_neighbour(kernel: ModuleType, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(KINDS)))
+    damaged = bytearray(KINDS[kind](photo(70, 50)))
+    for _ in range(data.draw(st.integers(1, 12))):
+        damaged[data.draw(st.integers(2, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    del damaged[data.draw(st.integers(len(damaged) // 2, len(damaged))) :]
+    options = DecodeOptions(strict=data.draw(st.booleans()), max_pixels=1 << 22)
+    view = View((5, 5, 65, 45, 32, 32, 0, 0), (32, 32))
+    good = KINDS["420"](photo(70, 50))
+    source, _alive = batch_of([good, bytes(damaged), good])
+    out, status = np.full((3, 32, 32, 3), 99, np.uint8), np.full(3, -7, np.int32)
+    boxes, flips = np.array([view.box] * 3, np.int32), np.zeros(3, np.uint8)
+    kernel.decode_batch(kernel.Context(options), source, boxes, flips, out, status, 0, 3)
+    alone = decode_view(kernel, good, view, options)[1]
+    assert status[0] == status[2] == Status.OK
+    np.testing.assert_array_equal(out[[0, 2]], np.stack([alone, alone]))
+    assert status[1] in set(Status)
+    if status[1]:
+        assert not out[1].any()
+
+
+@each_backend
+def test_threads_with_contexts_of_their_own(kernel: ModuleType) -> None:
+    payloads = [KINDS[kind](photo(*size)) for kind in KINDS for size in ((61, 47), (240, 180))]
+    payloads += [GOOD[:900], b"no image", save(Image.fromarray(photo(61, 47)), "PNG")]
+    count = len(payloads)
+    source, _alive = batch_of(payloads)
+    boxes = np.array([(1, 2, 60, 45, 40, 40, 0, 0)] * count, np.int32)
+
+    def run(_: int) -> tuple[bytes, bytes]:
+        out, status = np.empty((count, 40, 40, 3), np.uint8), np.empty(count, np.int32)
+        context = kernel.Context(DecodeOptions())
+        for _ in range(5):
+            kernel.decode_batch(context, source, boxes, np.zeros(count, np.uint8), out, status, 0, count)
+        context.close()
+        return out.tobytes(), status.tobytes()
+
+    with ThreadPoolExecutor(3) as pool:
+        assert len(set(pool.map(run, range(3)))) == 1
+
+
+@each_backend
+def test_one_context_for_images_of_all_sizes_and_fates(kernel: ModuleType) -> None:
+    context = kernel.Context(DecodeOptions(filter="bicubic"))
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        width, height = (int(side) for side in rng.integers(1, 500, 2))
+        data = KINDS[sorted(KINDS)[rng.integers(len(KINDS))]](photo(width, height))
+        view = View((0, 0, width, height, 31, 29, 0, 0), (31, 29))
+        source, _alive = batch_of([data[: len(data) // 2], data, b"none"])
+        out, status = np.full((3, 29, 31, 3), 99, np.uint8), np.full(3, -7, np.int32)
+        boxes = np.array([view.box] * 3, np.int32)
+        kernel.decode_batch(context, source, boxes, np.zeros(3, np.uint8), out, status, 0, 3)
+        assert status[1] == Status.OK
+        assert status[2] == Status.UNSUPPORTED
+        np.testing.assert_array_equal(out[1], decode_view(kernel, data, view, context.options)[1])

@@ -1,0 +1,178 @@
+"""The odd images of `tools/odd_images`: each is packed right side up and in its colours, or fails and says why."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_images import native
+from PIL import Image, ImageOps
+from places import ROOT
+
+from iofast import kernel
+from iofast.containers.lmdb import LmdbReader
+from iofast.errors import DecodeError
+from iofast.kernel import twin
+from iofast.kernel.raw import unpack
+from iofast.packing import pack
+from iofast.source.listing import printable
+from tools.odd_images import every, write
+from tools.odd_images.__main__ import table
+from tools.odd_images.scene import Odd
+
+DOCUMENT = ROOT / "docs" / "odd-images.md"
+KERNELS = [pytest.param("native", marks=() if native else pytest.mark.skip(reason="not built")), "python"]
+PILLOW_SHOWS = (
+    "gray.jpg",
+    "rgb.jpg",
+    "cmyk_adobe.jpg",
+    "cmyk_plain.jpg",
+    "ycck.jpg",
+    "bit.png",
+    "palette.png",
+    "pages.tif",
+)
+
+
+class Packed:
+    """What became of each odd image: payload and index row by name, reasons of failures by name."""
+
+    def __init__(self, folder: Path, backend: str, **options: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("IOFAST_KERNEL", backend)  # the workers'
+            write(folder / "images")
+            target = folder / "out.lmdb"
+            self.report = pack(folder / "images", target, max_errors="100%", workers=2, **options)
+        errors = (folder / "out.lmdb.errors.jsonl").read_text().splitlines()
+        self.reasons = {line["path"]: line["reason"] for line in map(json.loads, errors)}
+        self.shown: dict[str, np.ndarray[Any, Any]] = {}
+        with LmdbReader(target) as reader:
+            located = reader.locate(np.arange(len(reader)))
+            for row in range(len(reader)):
+                fields = reader.record(row).fields
+                size = int(located.width[row]), int(located.height[row])
+                name = json.loads(fields["json"])["path"]
+                if "rgb" in fields:
+                    self.shown[name] = unpack(fields["rgb"], 1, *size)
+                else:
+                    image = next(fields[field] for field in ("jpg", "png", "webp") if field in fields)
+                    decode = twin.decode if backend == "python" else kernel.decode
+                    self.shown[name] = decode(image, int(located.orientation[row]))
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def exact(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """Every pixel as it was packed."""
+    return Packed(tmp_path_factory.mktemp("exact"), backend, format="rgb")
+
+
+def parameters(packed: bool) -> list[Any]:
+    return [pytest.param(odd, id=ascii(odd.name)[2:-1][:40]) for odd in every() if (odd.pixels is not None) == packed]
+
+
+@pytest.mark.parametrize("odd", parameters(packed=True))
+def test_packed_as_it_should_look(exact: Packed, odd: Odd) -> None:
+    assert odd.pixels is not None
+    assert printable(odd.name) not in exact.reasons
+    shown = exact.shown[printable(odd.name)]
+    assert shown.shape == odd.pixels.shape
+    assert np.abs(shown.astype(int) - odd.pixels).mean() <= odd.tolerance
+
+
+@pytest.mark.parametrize("odd", parameters(packed=False))
+def test_fails_and_says_why(exact: Packed, backend: str, odd: Odd) -> None:
+    name = printable(odd.name)
+    if odd.unnoticed and backend == "python":
+        assert (name in exact.reasons) != (name in exact.shown)
+        return
+    assert odd.error in exact.reasons[name]
+    assert "unexpected" not in exact.reasons[name]
+    assert "\n" not in exact.reasons[name]
+    assert name not in exact.shown
+
+
+def test_there_are_enough_of_them_and_each_is_counted(exact: Packed) -> None:
+    names = [odd.name for odd in every()]
+    assert len(set(names)) == len(names) >= 60
+    assert (exact.report.packed, exact.report.failed) == (len(exact.shown), len(exact.reasons))
+    assert exact.report.images == len(names)
+
+
+def test_resized_and_encoded_they_are_the_same_picture(exact: Packed, backend: str, tmp_path: Path) -> None:
+    small = Packed(tmp_path, backend, resize=24)
+    # 65,500 x 1 with 24 rows would be no JPEG, nor 5000 x 1
+    assert small.reasons.keys() - exact.reasons.keys() == {"limit.jpg", "wide.jpg"}
+    for odd in every():
+        name = printable(odd.name)
+        if odd.pixels is None or name not in small.shown or min(odd.pixels.shape[:2]) < 40:
+            continue
+        height, width = small.shown[name].shape[:2]
+        wanted = Image.fromarray(odd.pixels).resize((width, height), Image.Resampling.BILINEAR)
+        assert np.abs(small.shown[name].astype(int) - np.asarray(wanted)).mean() <= odd.tolerance + 8, name
+
+
+def test_padded_they_fail_alike(exact: Packed, backend: str, tmp_path: Path) -> None:
+    """Padding is done on Pillow by both kernels, which must not cost the native one its eye for damage."""
+    padded = Packed(tmp_path, backend, resize=64, mode="pad", icc="keep")
+    assert padded.reasons.keys() == exact.reasons.keys()
+    assert {shown.shape for shown in padded.shown.values()} == {(64, 64, 3)}
+
+
+def test_kept_files_fail_alike(exact: Packed, backend: str, tmp_path: Path) -> None:
+    kept = Packed(tmp_path, backend)
+    assert kept.reasons.keys() == exact.reasons.keys()
+    for odd in every():
+        if odd.pixels is not None:
+            assert kept.shown[printable(odd.name)].shape == odd.pixels.shape
+
+
+@pytest.mark.parametrize("odd", [odd for odd in every() if not odd.link], ids=lambda odd: ascii(odd.name)[2:-1][:40])
+def test_looking_at_the_end_alone_refuses_nothing_that_decodes(odd: Odd) -> None:
+    """What it lets through beside is damage within the pixels' codes."""
+    said = []
+    for check in ("end", "decode"):
+        try:
+            kernel.transcode(odd.data, kernel.TranscodeRecipe(format="keep", restart=None, check=check))
+            said.append("")
+        except DecodeError as error:
+            said.append(str(error).partition(" (")[0])
+    within = ("the image data is corrupt", "the image is truncated")
+    assert said[0] == said[1] or (said[0] == "" and said[1] in within)
+
+
+@pytest.mark.parametrize("odd", [odd for odd in every() if odd.name.decode("latin-1") in PILLOW_SHOWS], ids=str)
+def test_the_list_says_what_pillow_says(odd: Odd) -> None:
+    assert odd.pixels is not None
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(odd.data))).convert("RGB")
+    assert np.abs(np.asarray(image, int) - odd.pixels).mean() <= odd.tolerance
+
+
+@pytest.mark.parametrize("odd", [odd for odd in every() if not odd.link], ids=lambda odd: ascii(odd.name)[2:-1][:40])
+def test_no_warnings(odd: Odd) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for recipe in (kernel.TranscodeRecipe(format="rgb"), kernel.TranscodeRecipe(format="keep", restart=None)):
+            with contextlib.suppress(DecodeError):
+                kernel.transcode(odd.data, recipe)
+    assert [str(each.message) for each in caught] == []
+
+
+def test_document_is_up_to_date() -> None:
+    assert DOCUMENT.read_text() == table(), "python -m tools.odd_images --table docs/odd-images.md"
+
+
+def test_folder_can_be_written_again(tmp_path: Path) -> None:
+    write(tmp_path / "a")
+    assert len(os.listdir(os.fsencode(tmp_path / "a"))) == len(every())

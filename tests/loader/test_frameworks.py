@@ -1,0 +1,199 @@
+"""The examples in the hands of the frameworks: nothing is sharded twice, and a resumed run goes on exactly.
+
+Each example runs as its user would start it, with two ranks where it can have them. `recording/sitecustomize.py` writes
+down the labels that reach the loss; a label is the number of its image, so these tests know who was trained on what.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from kernel_images import jpeg, photo
+from places import ROOT
+
+from iofast import FastDataset, FastLoader, open_writer
+from iofast import transforms as T
+from iofast.errors import OptionError
+
+N, GLOBAL_BATCH, SIZE = 32, 8, 32
+EPOCH = N // GLOBAL_BATCH  # steps
+STEPS, STOP = 10, 6  # in all, over two epochs and a half; and where the interrupted run ends, in the second
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("frameworks") / "numbered.lmdb"
+    with open_writer(path, classes=[f"image {number}" for number in range(N)]) as writer:
+        for number in range(N):
+            writer.write({"jpg": jpeg(photo(40 + number, 48, number)), "cls": number})
+    return path
+
+
+def own_order(packed: Path, steps: int) -> list[list[int]]:
+    """The global batches of a loader that no framework has touched."""
+    loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, True, drop_last=True, transform=[T.CenterCrop(SIZE)])
+    epochs = [labels.tolist() for _ in range(-(-steps // EPOCH)) for _, labels in loader]
+    return epochs[:steps]
+
+
+def torchrun(ranks: int) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+
+
+def trained(command: list[str], script: str, packed: Path, folder: Path, *options: object) -> list[list[int]]:
+    """Run an example in `folder`: the labels of each step, those of all ranks in their order."""
+    record = folder / "record"
+    record.mkdir(parents=True)
+    started(command, script, packed, record, *options)
+    ranks = [map(json.loads, path.read_text().splitlines()) for path in sorted(record.iterdir())]
+    return [list(chain(*labels)) for labels in zip(*ranks, strict=True)]
+
+
+def started(command: list[str], script: str, packed: Path, record: Path, *options: object) -> str:
+    """What an example prints; the labels of each step go into `record`."""
+    path = os.pathsep.join([str(ROOT / "tests" / "recording"), str(ROOT)])
+    run = subprocess.Popen(
+        [*command, str(ROOT / "examples" / script), str(packed), f"--size={SIZE}", *map(str, options)],
+        cwd=record.parent,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "RECORD_TRAINING": str(record)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = run.communicate(timeout=300)
+    except BaseException:
+        os.killpg(run.pid, signal.SIGKILL)  # the ranks too: one that hangs would outlive its launcher
+        raise
+    assert run.returncode == 0, said
+    return said
+
+
+def check(first: list[list[int]], rest: list[list[int]], packed: Path) -> None:
+    """Every image once an epoch over all ranks, in the loader's own order, with and without the interruption."""
+    assert (len(first), len(rest)) == (STOP, STEPS - STOP)
+    assert first + rest == own_order(packed, STEPS)
+    for epoch in range(STEPS // EPOCH):
+        assert once((first + rest)[epoch * EPOCH : (epoch + 1) * EPOCH])
+
+
+def once(steps: list[list[int]]) -> bool:
+    """Whether each image is there exactly once."""
+    return sorted(chain(*steps)) == list(range(N))
+
+
+def needs(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed: pip install iofast[frameworks]")
+
+
+def test_ddp_goes_on_with_another_number_of_ranks(packed: Path, tmp_path: Path) -> None:
+    options = [f"--global-batch={GLOBAL_BATCH}", f"--checkpoint={tmp_path / 'saved'}"]
+    first = trained(torchrun(2), "train_ddp.py", packed, tmp_path / "first", *options, f"--steps={STOP}")
+    rest = trained(torchrun(1), "train_ddp.py", packed, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
+    check(first, rest, packed)
+
+
+def test_torch_dataloader(packed: Path, tmp_path: Path) -> None:
+    options = [f"--batch-size={GLOBAL_BATCH}", f"--steps={2 * EPOCH}"]
+    steps = trained([sys.executable], "train_dataloader.py", packed, tmp_path, *options)
+    assert once(steps[:EPOCH])
+    assert once(steps[EPOCH:])
+    assert steps[:EPOCH] != steps[EPOCH:]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize(("workers", "stop"), [(0, STOP), (2, STOP), (0, EPOCH)])
+def test_torchdata_goes_on_exactly(packed: Path, tmp_path: Path, workers: int, stop: int) -> None:
+    needs("torchdata")
+    options = ["--stateful", f"--batch-size={GLOBAL_BATCH}", f"--num-workers={workers}"]
+    options.append(f"--checkpoint={tmp_path / 'saved'}")
+    command, script = [sys.executable], "train_dataloader.py"
+    first = trained(command, script, packed, tmp_path / "first", *options, f"--steps={stop}")
+    rest = trained(command, script, packed, tmp_path / "rest", *options, f"--steps={3 * EPOCH}", "--resume")
+    steps = first + rest
+    assert steps == trained(command, script, packed, tmp_path / "whole", *options, f"--steps={3 * EPOCH}")
+    assert [once(steps[start : start + EPOCH]) for start in (0, EPOCH, 2 * EPOCH)] == [True] * 3
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("own_launcher", [True, False])
+def test_lightning(packed: Path, tmp_path: Path, own_launcher: bool) -> None:
+    needs("lightning")
+    command = [sys.executable] if own_launcher else torchrun(2)
+    options = ["--devices=2", "--accelerator=cpu", "--batch-size=4"]
+    options += [f"--save-every={STOP}", f"--checkpoints={tmp_path / 'saved'}"]
+    first = trained(command, "train_lightning.py", packed, tmp_path / "first", *options, f"--steps={STOP}")
+    rest = trained(command, "train_lightning.py", packed, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
+    check(first, rest, packed)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("devices", [1, 2])
+def test_lightnings_limits(packed: Path, tmp_path: Path, devices: int) -> None:
+    """Epochs that end early are other samples each time, and those that are to be the same are the same."""
+    needs("lightning")
+    script, options = str(ROOT / "tests" / "lightning_limits.py"), [f"--devices={devices}", "--max_epochs=3"]
+    options.append(f"--batch_size={GLOBAL_BATCH // devices}")
+    limited, same = (
+        trained([sys.executable], script, packed, tmp_path / name, *options, f"--{name}=2")
+        for name in ("limit_train_batches", "overfit_batches")
+    )
+    epochs = own_order(packed, 3 * EPOCH)
+    assert limited == [batch for start in (0, EPOCH, 2 * EPOCH) for batch in epochs[start : start + 2]]
+    assert same == [list(range(GLOBAL_BATCH)), list(range(GLOBAL_BATCH, 2 * GLOBAL_BATCH))] * 3
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize(
+    ("script", "module", "options"),
+    [
+        ("train_accelerate.py", "accelerate", ["--cpu", "--checkpoint={}"]),
+        ("train_trainer.py", "transformers", ["--cpu", f"--save-every={STOP}", "--checkpoints={}"]),
+        ("train_timm.py", "timm", ["--device=cpu", "--model=resnet10t", "--epochs=3", "--checkpoint={}"]),
+    ],
+)
+def test_two_ranks_of_torchrun(packed: Path, tmp_path: Path, script: str, module: str, options: list[str]) -> None:
+    needs(module)
+    options = [option.format(tmp_path / "saved") for option in options] + ["--batch-size=4"]
+    first = trained(torchrun(2), script, packed, tmp_path / "first", *options, f"--steps={STOP}")
+    rest = trained(torchrun(2), script, packed, tmp_path / "rest", *options, f"--steps={STEPS}", "--resume")
+    check(first, rest, packed)
+
+
+@pytest.mark.interop
+def test_accelerate_counts_each_image_once(tmp_path: Path) -> None:
+    needs("accelerate")
+    odd, record = tmp_path / "odd.lmdb", tmp_path / "record"
+    record.mkdir()
+    with open_writer(odd, classes=[f"image {number}" for number in range(33)]) as writer:
+        for number in range(33):
+            writer.write({"jpg": jpeg(photo(48, 48, number)), "cls": number})
+    options = ["--cpu", "--batch-size=4", "--steps=1", f"--checkpoint={tmp_path / 'saved'}"]
+    assert " of 33 images right" in started(torchrun(2), "train_accelerate.py", odd, record, *options)
+
+
+@pytest.mark.interop
+def test_accelerate_prepares_nothing(packed: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, transform=[T.CenterCrop(SIZE)])
+    assert accelerate.Accelerator(cpu=True).prepare(loader) is loader
+    with pytest.raises(OptionError, match="load_state_dict"):
+        accelerate.skip_first_batches(loader, 1)
+
+
+def test_no_framework_takes_it_for_torchs_dataloader(packed: Path) -> None:
+    """Lightning, Accelerate and the Trainer rebuild what is one, with a sampler that shards."""
+    loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, transform=[T.CenterCrop(SIZE)])
+    assert not isinstance(loader, torch.utils.data.DataLoader)
+    assert loader.batch_sampler is None

@@ -1,0 +1,228 @@
+"""The labelled suite of the monitor in short: its simulated device and its truth are right; two programs are judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+
+from benchmarks.verdicts import kept, truth
+from benchmarks.verdicts.feeders import FEEDERS
+from benchmarks.verdicts.host import Cuda, Device
+from benchmarks.verdicts.programs import COMPUTE, INPUT, SUITES, UNKNOWN, find
+from benchmarks.verdicts.score import SHORT, Scored, asked, confusion, score
+from benchmarks.verdicts.suite import Place, Run
+from iofast.monitor.findings import Bound, Severity, StallBounds, Verdict
+from iofast.monitor.snapshot import Tier
+from tests.nvml import build
+
+
+def rows(found: truth.Intervals) -> list[list[int]]:
+    return found.tolist()
+
+
+def test_intervals_are_joined_and_cut() -> None:
+    found = truth.intervals([(5, 9), (0, 3), (2, 4), (9, 9), (8, 12)])
+    assert rows(found) == [[0, 4], [5, 12]]
+    assert rows(truth.both(found, truth.intervals([(1, 2), (3, 6), (11, 20)]))) == [[1, 2], [3, 4], [5, 6], [11, 12]]
+    assert rows(truth.gaps(found, 0, 20)) == [[4, 5], [12, 20]]
+    assert rows(truth.gaps(truth.intervals([]), 0, 20)) == [[0, 20]]
+    assert truth.length(found) == 11
+
+
+def test_the_true_stall_is_where_the_device_idles_in_next(tmp_path: Path) -> None:
+    """A busy device takes the waiting's cost away, and what was not training does not count."""
+    marks = {
+        "training": [(100, 200), (300, 400)],
+        "next": [(90, 120), (140, 160), (210, 290), (300, 330)],
+        "starts": [(295, 330)],
+        "device": True,
+    }
+    (tmp_path / "timeline.json").write_text(json.dumps(marks))
+    np.array([110, 150, 200, 310, 330, 390], np.int64).tofile(tmp_path / "busy.bin")
+    found = truth.read(tmp_path)
+    # idle while training: 100-110, 150-200, 310-330, 390-400; in next: 100-110, 150-160, 310-330
+    assert found.stall == pytest.approx(40 / 200)
+    assert found.starts == pytest.approx(20 / 200)
+    assert found.within_epochs == pytest.approx(0.1 / 0.9)
+    assert found.wait == pytest.approx(70 / 200)
+    assert found.idle == pytest.approx(90 / 200)
+    assert found.steps == 2
+    assert truth.read(tmp_path, until=150).stall == pytest.approx(10 / 50)
+
+
+BUSY = 0.1  # of the processors, used by other tests: then looks are rare, and a fast loader may truly be late
+
+
+@pytest.mark.parametrize("spin", [False, True])
+def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
+    """One launch after the other, each for its time; the ring says how busy it was; events are stamped on its clock."""
+    device = Device(tmp_path, depth=4, spin=spin)
+    cuda = Cuda(device)
+    first, last = cuda.Event(), cuda.Event()
+    first.record()
+    begin = time.monotonic()
+    for _ in range(12):
+        device.launch(60_000_000)
+    assert time.monotonic() - begin > 0.42, "the queue holds no more than four"
+    last.record()
+    device.synchronize()
+    took = time.monotonic() - begin
+    assert first.query() and last.query()  # noqa: PT018
+    assert first.elapsed_time(last) == pytest.approx(720, abs=1)
+    time.sleep(0.1)
+    device.close()
+    until = time.monotonic() + 5
+    while not (tmp_path / "busy.bin").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    busy = truth.intervals(np.fromfile(tmp_path / "busy.bin", np.int64))
+    assert truth.length(busy) == 720_000_000
+    assert len(busy) == 1
+    assert took > 0.719
+    raw = (tmp_path / "ring.bin").read_bytes()
+    magic, capacity, period, count = struct.unpack_from("<8sIIQ", raw)
+    assert (magic, period) == (b"NVMLRING", 20_000)
+    samples = [struct.unpack_from("<QII", raw, 24 + 16 * number) for number in range(min(count, capacity))]
+    milliseconds = sum(percent for _, percent, _ in samples) * 0.2
+    assert milliseconds == pytest.approx(720, abs=21), "the last period may be under way"
+    assert [later[0] - sooner[0] for sooner, later in pairwise(samples)] == [20_000] * (count - 1)
+
+
+def test_suites_are_large_and_apart() -> None:
+    for name, programs in SUITES.items():
+        assert len({program.name for program in programs}) == len(programs), name
+        assert sum(program.loader not in ("zeromq", "grpc") for program in programs) >= 40, name
+    tune, final = (set(SUITES[name]) for name in ("tune", "final"))
+    assert not {replace(program, seed=0) for program in final} & {replace(program, seed=0) for program in tune}
+    assert len({program.name for program in final} - {program.name for program in tune}) >= 2, "new kinds"
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_loaders_of_a_programs_own_have_twins(suite: str) -> None:
+    """A rule that called all of them input-bound would be wrong of every second one."""
+    own = [program for program in SUITES[suite] if program.loader in ("queue", "processes", "generator", "socket")]
+    for loader in {program.loader for program in own}:
+        assert {program.bounds for program in own if program.loader == loader} >= {INPUT, COMPUTE}, loader
+    assert {program.bounds for program in SUITES[suite]} >= {UNKNOWN}, "waits for something else"
+
+
+GIVEN = """
+import itertools, sys
+from dataclasses import replace
+from pathlib import Path
+from benchmarks.verdicts.feeders import FEEDERS, UnavailableError, feeder_of
+from benchmarks.verdicts.programs import SUITES
+
+for loader in FEEDERS:
+    program = next(one for suite in SUITES.values() for one in suite if one.loader == loader)
+    try:
+        batches = feeder_of(replace(program, load="nothing"), Path(sys.argv[1]))
+    except UnavailableError as error:
+        print(loader, error)
+    else:
+        print(loader, *(len(batch) == program.batch for batch in itertools.islice(batches, 3)), flush=True)
+"""
+
+
+def test_what_feeders_give() -> None:
+    """In a process of its own, which they leave with nothing behind."""
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path has 107 characters at most
+        command = [sys.executable, "-c", GIVEN, folder]
+        own = os.environ | {"TMPDIR": folder}
+        root = ROOT
+        run = subprocess.run(command, cwd=root, env=own, capture_output=True, text=True, timeout=300, check=False)
+        assert run.returncode == 0, run.stderr
+        until = time.monotonic() + 30
+        while (left := list(Path(folder).glob("iofast-feeder-*"))) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not left
+    given = dict(line.split(" ", 1) for line in run.stdout.splitlines())
+    missing = {loader: reason for loader, reason in given.items() if reason.endswith("is not installed")}
+    assert given == {loader: missing.get(loader, "True True True") for loader in FEEDERS}
+    assert missing.keys() <= {"zeromq", "grpc"}
+
+
+def test_what_was_seen_survives_json() -> None:
+    verdict = Verdict(Bound.INPUT, None, StallBounds(0.1, 0.3, Tier.STACKS), Severity.BOUND, phases={})
+    assert kept.read(Verdict, json.loads(json.dumps(kept.plain(verdict)))) == verdict
+
+
+def test_scores_count_what_is_wrong() -> None:
+    run = Run(find("tune", "compute-step"), inside=False, true=truth_of(0.02))
+    wrong = Scored(run, Verdict(Bound.INPUT, None, StallBounds(0.1, 0.3, Tier.OUTSIDE), Severity.BOUND))
+    assert wrong.misled
+    assert (wrong.right, wrong.false_input, wrong.contained, wrong.abstained) == (False, True, False, False)
+    wide = Scored(run, Verdict(Bound.COMPUTE, None, StallBounds(0.0, 0.9, Tier.OUTSIDE), Severity.NONE))
+    assert (wide.right, wide.contained, wide.abstained, wide.cause_right) == (True, True, True, None)
+    met = {what: met for what, _, _, met in asked([wrong, wide], inside=False)}
+    assert not any(met.values())
+    assert "| compute-bound | 1 | 1 |" in confusion([wrong, wide])
+
+
+@pytest.mark.parametrize(("name", "bound"), [("sleeps", Bound.UNKNOWN), ("serves", Bound.IDLE)])
+def test_an_abstention_may_be_right(name: str, bound: Bound) -> None:
+    run = Run(find("tune", name), inside=False, true=truth_of(0.0))
+    told = Scored(run, Verdict(bound, None, None, Severity.NONE))
+    assert (told.right, told.misled, told.abstained, told.as_built) == (True, False, False, True)
+    for wrong in (Bound.INPUT, Bound.COMPUTE):
+        one = Scored(run, Verdict(wrong, None, StallBounds(0.3, 0.4, Tier.STACKS), Severity.NONE))
+        assert (one.right, one.misled) == (False, True)
+
+
+def truth_of(stall: float) -> truth.Truth:
+    return truth.Truth(stall=stall, starts=0.0, wait=stall, idle=stall, seconds=10.0, steps=100)
+
+
+@pytest.mark.parametrize(
+    ("built", "stall", "right"),
+    [
+        ("compute-step", 0.02, {Bound.COMPUTE}),
+        ("compute-step", 0.07, {Bound.COMPUTE, Bound.INPUT}),
+        ("compute-step", 0.14, {Bound.INPUT}),
+        ("sleep-1w", 0.02, {Bound.COMPUTE}),
+        ("sleep-1w", 0.50, {Bound.INPUT}),
+        ("launch", 0.17, {Bound.LAUNCH}),
+    ],
+)
+def test_what_a_run_was_says_what_is_right(built: str, stall: float, right: set[Bound]) -> None:
+    program = find("tune", built)
+    for bound in (Bound.INPUT, Bound.COMPUTE, Bound.LAUNCH, Bound.UNKNOWN):
+        verdict = Verdict(bound, None, StallBounds(stall, stall, Tier.INSIDE), Severity.NONE)
+        one = Scored(Run(program, inside=True, true=truth_of(stall)), verdict)
+        assert one.right is (bound in right)
+        assert one.as_built is (bound in program.bounds)
+        assert one.false_input is (bound is Bound.INPUT and Bound.INPUT not in right)
+
+
+def test_two_programs_are_judged(tmp_path: Path) -> None:
+    """A slow storage from outside, and a device that is the limit, with a meter inside. Both sleep and run at once."""
+    try:
+        library = build(tmp_path)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no C compiler")
+    place = Place("tune", tmp_path, library, seconds=8.0, repeats=0)
+    with ThreadPoolExecutor() as threads:
+        starved = threads.submit(place.run, find("tune", "sleep-1w"), inside=False)
+        busy = threads.submit(place.run, find("tune", "compute-step"), inside=True)
+        runs = starved.result(), busy.result()
+    outside, inside = (score(run, replace(SHORT, min_seconds=5.0)) for run in runs)
+    if max(outside.run.others, inside.run.others) <= BUSY:
+        assert outside.right, outside.verdict
+        assert outside.cause_right, outside.verdict
+        assert outside.error is not None
+        assert outside.error < 0.15, "a short look: containment is the whole suite's to show"
+        assert inside.right, inside.verdict
+    assert inside.error is not None
+    assert inside.error < 0.03

@@ -1,0 +1,282 @@
+"""Packing the records of containers: what is unusual about the container, or happens to it meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from container_sets import mask, picture, records
+from foreign_lmdbs import datum, pixels, planes
+from foreign_lmdbs import write as write_lmdb
+from PIL import Image as Pictures
+from tar_sets import foreign
+
+from iofast import open_reader, open_writer, pack
+from iofast.cli import main
+from iofast.errors import ContainerError, DecodeError, ErrorBudgetError, OptionError, SourceError, TargetError
+from iofast.packing import PackOptions, listing, origin
+from iofast.packing.origin import RecordOrigin
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
+from iofast.packing.run import run
+from iofast.packing.sample import Image
+
+SMALL: dict[str, Any] = {"resize": 24, "workers": 1}
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def folder(root: Path, classes: tuple[str, ...], count: int = 6) -> Path:
+    """Pictures of these classes."""
+    for number in range(count):
+        path = root / classes[number % len(classes)] / f"{number:03d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number + 7 * len(root.name)))
+    return root
+
+
+def theirs(path: Path, names: list[str]) -> Path:
+    """A tar of another program with a picture under each name."""
+    return foreign(path, [(f"{name}.jpg", picture(number)) for number, name in enumerate(names)])
+
+
+def reading(source: Path) -> RecordOrigin:
+    """What a worker reads the container with."""
+    with open_reader(source) as reader:
+        return RecordOrigin(os.fspath(source), None, {}, listing.state_of(reader, source))
+
+
+def rows(count: int) -> list[Image]:
+    return [Image(place, 0, -1, f"{place:08d}", place=place) for place in range(count)]
+
+
+class TestWhatItSays:
+    @pytest.mark.parametrize("named", [True, False])
+    def test_annotations_are_turned_once(self, tmp_path: Path, named: bool) -> None:
+        """Half a turn tells no mask by its size: packing has turned it, and boxes only where it was told of them."""
+        root = folder(tmp_path / "images", ("a",), 4)
+        for number, turned in enumerate((1, 3, 6, 8)):
+            path = root / "a" / f"{number:03d}.jpg"
+            path.write_bytes(picture(number, orientation=turned))
+            path.with_suffix(".seg.png").write_bytes(mask(number))
+            path.with_suffix(".boxes.json").write_text("[[4, 6, 20, 30]]")
+        fields = "seg.png,boxes.json"
+        pack(root, tmp_path / "direct.lmdb", fields=fields, boxes="boxes.json", **SMALL)
+        pack(root, tmp_path / "kept.tar", fields=fields, boxes="boxes.json" if named else None, workers=1)
+        pack(tmp_path / "kept.tar", tmp_path / "out.lmdb", fields=fields, boxes="boxes.json", **SMALL)
+        assert sha256(tmp_path / "out.lmdb") == sha256(tmp_path / "direct.lmdb")
+
+    @pytest.mark.filterwarnings("ignore:lexicographic and natural class order differ")
+    def test_class_orders_of_what_is_added_to_stay(self, tmp_path: Path) -> None:
+        names = ("x10", "x9")
+        ours, more = folder(tmp_path / "images", names), folder(tmp_path / "more", names)
+        pack(ours, tmp_path / "natural.lmdb", class_order="natural", **SMALL)
+        pack(more, tmp_path / "plain.lmdb", **SMALL)
+        for source, target, order in (("plain", "natural", "natural"), ("natural", "plain", "lexicographic")):
+            pack(tmp_path / f"{source}.lmdb", tmp_path / f"{target}.lmdb", append=True, class_order=order, **SMALL)
+            with open_reader(tmp_path / f"{target}.lmdb") as reader:
+                assert reader.manifest.class_order == order
+                assert reader.manifest.classes == tuple(sorted(names, reverse=order == "natural"))
+        said = {record.fields["cls"] for record in records(tmp_path / "natural.lmdb") if path_of(record)[:3] == "x9/"}
+        assert said == {b"0"}
+
+    def test_labels_that_begin_with_one(self, tmp_path: Path) -> None:
+        root = folder(tmp_path / "images", ("a", "b"))
+        pack(root, tmp_path / "set.tfrecord", label_base=1, workers=1)
+        pack(tmp_path / "set.tfrecord", tmp_path / "out.lmdb", **SMALL)
+        pack(root, tmp_path / "direct.lmdb", **SMALL)
+        assert sha256(tmp_path / "out.lmdb") == sha256(tmp_path / "direct.lmdb")
+
+    @pytest.mark.parametrize("text", [b"[1, 2]", b"no JSON", b"\xff", b'{"path": "\\ud800"}', b"[" * 100_000])
+    def test_json_that_is_no_object_of_ours(self, tmp_path: Path, text: bytes) -> None:
+        with open_writer(tmp_path / "set.lmdb") as writer:
+            writer.write({"jpg": picture(1), "json": text})
+        pack(tmp_path / "set.lmdb", tmp_path / "out.lmdb", **SMALL)
+        fields = records(tmp_path / "out.lmdb")[0].fields
+        assert json.loads(fields["json"])["path"] == "00000000"
+        assert fields.get("meta.json") == (None if text.startswith(b"{") else text)
+
+    def test_keys_of_any_kind(self, tmp_path: Path) -> None:
+        names = ["a/b c/x", "a/ü", "a/\udce9", "../up", "a/line\nline"]
+        source = theirs(tmp_path / "their.tar", names)
+        pack(source, tmp_path / "out.tar", split="val=0.4", split_seed=1, drop_duplicates=True, **SMALL)
+        said = {path_of(record) for record in records(tmp_path / "out.tar")}
+        assert said == {"a/b c/x", "a/ü", "a/\\xe9", "../up", "a/line\nline"}
+        again: Any = {"split": "val=0.4", "split_seed": 1, "drop_duplicates": True, **SMALL}
+        assert pack(source, tmp_path / "out.tar", append=True, **again).dropped == 5
+
+    def test_two_fields_that_become_one(self, tmp_path: Path) -> None:
+        members = [("a.jpg", picture(1)), ("a.seg.tif", mask(1)), ("a.seg.png", mask(1)), ("b.jpg", picture(2))]
+        source = foreign(tmp_path / "their.tar", members)
+        report = pack(source, tmp_path / "out.lmdb", max_errors=1, **SMALL)
+        assert dict(report.errors) == {"two fields of the record would be seg.png: choose with fields": 1}
+        assert pack(source, tmp_path / "chosen.lmdb", fields="seg.png", **SMALL).packed == 2
+
+    def test_names_may_have_spaces_between(self, tmp_path: Path) -> None:
+        source = foreign(tmp_path / "their.tar", [("1.foto", picture(1)), ("1.k", b"3")])
+        words = ["--names", "image = foto, label = k", "--quiet"]
+        assert main(["pack", str(source), str(tmp_path / "out.lmdb"), *words]) == 0
+        assert records(tmp_path / "out.lmdb")[0].fields["cls"] == b"3"
+
+    def test_keys_are_never_all_objects(self) -> None:
+        """A list of them was 65 bytes each, and the ends of the strings 40: of 10^7 records 1.1 GB."""
+        count = 4 * listing._STEP
+
+        def columns(indices: np.ndarray[Any, Any]) -> SimpleNamespace:
+            return SimpleNamespace(label=indices.astype(np.int32), length=indices.astype(np.uint64), at=indices)
+
+        class Stub(SimpleNamespace):
+            def __len__(self) -> int:
+                return count
+
+        reader: Any = Stub(columns=columns, keys=lambda part: [f"{number:08d}" for number in part.at.tolist()])
+        tracemalloc.start()
+        keys, labels, sizes = listing._columns(reader)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (keys[0], keys[count - 1]) == (b"00000000", b"%08d" % (count - 1))
+        assert labels.tolist() == sizes.tolist() == list(range(count))
+        assert peak < 90 * count  # 46 stay; a quarter of the keys are objects, 16 bytes each of all
+
+    @pytest.mark.parametrize("channels", ["bgr", "rgb"])
+    def test_raw_pixels_of_others(self, tmp_path: Path, channels: str) -> None:
+        """Caffe's Datums: planes without a size of their own, in an order that only the user may know."""
+        entries = {b"%03d" % n: datum(planes(pixels(n)), (3, 16, 24), n % 3) for n in range(4)}
+        source = write_lmdb(tmp_path / "caffe", entries)
+        settings: dict[str, Any] = {"foreign": {"channels": channels}, "workers": 1}
+        with pytest.raises(OptionError, match="holds raw pixels"):
+            pack(source, tmp_path / "out.lmdb", **settings)
+        pack(source, tmp_path / "out.lmdb", format="png", **settings)
+        for number, record in enumerate(records(tmp_path / "out.lmdb")):
+            made = np.asarray(Pictures.open(io.BytesIO(record.fields["png"])))
+            assert np.array_equal(made if channels == "bgr" else made[:, :, ::-1], pixels(number))
+            assert record.fields["cls"] == b"%d" % (number % 3)
+
+
+class TestWhereItLies:
+    def test_shards_of_the_source_are_not_replaced(self, tmp_path: Path) -> None:
+        for shard in range(2):
+            theirs(tmp_path / f"set-{shard:06d}.tar", ["a", "b"])
+        for name in ("set-{000000..000001}.tar", "set-000001.tar"):
+            with pytest.raises(OptionError, match=r"set-00000[01]\.tar of the source would be a shard of"):
+                pack(tmp_path / name, tmp_path / "set.tar", overwrite=True, **SMALL)
+        root = folder(tmp_path / "images", ("a",), 12)
+        pack(root, tmp_path / "own.tar", shard_size=4_000, workers=1)
+        with pytest.raises(OptionError, match="would be a shard of"):
+            pack(tmp_path / "own-000001.tar", tmp_path / "own.tar", overwrite=True, workers=1)
+        for name in ("own.tar", "own-*.tar"):
+            with pytest.raises(OptionError, match="is, or lies in, the source"):
+                pack(tmp_path / name, tmp_path / "own.tar", append=True, workers=1)
+        assert len(records(tmp_path / "own.tar")) == 12
+
+    def test_a_pattern_below_a_folder_with_brackets(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        place = tmp_path / "[x] {1,2}"
+        place.mkdir()
+        theirs(place / "their-000.tar", ["a", "b"])
+        monkeypatch.chdir(place)
+        assert pack("their-*.tar", "out.lmdb", **SMALL).packed == 2
+
+    def test_a_shard_that_is_missing(self, tmp_path: Path) -> None:
+        pack(folder(tmp_path / "images", ("a",), 12), tmp_path / "set.tar", shard_size=4_000, workers=1)
+        opened = reading(tmp_path / "set.tar")
+        opened.begin([])
+        with open_reader(tmp_path / "set.tar") as reader:
+            gone = int((reader.columns(np.arange(12)).file == 1).sum())
+        (tmp_path / "set-000001.tar").unlink()
+        opened.begin(rows(12))
+        failed = []
+        for image in rows(12):
+            try:
+                assert opened.read(image).data
+            except DecodeError as error:
+                failed.append(opened.blame(image, str(error)))
+        assert len(failed) == gone > 0
+        assert all("set-000001.tar" in reason for reason in failed)
+        with pytest.raises(ContainerError, match=r"set-000001\.tar cannot be read"):
+            pack(tmp_path / "set.tar", tmp_path / "out.lmdb", **SMALL)
+
+
+class TestWhileItIsRead:
+    def test_a_record_that_kills_is_one_failed_image(self, tmp_path: Path) -> None:
+        source = theirs(tmp_path / "their.tar", [f"{n:02d}" for n in range(70)])
+        program = (
+            "import os, sys; from iofast.packing import origin, worker\nfetch = origin.RecordOrigin._fetch\n"
+            "origin.RecordOrigin._fetch = lambda self, at: os._exit(9) if 5 in at else fetch(self, at)\n"
+            "sys.exit(worker.main())"
+        )
+        options = PackOptions(resize=24, max_errors=1)
+        with WorkerPool(1, (sys.executable, "-c", program)) as pool:
+            report = run(source, tmp_path / "out.lmdb", options, PackProgress(), pool)
+        assert (report.packed, report.failed) == (69, 1)
+        assert json.loads((tmp_path / "out.lmdb.errors.jsonl").read_text())["path"] == "05"
+
+    def test_a_source_written_to_meanwhile_is_noticed_at_the_end(self, tmp_path: Path) -> None:
+        source = theirs(tmp_path / "their.tar", [f"{n:02d}" for n in range(8)])
+
+        class Writes(PackProgress):
+            def step(self, images: int, size: int, failed: int) -> None:
+                os.utime(source, ns=(0, 0))
+
+        with WorkerPool(1) as pool, pytest.raises(SourceError, match=r"their\.tar was changed while it was packed"):
+            run(source, tmp_path / "out.lmdb", PackOptions(resize=24), Writes(), pool)
+        assert not (tmp_path / "out.lmdb").exists()
+
+    def test_going_on_with_other_names(self, tmp_path: Path) -> None:
+        members = [("1.one", picture(1)), ("1.two", picture(2)), ("2.one", b"none"), ("2.two", b"none")]
+        source = foreign(tmp_path / "their.tar", members)
+        with pytest.raises(ErrorBudgetError):
+            pack(source, tmp_path / "out.lmdb", foreign={"names": {"image": "one"}}, max_errors=0, **SMALL)
+        with pytest.raises(TargetError, match="the source as it was before it changed"):
+            pack(source, tmp_path / "out.lmdb", foreign={"names": {"image": "two"}}, **SMALL)
+
+    def test_images_as_large_as_no_file_may_be(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = reading(theirs(tmp_path / "their.tar", ["a"]))
+        monkeypatch.setattr(origin, "MAX_BYTES", 100)
+        monkeypatch.setattr(origin, "MOST_AHEAD", 100)
+        opened.begin(rows(1))
+        with pytest.raises(DecodeError, match="the image is larger than 1 GiB"):
+            opened.read(rows(1)[0])
+
+    def test_the_place_of_a_failure_is_told_whatever_is_damaged(self, tmp_path: Path) -> None:
+        source = theirs(tmp_path / "their.tar", ["a"])
+        opened = reading(source)
+        assert opened.blame(rows(1)[0], "broken") == f"broken (in {source})"
+        opened.begin([])
+        assert opened.blame(rows(1)[0], "broken") == f"broken (in {source}: a)"
+
+        def damaged(_: int) -> str:
+            raise ContainerError("the index is damaged")
+
+        opened._reader.name = damaged
+        assert opened.blame(rows(1)[0], "broken") == f"broken (in {source})"
+
+
+def path_of(record: Any) -> str:
+    return str(json.loads(record.fields["json"])["path"])
+
+
+def test_images_of_a_folder_and_of_its_tar_have_the_same_pixels_where_formats_differ(tmp_path: Path) -> None:
+    """TIFF and BMP are images of other programs' containers too."""
+    root = tmp_path / "images"
+    root.mkdir()
+    members = []
+    for number, kind in enumerate(("tiff", "bmp", "gif", "ppm", "png")):
+        out = io.BytesIO()
+        Pictures.open(io.BytesIO(picture(number, "png"))).save(out, kind)
+        members.append((f"{number}.{kind}", out.getvalue()))
+        (root / members[-1][0]).write_bytes(out.getvalue())
+    pack(root, tmp_path / "direct.lmdb", **SMALL)
+    pack(foreign(tmp_path / "their.tar", members), tmp_path / "out.lmdb", **SMALL)
+    wanted = [record.fields["jpg"] for record in records(tmp_path / "direct.lmdb")]
+    assert [record.fields["jpg"] for record in records(tmp_path / "out.lmdb")] == wanted

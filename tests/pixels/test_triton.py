@@ -1,0 +1,300 @@
+"""The Triton passes against the torch oracle: in Triton's interpreter, or compiled where there is a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pixel_work import EVERYTHING, IMAGENET, JITTER, drawn_work, noise, operations
+from places import SUPPORT
+from test_pixels_geometry import i420, pictures, plan, ragged
+
+from iofast import transforms as T
+from iofast.ops import Op
+from iofast.pixels import apply, augment, dispatch, geometry, torch_pixels
+from iofast.pixels.geometry import RaggedBatch
+from iofast.work import NUMBERS, Step, Work, no_work
+
+pytest.importorskip("triton")
+
+from iofast.pixels import triton_geometry, triton_pixels
+
+# A second for each in the interpreter. On a GPU most of them are compiled anew, for a layout, a type and a size that is
+# a multiple of 16 or is none: a second for the pass of geometry, several for that of pixels.
+FEW = settings(max_examples=8)
+GPU = os.environ.get("TRITON_INTERPRET") != "1"
+DEVICE = "cuda" if GPU else "cpu"
+pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` has what is compiled agree too
+
+
+def there(batch: RaggedBatch) -> RaggedBatch:
+    return RaggedBatch(batch.data.to(DEVICE), batch.offsets, batch.sizes, batch.kind)
+
+
+def close(made: torch.Tensor, wanted: torch.Tensor) -> None:
+    """In the interpreter to the last bit. Compiled within 1e-5 before the cast: float32 as it is, of float16 the
+    neighbour at most (where its steps are finer than 1e-5, as near as that)."""
+    made, half = made.cpu(), wanted.dtype == torch.float16
+    assert made.dtype == wanted.dtype
+    if not GPU:
+        assert torch.equal(made, wanted)
+        return
+    if half:
+        steps = (made.view(torch.int16).int() - wanted.view(torch.int16).int()).abs()
+        large = wanted.abs() >= 2.0**-6
+        assert not large.any() or steps[large].max() <= 1
+        made, wanted = made[~large].float(), wanted[~large].float()
+    torch.testing.assert_close(made, wanted, rtol=0, atol=2e-5 if half else 1e-5)
+
+
+def in_torch(
+    images: torch.Tensor,
+    ops: list[Op],
+    work: Work,
+    dtype: torch.dtype = torch.float32,
+    layout: torch.memory_format = torch.contiguous_format,
+) -> torch.Tensor:
+    """What torch makes of it."""
+    out = torch.empty_like(images, dtype=dtype, memory_format=layout)
+    torch_pixels.apply(images, ops, work, out)
+    return out
+
+
+NUMBERS_OF = {
+    Step.SOLARIZE: (100.0, 0.0),
+    Step.POSTERIZE: (3.0, 0.0),
+    Step.ADD_BELOW: (100.0, 20.0),
+    Step.BLUR: (2.0, 3.0),
+    Step.PERMUTE: (3.0, 0.0),
+}
+
+BATCHES: dict[str, Any] = {
+    "sizes": st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=2),
+    "size": st.tuples(st.integers(4, 24), st.integers(4, 24)),
+    "seed": st.integers(0, 99),
+    "kind": st.sampled_from(["rgb", "yuv"]),
+    "layout": st.sampled_from([torch.channels_last, torch.contiguous_format]),
+}
+
+
+class TestGeometry:
+    @FEW
+    @given(**BATCHES, antialias=st.booleans())
+    def test_equals_torch_to_the_last_bit(
+        self,
+        sizes: list[tuple[int, int]],
+        size: tuple[int, int],
+        seed: int,
+        kind: str,
+        layout: torch.memory_format,
+        antialias: bool,
+    ) -> None:
+        batch = ragged(pictures(sizes, seed)) if kind == "rgb" else i420(pictures(sizes, seed))
+        boxes, flips = plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed)
+        wanted = geometry.resample(batch, boxes, flips, size, antialias=antialias)
+        made = triton_geometry.resample(there(batch), boxes, flips, size, memory_format=layout, antialias=antialias)
+        assert made.is_contiguous(memory_format=layout)
+        assert torch.equal(made.cpu(), wanted)
+
+    def test_a_window_of_a_resized_image(self) -> None:
+        sizes = [(40, 53), (31, 24), (9, 90)]
+        boxes, flips = plan([T.Resize(20), T.CenterCrop(16)], sizes)
+        batch = ragged(pictures(sizes))
+        made = triton_geometry.resample(there(batch), boxes, flips, (16, 16))
+        assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, (16, 16)))
+
+    def test_a_part_of_an_image(self) -> None:
+        """The region reaches beyond it on all sides; the window does not."""
+        images = pictures([(22, 26), (30, 24)])
+        boxes = np.array([[-9, -7, 40, 40, 40, 38, 10, 10], [-3, -30, 50, 41, 30, 50, 4, 22]], np.int32)
+        flips = np.array([0, 1], np.uint8)
+        batch = ragged(images)
+        made = triton_geometry.resample(there(batch), boxes, flips, (12, 8))
+        assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, (12, 8)))
+
+    @FEW
+    @given(**BATCHES, dtype=st.sampled_from([torch.float32, torch.float16]))
+    def test_normalised_in_the_same_pass(
+        self,
+        sizes: list[tuple[int, int]],
+        size: tuple[int, int],
+        seed: int,
+        kind: str,
+        layout: torch.memory_format,
+        dtype: torch.dtype,
+    ) -> None:
+        batch = ragged(pictures(sizes, seed)) if kind == "rgb" else i420(pictures(sizes, seed))
+        boxes, flips = plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed)
+        wanted = augment(batch, boxes, flips, size, [IMAGENET], dtype=dtype, memory_format=layout)
+        made = triton_geometry.resample(there(batch), boxes, flips, size, [IMAGENET], dtype=dtype, memory_format=layout)
+        assert made.is_contiguous(memory_format=layout)
+        close(made, wanted)
+
+
+class TestPixels:
+    @FEW
+    @given(
+        seed=st.integers(0, 10_000),
+        n=st.integers(1, 3),
+        size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+        given_layout=st.sampled_from([torch.channels_last, torch.contiguous_format, None]),
+        layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
+        dtype=st.sampled_from([torch.float32, torch.float16]),
+        mix=st.sampled_from([None, T.MixUp(num_classes=3), T.CutMix(num_classes=3)]),
+    )
+    def test_everything_in_each_samples_order(
+        self,
+        seed: int,
+        n: int,
+        size: tuple[int, int],
+        given_layout: torch.memory_format | None,
+        layout: torch.memory_format,
+        dtype: torch.dtype,
+        mix: Op | None,
+    ) -> None:
+        """Of images that are stored in either way, or in none."""
+        ops = EVERYTHING + ([mix] if mix else [])
+        work = drawn_work(ops, n, size, seed, paired=mix is not None)
+        images = noise(n, size[0], 2 * size[1], seed)[..., ::2]
+        images = images if given_layout is None else images.contiguous(memory_format=given_layout)
+        wanted = in_torch(images, ops, work, dtype, layout)
+        made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
+        assert made.is_contiguous(memory_format=layout)
+        close(made, wanted)
+
+    @FEW
+    @given(
+        seed=st.integers(0, 10_000),
+        n=st.integers(1, 9),
+        size=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+        layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
+        dtype=st.sampled_from([torch.float32, torch.float16]),
+        ops=operations(),
+        mix=st.sampled_from([None, T.MixUp(num_classes=3), T.CutMix(num_classes=3)]),
+    )
+    def test_any_operations(
+        self,
+        seed: int,
+        n: int,
+        size: tuple[int, int],
+        layout: torch.memory_format,
+        dtype: torch.dtype,
+        ops: list[Op],
+        mix: Op | None,
+    ) -> None:
+        """With any parameters and in any order."""
+        ops = ops + ([mix] if mix else [])
+        work, images = drawn_work(ops, n, size, seed, paired=mix is not None), noise(n, *size, seed)
+        wanted = in_torch(images, ops, work, dtype, layout)
+        made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
+        close(made, wanted)
+
+    @pytest.mark.parametrize("step", [step for step in Step if 0 < step < Step.KEEP], ids=lambda step: step.name)
+    def test_each_step_has_its_branch(self, step: Step) -> None:
+        images, numbers = noise(3, 30, 33) // 2 + 20, np.full((3, 1, NUMBERS), 0.3, np.float32)
+        numbers[:, 0, :2] = NUMBERS_OF.get(step, (0.3, 0.3))
+        work = replace(no_work(3), steps=np.full((3, 1), step, np.int8), numbers=numbers)
+        wanted = in_torch(images, [JITTER], work)
+        assert not torch.equal(wanted, in_torch(images, [], no_work(3)))
+        made = triton_pixels.apply(images.to(DEVICE), [JITTER], work)
+        assert torch.equal(made.cpu(), wanted)
+
+    def test_sums_of_images_that_are_made_of_one(self) -> None:
+        ops: list[Op] = [T.RandomVerticalFlip(), T.AugMix(), JITTER, IMAGENET]
+        images, work = noise(5, 40, 41), drawn_work(ops, 5, (40, 41))
+        assert torch.equal(triton_pixels.apply(images.to(DEVICE), ops, work).cpu(), in_torch(images, ops, work))
+
+    def test_several_contrasts_and_a_filter_between(self) -> None:
+        """One image without any step, one with fewer than the rest, one with a step that looks at its neighbours."""
+        ops: list[Op] = [T.ColorJitter(contrast=0.9), JITTER, T.ColorJitter(contrast=(0.2, 0.2)), IMAGENET]
+        images, work = noise(5, 40, 41), drawn_work(ops, 5, (40, 41))
+        steps = work.steps.copy()
+        steps[1], steps[3, 0], steps[4, 2] = 0, 0, Step.SHARPNESS
+        work = replace(work, steps=steps)
+        assert torch.equal(triton_pixels.apply(images.to(DEVICE), ops, work).cpu(), in_torch(images, ops, work))
+
+    def test_nothing_but_normalisation_and_no_images(self) -> None:
+        images = noise(3, 5, 1)
+        wanted = apply(images, [IMAGENET])
+        torch.testing.assert_close(triton_pixels.apply(images.to(DEVICE), [IMAGENET], no_work(3)).cpu(), wanted)
+        assert triton_pixels.apply(images[:0].to(DEVICE), [IMAGENET], no_work(0)).shape == (0, 3, 5, 1)
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    """For Hopper. No multiplication is fused with an addition: the oracle rounds after each."""
+    program = SUPPORT / "triton_compiles.py"
+    places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | places
+    run = subprocess.run([sys.executable, program, "90"], capture_output=True, text=True, env=environment, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = json.loads(run.stdout)
+    assert {each["kernel"] for each in found} == {"_windows", "_resample", "_gray_sums", "_finish"}
+    assert [each for each in found if each["fused"] or not each["bytes"]] == []
+    geometry = [each for each in found if each["kernel"] in ("_windows", "_resample")]
+    assert all(each["varying"] == ["n_images", "most"] for each in geometry), "a batch would wait for a compiler"
+
+
+def test_where_triton_does_not_work_torch_does_it_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no C compiler\nand more")
+
+    dispatch.triton_works.cache_clear()
+    monkeypatch.setattr(triton_pixels, "apply", broken)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    with pytest.warns(RuntimeWarning, match="plain torch, not in Triton: no C compiler$"):
+        assert not dispatch.triton_works()
+    assert not dispatch.triton_works()
+    dispatch.triton_works.cache_clear()
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    """What only a GPU shows: bfloat16, which the interpreter truncates, and that the loader's way leads here."""
+
+    def test_bfloat16_within_one_step_of_its_own(self) -> None:
+        images, work = noise(16, 64, 48), drawn_work(EVERYTHING, 16, (64, 48))
+        wanted = in_torch(images, EVERYTHING, work, torch.bfloat16)
+        made = triton_pixels.apply(images.cuda(), EVERYTHING, work, dtype=torch.bfloat16).cpu()
+        steps = made.view(torch.int16).int() - wanted.view(torch.int16).int()
+        large = wanted.abs() > 2.0**-6
+        assert steps[large].abs().max() <= 1
+
+    def test_pixels_apply_takes_triton_for_a_gpu(self) -> None:
+        assert dispatch.triton_works()
+        work = drawn_work(EVERYTHING, 8, (32, 32))
+        made = apply(noise(8, 32, 32).cuda(), EVERYTHING, work=work, memory_format=torch.channels_last)
+        assert made.is_cuda
+        assert torch.equal(made, triton_pixels.apply(noise(8, 32, 32).cuda(), EVERYTHING, work))
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float64])
+    def test_augment_on_a_gpu(self, dtype: torch.dtype) -> None:
+        sizes = [(300, 400), (224, 224), (97, 50)]
+        boxes, flips = plan([T.RandomResizedCrop(96), T.RandomHorizontalFlip()], sizes)
+        batch = ragged(pictures(sizes))
+        there = RaggedBatch(batch.data.cuda(), batch.offsets, batch.sizes)
+        ops: list[Op] = [] if dtype == torch.uint8 else [IMAGENET]
+        wanted = augment(batch, boxes, flips, (96, 96), ops, dtype=dtype)
+        made = augment(there, boxes, flips, (96, 96), ops, dtype=dtype).cpu()
+        torch.testing.assert_close(made, wanted, rtol=2.0**-7, atol=1e-5)
+
+    def test_the_torch_way_on_a_gpu_gives_the_pixels_of_the_cpu(self) -> None:
+        work = drawn_work(EVERYTHING, 8, (40, 40))
+        made = in_torch(noise(8, 40, 40).cuda(), EVERYTHING, work).cpu()
+        assert torch.equal(made, in_torch(noise(8, 40, 40), EVERYTHING, work))
+        sizes = [(300, 400), (224, 224)]
+        boxes, flips = plan([T.RandomResizedCrop(96), T.RandomHorizontalFlip()], sizes)
+        for batch in (ragged(pictures(sizes)), i420(pictures(sizes))):
+            there = RaggedBatch(batch.data.cuda(), batch.offsets, batch.sizes, batch.kind)
+            made = geometry.resample(there, boxes, flips, (96, 96)).cpu()
+            assert torch.equal(made, geometry.resample(batch, boxes, flips, (96, 96)))

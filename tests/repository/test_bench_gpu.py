@@ -1,0 +1,384 @@
+"""bench_gpu.py: its arithmetic, its page, what becomes of a part that fails, and every part on a CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from device_decoding import Double
+from kernel_images import jpeg, photo
+from places import ROOT
+
+from benchmarks import bench_gpu
+from benchmarks.gpu import clock, data, decode, passes, record, resident, stress, training, transfer
+from benchmarks.gpu.job import ONE_LINE, Job, one_line
+from benchmarks.gpu.page import lacking, page, slug
+from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
+from benchmarks.gpu.record import Figure, Lack, Outcome, written
+from iofast.gpu.decoding import DeviceDecoder
+from iofast.pixels import dispatch
+from iofast.stall import MeterStats, Stall
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """What the parts work on, of a few photographs that were given."""
+    folder = tmp_path_factory.mktemp("gpu")
+    for number in range(40):
+        place = folder / "photos" / f"class{number % 3}" / f"{number}.jpg"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(jpeg(photo(300 + number, 260, number)))
+    job = Job(folder, folder / "data.jsonl", CPU, 60, quick=True)
+    data.run(job, folder / "photos")
+    return job
+
+
+@pytest.fixture
+def job(made: Job, tmp_path: Path) -> Job:
+    return Job(made.data, tmp_path / "log.jsonl", CPU, 60, quick=True)
+
+
+class TestFigures:
+    def test_what_is_asked_is_met_or_not(self) -> None:
+        assert Figure("a", 0.4, "%", least=0.4).met
+        assert not Figure("a", 0.39, "%", least=0.4).met
+        assert Figure("a", 1.5, "×", most=1.5).met
+        assert not Figure("a", 1.51, "×", most=1.5).met
+        assert Figure("a", 1.0, "").met is None
+        assert not Figure("a", float("nan"), "%", most=0.01).met
+
+    @pytest.mark.parametrize(
+        ("value", "unit", "text"),
+        [(0.0123, "%", "1.23%"), (21_512.4, "images/s", "21,512 images/s"), (1.456, "×", "1.46×"), (3, "", "3")],
+    )
+    def test_as_they_are_written(self, value: float, unit: str, text: str) -> None:
+        assert written(value, unit) == text
+        assert Figure("a", 0, unit, least=value).asked == f"at least {text}"
+
+    def test_a_line_that_was_cut_off_is_all_that_is_lost(self, tmp_path: Path) -> None:
+        path, figure, lack = tmp_path / "log", Figure("a", 1.5, "GB/s", most=2.0), Lack("b", "why | not")
+        for each in (figure, lack):
+            record.append(path, each)
+        whole = path.read_text()
+        path.write_text(whole + whole.splitlines()[0][:30])
+        assert record.read(path) == ((figure,), (lack,))
+        assert record.read(tmp_path / "none") == ((), ())
+
+
+class TestArithmetic:
+    def test_bytes_of_the_crops_and_of_the_batch(self) -> None:
+        boxes = np.array([[0, 0, 10, 20, 8, 8, 0, 0], [5, 5, 6, 7, 8, 8, 0, 0]], np.int32)
+        assert passes.moved(boxes, 8, 2) == 3 * (10 * 20 + 1 * 2) + 2 * 3 * 8 * 8 * 2
+
+    def test_the_split_beside_the_sum(self) -> None:
+        assert decode.of_the_sum({"cpu": 6, "gpu": 4, "split": 9}) == pytest.approx(0.9)
+        assert decode.of_the_sum({"cpu": 6, "split": 9}) is None
+
+    def test_stalls(self) -> None:
+        assert clock.exposed(1.0, 0.98) == pytest.approx(0.02)
+        assert clock.repeats(5e-3, 2e-4) == 25
+        assert clock.repeats(1e-4, 1.0) == 1
+
+    def test_a_window_of_the_meter(self) -> None:
+        """10 steps of a second half of which was waiting, then 30 of 2 seconds with 1.5 seconds of it in all."""
+        begun = MeterStats("cuda", 1, 11, 10, None, 1.0, 1.0, 0.5, Stall(0.5, 0.5), None, None, {})
+        ended = replace(begun, steps=40, step_mean_s=1.75, stall=Stall(6.5 / 70, 6.5 / 70))
+        assert clock.window(begun, ended) == pytest.approx(1.5 / 60)
+        with pytest.raises(RuntimeError, match="saw no step: 10 before, 10 after"):
+            clock.window(begun, begun)
+
+    def test_what_other_programs_say(self) -> None:
+        assert stress.errors_in("========= ERROR SUMMARY: 3 errors\n") == 3
+        assert stress.errors_in("========= ERROR SUMMARY: 0 errors") == 0
+        assert stress.errors_in("Segmentation fault") is None
+
+    def test_a_photograph_has_the_bytes_that_were_wanted(self) -> None:
+        pixels = np.asarray(photo(300, 200))
+        sizes = [len(data.jpeg(pixels, wanted)) for wanted in (0, 12_000, 1e9)]
+        assert sizes == sorted(set(sizes))
+        assert sizes[1] >= 12_000
+
+
+class Device:
+    """As much of torch.cuda as a sample is timed with: so much work is launched after the stream was kept busy."""
+
+    def __init__(self, launching: int) -> None:
+        self.launching, self.busy, self.now = launching, 0, 0
+
+    def sleep(self, cycles: int) -> None:
+        self.busy, self.now = cycles, 0
+
+    def call(self) -> None:
+        self.now += self.launching
+
+    def event(self, enable_timing: bool) -> Device:
+        assert enable_timing
+        return self
+
+    def record(self) -> None:
+        """Events stand for their order alone."""
+
+    def query(self) -> bool:
+        return self.now > self.busy
+
+    def elapsed_time(self, end: Device) -> float:
+        return 4.0
+
+
+class TestTheDevicesTime:
+    @pytest.mark.parametrize("launching", [clock.BUSY // 2, 2 * clock.BUSY])
+    def test_a_host_that_is_late_gets_more_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launching: int
+    ) -> None:
+        assert self.timed(tmp_path, monkeypatch, Device(launching)) == pytest.approx(4e-3)
+
+    def test_a_host_that_waits_for_the_device_is_found_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(RuntimeError, match="the host took longer to launch it"):
+            self.timed(tmp_path, monkeypatch, Device(2 * clock.LONGER))
+
+    def timed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device) -> float:
+        monkeypatch.setattr(torch.cuda, "Event", device.event)
+        monkeypatch.setattr(torch.cuda, "_sleep", device.sleep)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+        return clock.on_device(Job(tmp_path, tmp_path / "log", torch.device("cuda"), 60), device.call)
+
+
+class TestPage:
+    def outcomes(self) -> dict[str, Outcome]:
+        figures = (
+            Figure("the best, batches of 8", 5e5, "images/s", least=1e6),
+            Figure("batches of 8", 5e5, "images/s"),
+        )
+        return {
+            "resident": Outcome(figures, (), 12.3),
+            "stress": Outcome((), (Lack("compute-sanitizer", "not on the PATH"),), 50.0, "Stopped after 50 s."),
+        }
+
+    def test_asked_found_and_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("benchmarks.gpu.page.device_name", lambda _: "NVIDIA H100 80GB HBM3")
+        monkeypatch.setattr("benchmarks.gpu.page.about", lambda _: ["80 GiB"])
+        text = page(self.outcomes(), torch.device("cuda"), "the command", quick=False)
+        assert "| the best, batches of 8 | 500,000 images/s | at least 1,000,000 images/s | **no** |" in text
+        assert "| compute-sanitizer: errors | not measured |  | **no** |" in text
+        assert "- stress: compute-sanitizer: not on the PATH\n- stress: Stopped after 50 s." in text
+        assert "- Command: `the command`" in text
+        assert slug("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
+
+    def test_a_trial_asks_nothing(self) -> None:
+        text = page(self.outcomes(), CPU, "", quick=True)
+        assert "nothing is asked" in text
+        assert "**no**" not in text
+
+    def test_every_part_has_its_time(self) -> None:
+        assert sum(part.seconds for part in PARTS[:-1]) < bench_gpu.SECONDS < 480
+        assert lacking({}) == "Everything was."
+
+
+class TestParts:
+    """Each on a CPU. What needs a GPU or a library that is not here is said to be missing."""
+
+    def figures(self, job: Job) -> set[str]:
+        figures, _ = record.read(job.log)
+        assert all(np.isfinite(figure.value) and figure.met is None for figure in figures)
+        return {figure.name for figure in figures}
+
+    def lacks(self, job: Job) -> dict[str, str]:
+        return {lack.what: lack.why for lack in record.read(job.log)[1]}
+
+    def asked(self, part: str, *but: str) -> set[str]:
+        (its,) = (each for each in PARTS if each.name == part)
+        return {ask for ask in its.asks if not any(word in ask for word in but)}
+
+    def check(self, job: Job, part: str, *but: str) -> None:
+        """What is asked of a part is measured under the name that it is asked by."""
+        found = self.figures(job)
+        assert [ask for ask in self.asked(part, *but) if not any(name.startswith(ask) for name in found)] == []
+
+    def test_data(self, made: Job) -> None:
+        assert self.lacks(made) == {}
+        assert "packed photographs: bytes each" in self.figures(made)
+        assert len(list((made.data / "files").rglob("*.jpg"))) == data.FEW
+
+    def test_what_cannot_be_made_takes_nothing_else_with_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not even the second time: what was made stays, and the rest is tried again."""
+        job, photos = Job(tmp_path, tmp_path / "data.jsonl", CPU, 60, quick=True), tmp_path / "photos"
+        photos.mkdir()
+        data.run(job, photos)
+        assert self.lacks(job).keys() >= {"packed.lmdb", "rgb.lmdb", "files"}
+        assert not (tmp_path / DONE).exists()
+        resident.run(job)
+        (photos / "class").mkdir()
+        (photos / "class" / "one.jpg").write_bytes(jpeg(photo(300, 260)))
+        job.log.unlink()
+        monkeypatch.setattr(data, "open_writer", None)  # small.lmdb is not made again
+        data.run(job, photos)
+        assert self.lacks(job) == {}
+        assert (tmp_path / DONE).exists()
+
+    def test_as_many_photographs_as_there_is_time_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = []
+        monkeypatch.setattr(data, "one", lambda folder, number: made.append(number))
+        now = data.time.monotonic()
+        assert [data.in_time(tmp_path, now + later, number) for number, later in enumerate((99, 0, 99))] == [
+            True,
+            False,
+            True,
+        ]
+        assert made == [0, 2]
+
+    def test_transfer(self, job: Job) -> None:
+        transfer.run(job)
+        self.check(job, "transfer")
+        assert self.lacks(job) == {}
+
+    def test_decode(self, job: Job) -> None:
+        decode.run(job)
+        self.check(job, "decode", "split")
+        assert "NVIDIA GPU" in self.lacks(job)["packed, batches of 8, decode='split'"]
+        for name in ("nvImageCodec", "TorchCodec", "torchvision"):
+            assert "CUDA" in self.lacks(job)[name]
+
+    def test_a_library_by_itself(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pillow plays it; a picture that it does not take is left out."""
+        backend = Double(lambda number, image: None if number == 3 else image)
+        monkeypatch.setattr(Job, "cuda", True)
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        monkeypatch.setattr(decode, "libraries", lambda device, threads: {"the double": None})
+        monkeypatch.setattr(decode, "checked", lambda make: DeviceDecoder(backend, lambda: None))
+        monkeypatch.setattr(decode, "on_wall", lambda job, call, seconds: [call(), 0.5][1])
+        monkeypatch.setattr(decode, "OTHERS", (4,))
+        decode.library(job, "the double")
+        found = {figure.name: figure.value for figure in record.read(job.log)[0]}
+        assert found == {
+            "packed, batches of 8: the double alone, whole pictures": 14,
+            "originals, batches of 8: the double alone, whole pictures": 16,
+            "packed, batches of 4: the double alone, whole pictures": 8,
+        }
+        backend.fault = lambda number, image: None
+        with pytest.raises(RuntimeError, match="all of 8 packed pictures came to nothing"):
+            decode.library(job, "the double")
+
+    @pytest.mark.slow  # 8 s
+    def test_passes(self, job: Job) -> None:
+        passes.run(job)
+        self.check(job, "passes", "torchvision", "kornia")
+
+    def test_passes_that_do_not_work_are_said_to_be_torchs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        dispatch.triton_works.cache_clear()
+        monkeypatch.setattr(torch, "zeros", lambda *_, **__: 1 // 0)
+        assert "plain torch, not in Triton: " in passes.of_triton()
+        monkeypatch.setattr(dispatch, "triton_works", lambda: True)
+        assert passes.of_triton() == ""
+        monkeypatch.undo()
+        dispatch.triton_works.cache_clear()
+
+    @pytest.mark.slow  # 8 s
+    def test_training(self, job: Job) -> None:
+        training.run(job)
+        found = self.figures(job)
+        assert "three convolutions, FastLoader, packed: exposed stall, beside a batch that stays" in found
+        assert "into nothing, FastLoader, originals" in found
+        assert "CUDA" in self.lacks(job)["torchvision: decoded on the GPU, into nothing"]
+
+    def test_resident(self, job: Job) -> None:
+        resident.run(job)
+        self.check(job, "resident")
+
+    def test_stress(self, job: Job) -> None:
+        stress.run(job)
+        self.check(job, "stress", "gpu", "split", "sanitizer")
+        (figure,) = record.read(job.log)[0]
+        assert figure.value == 0
+        assert {"decode='gpu'", "decode='split'", "compute-sanitizer"} == self.lacks(job).keys()
+
+    def test_stress_finds_a_batch_that_is_not_what_it_should_be(
+        self, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        quiet = stress.quiet
+
+        def damaged(job: Job, loader: object) -> list[torch.Tensor]:
+            batches = quiet(job, loader)  # type: ignore[arg-type]
+            batches[3][1, 2, 5, 5] ^= 1
+            return batches
+
+        monkeypatch.setattr(stress, "quiet", damaged)
+        stress.stressed(job, "cpu", "cpu")
+        assert record.read(job.log)[0][0].value == 1
+
+    def test_what_fails_does_so_alone(self, job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+        job.attempt("a", lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        job.attempt("b", lambda: job.figure("c", 1, ""))
+        replace(job, seconds=0).attempt("d", lambda: job.figure("e", 1, ""))
+        assert self.figures(job) == {"c"}
+        assert self.lacks(job) == {
+            "a": "ZeroDivisionError: integer division or modulo by zero",
+            "d": "the part's time was used up",
+        }
+        assert "ZeroDivisionError" in capsys.readouterr().err
+        assert one_line("\n a | b\nc" + "x" * 999) == "a / b"
+        assert len(one_line("x" * 999)) == ONE_LINE
+
+
+class TestProgram:
+    def test_a_part_that_hangs_or_dies_leaves_what_it_had(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        part, log = Part("resident", "", 30, 30), tmp_path / "resident.jsonl"
+        line = f'echo \'{{"Figure": {{"name": "a", "value": 1, "unit": ""}}}}\' > {log}'
+        for rest, ended in (("sleep 60", "Stopped after 2 s"), ("echo bad luck; exit 3", "It ended with status 3.")):
+            script = tmp_path / "python"
+            script.write_text(f"#!/bin/sh\n{line}\n{rest}\n")
+            script.chmod(0o755)
+            monkeypatch.setattr(sys, "executable", str(script))
+            outcome = bench_gpu.run(part, tmp_path, 2, [])
+            assert outcome.figures == (Figure("a", 1, ""),)
+            assert outcome.ended.startswith(ended)
+            assert outcome.seconds < 10
+        assert outcome.lacks == (Lack("what it said last", "bad luck"),)
+        assert "used up" in bench_gpu.run(part, tmp_path, 0, []).ended
+
+    @pytest.mark.slow
+    def test_the_command(self, made: Job, tmp_path: Path) -> None:
+        """As a user gives it, on the data of an earlier run."""
+        output = tmp_path / "page.md"
+        options = ["--device", "cpu", "--quick", "--data", str(made.data), "--output", str(output)]
+        run = subprocess.run(
+            ["tools/gpu_session.sh", *options, "--only", "suite", "resident"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHON": sys.executable, "WHEELS": str(tmp_path), "IOFAST_COMMIT": "abc1234"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert run.returncode == 0, run.stderr
+        text = output.read_text()
+        assert run.stdout.strip() == text.strip()
+        assert "## Images of 32 x 32 in the device's memory" in text
+        assert "- suite: pytest -m gpu: it needs a CUDA device" in text
+        assert "| different photographs | 32 |" in text
+        assert "0 of 30 s." in text
+        assert "- Commit abc1234, " in text
+
+    def test_without_a_gpu_it_says_so(self) -> None:
+        if torch.cuda.is_available():
+            pytest.skip("there is one")
+        command = [sys.executable, "-m", "benchmarks.bench_gpu"]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+        assert run.returncode == 0
+        assert run.stdout == ""
+        assert run.stderr.splitlines()[-1] == "no CUDA device here: --device cpu --quick tries the program out"
+
+    def test_the_documented_parts(self) -> None:
+        assert all(f"    {name} " in (bench_gpu.__doc__ or "") for name in NAMES)

@@ -1,0 +1,94 @@
+"""The Python in the documents for users runs, from top to bottom, as a reader would type it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from places import ROOT
+
+from iofast import FastDataset, FastLoader, order, pack, transforms
+from iofast.order import Mode
+
+SPECIFICATIONS = {"format.md", "design.md", "map.md"}  # their fragments explain, they are no programs
+DOCUMENTS = [
+    path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.name not in SPECIFICATIONS
+]
+CLASSES, PER_CLASS = ("left", "right"), 40
+
+
+def programs() -> Iterator[tuple[str, str]]:
+    """Each document that has Python in it: its name, and all its blocks as one program."""
+    for path in DOCUMENTS:
+        blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+        if blocks:
+            yield path.name, "\n".join(blocks)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the documents talk about: images/ by class, out.lmdb of them, imagenet.lmdb of the same in two splits."""
+    root = tmp_path_factory.mktemp("documents")
+    rng = np.random.default_rng(0)
+    for target in ("images", "split/train", "split/val"):
+        for name in CLASSES:
+            (root / target / name).mkdir(parents=True)
+            for number in range(PER_CLASS):
+                pixels = rng.integers(0, 256, (9, 12, 3), np.uint8)
+                image = Image.fromarray(pixels).resize((320, 280), Image.Resampling.BICUBIC)
+                image.save(root / target / name / f"{number}.jpg")
+    pack(root / "images", root / "out.lmdb", resize=256)
+    pack(root / "split", root / "imagenet.lmdb", resize=256)
+    return root
+
+
+@pytest.mark.parametrize(("name", "program"), list(programs()), ids=[name for name, _ in programs()])
+def test_python_in_documents_runs(
+    name: str, program: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    if "pack(" in program:
+        (tmp_path / "out.lmdb").unlink()  # it makes that itself
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(program, name, "exec", dont_inherit=True), names)
+    names.clear()  # an iterator among them ends its threads now, and not in the middle of another test
+
+
+def test_every_option_of_loading_is_told() -> None:
+    told = (ROOT / "docs" / "load.md").read_text()
+    names = {*inspect.signature(FastLoader).parameters, *inspect.signature(FastDataset).parameters} - {
+        "dataset",
+        "unknown",
+    }
+    assert [name for name in sorted(names) if f"`{name}`" not in told] == []
+    modes = [name for name in order.__all__ if inspect.isclass(mode := getattr(order, name)) and issubclass(mode, Mode)]
+    assert len(modes) > 8
+    plain = {"Sequential", "Shuffled", "Mode"}  # shuffle= says these
+    assert [name for name in modes if name not in plain and f"`{name}(" not in told] == []
+    inner = {"Pipeline", "Transform", "compile"}  # what lists of transforms become
+    listed = (ROOT / "docs" / "transforms.md").read_text()
+    assert [name for name in transforms.__all__ if name not in inner and f"`T.{name}" not in listed] == []
+
+
+def test_readme_has_the_thirty_second_start() -> None:
+    assert dict(programs())["README.md"].count("FastLoader(") == 1
+
+
+def test_files_that_the_map_names_are_there() -> None:
+    text = (ROOT / "docs" / "map.md").read_text()
+    rows = re.findall(r"^\| (?!change|---)(.*?) \| (.*) \|$", text, re.MULTILINE)
+    named = [(what, name) for what, files in rows for name in re.findall(r"`([\w/]+\.(?:py|c|md))`", files)]
+    assert len(rows) >= 15
+    assert len(named) > 40
+    missing = []
+    for what, name in named:
+        places = [ROOT / "iofast" / name, ROOT / name, *(ROOT / "iofast" / "monitor" / "advice").glob(name)]
+        missing += [] if any(place.is_file() for place in places) else [(what, name)]
+    assert missing == []

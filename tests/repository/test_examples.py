@@ -1,0 +1,123 @@
+"""Examples that need no framework, as a user runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from kernel_images import jpeg, photo, save
+from PIL import Image
+from places import ROOT
+
+from iofast import open_writer
+
+EXAMPLES = ROOT / "examples"
+PHASES, STARVED = EXAMPLES / "phases.py", EXAMPLES / "starved.py"
+
+
+def imported() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("phases", PHASES)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("name", "weights"), [("small", 389_702), ("large", 476_137), ("tiny", 4)])
+def test_networks_answer_for_the_same_patches(name: str, weights: int) -> None:
+    model = imported().NETWORKS[name]()
+    assert sum(parameter.numel() for parameter in model.parameters()) == weights
+    with torch.device("meta"):
+        images = torch.empty(8, 3, 256, 256)
+    assert model.to("meta")(images).shape == (8, 2, 64, 64)
+
+
+def test_phases_of_a_step_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    with open_writer(path) as writer:
+        for number in range(4):
+            writer.write({"jpg": jpeg(photo(320, 256, number)), "cls": number})
+    command = [sys.executable, str(PHASES), str(path), "--network=tiny", "--steps=6", "--batch-size=2", "--device=cpu"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "tiny: 4 weights, loss" in run.stdout
+    assert all(f"{phase} " in run.stdout for phase in ("forward", "loss", "backward", "optimizer"))
+
+
+@pytest.mark.parametrize("loader", ["torch", "fast"])
+def test_one_training_is_fed_in_two_ways(tmp_path: Path, loader: str) -> None:
+    for number in range(8):
+        folder = tmp_path / "images" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.jpg").write_bytes(jpeg(photo(320, 256, number)))
+    command = [sys.executable, str(STARVED), str(tmp_path / "images"), f"--loader={loader}", "--steps=3"]
+    command += ["--batch-size=4", "--workers=1", "--device=cpu"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"{loader}: " in run.stdout
+    assert "images/s, loss " in run.stdout
+
+
+def ran(script: str, path: Path, *options: str) -> str:
+    """What an example prints."""
+    command = [sys.executable, str(EXAMPLES / script), str(path), "--device=cpu", *options]
+    run = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dark pictures with a bright square: its mask, its box, and whether it is large as the class; two splits."""
+    path = tmp_path_factory.mktemp("examples") / "squares.lmdb"
+    with open_writer(path, classes=["small", "large"]) as writer:
+        for number in range(16):
+            pixels = photo(96 + number, 80, number) // 3
+            side, mask = (16, 40)[number % 2], np.zeros(pixels.shape[:2], np.uint8)
+            mask[20 : 20 + side, 30 : 30 + side] = 1 + number % 2
+            pixels[mask > 0] = 250
+            stored = {"jpg": jpeg(pixels), "seg.png": save(Image.fromarray(mask), "PNG"), "cls": number % 2}
+            objects = {"boxes": [[30, 20, 30 + side, 20 + side]], "categories": [number % 2]}
+            writer.write(stored | {"objects.json": objects}, split="train" if number < 12 else "val")
+    return path
+
+
+def losses(printed: str) -> list[float]:
+    return [float(text) for text in re.findall(r"loss ([\d.]+)", printed)]
+
+
+def test_imagenet(squares: Path) -> None:
+    printed = ran("train_imagenet.py", squares, "--epochs=2", "--batch-size=4", "--size=32", "--width=4", "--limit=8")
+    assert re.search(r"epoch 2: loss [\d.]+, top 1 [\d.]+ %, top 5 100.00 %", printed)
+    assert len(losses(printed)) == 2
+
+
+def test_dino(squares: Path) -> None:
+    options = ["--size=32", "--local-size=16", "--local=3", "--width=8", "--answers=16", "--limit=8"]
+    printed = ran("train_dino.py", squares, "--steps=20", "--batch-size=4", *options)
+    assert "step 20: loss " in printed
+    assert all(0 < loss < 10 for loss in losses(printed))
+
+
+def test_segmentation(squares: Path) -> None:
+    options = ["--classes=3", "--size=48", "--base=56", "--width=8", "--batch-size=4", "--epochs=12", "--lr=0.1"]
+    printed = ran("train_segmentation.py", squares, *options)
+    first, *_, last = losses(printed)
+    assert last < first
+    assert float(re.findall(r"pixels right ([\d.]+)", printed)[-1]) > 70
+
+
+@pytest.mark.parametrize("recipe", ["hflip", "lsj"])
+def test_detection(squares: Path, recipe: str) -> None:
+    options = ["--classes=2", "--size=64", "--width=4", "--batch-size=4", "--steps=40", "--lr=0.01"]
+    printed = ran("train_detection.py", squares, "--split=train", f"--recipe={recipe}", *options)
+    first, *_, last = losses(printed)
+    assert last < first
+    assert "(4 images, " in printed

@@ -1,0 +1,188 @@
+"""Imports only go down (docs/design.md, "Layers"), and starting up costs no torch."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+# A folder counts as one unit; inside it and everywhere, no module imports itself by way of others.
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "owned", "record", "ops", "work", "strips", "version"}),
+    frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine", "bars"}),
+    frozenset({"source", "foreign", "transforms", "pixels", "gpu", "stall", "places"}),
+    frozenset(
+        {
+            "opening",
+            "packing",
+            "checking",
+            "copying",
+            "sheet",
+            "fields",
+            "selection",
+            "dataset",
+            "loader",
+            "bench",
+            "monitor",
+            "commands",
+        }
+    ),
+    frozenset({"cli", "__main__"}),
+)
+# Sideways: an error may be raised anywhere; containers read through the kernel; in layer 3 everything may open
+# containers, the loader runs a dataset, and commands run everything.
+SIDEWAYS = {
+    "containers": {"kernel"},
+    "owned": {"errors"},
+    "record": {"errors"},
+    "ops": {"errors"},
+    "work": {"errors"},
+    "__main__": {"cli"},
+    "foreign": {"source"},
+    "packing": {"opening"},
+    "checking": {"opening"},
+    "copying": {"opening"},
+    "dataset": {"opening", "fields", "selection"},
+    "loader": {"opening", "fields", "dataset"},
+    "bench": {"dataset", "loader"},
+    "commands": {"opening", "packing", "checking", "copying", "sheet", "dataset", "loader", "bench", "monitor"},
+}
+TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "stall"}
+TORCH_INSIDE_FUNCTIONS = {"commands"}  # doctor reports on torch, where it is installed
+NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
+
+PACKAGE = ROOT / "iofast"
+
+
+def layer(unit: str) -> int:
+    found = [number for number, units in enumerate(LAYERS) if unit in units]
+    assert found, f"iofast/{unit} is in no layer: say which in tests/test_layers.py and docs/design.md"
+    return found[0]
+
+
+def unit_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Dotted names of everything imported, and the line. `from iofast import x` counts as iofast.x."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            module = node.module or ""
+            yield from ((f"iofast.{a.name}" if module == "iofast" else module, node.lineno) for a in node.names)
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def offences(path: Path, text: str) -> list[str]:
+    """Every import in `text` (the source of `path`) that the layers forbid."""
+    unit, found = unit_of(path), []
+    for name, line in imports(ast.parse(text)):
+        parts = name.split(".")
+        if parts[0] == "iofast" and len(parts) > 1 and parts[1] != unit:
+            other = parts[1]
+            down = layer(other) < layer(unit) or other in SIDEWAYS.get(unit, ())
+            if not down:
+                found.append(f"{path.name}:{line}: {unit} imports {other}, which is not below it")
+        elif parts[0] == "torch" and unit not in TORCH | TORCH_INSIDE_FUNCTIONS:
+            found.append(f"{path.name}:{line}: {unit} imports torch")
+        elif layer(unit) == 0 and parts[0] not in NO_NUMPY_NEEDED:
+            found.append(f"{path.name}:{line}: {unit} is layer 0 and imports {parts[0]}")
+    return found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    assert offences(path, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("order/orders.py", "from iofast.choices import Draw"),  # sideways
+        ("kernel/twin.py", "import iofast.source.folder"),  # up
+        ("packing/run.py", "from iofast import loader"),  # sideways, by another spelling
+        ("packing/run.py", "def f():\n    import torch"),
+        ("errors.py", "import PIL.Image"),
+    ],
+)
+def test_the_layer_test_notices(module: str, line: str) -> None:
+    assert len(offences(PACKAGE / module, line)) == 1
+
+
+COMPILED = {"iofast.kernel._native"}
+
+
+def depends(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Module → the modules that its text imports: within functions and for the type checker alone, too."""
+    found: dict[str, set[str]] = {}
+    for module, text in texts.items():
+        names = set[str]()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                both = [(str(node.module), f"{node.module}.{alias.name}") for alias in node.names]
+                names |= {inner if inner in texts or inner in COMPILED else outer for outer, inner in both}
+        found[module] = names & texts.keys() - {module}
+    return found
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = depends({module_of(path): path.read_text() for path in PACKAGE.rglob("*.py")})
+    assert len(graph) > 200
+    assert graph["iofast.loader.fast"] >= {"iofast.loader.plan", "iofast.stall"}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_the_circle_test_notices() -> None:
+    texts = {"a": "import b", "b": "if TYPE_CHECKING:\n    from c import d", "c.d": "def f():\n    import a"}
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(depends(texts | {"c": "import c.d"})).prepare()
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after `statement`."""
+    program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(json.loads(run.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import iofast",
+        "import iofast.cli",
+        "from iofast import pack, open_reader, open_writer, PackOptions, SourceOptions, errors, transforms, watch",
+        "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])",
+    ],
+)
+def test_no_torch_before_it_is_needed(statement: str) -> None:
+    assert "torch" not in loaded_by(statement)
+
+
+def test_import_of_the_package_loads_nothing_else() -> None:
+    assert {name for name in loaded_by("import iofast") if name.startswith(("iofast.", "numpy", "PIL"))} == set()
+
+
+def test_help_loads_nothing_but_the_standard_library() -> None:
+    """That is why it starts fast: benchmarks/bench_start.py has the milliseconds."""
+    help_text = "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])"
+    tops = {name.partition(".")[0] for name in loaded_by(help_text) - loaded_by("pass")}
+    assert tops - sys.stdlib_module_names == {"iofast"}

@@ -1,0 +1,148 @@
+"""The repository's own tools: sample photographs, contact sheets, the list of long runs."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFont
+from places import ROOT
+
+from tools import draw_transforms, sample_photographs
+from tools.contact_sheet import CAPTION, MARGIN, contact_sheet
+from tools.huffman_tables import code_lengths, table
+from tools.sample_photographs import jpeg
+from tools.scenes import SCENES, Camera, Surfaces, photograph
+from tools.screenshot import MARGIN as SCREEN_MARGIN
+from tools.screenshot import SIZE, THEME, screenshot
+from tools.torture.__main__ import PARTS, main
+
+
+@pytest.mark.slow
+def test_sample_photographs_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    def digests(folder: str, seed: int) -> list[str]:
+        paths = sample_photographs.make(tmp_path / folder, per_class=2, val=1, seed=seed, quiet=True)
+        assert len(paths) == len(set(paths)) == 3 * len(list((tmp_path / folder / "train").iterdir()))
+        return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+
+    first = digests("a", 0)
+    assert digests("b", 0) == first
+    assert set(digests("c", 1)).isdisjoint(first)
+
+
+def test_scenes_have_the_spectrum_of_photographs() -> None:
+    """Power falls with frequency as in photographs: amplitude about 1/f, so power at f and at 4 f differ 16-fold."""
+    surfaces = Surfaces(0)
+    ratios = []
+    for number, name in enumerate(SCENES):
+        gray = photograph(name, Camera(np.random.default_rng(number), surfaces, 256, 256)).mean(2)
+        power = np.abs(np.fft.fft2(gray * np.outer(np.hanning(256), np.hanning(256)))) ** 2
+        frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(256), np.fft.fftfreq(256))) * 256
+        low, high = (power[(frequency > f * 0.8) & (frequency < f * 1.25)].mean() for f in (16, 64))
+        ratios.append(low / high)
+    assert 4 < np.exp(np.mean(np.log(ratios))) < 64
+
+
+def test_contact_sheet_shows_every_image() -> None:
+    colours = np.array([(250, 0, 0), (0, 250, 0), (0, 0, 250), (9, 9, 9), (250, 250, 0)], np.uint8)
+    images = np.broadcast_to(colours[:, None, None], (5, 20, 30, 3))
+    sheet = contact_sheet(images, ["a", "b", "c", "d", "e"], columns=2)
+    assert sheet.size == (MARGIN + 2 * (30 + MARGIN), MARGIN + 3 * (20 + CAPTION + MARGIN))
+    pixels = np.asarray(sheet)
+    for number, colour in enumerate(colours):
+        y, x = MARGIN + number // 2 * (20 + CAPTION + MARGIN), MARGIN + number % 2 * (30 + MARGIN)
+        assert (pixels[y : y + 20, x : x + 30] == colour).all()
+
+
+@pytest.mark.parametrize("section", list(draw_transforms.SECTIONS))
+def test_a_picture_of_transforms_has_whole_cells(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draw_transforms, "SECTIONS", {section: draw_transforms.SECTIONS[section]})
+    right = draw_transforms.GAP + draw_transforms.COLUMNS * (draw_transforms.WIDTH + draw_transforms.GAP)
+    taken: list[tuple[int, int, int, int]] = []
+    for item in draw_transforms.placed(draw_transforms.photographs(tmp_path)):
+        text = isinstance(item.what, str)
+        what = draw_transforms.drawn(item)
+        box = (item.x, item.y, item.x + what.width, item.y + what.height)
+        assert box[2] <= right
+        if text:
+            assert (np.asarray(what)[:, -1] == 255).all()
+            assert (np.asarray(what)[-1] == 255).all()
+        assert not [other for other in taken if _overlap(box, other)]
+        taken.append(box)
+    assert len(taken) > 5
+
+
+def _overlap(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def test_the_picture_of_transforms_is_small() -> None:
+    assert (ROOT / "docs" / "images" / "transforms.png").stat().st_size <= draw_transforms.LARGEST
+
+
+def test_a_screen_is_drawn_as_it_is() -> None:
+    """Colours, reversed and dim ones, blocks to the pixel, wide characters, text where there is text."""
+    font = ImageFont.load_default(SIZE)
+    lines = ["\x1b[31m█\x1b[0m▄\x1b[7m \x1b[0m日x", "plain \x1b[2mdim\x1b[0m"]
+    picture = screenshot(lines, 12, (font, font))
+    wide, high = round(font.getlength("M")), (picture.height - 2 * SCREEN_MARGIN) // 2
+    assert picture.width == 2 * SCREEN_MARGIN + 12 * wide
+    pixels = np.asarray(picture)[SCREEN_MARGIN:-SCREEN_MARGIN, SCREEN_MARGIN:-SCREEN_MARGIN]
+    back, front = THEME.background_color, THEME.foreground_color
+    assert (pixels[:high, :wide] == THEME.ansi_colors[1]).all()
+    assert (pixels[: high // 2 - 1, wide : 2 * wide] == back).all()
+    assert (pixels[high // 2 + 1 : high, wide : 2 * wide] == front).all()
+    assert (pixels[:high, 2 * wide : 3 * wide] == front).all()
+    assert (pixels[:high, 5 * wide : 6 * wide] != back).any(), "the letter after two columns of one"
+    assert (pixels[:high, 6 * wide :] == back).all()
+    assert pixels[high:, : 5 * wide].max() > pixels[high:, 6 * wide : 9 * wide].max()
+
+
+def test_rotated_samples_are_upright_after_their_exif(tmp_path: Path) -> None:
+    pixels = np.zeros((30, 60, 3), np.uint8)
+    pixels[:10] = 255  # a white sky
+    sizes = set()
+    for seed in range(200):
+        path = tmp_path / "image.jpg"
+        path.write_bytes(jpeg(np.random.default_rng(seed), pixels))
+        with Image.open(path) as image:
+            if image.getexif().get(0x0112):
+                sizes.add(image.size)
+                image = image.transpose(Image.Transpose.ROTATE_270)  # what 6 asks for: 90 degrees clockwise
+                upright = np.asarray(image)
+                assert upright.shape[:2] == (30, 60)
+                assert upright[:8].mean() > 240
+                assert upright[12:].mean() < 15
+    assert sizes == {(30, 60)}
+
+
+def test_each_long_run_says_what_must_hold() -> None:
+    assert "kills" in PARTS
+    assert not [name for name in PARTS if name.startswith("_")]
+    for name in PARTS:
+        text = (ROOT / "tools" / "torture" / f"{name}.py").read_text()
+        assert text.startswith('"""')
+        assert "\ndef run() -> list[str]:" in text
+    assert main(["nothing-of-this-name"]) == 2
+
+
+def test_huffman_code_lengths_are_the_best_there_are() -> None:
+    rng = np.random.default_rng(0)
+    for symbols in (2, 3, 12, 162):
+        weights = rng.exponential(1, symbols) ** 3
+        lengths = code_lengths(list(weights), 60)
+        queue = sorted(weights)  # Huffman's own way: the sum of all nodes is what the codes take
+        taken = 0.0
+        while len(queue) > 1:
+            taken += queue[0] + queue[1]
+            queue = sorted([*queue[2:], queue[0] + queue[1]])
+        assert np.dot(lengths, weights) == pytest.approx(taken)
+        assert sum(2.0**-n for n in lengths) == 1
+    limited = code_lengths([2.0**-n for n in range(162)], 16)
+    assert max(limited) == 16
+    assert sum(2.0**-n for n in limited) == 1
+    counts = np.zeros(256)
+    counts[:3] = 5, 3, 1
+    assert sum(2.0**-n for n in table(counts, range(12)).values()) < 1, "the code of nothing but ones stays free"

@@ -1,0 +1,38 @@
+"""A run of packing that is killed with no word when so much is done: nothing hangs on who is how fast."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from places import ROOT
+
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+from iofast.packing import PackOptions
+from iofast.packing.pool import WorkerPool
+from iofast.packing.progress import PackProgress
+from iofast.packing.run import run
+
+class Killed(PackProgress):
+    left = int(sys.argv[3])
+
+    def step(self, images, size, failed):
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+with WorkerPool(2) as pool:
+    run(Path(sys.argv[1]), Path(sys.argv[2]), PackOptions(**json.loads(sys.argv[4])), Killed(), pool)
+"""
+
+
+def kill(source: Path, target: Path, chunks: int, **options: object) -> None:
+    """Begin to pack with two workers, and be killed as soon as `chunks` chunks are done."""
+    command = [sys.executable, "-c", PROGRAM, str(source), str(target), str(chunks), json.dumps(options)]
+    ended = subprocess.run(command, cwd=ROOT, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
