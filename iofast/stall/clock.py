@@ -2,7 +2,7 @@
 
 A loader that has one calls, for each pass over its data, `clock.begin()` and then for each batch `waiting()` when its
 consumer asks, `got(images)` when it hands the batch over, and `left()` at the end. The clock keeps running sums and a
-bounded window for the median, tells the telemetry page at most ten times a second, and takes no lock.
+bounded window for the median, replaces the telemetry page four times a second at most, and takes no lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from iofast.stall.phase import DevicePhase, HostPhase
 from iofast.stall.stats import MeterStats, Stall, StepPhase
 from iofast.telemetry import Cells, LoaderInfo, PhaseTotals, Slot, Stages, Totals
 
-PUBLISH_NS: Final = 100_000_000  # writing a page takes 0.1 ms when caches are cold; intervals are 0.2 s at least
+PUBLISH_NS: Final = 250_000_000  # between two pages; a monitor looks every second
+# Replacing the page takes 0.2 ms on tmpfs, 0.5 ms on ext4. It may take this share of the time, and so much in advance.
+PUBLISH_SHARE: Final = 0.003
+AHEAD_NS: Final = 20_000_000
 MAX_PHASES: Final = 64
 OTHER: Final = "other"  # phases beyond these: a name made anew for each step must not fill the memory
 
@@ -60,7 +63,8 @@ class StallClock:
         self._times: DeviceTimes | None = None
         self._phases: dict[str, HostPhase] = {}
         self._passes = itertools.count()
-        self.publish_at = 0  # by `now`; from then on the next batch has the page written
+        self.publish_at = 0  # by `now`: the next batch from then on publishes
+        self._credit_ns, self._paid_at = AHEAD_NS, 0
         weakref.finalize(self, self.slot.close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -94,15 +98,22 @@ class StallClock:
             name = OTHER
         return self._phases.setdefault(name, HostPhase(name, self.now))
 
+    def affords(self, now: int) -> bool:
+        """Whether the page may be replaced before `publish_at`, for the first or last batch of an epoch."""
+        return self._credit_ns + PUBLISH_SHARE * (now - self._paid_at) > 0
+
     def publish(self, epoch: int, batch: int, now: int) -> None:
-        """Tell the telemetry page."""
+        """Replace the telemetry page."""
         self.publish_at = now + PUBLISH_NS
+        self._credit_ns = min(AHEAD_NS, self._credit_ns + int(PUBLISH_SHARE * (now - self._paid_at)))
+        self._paid_at = now
         _, _, steps, images, _, step_ns, wait_ns, start_ns = self.sums.sums()
         times = self._times
         on_device = (0, 0) if times is None else (times.stall_ns, times.step_ns)
         figures = Totals(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
         phases = self._phase_totals() if self._phases else ()
         self.slot.write(figures, self.stages, phases, on_device=times is not None)
+        self._credit_ns -= self.now() - now
 
     @property
     def stats(self) -> MeterStats:
@@ -230,7 +241,7 @@ class Pass:
             clock.stages.queue.add(wait_ns=wait)
         if self._marks is not None:
             self._marks.got()
-        if now >= clock.publish_at or self._batch == 1:
+        if now >= clock.publish_at or (self._batch == 1 and clock.affords(now)):
             clock.publish(self._epoch, self._batch, now)
 
     def left(self) -> None:
@@ -242,7 +253,8 @@ class Pass:
             # a next() that brought no batch: a DataLoader ends its workers in it
             now = self._now()
             clock.sums.mine()[_START_NS] += self._waited(now)
-            clock.publish(self._epoch, self._batch, now)
+            if now >= clock.publish_at or clock.affords(now):
+                clock.publish(self._epoch, self._batch, now)
         self._last = self._since = None
 
     def _waited(self, now: int) -> int:

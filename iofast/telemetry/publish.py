@@ -13,7 +13,6 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from threading import get_ident
 
 from iofast.telemetry.counters import Stages
@@ -41,7 +40,7 @@ class _OwnPage:
     def __init__(self) -> None:
         self.loaders: dict[int, dict[str, object]] = {}  # by serial
         self.header: PageHeader | None = None
-        self.folder = Path()
+        self.folder = -1  # a descriptor
         self.impossible = self.ended = False
 
     @property
@@ -58,19 +57,26 @@ class _OwnPage:
                 self._begin()
             assert self.header is not None
             found = [self.loaders.get(serial) for serial in sorted(self.loaders)[:MAX_LOADERS]]
-            with opened(self.folder) as folder:
-                _replace(folder, self.name, to_json(self.header, [each for each in found if each is not None]))
+            _replace(self.folder, self.name, to_json(self.header, [each for each in found if each is not None]))
         except (OSError, ValueError, TypeError) as error:
             self.impossible = self.header is None
             if isinstance(error, FileNotFoundError):  # somebody removed the folder: begin again
-                self.header = None
+                self.remove()
             _LOG.debug("no telemetry page: %s", error)
 
     def remove(self) -> None:
         """Remove the page; the next write makes it anew."""
         if self.header is not None:
-            with contextlib.suppress(OSError), opened(self.folder) as folder:
-                os.unlink(self.name, dir_fd=folder)
+            with contextlib.suppress(OSError):
+                os.unlink(self.name, dir_fd=self.folder)
+            self.header = None
+            self.close()
+
+    def close(self) -> None:
+        """Close the folder."""
+        folder, self.folder = self.folder, -1
+        if folder >= 0:
+            os.close(folder)
 
     def _begin(self) -> None:
         pid = os.getpid()
@@ -78,9 +84,9 @@ class _OwnPage:
         if started is None or found is None:
             raise OSError("/proc does not know this process" if started is None else "there is no folder for it")
         namespace, boot = place()
-        self.folder = found
         with opened(found, make=True) as folder:
             remove_stale(folder)
+            self.folder = os.dup(folder)
         rank = os.environ.get("RANK", "")  # set by torchrun
         self.header = PageHeader(pid, started, namespace, boot, int(rank) if re.fullmatch("[0-9]{1,8}", rank) else None)
 
@@ -157,6 +163,7 @@ def _at_exit() -> None:
 
 def _after_fork() -> None:
     global _process
+    _process.close()
     _process = _OwnPage()
 
 

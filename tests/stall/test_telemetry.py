@@ -304,4 +304,4 @@ def test_a_thousand_loaders_that_come_and_go() -> None:
         slot.close()
     gc.collect()
     assert only_page().loaders == ()
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 1  # the folder
