@@ -15,7 +15,7 @@ from iofast.monitor.snapshot import Job, StackFigures
 from iofast.monitor.training import pooled
 
 _BUDGET: Final = 0.009  # of one core, py-spy's processes and ours: /proc and verdicts use as much
-_AHEAD_S: Final = 0.25  # of processor time, in advance: the first verdict is what people wait for
+_AHEAD_S: Final = 0.2  # of processor time, in advance: the first verdict is what people wait for
 _LOOKS: Final = 20  # in a burst, which takes three seconds; starting py-spy costs as much as 25 looks
 _WORKERS: Final = 1  # of them, in turn
 _SHORTEST_S: Final = 0.25  # between bursts

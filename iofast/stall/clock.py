@@ -2,7 +2,7 @@
 
 A loader that has one calls, for each pass over its data, `clock.begin()` and then for each batch `waiting()` when its
 consumer asks, `got(images)` when it hands the batch over, and `left()` at the end. The clock keeps running sums and a
-bounded window for the median, replaces the telemetry page four times a second at most, and takes no lock.
+bounded window for the median, replaces the telemetry page twice a second at most, and takes no lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iofast.stall.phase import DevicePhase, HostPhase
 from iofast.stall.stats import MeterStats, Stall, StepPhase
 from iofast.telemetry import Cells, LoaderInfo, PhaseTotals, Slot, Stages, Totals
 
-PUBLISH_NS: Final = 250_000_000  # between two pages; a monitor looks every second
+PUBLISH_NS: Final = 500_000_000  # between two pages; a monitor looks every second
 # Replacing the page takes 0.2 ms on tmpfs, 0.5 ms on ext4. It may take this share of the time, and so much in advance.
 PUBLISH_SHARE: Final = 0.003
 AHEAD_NS: Final = 20_000_000
