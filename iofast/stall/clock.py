@@ -2,7 +2,7 @@
 
 A loader that has one calls, for each pass over its data, `clock.begin()` and then for each batch `waiting()` when its
 consumer asks, `got(images)` when it hands the batch over, and `left()` at the end. The clock keeps running sums and a
-bounded window for the median, replaces the telemetry page twice a second at most, and takes no lock.
+bounded window for the median, writes the telemetry page four times a second at most, and takes no lock.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from iofast.stall.phase import DevicePhase, HostPhase
 from iofast.stall.stats import MeterStats, Stall, StepPhase
 from iofast.telemetry import Cells, LoaderInfo, PhaseTotals, Slot, Stages, Totals
 
-PUBLISH_NS: Final = 500_000_000  # between two pages; a monitor looks every second
-# Replacing the page takes 0.2 ms on tmpfs, 0.5 ms on ext4. It may take this share of the time, and so much in advance.
+PUBLISH_NS: Final = 250_000_000  # between two pages; a monitor looks every second
+# Writing the page takes 0.1 to 0.3 ms. It may take this share of the time, and so much in advance.
 PUBLISH_SHARE: Final = 0.003
 AHEAD_NS: Final = 20_000_000
 MAX_PHASES: Final = 64
@@ -99,11 +99,11 @@ class StallClock:
         return self._phases.setdefault(name, HostPhase(name, self.now))
 
     def affords(self, now: int) -> bool:
-        """Whether the page may be replaced before `publish_at`, for the first or last batch of an epoch."""
+        """Whether the page may be written before `publish_at`, for the first or last batch of an epoch."""
         return self._credit_ns + PUBLISH_SHARE * (now - self._paid_at) > 0
 
     def publish(self, epoch: int, batch: int, now: int) -> None:
-        """Replace the telemetry page."""
+        """Write the telemetry page."""
         self.publish_at = now + PUBLISH_NS
         self._credit_ns = min(AHEAD_NS, self._credit_ns + int(PUBLISH_SHARE * (now - self._paid_at)))
         self._paid_at = now

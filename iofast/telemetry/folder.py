@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from iofast import owned
 
-NAME: Final = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,20})\.page(\.[0-9]+)?")  # <pid>-<start time>.page, or a new one
+NAME: Final = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,20})\.page")  # <pid>-<start time>.page
 _START_TIME = 22  # its field in /proc/<pid>/stat, counting from 1
 _DEAD = (b"Z", b"X", b"x")  # killed and not yet reaped counts as dead: nobody writes to its page any more
 _PROC = Path("/proc")

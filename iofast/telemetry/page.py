@@ -1,7 +1,7 @@
 """The telemetry page of a process: one small JSON file about its loaders (docs/format.md, section 12).
 
-The page is always replaced as a whole, so a reader sees one that is complete. `from_json` checks every member: another
-process of the same user may have written anything.
+The page is overwritten in one call, which is the cheapest way to update it. Its checksum tells a reader that came at
+that moment to read it again. `from_json` checks every member: another process may have written anything.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
+from zlib import crc32
 
 from iofast.telemetry.counters import STAGES, Stages, StageStats
 
@@ -22,6 +23,11 @@ MAX_NAME: Final = 64  # characters
 Kind = Literal["FastLoader", "watched"]
 _KINDS: Final = ("FastLoader", "watched")
 _LARGEST: Final = (1 << 63) - 1
+_CHECK: Final = 9  # bytes: CRC-32 of the rest in hexadecimal digits, and the end of the line
+
+
+class TornPageError(ValueError):
+    """A page that is being written, or no page."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +136,20 @@ def figure_members(
     return {"totals": figures, "stages": sums, "phases": named, "phases_on_device": on_device}
 
 
-def to_json(header: PageHeader, loaders: Sequence[Mapping[str, object]]) -> bytes:
-    """The bytes of a page."""
+def to_json(header: PageHeader, loaders: Sequence[Mapping[str, object]], size: int = 0) -> bytes:
+    """The bytes of a page, at least `size` of them: a page never becomes shorter."""
     members = {"iofast_telemetry": VERSION, **header._asdict(), "loaders": loaders}
-    return json.dumps(members, separators=(",", ":")).encode()
+    text = json.dumps(members, separators=(",", ":")).encode().ljust(size - _CHECK)
+    return b"%08x\n%b" % (crc32(text), text)
 
 
-def from_json(text: bytes) -> tuple[PageHeader, tuple[LoaderReport, ...]]:
-    """The inverse. Raises ValueError, KeyError or TypeError for anything else."""
+def from_json(page: bytes) -> tuple[PageHeader, tuple[LoaderReport, ...]]:
+    """The inverse. Raises `TornPageError` for a page with another checksum; ValueError, KeyError, TypeError, IndexError
+    or AttributeError for anything else.
+    """
+    text = page[_CHECK:]
+    if b"%08x\n" % crc32(text) != page[:_CHECK]:
+        raise TornPageError
     members = json.loads(text)
     if members["iofast_telemetry"] != VERSION:
         raise ValueError("another version")

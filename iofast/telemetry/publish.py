@@ -1,4 +1,4 @@
-"""Publish what this process's loaders do: a page that is replaced whenever one of them has news.
+"""Publish what this process's loaders do: a page that is overwritten whenever one of them has news.
 
 Nothing here may disturb training: a failure is logged once, at level debug, and there is no page. No lock is taken. A
 forked child makes a page of its own.
@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from threading import get_ident
+from pathlib import Path
 
 from iofast.telemetry.counters import Stages
 from iofast.telemetry.folder import folders, opened, place, start_time
@@ -31,25 +31,22 @@ from iofast.telemetry.reading import remove_stale
 
 _LOG = logging.getLogger(__name__)
 _SERIALS = itertools.count(1)
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _OwnPage:
-    """The page of this process: its loaders, and where it is written once it was possible."""
+    """The page of this process: its loaders, and its file once there is one."""
 
     def __init__(self) -> None:
         self.loaders: dict[int, dict[str, object]] = {}  # by serial
         self.header: PageHeader | None = None
-        self.folder = -1  # a descriptor
+        self.path = Path()
+        self.file = -1  # a descriptor
+        self.size = 0
         self.impossible = self.ended = False
 
-    @property
-    def name(self) -> str:
-        assert self.header is not None
-        return f"{self.header.pid}-{self.header.start_time}.page"
-
     def write(self) -> None:
-        """Replace the page. Of two threads at once the last one wins; each writes all that it knows."""
+        """Overwrite the page. Of two threads at once the last one wins; each writes all that it knows."""
         if self.impossible or self.ended:
             return
         try:
@@ -57,26 +54,27 @@ class _OwnPage:
                 self._begin()
             assert self.header is not None
             found = [self.loaders.get(serial) for serial in sorted(self.loaders)[:MAX_LOADERS]]
-            _replace(self.folder, self.name, to_json(self.header, [each for each in found if each is not None]))
+            text = to_json(self.header, [each for each in found if each is not None], self.size)
+            if os.pwrite(self.file, text, 0) != len(text):
+                raise OSError("no room for a telemetry page")
+            self.size = len(text)
         except (OSError, ValueError, TypeError) as error:
-            self.impossible = self.header is None
-            if isinstance(error, FileNotFoundError):  # somebody removed the folder: begin again
-                self.remove()
+            self.impossible = True
+            self.remove()
             _LOG.debug("no telemetry page: %s", error)
 
     def remove(self) -> None:
-        """Remove the page; the next write makes it anew."""
-        if self.header is not None:
+        """Remove the page."""
+        if self.file >= 0:
             with contextlib.suppress(OSError):
-                os.unlink(self.name, dir_fd=self.folder)
-            self.header = None
-            self.close()
+                self.path.unlink()
+        self.close()
 
     def close(self) -> None:
-        """Close the folder."""
-        folder, self.folder = self.folder, -1
-        if folder >= 0:
-            os.close(folder)
+        """Close the file."""
+        file, self.file = self.file, -1
+        if file >= 0:
+            os.close(file)
 
     def _begin(self) -> None:
         pid = os.getpid()
@@ -84,30 +82,18 @@ class _OwnPage:
         if started is None or found is None:
             raise OSError("/proc does not know this process" if started is None else "there is no folder for it")
         namespace, boot = place()
+        name = f"{pid}-{started}.page"
         with opened(found, make=True) as folder:
             remove_stale(folder)
-            self.folder = os.dup(folder)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)  # from before an exec: the process is the same, its memory is not
+            self.file = os.open(name, _FLAGS, 0o600, dir_fd=folder)
+        self.path = found / name
         rank = os.environ.get("RANK", "")  # set by torchrun
         self.header = PageHeader(pid, started, namespace, boot, int(rank) if re.fullmatch("[0-9]{1,8}", rank) else None)
 
 
 _process = _OwnPage()
-
-
-def _replace(folder: int, name: str, text: bytes) -> None:
-    temporary = f"{name}.{get_ident()}"  # of this thread
-    try:
-        descriptor = os.open(temporary, _FLAGS, 0o600, dir_fd=folder)
-        try:
-            if os.write(descriptor, text) != len(text):
-                raise OSError("no room for a telemetry page")
-        finally:
-            os.close(descriptor)
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary, dir_fd=folder)
-        raise
 
 
 class Slot:

@@ -9,13 +9,15 @@ import contextlib
 import itertools
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from iofast.telemetry.folder import NAME, PidSpace, folders, opened, place, start_time
-from iofast.telemetry.page import MAX_BYTES, LoaderReport, PageHeader, from_json
+from iofast.telemetry.page import MAX_BYTES, LoaderReport, PageHeader, TornPageError, from_json
 
 _MOST_FILES = 1024  # looked at in one folder
+_PATIENCE_S = 0.02  # for a page that is being written
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # NONBLOCK: a pipe without a writer
 
 
@@ -61,7 +63,7 @@ def remove_stale(folder: int) -> None:
     """
     here = place()
     for name in _names(folder):
-        pid, started = map(int, name.partition(".")[0].split("-"))
+        pid, started = map(int, name.removesuffix(".page").split("-"))
         with contextlib.suppress(OSError):
             if start_time(pid) == started:
                 continue
@@ -82,8 +84,15 @@ def _read(descriptor: int) -> tuple[PageHeader, tuple[LoaderReport, ...]] | None
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or os.geteuid() not in (0, found.st_uid) or found.st_size > MAX_BYTES:
             return None
-        return from_json(os.read(descriptor, MAX_BYTES))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        end = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return from_json(os.pread(descriptor, MAX_BYTES, 0))
+            except TornPageError:
+                if time.monotonic() >= end:
+                    return None
+            time.sleep(100e-6)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         return None
     finally:
         os.close(descriptor)
