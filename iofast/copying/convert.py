@@ -247,7 +247,7 @@ def _goes_on(place: Target) -> bool:
 
 def _staged(folder: Path) -> int:
     """Bytes of a set that an earlier run has written."""
-    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.startswith(("shard-", "records")))
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.startswith(("shard-", "rows-")))
 
 
 def _named(place: Target, error: BaseException) -> BaseException:
