@@ -21,7 +21,7 @@ _HEADER = struct.Struct("<8sIQQqQB64s")
 _U32 = struct.Struct("<I")
 _MAGIC = b"iofrows\1"
 _PIECES = 512  # of one system call; Linux takes 1024
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW  # EXCL: never a link to a published shard
 
 
 class FullShard(NamedTuple):
@@ -34,15 +34,15 @@ class FullShard(NamedTuple):
 
 
 class OpenShard:
-    """A shard that is being filled, and its entries. Opening truncates both files."""
+    """A shard that is being filled, and its entries. Neither file may exist before."""
 
     def __init__(self, path: Path, rows: Path, split: str) -> None:
         self.split, self.size, self.count = split, 0, 0
         self.position = -1  # of the last record
         self.rows_size = HEADER_SIZE
-        self.fd = os.open(path, _FLAGS | os.O_TRUNC, 0o666)
+        self.fd = os.open(path, _FLAGS, 0o666)
         try:
-            self._rows = os.open(rows, _FLAGS | os.O_TRUNC, 0o666)
+            self._rows = os.open(rows, _FLAGS, 0o666)
         except OSError:
             os.close(self.fd)
             raise
