@@ -41,13 +41,14 @@ class OpenShard:
         self.position = -1  # of the last record
         self.rows_size = HEADER_SIZE
         self.fd = os.open(path, _FLAGS, 0o666)
+        self._rows = -1
         try:
             self._rows = os.open(rows, _FLAGS, 0o666)
+            write(self._rows, [bytes(HEADER_SIZE)], 0)
         except OSError:
-            os.close(self.fd)
+            self.close()
             raise
         self._writeback = Writeback(self.fd)
-        write(self._rows, [bytes(HEADER_SIZE)], 0)
 
     def add(self, pieces: Sequence[bytes], length: int, placed: RecordEntry) -> int:
         """Append a record of `length` bytes and return the offset of its entry."""
@@ -74,8 +75,9 @@ class OpenShard:
 
     def close(self) -> None:
         """Close both files. Without `commit` their content is not used again."""
-        os.close(self.fd)
-        os.close(self._rows)
+        for descriptor in (self.fd, self._rows):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def find_full(path: Path, rows: Path, shape: int) -> FullShard | None:
