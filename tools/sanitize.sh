@@ -16,7 +16,7 @@ runtime=$("${CC:-gcc}" -print-file-name=libasan.so)
 # NumPy are not instrumented either, and allocate with functions that the runtime would otherwise complain about.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 export IOFAST_KERNEL=native PYTHONMALLOC=malloc PYTHONSAFEPATH=1
-# PYTHONSAFEPATH, and no `pythonpath` of pytest's: the build must be found before the checkout, which has tools and
+# PYTHONSAFEPATH, and not the `pythonpath` of pyproject.toml: the build must be found before the checkout, which has tools and
 # benchmarks. Whoever imports another build than IOFAST_BUILD fails (tests/conftest.py, tools/torture/fuzz.py).
 export PYTHONPATH=$PWD/$build/lib:$PWD IOFAST_BUILD=$PWD/$build/lib
 if [ "${1-}" = -- ]; then
@@ -24,6 +24,6 @@ if [ "${1-}" = -- ]; then
 else
   [ $# -gt 0 ] || set -- tests/kernel/test_kernel*.py
   # By several processes: the report of one that died stands in the output, which pytest has not captured.
-  set -- -m pytest -q -n logical --dist loadfile -p no:cacheprovider -o pythonpath= "$@"
+  set -- -m pytest -q -n logical --dist loadfile -p no:cacheprovider -o pythonpath=tests/support "$@"
 fi
 LD_PRELOAD=$runtime exec "$python" "$@"
