@@ -81,7 +81,7 @@ def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
     device.synchronize()
     took = time.monotonic() - begin
     assert first.query() and last.query()  # noqa: PT018
-    assert first.elapsed_time(last) == pytest.approx(720, abs=1)
+    assert 719 < first.elapsed_time(last) < 1000 * took + 1, "more where this thread was late with the first launch"
     time.sleep(0.1)
     device.close()
     until = time.monotonic() + 5
