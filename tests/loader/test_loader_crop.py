@@ -23,7 +23,7 @@ from iofast.errors import OptionError
 from iofast.loader.mapping import Sample
 from iofast.transforms.crop_box import CropBox
 
-LOAD = ROOT / "docs" / "load.md"
+LOAD = ROOT / "docs" / "load-reference.md"
 N = 16
 FIELDS = ["image", "label", "boxes.json", "seg.png", "crop"]
 FLIP = T.RandomHorizontalFlip()
@@ -65,7 +65,7 @@ def png(image: Image.Image) -> bytes:
 
 
 def documented(name: str) -> Any:
-    """The function of this name in load.md."""
+    """The function of this name in load-reference.md."""
     (source,) = re.findall(rf"^def {name}\(.*?(?=^\S)", LOAD.read_text(), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"np": np, "torch": torch}
     exec(source, names)
@@ -76,7 +76,7 @@ boxes_follow = documented("boxes_follow")
 
 
 def moved(sample: Sample, rng: np.random.Generator) -> Sample:
-    """Boxes and mask as load.md says."""
+    """Boxes and mask as load-reference.md says."""
     crop = sample["crop"]
     mask = Image.fromarray(sample["seg.png"]).resize(crop.size, Image.Resampling.NEAREST, crop.box)
     mask = mask.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if crop.flip else mask

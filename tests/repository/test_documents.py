@@ -62,7 +62,7 @@ def test_python_in_documents_runs(
 
 
 def test_every_option_of_loading_is_told() -> None:
-    told = (ROOT / "docs" / "load.md").read_text()
+    told = (ROOT / "docs" / "load-reference.md").read_text()
     names = {*inspect.signature(FastLoader).parameters, *inspect.signature(FastDataset).parameters} - {
         "dataset",
         "unknown",
