@@ -1,4 +1,4 @@
-"""`--append`: what the container holds already, and what the images to come must agree with."""
+"""`--append`: the records in the container, and checks that new images fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iofast.source.listing import few
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """The container before anything is added.
+    """The container before the append.
 
     `made` is the fingerprint of the finished whole, and `plan` the digest of the plan that it was made by, once it is.
     """
@@ -34,11 +34,11 @@ class Addition:
     plan: str | None = None
 
     def save(self, place: Target) -> None:
-        """Write it down, so that a killed run goes on from the same, also when its work stands already."""
+        """Store it, so that a killed append resumes even when everything is already published."""
         place.note(APPENDING, {**asdict(self), "base": self.base.to_json().decode()})
 
     def open(self, place: Target) -> Reader:
-        """The container that is added to. Raises `TargetError` where it is not the one that the work began with."""
+        """Open the container. Raises `TargetError` if it changed since the work began."""
         reader = open_reader(place.path)
         if reader.manifest.fingerprint != self.base.fingerprint:
             reader.close()
@@ -48,14 +48,14 @@ class Addition:
         return reader
 
     def stands(self, place: Target) -> bool:
-        """Whether the whole has its name already: the run that made it was killed while it cleaned up."""
+        """Whether the result is published already, by a run that was killed during cleanup."""
         if self.made is None or place.interrupted:
             return False
         with open_reader(place.path) as reader:
             return reader.manifest.fingerprint == self.made
 
     def joined(self, source: Source, name: str) -> Source:
-        """The source with the container's class numbers, new classes last. Raises `SourceError` if it does not fit."""
+        """Return the source with the container's class numbers, new classes last. Raises `SourceError` for a misfit."""
         splits = [split for split, _, _ in source.splits]
         if self.base.count and (WHOLE in self.base.splits) != (WHOLE in splits):
             held, given = ("none" if WHOLE in found else few(found) for found in (list(self.base.splits), splits))
@@ -65,7 +65,7 @@ class Addition:
                 "no" if found is None else f"{len(found):,}" for found in (self.base.classes, source.classes)
             )
             raise SourceError(f"{name} has {held} classes, what is to be added has {given}")
-        source = replace(source, class_order=self.base.class_order)  # of a container it may be another one
+        source = replace(source, class_order=self.base.class_order)  # a container may have another order
         if source.classes is None or self.base.classes is None:
             return source
         known = set(self.base.classes)
@@ -75,7 +75,7 @@ class Addition:
         return replace(source, classes=classes, listed_labels=mapped[source.listed_labels])
 
     def check(self, options: PackOptions, name: str) -> None:
-        """Raise `OptionError`, naming the option, unless records made with `options` may stand beside the others."""
+        """Raise `OptionError`, naming the option, if records made with `options` would not match the others."""
         held = {**self.base.recipe, "shuffle": self.base.seed, "class_order": self.base.class_order}
         if "format" not in held:
             raise OptionError(f"{name} was not made by iofast pack, so nobody knows how to add to it: it has no recipe")
@@ -87,7 +87,7 @@ class Addition:
                 )
 
     def recipe(self, options: PackOptions) -> dict[str, object]:
-        """The recipe of the whole: the container's, with all versions that took part."""
+        """The recipe of the result: that of the container, with all software versions."""
         new = recipe(options)
         whole = {**self.base.recipe}
         for name in SOFTWARE:
@@ -103,11 +103,11 @@ _OPTIONAL = (
     "split_seed",
     "drop_duplicates",
     "label_base",
-)  # of a recipe: absent where they were not asked for
+)  # members that a recipe has only if they were given
 
 
 def find_addition(place: Target) -> Addition:
-    """What `place` is to be added to: as a run that was killed has written it down, else as it stands there."""
+    """The container at `place`, as stored by a killed run, else as it is now."""
     begun = _load(place.partial / APPENDING)
     if begun is not None:
         return begun
@@ -121,7 +121,7 @@ def find_addition(place: Target) -> Addition:
 
 
 def _load(file: Path) -> Addition | None:
-    """What `Addition.save` wrote; None where there is nothing whole. Raises `TargetError` for another user's file."""
+    """Load what `Addition.save` wrote; None if incomplete. Raises `TargetError` for another user's file."""
     try:
         members = json.loads(owned.read(file))
         base = Manifest.from_json(members["base"].encode(), os.fspath(file))

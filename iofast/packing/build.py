@@ -1,4 +1,4 @@
-"""The builder: takes finished chunks in any order and writes their records in packing order, while workers go on."""
+"""Write the records of finished chunks in packing order, while workers go on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NothingLeftError(SourceError):
 
 
 class Builder:
-    """Fills `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
+    """Fill `writer` from journal blocks. Memory: one block, and the places of chunks that wait for an earlier one.
 
     Where a writer can resume, journals are removed when everything in them is written for good; `in_use` names those to
     which workers still append, `file` is where duplicates are listed.
@@ -32,17 +32,17 @@ class Builder:
     def __init__(self, writer: Writer, work: PackWork, in_use: Callable[[], Collection[Path]], file: Path) -> None:
         self._writer, self._work, self._in_use = writer, work, in_use
         self._places: dict[int, tuple[Path, int]] = {}
-        self._left: Counter[Path] = Counter()  # blocks of a journal that are not written for good
-        self._written: deque[tuple[int, Path]] = deque()  # of these blocks: the last position, and the journal
+        self._left: Counter[Path] = Counter()  # blocks of a journal that are not in full shards yet
+        self._written: deque[tuple[int, Path]] = deque()  # last position and journal of written blocks
         self._splits = [name for name, _, _ in work.source.splits]
         self._last = work.first - 1
-        self.next = 0  # the first chunk that is not wholly written
+        self.next = 0  # the first chunk that is not completely written
         self.packed = 0
         self.duplicates = Duplicates(file, work.first)
-        self.holes: list[int] = []  # positions before the last record that have none
+        self.holes: list[int] = []  # positions before the last record that have no record
 
     def resume(self, stop: int | None = None) -> None:
-        """Take up what an earlier run has written, up to before position `stop`."""
+        """Adopt what an earlier run has written, up to but excluding position `stop`."""
         kept = self._writer.resume(self._seen, stop).position
         self.holes += range(self._last + 1, kept + 1)
         self._last = max(self._last, kept)
@@ -51,12 +51,12 @@ class Builder:
         self.next = plan.chunks if done == plan.images else done // plan.chunk
 
     def add(self, chunk: int, journal: Path, offset: int) -> None:
-        """A chunk is finished."""
+        """Register a finished chunk."""
         self._places[chunk] = journal, offset
         self._left[journal] += 1
 
     def advance(self, most: int = _PACE) -> None:
-        """Write the next blocks, if they are there, `most` of them."""
+        """Write up to `most` of the next blocks that are finished."""
         for _ in range(most):
             place = self._places.pop(self.next, None)
             if place is None:
@@ -85,7 +85,7 @@ class Builder:
 
     def _write(self, journal: Path, offset: int) -> None:
         for record in read_block(journal, offset).records:
-            if record.position <= self._last:  # an earlier run wrote it
+            if record.position <= self._last:  # written by an earlier run
                 continue
             extra = self._work.source.extra(record.position - self._work.first)
             fields = {**extra, **record.fields} if extra else record.fields
@@ -95,11 +95,11 @@ class Builder:
             self._seen(record.position)
 
     def extend(self, base: Reader) -> None:
-        """Begin with what the container holds already."""
+        """Begin with the records that are in the container already."""
         self._writer.extend(base, lambda _: self.duplicates.note(self._writer))
 
     def dropped(self, position: int, fields: Mapping[str, bytes]) -> bool:
-        """Whether the record that would be the next is one too many."""
+        """Whether the next record is a duplicate to be dropped."""
         if not self._work.options.drop_duplicates:
             return False
         found = self.duplicates.find(self._writer, position, fields)
@@ -108,7 +108,7 @@ class Builder:
         return found is not None
 
     def _seen(self, position: int) -> None:
-        """The record of a position stands in the container."""
+        """Count the record of a position, which is written now."""
         found = None if self._work.options.drop_duplicates else self.duplicates.written(self._writer, position)
         if found is None:
             self.duplicates.note(self._writer)
@@ -119,7 +119,7 @@ class Builder:
         self.packed += 1
 
     def _remove_spent(self) -> None:
-        """Remove journals of which all stands in shards that are full: what stands in others is written again."""
+        """Remove journals whose records are all in full shards; a resumed run writes other shards again."""
         while self._written and self._written[0][0] <= self._writer.committed:
             self._left[self._written.popleft()[1]] -= 1
         for journal in [journal for journal, left in self._left.items() if not left]:

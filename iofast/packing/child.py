@@ -1,4 +1,4 @@
-"""One worker as the packing process sees it: a process, its pipes, the chunks it was given."""
+"""A worker process, its pipes and its chunks, from the packing process's side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from iofast.packing.frames import Frames, Message, encode
 
 
 def default_command() -> tuple[str, ...]:
-    """How a worker is started. -P: a `json.py` in the user's folder must not get into the worker."""
+    """The command of a worker. -P keeps modules in the user's folder, such as `json.py`, out of it."""
     if not sys.executable:
         raise WorkerError("this Python does not know its own executable, which the workers need")
     return (sys.executable, "-P", "-m", "iofast.packing.worker")
@@ -42,21 +42,21 @@ class ChunkJob:
     careful: bool = False
     skip: dict[int, str] = field(default_factory=dict)
     suspects: set[int] = field(default_factory=set)
-    journal: Path = field(default_factory=Path)  # where its block goes: the worker's at the time that it was sent
+    journal: Path = field(default_factory=Path)  # the worker's journal when the job was sent
 
     def message(self) -> Message:
         return {"chunk": self.chunk, "images": self.images, "careful": self.careful, "skip": self.skip}
 
 
 class Forked:
-    """A process that was forked, with what `Child` needs of `subprocess.Popen`."""
+    """A forked process with the part of `subprocess.Popen` that `Child` uses."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
 
     def kill(self) -> None:
-        """End it now; harmless once `wait` has returned."""
+        """Kill it. Does nothing after `wait` has returned."""
         if self.returncode is None:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -66,7 +66,7 @@ class Forked:
         while self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, flags)
-            except ChildProcessError:  # where SIGCHLD is ignored nobody learns the status: `subprocess` says 0, too
+            except ChildProcessError:  # SIGCHLD is ignored, so the status is unknown; `subprocess` returns 0, too
                 pid, status = self.pid, 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
@@ -79,19 +79,19 @@ class Forked:
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A worker process, its pipes not blocking. `unsent` is what its pipe had no room for."""
+    """A worker process with non-blocking pipes. `unsent`: bytes that its pipe had no room for."""
 
     process: subprocess.Popen[bytes] | Forked
     feed: IO[bytes]
     answers: IO[bytes]
-    log: IO[bytes]  # its stderr; an unnamed file cannot fill up and block it as a pipe can
+    log: IO[bytes]  # its stderr; unlike a pipe, an unnamed file cannot fill up and block the worker
     journal: Path = field(default_factory=Path)
     jobs: deque[ChunkJob] = field(default_factory=deque)
     frames: Frames = field(default_factory=Frames)
     unsent: bytearray = field(default_factory=bytearray)
     told: bool = False  # the set-up
     ready: bool = False
-    began: int | None = None  # the position it announced last, of a careful chunk
+    began: int | None = None  # position that it announced last, in a careful chunk
     silent: float = 0.0  # seconds
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Child:
         self.unsent += encode(message)
 
     def flush(self) -> bool:
-        """Write what the pipe takes; whether all was written. A broken pipe will show as the end of the answers."""
+        """Write as much as the pipe takes; return whether that was all. A broken pipe shows as the end of answers."""
         try:
             while self.unsent:
                 sent = os.write(self.feed.fileno(), self.unsent)
@@ -115,13 +115,13 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """End it now; harmless if it has ended."""
+        """Kill it, if it has not ended."""
         with contextlib.suppress(OSError):
             self.process.kill()
 
     def close(self) -> None:
-        """Wait for the end of a killed process and give back what belonged to it."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # in a read that cannot be interrupted (a dead NFS server)
+        """Wait for a killed process and close its files."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it may be in an uninterruptible read (a dead NFS server)
             self.process.wait(5)
         for stream in (self.feed, self.answers, self.log):
             with contextlib.suppress(OSError):
@@ -134,7 +134,7 @@ class Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def blame(self, cause: str, *, proven: bool) -> None:
-        """It died on its first chunk, which is to be done image by image; one that took two workers is skipped.
+        """Prepare to repeat the chunk on which the worker died, image by image. Skip an image that killed two workers.
 
         One death alone is not `proven` to be the image's fault: the kernel kills whom it likes when memory runs out.
         """
@@ -167,7 +167,7 @@ def spawn(command: Sequence[str]) -> Child:
 
 
 def can_fork() -> bool:
-    """Whether a copy of this process is as good as a new worker: no other thread holds a lock that it would need.
+    """Whether this process may be forked: it has no other thread that could hold a lock.
 
     Imports what workers need, for all of them, and looks again: libraries may start threads.
     """
@@ -187,7 +187,7 @@ def _alone() -> bool:
 
 
 def fork() -> Child:
-    """Start a worker as a copy of this process, which spares it the imports: 0.15 s of CPU. Raises `WorkerError`."""
+    """Start a worker by forking, which saves 0.15 s of CPU for imports. Raises `WorkerError`."""
     from iofast.packing import worker
 
     log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
@@ -204,13 +204,13 @@ def fork() -> Child:
     if not pid:
         status = 1
         try:
-            # first out of the way of what they are to be: a parent without standard streams has pipes in their places
+            # move them out of the way first: in a parent without standard streams they may be 0, 1 or 2
             fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (orders, said, log.fileno())]
             for place, fd in enumerate(fds):
                 os.dup2(fd, place)
-            os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # the other workers' pipes among them
+            os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # such as the other workers' pipes
             status = worker.main(parent)
-        except BaseException:  # nothing of the parent's may run here, not even its handlers of errors
+        except BaseException:  # no code of the parent may run here, not even its error handlers
             traceback.print_exc()
         finally:
             os._exit(status)
@@ -220,7 +220,7 @@ def fork() -> Child:
 
 
 def cause_of_death(code: int) -> str:
-    """What an exit status of `subprocess` means."""
+    """Describe an exit status of `subprocess`."""
     if code >= 0:
         return f"exit status {code}"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
@@ -228,10 +228,10 @@ def cause_of_death(code: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with iofast found where we found it even if that is a checkout and not among installed packages."""
+    """The environment of a worker: ours, with the location of this iofast, which may be a checkout."""
     home = Path(__file__).resolve().parents[2]
-    # a worker multiplies no matrices: NumPy's BLAS would start a thread per core only to spin
+    # NumPy's BLAS would start a spinning thread per core
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **os.environ}
-    if home.name not in ("site-packages", "dist-packages"):  # those stay behind the standard library
+    if home.name not in ("site-packages", "dist-packages"):  # installed packages stay behind the standard library
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
     return environment

@@ -19,8 +19,8 @@ from iofast.kernel import crc32c
 from iofast.packing.failures import json_line, read_lines, write_lines
 from iofast.record import JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key, image_field
 
-_RECENT = 1 << 15  # images that wait to be sorted in
-_BITS = 25  # of a key, which choose its bit in the filter: 4 MiB, and with a million images 97 % need no search
+_RECENT = 1 << 15  # images that are not sorted in yet
+_BITS = 25  # of a key, the index of its bit in a filter of 4 MiB; with a million images 97 % need no search
 
 
 class Duplicate(NamedTuple):
@@ -32,7 +32,7 @@ class Duplicate(NamedTuple):
 
 
 class _Marks:
-    """Many marks for a u64 key, in 16 bytes each: sorted arrays of rising sizes, merged as they become alike."""
+    """Marks by u64 key, 16 bytes each: sorted arrays of increasing sizes, merged when they become similar."""
 
     def __init__(self) -> None:
         self._filter = bytearray(1 << (_BITS - 3))
@@ -82,13 +82,13 @@ class Duplicates:
         self._marks = _Marks()
 
     def note(self, writer: Writer) -> None:
-        """The record that was written last is one that later ones may equal."""
+        """Note the last record, for comparison with later ones."""
         key = _key_of_last(writer)
         if key is not None:
             self._marks.add(key, writer.mark)
 
     def find(self, writer: Writer, position: int, fields: Mapping[str, bytes]) -> Duplicate | None:
-        """The first record with the same image as this one, which is not written yet."""
+        """Find the first record with the same image as this one, which is not written yet."""
         image = image_field(fields)
         if image is None:
             return None
@@ -101,7 +101,7 @@ class Duplicates:
         return None
 
     def written(self, writer: Writer, position: int) -> Duplicate | None:
-        """The same for the record that was written last; it is compared with those that were noted before."""
+        """The same for the last record, which is compared with those noted before it."""
         key = _key_of_last(writer)
         if key is None or not self._marks.find(key):
             return None
@@ -109,17 +109,17 @@ class Duplicates:
 
     @property
     def other_label(self) -> int:
-        """How many have another label than the first one."""
+        """The number of duplicates with another label than their first image."""
         return sum(not each.same_label for each in self.found.values())
 
     def save(self, path: Callable[[int], str | None]) -> None:
-        """Write one JSON object for each, or remove what an earlier run left; `path` tells the image of a position."""
+        """Write one JSON object for each, or remove an old file; `path` returns the path of a position."""
         found = (self.found[position] for position in sorted(self.found))
         lines = (_line(each, path(each.position), path(each.first)) for each in found)
         write_lines(self.file, "list of duplicates", self._first, lines)
 
     def load(self) -> None:
-        """Take what a finished run has saved."""
+        """Load what a finished run has saved."""
         for value in read_lines(self.file):
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 each = Duplicate(value["key"], int(value["first"]), bool(value["same_label"]))
@@ -128,7 +128,7 @@ class Duplicates:
 
 
 def _key_of_last(writer: Writer) -> int | None:
-    """The key under which the image of the record that was written last is marked; None where it has none."""
+    """The key of the last record's image; None if it has no image."""
     keys = {name: length << 32 | crc for name, length, crc in writer.last}
     image = image_field(keys)
     return None if image is None else keys[image]

@@ -1,4 +1,4 @@
-"""Images that cannot be packed: counted against the budget, and written where the user finds them."""
+"""Images that cannot be packed: counted against the budget and listed in a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PackFailure(NamedTuple):
 
     @property
     def cause(self) -> str:
-        """The reason without its details, so that alike failures can be counted together."""
+        """The reason without details, for counting."""
         return self.reason.split(" (", 1)[0]
 
 
@@ -42,7 +42,7 @@ class Failures:
         return len(self._found)
 
     def add(self, failure: PackFailure) -> None:
-        """Count one. Raises `ErrorBudgetError` when it is one too many, after the file of errors was written."""
+        """Count one. Raises `ErrorBudgetError` above the budget, after writing the file."""
         self._found[failure.position] = failure
         if len(self._found) <= self._allowed:
             return
@@ -53,18 +53,18 @@ class Failures:
         )
 
     def load(self) -> None:
-        """Take what a finished run has saved."""
+        """Load what a finished run has saved."""
         for value in read_lines(self.file):
             failure = PackFailure(value["key"], str(value.get("path")), str(value.get("reason")))
             if failure.position >= self._first:
                 self._found[failure.position] = failure
 
     def causes(self) -> Mapping[str, int]:
-        """How many images failed for each cause, most first."""
+        """Numbers of failed images by cause, most frequent first."""
         return dict(Counter(self._found[position].cause for position in sorted(self._found)).most_common())
 
     def save(self) -> Path | None:
-        """Write one JSON object per failed image, in packing order, or remove what an earlier run left; the file."""
+        """Write one JSON object per failed image, in packing order, or remove an old file. Return the file."""
         lines = (_line(self._found[position]) for position in sorted(self._found))
         return self.file if write_lines(self.file, "file of errors", self._first, lines) else None
 
@@ -90,9 +90,9 @@ def write_lines(file: Path, kind: str, first: int, lines: Iterable[str]) -> bool
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file that `write_lines` wrote, `key` as a number; what else is in it is left out."""
+    """The objects in a file of `write_lines`, `key` as a number. Other lines are ignored."""
     try:
-        lines = owned.read(file, own=False).splitlines()  # in a shared folder it may be a colleague's
+        lines = owned.read(file, own=False).splitlines()  # in a shared folder it may belong to a colleague
     except OSError:
         return
     for line in lines:

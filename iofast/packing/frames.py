@@ -1,4 +1,4 @@
-"""The messages between the packing process and its workers: JSON behind a length, on pipes.
+"""Messages between the packing process and its workers: a length and JSON, on pipes.
 
 A frame is a little-endian u32 length and that many bytes of ASCII JSON. Names of files travel as `os.fsdecode` gives
 them; JSON's \\u escapes carry the lone surrogates that stand for bytes which are not UTF-8.
@@ -11,25 +11,25 @@ import struct
 from collections.abc import Iterator
 
 _LENGTH = struct.Struct("<I")
-MAX_FRAME = 1 << 28  # far above any chunk of paths; a larger length means that something else wrote to the pipe
+MAX_FRAME = 1 << 28  # far above any chunk; a larger length means that something else wrote to the pipe
 
 Message = dict[str, object]
 
 
 def encode(message: Message) -> bytes:
-    """One frame."""
+    """Encode one frame."""
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
     return _LENGTH.pack(len(body)) + body
 
 
 class Frames:
-    """Puts frames together from whatever pieces a pipe delivers."""
+    """Assemble frames from the pieces that a pipe delivers."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Add `data`; the messages that are whole now. Raises `ValueError` where the bytes are no frames."""
+        """Add `data` and return the messages that are complete. Raises `ValueError` for bytes that are no frames."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)

@@ -1,4 +1,4 @@
-"""The plan of a packing run: what is to be done, cut into chunks, written down so that a killed run can go on.
+"""The plan of a packing run: its settings and chunks, stored so that a killed run can be resumed.
 
 Everything in it decides the bytes of the result, or where one chunk ends and the next begins. What does not (workers,
 error budget) may differ between a run and the one that goes on with its work.
@@ -22,9 +22,9 @@ from iofast.version import __version__
 
 VERSION = 2
 MAX_CHUNK = 32  # images
-CHUNK_BYTES = 8 << 20  # of images in hand, about; a worker holds the records of one chunk in memory
-SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # of a recipe: what did the work
-_CHUNKS = 64  # wanted at least, so that a small source keeps every worker busy to the end
+CHUNK_BYTES = 8 << 20  # approximate size of a chunk; a worker holds its records in memory
+SOFTWARE = ("iofast", "kernel", "pillow", "libjpeg-turbo")  # members of a recipe: versions of the software
+_CHUNKS = 64  # at least, so that a small source keeps all workers busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class PackPlan:
         return chunk * self.chunk, min((chunk + 1) * self.chunk, self.images)
 
     def digest(self) -> str:
-        """What tells this work from any other."""
+        """A hash that differs for different work."""
         members = {**asdict(self), "chunk": None, "shard_records": None}
         return hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
 
     def check_same(self, old: PackPlan, folder: Path) -> None:
-        """Raise `TargetError`, naming what differs, unless work that was begun as `old` can go on as this."""
+        """Raise `TargetError`, naming the difference, if work begun with the plan `old` cannot be resumed."""
         for name in sorted({*self.settings, *old.settings}):
             now, then = self.settings.get(name), old.settings.get(name)
             if now != then:
@@ -67,14 +67,14 @@ class PackPlan:
 
 
 def make_plan(source: Source, settings: Mapping[str, object], mean_size: float) -> PackPlan:
-    """The plan for `source` (already in packing order), of which an image in hand has `mean_size` bytes on average."""
+    """Make the plan for `source` (in packing order); `mean_size`: bytes of an image in a worker's memory."""
     by_size = int(CHUNK_BYTES / max(1.0, mean_size))
     chunk = max(1, min(MAX_CHUNK, len(source) // _CHUNKS, by_size))
     return PackPlan(len(source), chunk, source.fingerprint(), settings)
 
 
 def load_plan(path: Path) -> PackPlan | None:
-    """The plan at `path`; None where there is none that this version understands."""
+    """Read the plan at `path`; None if there is none of this version."""
     try:
         value = json.loads(path.read_text())
         plan = PackPlan(**value)
@@ -84,7 +84,7 @@ def load_plan(path: Path) -> PackPlan | None:
 
 
 def recipe(options: PackOptions) -> dict[str, object]:
-    """The manifest's recipe: every option that shaped the payloads, and what did the work."""
+    """The manifest's recipe: all options that shape payloads, and versions of the software."""
     import PIL
 
     facts = kernel.describe()
@@ -95,7 +95,7 @@ def recipe(options: PackOptions) -> dict[str, object]:
 
 
 def settings(options: PackOptions, place: Target, added_to: str | None) -> dict[str, object]:
-    """What a run must have in common with the one whose work it goes on with.
+    """The settings that must be equal when a run is resumed.
 
     `added_to` is the fingerprint of the container that grows, None for a new one.
     """

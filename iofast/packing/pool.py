@@ -1,4 +1,4 @@
-"""The worker processes of a packing run: fed, listened to, and replaced when they die.
+"""The worker processes of a packing run. Dead workers are replaced.
 
 Whatever a worker does, `results` ends: with every chunk done, or with an error. A worker that dies on a chunk is
 replaced and the chunk done again image by image; an image on which two workers die then, or one is stuck, is one failed
@@ -19,17 +19,17 @@ from iofast.errors import OptionError, SourceError, TargetError, WorkerError
 from iofast.packing.child import Child, ChunkJob, can_fork, cause_of_death, default_command, fork, spawn
 
 MAX_WORKERS = 1024
-AHEAD = 2  # chunks per worker: one in hand, and one waiting so that it never waits for us
-JOURNAL = 64 << 20  # bytes after which a worker begins another journal: what is in the container can go that soon
-SILENCE = 300.0  # seconds without a sign of life after which an image counts as stuck; the largest take ten
-_TICK = 1.0  # seconds; longest wait for events, and the most that one wait counts as silence
-_STILLBORN = 3  # workers in a row that die before they are ready: it is not going to work
-_FRUITLESS = 8  # deaths per worker with no image in hand, and no finished chunk between them: the same
+AHEAD = 2  # chunks per worker: one in work and one queued
+JOURNAL = 64 << 20  # bytes after which a worker begins another journal, so that old ones can be removed
+SILENCE = 300.0  # seconds without a message after which an image counts as stuck; the largest take ten
+_TICK = 1.0  # seconds; longest wait for events, and the most that one wait adds to silence
+_STILLBORN = 3  # workers in a row that die before they are ready, after which the run fails
+_FRUITLESS = 8  # deaths per worker without an image in work or a finished chunk, after which the run fails
 _READ = 1 << 18
 
 
 def check_workers(count: int) -> None:
-    """Raise `OptionError` unless so many workers can be asked for."""
+    """Raise `OptionError` for a number of workers out of range."""
     if not 1 <= count <= MAX_WORKERS:
         raise OptionError(f"workers must be 1 to {MAX_WORKERS}, found {count}")
 
@@ -50,7 +50,7 @@ class Done(NamedTuple):
 
 
 class WorkerPool:
-    """`count` workers, started on entering a `with` block and gone when it is left.
+    """`count` workers, which run during a `with` block.
 
     `fork`: they may be copies of this process, where it has no threads; those that replace dead ones are new processes.
     This module is light: workers are started before the rest of packing is imported, which takes as long as their own
@@ -73,13 +73,13 @@ class WorkerPool:
         self._spare: list[Child] = []
 
     def start(self) -> None:
-        """Start the processes, which takes them about as long as a scan takes us; `results` gives them work."""
+        """Start the processes. They import while the source is scanned; `results` gives them work."""
         forks = self._fork and can_fork()
         for _ in range(self.count):
             self._spare.append(fork() if forks else spawn(self._command))
 
     def results(self, setup: Mapping[str, object], folder: Path, jobs: Iterator[ChunkJob]) -> Iterator[Done]:
-        """Have all `jobs` done, journals in `folder`; each chunk as it is finished, in any order.
+        """Do all `jobs`, with journals in `folder`; yield each chunk when it is finished, in any order.
 
         `setup` is what `worker.Worker` must know, without the journal, of which each has its own.
         Raises `WorkerError` when workers cannot be started, `TargetError` when a journal cannot be written,
@@ -96,7 +96,7 @@ class WorkerPool:
             if not any(worker.jobs for worker in self._workers):
                 return
             for worker, mask in self._wait():
-                if worker not in self._workers:  # replaced a moment ago, with an event left over
+                if worker not in self._workers:  # replaced already; the event is stale
                     continue
                 if mask & selectors.EVENT_WRITE:
                     self._flush(worker)
@@ -110,7 +110,7 @@ class WorkerPool:
         }
 
     def close(self) -> None:
-        """End the processes now. What a finished chunk put into its journal stays."""
+        """Kill the processes. Journals stay."""
         for worker in (*self._workers, *self._spare):
             worker.kill()
         for worker in (*self._workers, *self._spare):
@@ -130,7 +130,7 @@ class WorkerPool:
         self.close()
 
     def _join(self, worker: Child) -> None:
-        """Make a started worker one of those that get chunks."""
+        """Add a started worker to those that get chunks."""
         self._begin_journal(worker)
         self._workers.append(worker)
         self._selector.register(worker.answers, selectors.EVENT_READ, worker)
@@ -145,7 +145,7 @@ class WorkerPool:
         for depth in range(1, AHEAD + 1):
             for worker in self._workers:
                 if len(worker.jobs) < depth and (job := self._again.popleft() if self._again else next(jobs, None)):
-                    if not worker.told:  # not before: it would make a journal in a folder that may be gone again
+                    if not worker.told:  # as late as possible: it creates a journal in the folder
                         worker.send({"setup": {**self._setup, "journal": os.fspath(worker.journal)}})
                         worker.told = True
                     job.journal = worker.journal
@@ -154,7 +154,7 @@ class WorkerPool:
                     self._flush(worker)
 
     def _flush(self, worker: Child) -> None:
-        """Write what the worker's pipe takes; the rest when the selector says so."""
+        """Write as much as the pipe takes, and the rest when the selector reports room."""
         waiting, known = not worker.flush(), worker.feed in self._selector.get_map()
         if waiting and not known:
             self._selector.register(worker.feed, selectors.EVENT_WRITE, worker)
@@ -162,7 +162,7 @@ class WorkerPool:
             self._selector.unregister(worker.feed)
 
     def _wait(self) -> list[tuple[Child, int]]:
-        """Workers with something to say or room to listen; a worker that has long been silent is killed."""
+        """Wait for events of workers. Kill a worker that was silent for too long."""
         start = time.monotonic()
         events = [(key.data, mask) for key, mask in self._selector.select(_TICK)]
         passed = min(time.monotonic() - start, _TICK)  # a stopped or sleeping machine is not a silent worker
@@ -209,8 +209,8 @@ class WorkerPool:
         return Done(job.chunk, job.journal, message["offset"], *sizes, failed, message["left_out"])
 
     def _replace(self, worker: Child) -> None:
-        """A worker is gone: give its chunks to a new one, the one in hand image by image."""
-        worker.kill()  # it closed its pipe; whatever is left of it shall not go on
+        """Replace a dead worker. Its chunks are repeated, the one in work image by image."""
+        worker.kill()  # its pipe is closed, but it may still run
         code = worker.process.wait()
         for stream in (worker.answers, worker.feed):
             if stream in self._selector.get_map():

@@ -1,4 +1,4 @@
-"""What a packing run tells while it runs: nothing, or a bar."""
+"""Progress of a packing run: none, or a bar."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ if TYPE_CHECKING:
 
 
 class PackProgress:
-    """Tells nothing but warnings, as Python warnings: what `pack` does when it is called as a function."""
+    """Show warnings only, as Python warnings. Used when `pack` is called as a function."""
 
     def warn(self, text: str) -> None:
-        """Something of the source that the user should know."""
+        """Warn about the source."""
         warnings.warn(text, UserWarning, stacklevel=5)  # the caller of `pack`
 
     def begin(self, images: int, done: int) -> None:
-        """`images` are to be packed, `done` of them were by an earlier run."""
+        """Begin: there are `images`, of which an earlier run has done `done`."""
 
     def step(self, images: int, size: int, failed: int) -> None:
-        """`images` more are done, whose files have `size` bytes; `failed` of all so far could not be packed."""
+        """Advance by `images` whose files have `size` bytes; `failed`: failures so far."""
 
     def end(self) -> None:
-        """Nothing more will come; called once, whatever happened."""
+        """End; called once, also after an error."""
 
 
 class Bar(PackProgress):
     """A bar on stderr where that is a terminal, with images/s, MB/s and the time left. It vanishes at the end."""
 
     def __init__(self, name: str, *, visible: bool = True, typed: Callable[[str], str] = str) -> None:
-        self._name, self._visible, self._typed = name, visible, typed  # `typed`: options as a command line has them
+        self._name, self._visible, self._typed = (
+            name,
+            visible,
+            typed,
+        )  # `typed` rewrites option names as on a command line
         self._bar: tqdm[NoReturn] | None = None
         self._bytes = 0
 

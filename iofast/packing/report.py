@@ -1,4 +1,4 @@
-"""What a packing run did, or would do: the result of `pack`, and the JSON that `iofast pack --json` prints."""
+"""The result of `pack`, and the JSON that `iofast pack --json` prints."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-VERSION = 1  # of the JSON; rises only when a field changes its meaning or goes
+VERSION = 1  # of the JSON; increased only if a field changes its meaning or is removed
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What packing would take, found by transcoding `sample` images. Sizes in bytes, `seconds` on this machine now.
+    """An estimate from transcoding `sample` images. Sizes in bytes, `seconds` on this machine now.
 
     `bytes_peak` is the most disk that is used at a time (journal and container together); `bytes_free` is what the
     target's file system has.
@@ -62,7 +62,7 @@ class PackReport:
 
     @property
     def images_per_second(self) -> float:
-        """Images this run itself dealt with, per second of it."""
+        """Images per second of this run, without those of an earlier one."""
         done = self.packed + self.failed + self.left_out + self.dropped - self.resumed
         return done / self.seconds if self.seconds > 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""What a killed run has left in `<DST>.partial/`: taken up, and images that had failed tried again."""
+"""Resume what a killed run left in `<DST>.partial/`, and try failed images again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DUPLICATES = ".duplicates.jsonl"
 def begin(
     work: PackWork, place: Target, pool: WorkerPool, failures: Failures, base: Reader | None
 ) -> tuple[Writer, Builder]:
-    """A writer and its builder, with everything in them that was written already; `work` knows what else is finished.
+    """Return a writer and its builder with all that is written already; `work` is told what else is finished.
 
     Images that failed before are tried again. Where one now succeeds its record belongs in the middle of what was
     written, so that is kept up to there only: the bytes are those of a run to which nothing ever happened.
@@ -42,7 +42,7 @@ def begin(
 def _begin(
     work: PackWork, place: Target, pool: WorkerPool, base: Reader | None, stop: int | None
 ) -> tuple[Writer, Builder]:
-    place.stage().unlink(missing_ok=True)  # of an LMDB file: its build always begins anew
+    place.stage().unlink(missing_ok=True)  # an LMDB file is always built from the start
     key_width = {} if base is None else {"key_width": base.manifest.key_width}
     starts = tuple(work.first + start for _, start, _ in work.source.splits)
     writer = writer_of(place, work.description(), ShardCut(records=work.plan.shard_records, starts=starts), **key_width)
@@ -58,11 +58,11 @@ def _begin(
 
 
 def _try_again(work: PackWork, place: Target, pool: WorkerPool, failures: Failures, builder: Builder) -> list[int]:
-    """Positions of images that an earlier run left out and that belong in: they fail no longer, nor are duplicates."""
+    """Positions of images that an earlier run left out and that can be packed now."""
     holes = builder.holes
     size = max(1, min(work.plan.chunk, -(-len(holes) // (2 * work.workers))))
     numbers = range(0, len(holes), size)
-    # chunks of numbers that no plan has, so that nobody takes them for others
+    # chunk numbers beyond those of the plan
     jobs = (work.job(work.plan.chunks + at, holes[at : at + size]) for at in numbers)
     mended = []
     for done in pool.results(work.setup(), place.partial, jobs) if holes else ():

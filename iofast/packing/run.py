@@ -1,4 +1,4 @@
-"""`pack`: scan, plan, have workers transcode, build the container meanwhile, publish it."""
+"""`pack`: scan, plan, transcode in workers, build the container at the same time, publish it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FilePath = str | os.PathLike[str]
 def pack(
     source: FilePath, target: FilePath, options: PackOptions | None = None, **keywords: Unpack[PackKeywords]
 ) -> PackReport:
-    """Pack the images of `source` into the container `target`, whose suffix says which.
+    """Pack the images of `source` into the container `target`; its suffix selects the format.
 
     `source` is a folder, a manifest file, or a container that `open_reader` opens, other programs' and patterns of
     shards included.
@@ -59,11 +59,11 @@ def pack(
 def run(
     source: FilePath, target: FilePath, options: PackOptions, progress: PackProgress, pool: WorkerPool
 ) -> PackReport:
-    """`pack`, telling `progress` how it goes, with a pool whose workers were started and are still importing."""
+    """`pack` with a progress display and a pool whose workers are starting already."""
     started = time.monotonic()
     sidecars = names_of(options.sidecars)
     place = target_of(target, overwrite=options.overwrite, append=options.append, sidecars=sidecars)
-    if not os.fspath(source):  # which `Path` takes for the current folder
+    if not os.fspath(source):  # `Path` would take it for the current folder
         raise SourceError("the source is empty: expected a folder, a manifest or a container, found ''")
     _check_paths(Path(os.path.abspath(source)), place)
     _check_possible(options, place)
@@ -71,7 +71,7 @@ def run(
         place.check_free()
     while True:
         work = _planned(source, place, options, progress, pool.count)
-        work.started = started  # with the scan
+        work.started = started  # include the scan
         if options.dry_run:
             return forecast(work, place.path, pool)
         with place:
@@ -79,18 +79,18 @@ def run(
                 return _write(work, place, pool, progress)
             if work.addition.plan == work.plan.digest():
                 return _report_of(work, place, _failures(work, place))
-            place.discard()  # what another command left behind that had nothing to do but to clean up
+            place.discard()  # left by another command that only had to clean up
 
 
 def _planned(source: FilePath, place: Target, options: PackOptions, progress: PackProgress, workers: int) -> PackWork:
-    """What is to be done, as source and target are now."""
+    """Plan the work from the present source and target."""
     addition = find_addition(place) if options.append else None
     if addition is not None:
         addition.check(options, place.path.name)
     found = listed(source, options, place)
     unmoved = options.sample_recipe().check_fields(found.columns)
     for warning in (*found.warnings, *unmoved):
-        progress.warn(warning)  # from here: it is the caller of `pack` that the warning names
+        progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
     if addition is not None:
         found = addition.joined(found, place.path.name)
     common = settings(options, place, None if addition is None else addition.base.fingerprint)
@@ -131,7 +131,7 @@ def _failures(work: PackWork, place: Target) -> Failures:
 
 
 def _write(work: PackWork, place: Target, pool: WorkerPool, progress: PackProgress) -> PackReport:
-    """The run proper, with the target's lock held."""
+    """Transcode and publish, with the target locked."""
     failures = _failures(work, place)
     try:
         _take_up(work, place)
@@ -149,19 +149,19 @@ def _write(work: PackWork, place: Target, pool: WorkerPool, progress: PackProgre
         ) from None
     except OSError as error:
         words = str(error) if isinstance(error, TargetError) else f"{place.path} cannot be written: {because(error)}"
-        if isinstance(error, TargetError) and not place.partial.exists():  # published, all but its sidecars
+        if isinstance(error, TargetError) and not place.partial.exists():  # published, except its sidecars
             raise
         raise TargetError(f"{words}; {place.going_on}" if work.begun else words) from error
 
 
 def _take_up(work: PackWork, place: Target) -> None:
-    """Go on with the work of an earlier run, or begin with an empty folder."""
+    """Resume an earlier run, or begin with an empty folder."""
     old = load_plan(place.partial / PACK_PLAN)
     if old is None:
-        if place.interrupted:  # something else than `pack` had finished it
+        if place.interrupted:  # finished by another command than `pack`
             place.complete()
             place.acquire()
-        if isinstance(place, ShardTarget) and (place.partial / COPY_PLAN).exists():  # which can be gone on with
+        if isinstance(place, ShardTarget) and (place.partial / COPY_PLAN).exists():  # which can be resumed
             raise TargetError(f"{place.partial} holds the work of a convert that was interrupted: finish or delete it")
         place.clear()
         if work.addition is not None:
@@ -170,12 +170,12 @@ def _take_up(work: PackWork, place: Target) -> None:
         place.note(PACK_PLAN, asdict(work.plan))
         return
     work.plan.check_same(old, place.partial)
-    # where chunks and shards end is said by what is there
+    # keep the ends of chunks and shards: journals and shards of the earlier run follow them
     work.plan = replace(work.plan, chunk=old.chunk, shard_records=old.shard_records)
 
 
 def _report_of(work: PackWork, place: Target, failures: Failures) -> PackReport:
-    """An earlier run had made everything and was stopped while giving it its name, or while cleaning up."""
+    """Finish a run that was stopped during publication or cleanup, and report it."""
     if place.interrupted:
         place.complete()
     else:
@@ -192,7 +192,7 @@ def _report_of(work: PackWork, place: Target, failures: Failures) -> PackReport:
 
 
 def _size(manifest: Manifest, path: Path) -> int:
-    """Bytes of a container, with the files beside its shards."""
+    """Bytes of a container, including index and manifest."""
     files = (path.with_name(path.name + suffix) for suffix in (".manifest", ".index"))
     beside = sum(file.stat().st_size for file in files if file.exists())
     return sum(shard.size for shard in manifest.shards) + beside
@@ -201,7 +201,7 @@ def _size(manifest: Manifest, path: Path) -> int:
 def _transcode(
     work: PackWork, place: Target, pool: WorkerPool, told: tuple[Failures, PackProgress], base: Reader | None
 ) -> PackReport:
-    """Have all chunks done, and the container made and published."""
+    """Transcode all chunks, build the container and publish it."""
     failures, progress = told
     work.begun = True
     writer, builder = begin(work, place, pool, failures, base)
@@ -230,7 +230,7 @@ def _transcode(
 
 
 def _unchanged(work: PackWork, base: Manifest, place: Target, failures: Failures, duplicates: Duplicates) -> PackReport:
-    """There was nothing to add: the container stays as it is."""
+    """Report that there was nothing to append."""
     failures.save()
     duplicates.save(work.path)
     place.discard()
@@ -240,7 +240,7 @@ def _unchanged(work: PackWork, base: Manifest, place: Target, failures: Failures
 def _fill(
     work: PackWork, place: Target, pool: WorkerPool, told: tuple[Failures, PackProgress], builder: Builder
 ) -> None:
-    """All records, in the container or in finished chunks."""
+    """Write all finished chunks, and transcode the others."""
     failures, progress = told
     for chunk, where in work.finished.items():
         if where is not None:

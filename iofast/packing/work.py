@@ -1,4 +1,4 @@
-"""One packing run: what is to be done, as workers get it, and what was done, as the report has it."""
+"""One packing run: the jobs for workers, the progress so far, and the report."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from iofast.source.listing import printable
 
 @dataclass(slots=True)
 class PackWork:
-    """What `source` (in packing order) is made into, and how far that is.
+    """The packing of `source` (in packing order), and its progress.
 
     `finished` maps chunks that an earlier run has done to the journal and offset of their block, None where it wrote
     them already; `again` counts images of these that had failed. `begun` says that there is something to go on with.
     `addition` is what the container holds already. Positions are the container's: the first image has `first`.
     """
 
-    name: str  # of the source, as the user wrote it
+    name: str  # of the source, as given by the user
     source: Source
     options: PackOptions
     plan: PackPlan
@@ -55,7 +55,7 @@ class PackWork:
 
     @property
     def resumed(self) -> int:
-        """Images that an earlier run had done."""
+        """The number of images done by an earlier run."""
         return sum(len(self.span(chunk)) for chunk in self.finished) - self.again
 
     def span(self, chunk: int) -> range:
@@ -64,7 +64,7 @@ class PackWork:
         return range(self.first + start, self.first + stop)
 
     def take_up(self, folder: Path, written: int, spare: Collection[Path] | None) -> None:
-        """Find what an earlier run has finished; the first `written` chunks stand in the container already.
+        """Find the chunks that an earlier run has finished; the first `written` are in the container already.
 
         Journals that hold nothing else are removed, but for those in `spare`; None spares all.
         """
@@ -72,7 +72,7 @@ class PackWork:
         for path in sorted(folder.glob("journal-*")):
             wanted = False
             for chunk, where in journal.scan(path).items():
-                # a chunk with a failure is done anew: its file may be mended, or was unreadable for a moment only
+                # repeat a chunk with a failure: the file may be repaired, or may have been unreadable temporarily
                 if written <= chunk < self.plan.chunks and not journal.read_block(path, where.offset).failures:
                     self.finished.setdefault(chunk, (path, where.offset))
                     wanted = True
@@ -80,31 +80,31 @@ class PackWork:
                 path.unlink()
 
     def setup(self) -> dict[str, object]:
-        """What every worker must know."""
+        """The set-up message of every worker."""
         recipe = asdict(self.options.sample_recipe())
         return {"root": os.fspath(self.source.root), "records": self._records(), "recipe": recipe}
 
     def origin(self) -> Origin:
-        """What reads samples in this process."""
+        """The origin of samples, for this process."""
         return origin_of(self.setup())
 
     def _records(self) -> dict[str, object] | None:
-        """What `origin.Records` must know; None where images are files."""
+        """The set-up of `origin.RecordOrigin`; None if images are files."""
         held, foreign = self.source.held, self.options.foreign
         if held is None:
             return None
         options = None if foreign is None else asdict(ForeignOptions.of(foreign))
-        # the name as it was given: made absolute, a pattern would have the folder's own brackets in it
+        # as given: in an absolute path, brackets of the folder's name would become part of a pattern
         found = {"fields": dict(held.fields), "upright": list(held.upright), "state": held.state}
         return {"source": self.name, "foreign": options, **found}
 
     def jobs(self) -> Iterator[ChunkJob]:
-        """All chunks that are not finished, as workers get them."""
+        """Jobs for all chunks that are not finished."""
         todo = (chunk for chunk in range(self.plan.chunks) if chunk not in self.finished)
         return (self.job(chunk, self.span(chunk)) for chunk in todo)
 
     def job(self, chunk: int, positions: Iterable[int]) -> ChunkJob:
-        """Images at rising positions as one job."""
+        """A job for images at increasing positions."""
         rows, split = [], 0
         for position in positions:
             index = position - self.first
@@ -114,11 +114,11 @@ class PackWork:
         return ChunkJob(chunk, rows)
 
     def image(self, index: int) -> Image:
-        """The image at `index` of the source, as a worker has it."""
+        """The image at `index` of the source, as in a job."""
         return Image(*self._row(index, 0))
 
     def _row(self, index: int, split: int) -> tuple[Any, ...]:
-        """The members of `sample.Image`, those at the end left out that have nothing to say."""
+        """The members of `sample.Image`, without trailing ones that have their default."""
         source = self.source
         row = (self.first + index, split, source.label(index), os.fsdecode(source.path(index)))
         if source.held is not None:
@@ -126,7 +126,7 @@ class PackWork:
         return (*row, *self._beside(index)) if source.columns else row
 
     def _beside(self, index: int) -> tuple[object, object]:
-        """Files and texts of `sample.Image`."""
+        """`files` and `texts` of `sample.Image`."""
         files = [(field, os.fsdecode(path)) for field, path in self.source.files(index)]
         followed = {self.options.boxes, self.options.keypoints}
         values = self.source.extra(index) if followed - {None} else {}
@@ -138,11 +138,11 @@ class PackWork:
         return (PackFailure(position, printable(path), reason) for position, path, reason in paths)
 
     def path(self, position: int) -> str | None:
-        """The path of an image, None for one that the container held before."""
+        """The path of an image; None for a record that was in the container before."""
         return printable(self.source.path(position - self.first)) if position >= self.first else None
 
     def description(self) -> Description:
-        """What the container's writer cannot know by itself."""
+        """The description for the container's writer."""
         source, options = self.source, self.options
         made = recipe(options) if self.addition is None else self.addition.recipe(options)
         return Description(source.classes, source.class_order, made, options.shuffle)
@@ -150,7 +150,7 @@ class PackWork:
     def report(
         self, target: Path, failures: Failures, packed: int, size: int, duplicates: Duplicates | None = None
     ) -> PackReport:
-        """What became of it all. What was neither packed nor failed nor dropped was left out, but for a dry run."""
+        """The report. Images that were neither packed nor failed nor dropped count as left out, except in a dry run."""
         found = Duplicates(target) if duplicates is None else duplicates
         dropped = len(found.found) if self.options.drop_duplicates else 0
         left_out = 0 if self.options.dry_run else len(self.source) - packed - len(failures) - dropped
@@ -180,7 +180,7 @@ class PackWork:
         )
 
     def _finished_bytes(self) -> int:
-        """Bytes of the source's files behind the finished chunks, which no worker of this run has read."""
+        """Bytes of the source files of chunks that an earlier run finished."""
         total = 0
         for chunk in self.finished:
             for position in self.span(chunk):

@@ -22,17 +22,17 @@ from iofast.packing.frames import Frames, Message, encode
 from iofast.packing.origin import FileOrigin, Origin, origin_of
 from iofast.packing.sample import Image, SampleRecipe, make_record
 
-_BEAT = 0.25  # seconds between signs of life; a redraw of the bar, at most
+_BEAT = 0.25  # seconds between messages while a chunk is in work
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _READ = 1 << 16
 
 
 def main(parent: int | None = None) -> int:
-    """Work until stdin ends. `parent`: the process that started this one; else its arguments say it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent alone decides
+    """Work until stdin ends. `parent`: pid of the packing process, by default from the arguments."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; only the parent handles it
     _die_with(int(sys.argv[1]) if parent is None else parent)
     incoming, outgoing = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints must not land between the frames
+    os.dup2(2, 1)  # output of libraries must not get between the frames
     worker = Worker(outgoing)
     worker.send({"ready": os.getpid()})
     for message in _messages(incoming):
@@ -42,7 +42,7 @@ def main(parent: int | None = None) -> int:
 
 
 class Worker:
-    """Turns chunks into journal blocks."""
+    """Turn chunks into journal blocks."""
 
     def __init__(self, outgoing: int) -> None:
         self._outgoing = outgoing
@@ -59,13 +59,13 @@ class Worker:
         self._last_sent = time.monotonic()
 
     def handle(self, message: dict[str, Any]) -> bool:
-        """Do what one frame asks; False after an error that every further image would meet again."""
+        """Handle one frame. Return False after an error that would repeat for every image."""
         try:
             if "setup" in message:
                 self._set_up(message["setup"])
             else:
                 self._chunk(message)
-        except (TargetError, SourceError) as error:  # of the journal, of the container; images' own were caught
+        except (TargetError, SourceError) as error:  # of journal or container; errors of images are caught below
             self.send({"fatal": str(error), "of": "source" if isinstance(error, SourceError) else "target"})
             return False
         return True
@@ -82,7 +82,7 @@ class Worker:
         failures: list[JournalFailure] = []
         bytes_in = left_out = 0
         images = [Image(*row) for row in message["images"]]
-        self._origin.begin([] if message["careful"] else images)  # or who reads the deadly one would not be known
+        self._origin.begin([] if message["careful"] else images)  # prefetching would hide which image kills the worker
         for number, image in enumerate(images):
             self._show_life(number, image, message["careful"])
             try:
@@ -95,11 +95,11 @@ class Worker:
                     continue
                 records.append(record)
                 bytes_in += len(found.data) + sum(map(len, found.beside.values()))
-            except Exception as error:  # a damaged image raises whatever it likes, and one must never end the run
+            except Exception as error:  # a damaged image may raise anything, and must not end the run
                 reason = self._origin.blame(image, _reason(error))
                 failures.append(JournalFailure(image.position, os.fsencode(image.path), reason))
         if message["careful"]:
-            self.send({"begin": None})  # whoever dies from here on has no image in hand
+            self.send({"begin": None})  # no image is in work from here on
         place = self._journal.append(message["chunk"], records, failures)
         failed = [(failure.position, failure.reason) for failure in failures]
         bytes_out = sum(len(payload) for record in records for payload in record.fields.values())
@@ -114,7 +114,7 @@ class Worker:
 
 
 def _reason(error: Exception) -> str:
-    """One line for the file of errors: the cause, details in brackets."""
+    """One line for the file of errors: the cause, with details in brackets."""
     if isinstance(error, DecodeError):
         return str(error)
     if isinstance(error, OSError):
@@ -131,13 +131,13 @@ def _messages(incoming: int) -> Iterator[dict[str, Any]]:
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the parent is: it notices nothing of a killed parent while inside a long image."""
+    """Ask the kernel to kill this process with its parent: a worker would notice only after its image."""
     if sys.platform != "linux":
-        return  # elsewhere the end of stdin, after the chunk in hand, is soon enough
+        return  # elsewhere the worker ends when stdin does, after its chunk
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
+    if os.getppid() != parent:  # the parent died before prctl
         os._exit(1)
 
 
