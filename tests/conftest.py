@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 import iofast
+from iofast.telemetry import close_page
 
 # No deadline: a shared machine stalls for seconds. No database: a checkout stays as it was. `make test` tries the same
 # examples every time, so that what it says is about the change; `make torture PART=examples` tries others each time.
@@ -81,3 +82,14 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             folder.chmod(0o700)
             patch.setenv(variable, str(folder))
         yield
+
+
+@pytest.fixture
+def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the telemetry page: one of its own for this test, and no page from the test before."""
+    close_page()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
+    monkeypatch.setattr("tempfile.tempdir", None)
+    yield tmp_path
+    close_page()

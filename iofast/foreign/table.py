@@ -15,7 +15,7 @@ from iofast import kernel
 from iofast.bars import open_bar
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.index import ForeignIndex
+from iofast.foreign.index import PARTS, ForeignIndex
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
 from iofast.source.cache import Arrays
 
@@ -68,9 +68,7 @@ def index_of(
         number = len(names)
         names.append(name)
         dtypes.append(dtype)
-        arrays[f"file.{number}"] = column.file.astype(np.uint32)
-        arrays[f"offset.{number}"] = column.offset.astype(np.uint64)
-        arrays[f"length.{number}"] = column.length.astype(np.uint64)
+        arrays |= {f"{part}.{number}": getattr(column, part).astype(kind) for part, kind in PARTS.items()}
     arrays |= _sizes(names, arrays, count, fetch)
     return ForeignIndex(arrays, tuple(names), tuple(dtypes), splits=tuple(splits), left_out=tuple(left_out))
 
@@ -120,7 +118,7 @@ def _sizes(names: Sequence[str], arrays: Arrays, count: int, fetch: Fetch) -> Ar
     image = image_field(tuple(names))
     if image is not None:
         number = names.index(image)
-        places = [arrays[f"{part}.{number}"] for part in ("file", "offset", "length")]
+        places = [arrays[f"{part}.{number}"] for part in PARTS]
 
         def read(start: int) -> int:
             stop = min(start + _CHUNK, count)

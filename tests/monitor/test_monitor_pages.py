@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from proc_folder import running
 
-from iofast import telemetry
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.pages import PagesProbe, difference
 from iofast.monitor.snapshot import Job, LoaderFigures
@@ -110,14 +108,9 @@ def test_phases_of_a_live_training(own_pages: Job, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def own_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    telemetry.close_page()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+def own_pages(own_page: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr("iofast.monitor.probe.pages._SEARCH_S", 0.0)
-    yield job_of(os.getpid())
-    telemetry.close_page()
+    return job_of(os.getpid())
 
 
 def test_train_and_validation(own_pages: Job) -> None:

@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,7 @@ from iofast.stall.clock import MAX_PHASES, OTHER
 from iofast.stall.device import RECENT
 from iofast.telemetry import LoaderInfo, Stages
 
-
-@pytest.fixture(autouse=True)
-def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    telemetry.close_page()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield
-    telemetry.close_page()
+pytestmark = pytest.mark.usefixtures("own_page")
 
 
 # --- arithmetic

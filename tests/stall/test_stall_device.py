@@ -15,7 +15,7 @@ from stall_loaders import MS, Time
 
 from iofast.stall import Meter, Stall, StallClock, watch
 from iofast.stall.device import MAX_PENDING, DeviceTimes
-from iofast.telemetry import LoaderInfo, Stages, close_page, pages
+from iofast.telemetry import LoaderInfo, Stages, pages
 
 
 class Stream:
@@ -248,17 +248,7 @@ def test_two_streams_and_rounding() -> None:
     assert (times.steps, times.step_ns, times.stall_ns) == (1, MS, 0)
 
 
-@pytest.fixture
-def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    close_page()
-    for variable in ("XDG_RUNTIME_DIR", "TMPDIR"):
-        monkeypatch.setenv(variable, str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield
-    close_page()
-
-
-def test_the_page_tells_phases_by_the_devices_clock(stream: Stream, own_page: None) -> None:
+def test_the_page_tells_phases_by_the_devices_clock(stream: Stream, own_page: Path) -> None:
     meter = watched(stream, [0.0] * 10)
     for _ in meter:
         with meter.step("forward"):
@@ -271,7 +261,7 @@ def test_the_page_tells_phases_by_the_devices_clock(stream: Stream, own_page: No
     assert forward.ns == forward.timed * 6 * MS
 
 
-def test_the_page_tells_the_devices_times(stream: Stream, own_page: None) -> None:
+def test_the_page_tells_the_devices_times(stream: Stream, own_page: Path) -> None:
     meter = watched(stream, [30.0] * 20)
     train(meter, stream, device_ms=10)
     ((reported,),) = (page.loaders for page in pages())

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,7 @@ from iofast import transforms as T
 from iofast.stall import watch
 from iofast.stall.clock import PUBLISH_NS
 
-
-@pytest.fixture(autouse=True)
-def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    telemetry.close_page()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield
-    telemetry.close_page()
+pytestmark = pytest.mark.usefixtures("own_page")
 
 
 def test_the_page_is_told_at_the_first_batch_then_now_and_then_and_at_the_end() -> None:

@@ -39,15 +39,10 @@ FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 
 
 @pytest.fixture(autouse=True)
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of its own for each test, and no page from the test before."""
-    telemetry.close_page()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
-    monkeypatch.setattr("tempfile.tempdir", None)
+def runtime(own_page: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this test's page, whose process has no rank."""
     monkeypatch.delenv("RANK", raising=False)
-    yield tmp_path
-    telemetry.close_page()
+    return own_page
 
 
 def only_page() -> Page:

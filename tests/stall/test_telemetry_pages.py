@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,9 @@ FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 
 
 @pytest.fixture
-def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slot]:
+def slot(own_page: Path) -> Slot:
     """Of a new page in a folder of its own; nothing is written yet."""
-    telemetry.close_page()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield Slot(LoaderInfo("one"))
-    telemetry.close_page()
+    return Slot(LoaderInfo("one"))
 
 
 def page_of(slot: Slot) -> Path:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from stall_loaders import Time, timed
 
@@ -17,14 +14,7 @@ FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 TOTALS = [("forward", PhaseTotals(7, 6, 600)), ("backward", PhaseTotals(5, 4, 300))]
 
 
-@pytest.fixture(autouse=True)
-def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    telemetry.close_page()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield
-    telemetry.close_page()
+pytestmark = pytest.mark.usefixtures("own_page")
 
 
 def only_loader() -> LoaderReport:
