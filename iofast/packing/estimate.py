@@ -57,19 +57,24 @@ def size_in_hand(source: Source, recipe: TranscodeRecipe) -> float:
 
 
 class Room(NamedTuple):
-    """What a container needs on disk: its suffix and workers, and the bytes of one that is copied and of a shard."""
+    """What a container needs on disk: its suffix and workers, bytes of one that is copied, and how large a shard is.
+
+    `shard` is in bytes, `records` is their number in a shard; None while only the bytes are known.
+    """
 
     suffix: str
     workers: int
     copied: int = 0
     shard: int = 0
+    records: int | None = None
 
     @classmethod
     def of(cls, work: PackWork, target: Path) -> Room:
         """That of the container that `work` makes at `target`."""
         rebuilt = work.addition is not None and target.suffix == ".lmdb"
         copied = target.stat().st_size if rebuilt and target.exists() else 0
-        return cls(target.suffix, work.workers, copied, parse_size(work.options.shard_size or SHARD_SIZE))
+        shard, records = parse_size(work.options.shard_size or SHARD_SIZE), work.plan.shard_records
+        return cls(target.suffix, work.workers, copied, shard, records or work.options.shard_records)
 
     def container(self, images: int, payload: float) -> int:
         """Bytes of the new records in the container, of about `payload` bytes each, all fields together."""
@@ -87,7 +92,8 @@ class Room(NamedTuple):
         """Bytes on disk at the worst moment: LMDB has journal and container complete, shards the journals of one."""
         journals = int(images * (payload + _ROW))
         if self.suffix != ".lmdb":
-            journals = min(journals, self.shard + 2 * self.workers * (JOURNAL + CHUNK_BYTES)) + images * _NOTES
+            shard = self.shard if self.records is None else int(self.records * (payload + _ROW))
+            journals = min(journals, shard + 2 * self.workers * (JOURNAL + CHUNK_BYTES)) + images * _NOTES
         return self.copied + self.container(images, payload) + journals
 
 
