@@ -23,7 +23,7 @@ from iofast.containers.changed import refresh
 from iofast.dataset import FastDataset
 from iofast.errors import DecodeError, OptionError
 from iofast.loader import FastLoader
-from iofast.loader.plan import decode_options
+from iofast.loader.spec import decode_options
 from iofast.order import Population, Shuffled
 from iofast.transforms import Pipeline, Transform
 from iofast.transforms import compile as compile_transform

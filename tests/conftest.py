@@ -73,6 +73,15 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """After the test none of a loader's threads runs any more."""
+    yield
+    from loader_sets import eventually, workers  # which imports torch
+
+    assert eventually(lambda: workers() == 0)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The cache of folder indexes and the telemetry page go where pytest cleans up, not to the user's."""

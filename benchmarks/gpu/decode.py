@@ -13,8 +13,8 @@ from benchmarks.gpu.clock import on_wall, rate
 from benchmarks.gpu.job import Job
 from iofast import FastLoader, open_reader
 from iofast import transforms as T
-from iofast.gpu.decoding import Jpeg
-from iofast.gpu.decoding.find import checked, libraries
+from iofast.gpu.decode import Jpeg
+from iofast.gpu.decode.libraries import checked, libraries
 from iofast.loader import Split
 
 IMAGES = 400_000  # of an epoch: more than a round takes

@@ -77,6 +77,7 @@ def decode_batch(
     status: NDArray[np.int32],
     start: int,
     stop: int,
+    finish: None = None,  # noqa: ARG001 (the native kernel's; here `finish_batch` is None, and torch finishes)
 ) -> None:
     """Decode rows [start, stop): payload → upright RGB → region → resampled to virtual size → window → flip → `out`.
 
@@ -139,6 +140,7 @@ def decode_each(
     flips: NDArray[np.uint8],
     outs: Sequence[NDArray[np.uint8]],
     status: NDArray[np.int32],
+    finish: None = None,  # noqa: ARG001 (as for `decode_batch`)
 ) -> None:
     """`decode_batch` of all rows, each into an array (height, width, 3) of its own size and any strides."""
     check_each(source, boxes, flips, outs, status)

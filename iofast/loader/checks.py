@@ -8,21 +8,21 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.kernel.contract import ALIASED
 from iofast.loader.options import LoaderOptions
-from iofast.loader.plan import LoaderPlan
+from iofast.loader.spec import BatchSpec
 from iofast.ops import Mix, Normalize
 from iofast.transforms import Pipeline
 
 
-def check_plan(plan: LoaderPlan) -> None:
+def check_spec(spec: BatchSpec) -> None:
     """Raise `OptionError`, naming the option, for options that exclude each other or do not fit the dataset."""
-    _check_fields(plan)
-    _check_views(plan)
-    if plan.deep:
-        _check_deep(plan.pipeline, plan.options)
-    if plan.pipeline.mix is not None:
-        _check_mixing(plan.pipeline.mix, plan.options, plan.dataset.classes)
-    if plan.options.cache is not None:
-        _check_cache(plan)
+    _check_fields(spec)
+    _check_views(spec)
+    if spec.deep:
+        _check_deep(spec.pipeline, spec.options)
+    if spec.pipeline.mix is not None:
+        _check_mixing(spec.pipeline.mix, spec.options, spec.dataset.classes)
+    if spec.options.cache is not None:
+        _check_cache(spec)
 
 
 _HINTS = {  # what to do about another dataset, by an attribute of its class
@@ -46,40 +46,40 @@ def check_dataset(dataset: FastDataset) -> None:
         )
 
 
-def _check_fields(plan: LoaderPlan) -> None:
-    plan.check_reserved(plan.fields, "the dataset's fields have")
-    if (unknown := sorted(set(plan.collates) - set(plan.fields))) and plan.options.map_sample is None:
-        raise OptionError(f"collate has {unknown[0]!r}, and a sample has only {', '.join(plan.fields)}")
-    if "image" in plan.collates and (plan.pipeline.finishes or plan.options.dtype != torch.uint8):
+def _check_fields(spec: BatchSpec) -> None:
+    spec.check_reserved(spec.fields, "the dataset's fields have")
+    if (unknown := sorted(set(spec.collates) - set(spec.fields))) and spec.options.map_sample is None:
+        raise OptionError(f"collate has {unknown[0]!r}, and a sample has only {', '.join(spec.fields)}")
+    if "image" in spec.collates and (spec.pipeline.finishes or spec.options.dtype != torch.uint8):
         raise OptionError(
             "collate['image'] gets uint8 images and takes the place of pixel operations: leave dtype and "
             "Normalize out, or collate in map_batch"
         )
-    if unknown := sorted(set(plan.targets) - set(plan.stored)):
-        raise OptionError(f"targets has {unknown[0]!r}, and the dataset's fields are {', '.join(plan.fields)}")
-    left = [name for name in plan.dataset.annotations if name not in plan.targets]
-    if left and plan.with_images and plan.pipeline.moves is not None and "crop" not in plan.fields:
+    if unknown := sorted(set(spec.targets) - set(spec.stored)):
+        raise OptionError(f"targets has {unknown[0]!r}, and the dataset's fields are {', '.join(spec.fields)}")
+    left = [name for name in spec.dataset.annotations if name not in spec.targets]
+    if left and spec.with_images and spec.pipeline.moves is not None and "crop" not in spec.fields:
         raise OptionError(
-            f"{' and '.join(left)} would stay as stored, beside images whose pixels {plan.pipeline.moves!r} moves: "
+            f"{' and '.join(left)} would stay as stored, beside images whose pixels {spec.pipeline.moves!r} moves: "
             "name them in targets=, or add 'crop' to the dataset's fields and move them in map_sample"
         )
-    if plan.pipeline.part is not None and not plan.before:
+    if spec.pipeline.part is not None and not spec.read_first:
         raise OptionError(
-            f'{plan.pipeline.part!r} goes by boxes: name their field, as targets={{"boxes.json": "boxes"}}'
+            f'{spec.pipeline.part!r} goes by boxes: name their field, as targets={{"boxes.json": "boxes"}}'
         )
 
 
-def _check_views(plan: LoaderPlan) -> None:
-    options = plan.options
+def _check_views(spec: BatchSpec) -> None:
+    options = spec.options
     given = {
         "map_sample": options.map_sample is not None,
-        "collate['image']": "image" in plan.collates,
+        "collate['image']": "image" in spec.collates,
         f"ragged={options.ragged!r}": options.ragged != "raise",
         f"cache={options.cache!r}": options.cache is not None,
-        "the field 'crop'": "crop" in plan.fields,
-        "targets": bool(plan.targets),
+        "the field 'crop'": "crop" in spec.fields,
+        "targets": bool(spec.targets),
     }
-    if plan.pipeline.views and (several := [name for name, is_given in given.items() if is_given]):
+    if spec.pipeline.views and (several := [name for name, is_given in given.items() if is_given]):
         raise OptionError(f"several Views do not go with {several[0]}: leave it out")
 
 
@@ -96,15 +96,15 @@ def _check_mixing(mix: Mix, options: LoaderOptions, classes: list[str]) -> None:
         raise OptionError(f"{name}(num_classes={mix.num_classes}) is too few: the dataset has {len(classes)} classes")
 
 
-def _check_cache(plan: LoaderPlan) -> None:
+def _check_cache(spec: BatchSpec) -> None:
     """Raise `OptionError` where options cannot be carried out together with `cache="device"`."""
-    options, pipeline = plan.options, plan.pipeline
-    if not plan.with_images or plan.stored:
+    options, pipeline = spec.options, spec.pipeline
+    if not spec.with_images or spec.stored:
         raise OptionError(
             f"cache='device' holds images and labels: the dataset's fields must have 'image' and none that is read "
-            f"from records, found {', '.join(plan.fields)}"
+            f"from records, found {', '.join(spec.fields)}"
         )
-    if "image" in plan.collates or options.map_sample is not None:
+    if "image" in spec.collates or options.map_sample is not None:
         name = "collate['image']" if options.map_sample is None else "map_sample"
         raise OptionError(
             f"with cache='device' images are made on the device: {name} would never see them; use map_batch"

@@ -6,6 +6,7 @@ order and choices say what a batch is, the reader where its bytes lie, the kerne
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -17,30 +18,28 @@ import torch
 from iofast import kernel
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError
+from iofast.gpu.decode import Split
 from iofast.loader.assemble import Batch
-from iofast.loader.auto import Auto, Setting, State, first
-from iofast.loader.batches import BatchJob
-from iofast.loader.caching import make_resident
-from iofast.loader.checks import check_dataset, check_plan
+from iofast.loader.batches import BatchJob, measure
+from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
-from iofast.loader.failures import Failure, Ledger, OnError
+from iofast.loader.epochs import EpochOrder, LoaderSampler, sampler_of
 from iofast.loader.mapping import SampleFunction
-from iofast.loader.measure import measure
-from iofast.loader.options import AnyOrder
+from iofast.loader.options import AnyOrder, refuse_unknown
 from iofast.loader.options import LoaderOptions as LoaderOptions
-from iofast.loader.plan import LoaderPlan
-from iofast.loader.prefetch import Prefetch
-from iofast.loader.sampler import LoaderSampler, sampler_of
-from iofast.loader.split import Split
+from iofast.loader.resident import Resident, decode_all
+from iofast.loader.resources import Resources, readahead
+from iofast.loader.samples import LoaderParts
+from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
-from iofast.loader.stats import LoaderStats
-from iofast.loader.tally import DEVICE, Contexts, Epoch
-from iofast.loader.torch_options import refuse_unknown
+from iofast.loader.stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, OnError, Tally
 from iofast.machine import cores_of_rank
 from iofast.order import MAX_SEED
 from iofast.order.base import check_whole
+from iofast.prefetch import Auto, Prefetch, Setting
+from iofast.prefetch.auto import State, first
 from iofast.stall import StallClock
-from iofast.telemetry import Stages
+from iofast.telemetry import LoaderInfo, Stages
 from iofast.transforms import Pipeline, Transform, Views
 
 
@@ -102,9 +101,16 @@ class FastLoader(Iterable[Any]):
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None
         check_dataset(dataset)
-        plan = LoaderPlan(dataset, self.options)
-        check_plan(plan)
-        self._plan = plan  # from here on what is fixed cannot be assigned
+        epochs = EpochOrder(dataset, self.options)
+        spec = BatchSpec(dataset, self.options)
+        check_spec(spec)
+        self._stages, self._tally = Stages(), Tally()
+        self._resources = Resources(spec, self._stages.transfer)
+        self._clock = StallClock(self._described(epochs), device=str(spec.device), stages=self._stages)
+        self._spec = spec
+        self._resident: Resident | None = None  # with cache="device", from the first use on
+        self._decoding_all = threading.Lock()
+        self._epochs = epochs  # from here on what is fixed cannot be assigned
         self._ledger = Ledger(self.options.on_error, self.options.max_errors)
         self._auto: State | None = None  # of the last epoch
         self._course = Course()
@@ -112,11 +118,11 @@ class FastLoader(Iterable[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in this process or another, is at the same place and makes its own threads."""
         options = {each.name: getattr(self.options, each.name) for each in fields(LoaderOptions)}
-        options["decode"] = self._plan.decoding.option()
+        options["decode"] = self._resources.decoding.option()
         return _anew, (self.dataset, options, self._course.here)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if "_plan" in self.__dict__ and name in _FIXED:
+        if "_epochs" in self.__dict__ and name in _FIXED:
             option = "order" if name in ("sampler", "batch_sampler") else name
             raise OptionError(
                 f"{name} of a loader cannot be changed after it was made: build a new FastLoader with {option}="
@@ -132,16 +138,16 @@ class FastLoader(Iterable[Any]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
-        plan, (epoch, batch) = self._plan, self._course.next
-        count = "an epoch without an end" if plan.order.endless else f"{plan.schedule.count} batches an epoch"
-        said = f"{count}, next is batch {batch} of epoch {epoch}"
-        return f"FastLoader({self.dataset!r}{self.options.given()}, rank {plan.rank} of {plan.world_size}: {said})"
+        epochs, (epoch, batch) = self._epochs, self._course.next
+        count = "an epoch without an end" if epochs.order.endless else f"{epochs.schedule.count} batches an epoch"
+        place = f"{count}, next is batch {batch} of epoch {epoch}"
+        return f"FastLoader({self.dataset!r}{self.options.given()}, rank {epochs.rank} of {epochs.world_size}: {place})"
 
     def __len__(self) -> int:
         """Batches per epoch and rank. Raises `TypeError` where the order has no end."""
-        if self._plan.order.endless:
+        if self._epochs.order.endless:
             raise TypeError("the loader has no length: its sampler never ends")
-        return self._plan.schedule.count
+        return self._epochs.schedule.count
 
     def __bool__(self) -> bool:
         """True: there is always a batch, and `if loader:` must not ask an endless one for its length."""
@@ -165,7 +171,7 @@ class FastLoader(Iterable[Any]):
     @property
     def sampler(self) -> LoaderSampler:
         """What frameworks look for: `set_epoch`, and the indices of this rank's samples. It is sharded already."""
-        return sampler_of(self._plan, self._course)
+        return sampler_of(self._epochs, self._course, self.options)
 
     @property
     def batch_sampler(self) -> None:
@@ -187,23 +193,22 @@ class FastLoader(Iterable[Any]):
     @property
     def clock(self) -> StallClock:
         """How long the consumer waits; `watch(loader)` reads it."""
-        return self._plan.clock
+        return self._clock
 
     @property
     def stats(self) -> LoaderStats:
         """What this loader has done so far, over all epochs."""
-        plan, (ways, times) = self._plan, self._plan.tally.sum()
-        if plan.way is not None:
-            plan.way.collect()  # the last copies may have been at work when the last batch was made
-        setting = self._setting()
+        resources, (ways, times), setting = self._resources, self._tally.sum(), self._setting()
+        if resources.way is not None:
+            resources.way.collect()  # the last copies may have been at work when the last batch was made
         return LoaderStats(
             images=sum(ways.values()),
-            ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if plan.decoding.on_device else []))},
-            decode=plan.decoding.said,
+            ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.on_device else []))},
+            decode=resources.decoding.said,
             changed=self.dataset.reader.changed,
             errors=self._ledger.errors,
-            stages=plan.stages.stats(),
-            meter=plan.clock.stats,
+            stages=self._stages.stats(),
+            meter=self._clock.stats,
             num_workers=setting.num_workers,
             depth=setting.depth,
             cpu_share=times.cpu_share(cores_of_rank()),
@@ -223,42 +228,42 @@ class FastLoader(Iterable[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iterator is: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
-        return self._plan.identity.state(*self._course.here) | self._plan.decoding.state()
+        return self._epochs.identity.state(*self._course.here) | self._resources.decoding.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter()` go on where `state` was taken. Raises `StateError` naming what differs."""
-        place = self._plan.identity.place(state, self._plan.schedule.count)
-        self._plan.decoding.resume(state)
+        place = self._epochs.identity.place(state, self._epochs.schedule.count)
+        self._resources.decoding.resume(state)
         self._course.load(place)
 
     def peek(self) -> Batch:
         """The batch that would come next, without taking it: nothing of the loader's place or counts changes, but that
         the first use decodes what `cache="device"` keeps."""
         epoch, batch = self._course.here
-        delivery = self._delivery(Contexts(self._plan.decode, Stages()), epoch, batch, batch + 1)
+        delivery = self._delivery(Contexts(self._spec.decode, Stages()), epoch, batch, batch + 1)
         try:
             return delivery.hand_over(next(delivery), epoch, batch).batch
         finally:
             delivery.close()
 
     def __iter__(self) -> Iterator[Any]:
-        self._plan.check_ranks()
-        if self._plan.ranks_may_part and (left := self._course.abandoned) is not None:
+        self._epochs.check_ranks()
+        if self._epochs.ranks_may_part and (left := self._course.abandoned) is not None:
             raise StateError(
                 f"this iter() would abandon epoch {left.epoch} after {left.batch} of {left.count} batches, "
                 f"and the other ranks may not: say on every rank what comes next, set_epoch({left.epoch + 1}), or "
                 f"set_epoch({left.epoch}) to go on in this one; peek() looks at a batch and takes none"
             )
-        return self._course.begin(self._plan.schedule.count, self._batches)
+        return self._course.begin(self._epochs.schedule.count, self._batches)
 
     def _batches(self, progress: Progress) -> Iterator[Batch]:
-        plan = self._plan
-        timing = plan.clock.begin(progress.epoch)
+        timing = self._clock.begin(progress.epoch)
         timing.waiting()
-        contexts, ahead = Contexts(plan.decode, plan.stages), plan.readahead(progress.epoch)
+        contexts = Contexts(self._spec.decode, self._stages)
+        ahead = readahead(self._spec, self._epochs, self._resources, progress.epoch)
         with ExitStack() as ends:  # each is called, also where a Ctrl-C comes within another; the last one first
             epoch = Epoch(contexts)
-            ends.callback(plan.tally.end, plan.tally.begin(epoch))
+            ends.callback(self._tally.end, self._tally.begin(epoch))
             ends.callback(timing.left)
             if ahead is not None:
                 ends.callback(ahead.close)
@@ -269,7 +274,7 @@ class FastLoader(Iterable[Any]):
             timing.began()
             while True:
                 timing.waiting()
-                plan.stages.queue.observe(delivery.ready, delivery.depth)
+                self._stages.queue.observe(delivery.ready, delivery.depth)
                 issued = next(delivery, None)
                 if issued is None:
                     return
@@ -289,28 +294,49 @@ class FastLoader(Iterable[Any]):
                 self._auto = delivery.taken() or self._auto
 
     def _setting(self) -> Setting:
-        limits = self._plan.limits
+        limits = self._resources.limits
         if self.options.num_workers != "auto":
             return Setting(limits.max_workers, limits.max_depth)
         return (self._auto or first(limits)).setting
 
+    def _described(self, epochs: EpochOrder) -> LoaderInfo:
+        limits = self._resources.limits
+        return LoaderInfo(
+            name="FastLoader",
+            kind="FastLoader",
+            num_workers=limits.max_workers,
+            prefetch=limits.max_depth,
+            batch_size=self.options.batch_size,
+            device=str(self.options.device),
+            rank=epochs.rank,
+            world_size=epochs.world_size,
+        )
+
+    def _parts(self) -> LoaderParts:
+        """What batches are made of. With `cache="device"` a second consumer waits until the first has decoded all."""
+        if self.options.cache is not None:
+            with self._decoding_all:
+                if self._resident is None:
+                    self._resident = decode_all(self._spec, self._resources, self._stages, self._tally)
+        return LoaderParts(self._spec, self._epochs, self._resources, self._resident)
+
     def _delivery(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Delivery:
-        plan, setting = self._plan, self._setting()
-        if plan.way is not None:
-            plan.way.check()  # before anything is allocated: within a capture that would break it
-            plan.way.begin()
-        make_resident(plan)
-        plan.decoding.settle(partial(measure, plan, epoch, start))
-        slices = (stop - start) * plan.limits.slices  # more threads would have nothing to do
+        resources, setting = self._resources, self._setting()
+        if resources.way is not None:
+            resources.way.check()  # before anything is allocated: within a capture that would break it
+            resources.way.begin()
+        parts = self._parts()
+        resources.decoding.settle(partial(measure, parts, epoch, start))
+        slices = (stop - start) * resources.limits.slices  # more threads would have nothing to do
         made = Prefetch(
-            lambda batch: BatchJob(plan, contexts, epoch, batch),
+            lambda batch: BatchJob(parts, contexts, epoch, batch),
             stop,
             num_workers=min(setting.num_workers, max(1, slices)),
             depth=setting.depth,
             start=start,
         )
-        auto = Auto(made, plan.limits, self._auto) if self.options.num_workers == "auto" else None
-        return Delivery(plan, made, auto, start, stop)
+        auto = Auto(made, resources.limits, self._auto) if self.options.num_workers == "auto" else None
+        return Delivery(parts, made, auto, start, stop)
 
 
 _FIXED = {each.name for each in fields(LoaderOptions)} | {"dataset", "options", "sampler", "batch_sampler"}

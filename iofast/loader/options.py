@@ -1,9 +1,10 @@
-"""LoaderOptions: everything about a FastLoader but its dataset."""
+"""LoaderOptions: everything about a FastLoader but its dataset; and what replaces options of torch's DataLoader."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import numpy as np
@@ -11,9 +12,9 @@ import torch
 
 from iofast import pixels
 from iofast.errors import OptionError, shown
-from iofast.loader.failures import OnError
+from iofast.gpu.decode import Split
 from iofast.loader.mapping import SampleFunction, check_picklable
-from iofast.loader.split import Split
+from iofast.loader.stats import OnError
 from iofast.loader.targets import targets_of
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.order.base import check_whole
@@ -35,6 +36,26 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "on_error": ("raise", "replace", "drop"),
     "ragged": ("raise", "list", "pad"),
     "image_mode": ("RGB", "L", "I;16"),
+}
+
+_THREADS = "leave it out, because workers are threads of this process"
+_PINNED = "leave it out, because with device='cuda' batches are copied from page-locked memory and arrive on the device"
+
+_INSTEAD = {  # options of torch's DataLoader that FastLoader does not have, and what to do
+    "batch_sampler": "give its sampler as order=, and batch_size=; order.Buckets makes batches of images of like shape",
+    "collate_fn": "give collate={field: function} for the values of a field, or map_batch= for the finished batch",
+    "generator": "give seed=, which order and augmentation are drawn from",
+    "in_order": "leave it out, because batches always come in order",
+    "multiprocessing_context": f"{_THREADS}; map_processes= starts processes for map_sample",
+    "num_replicas": "give world_size=, or leave it out, because the ranks of torch.distributed are found",
+    "num_threads": "give num_workers=",
+    "persistent_workers": f"{_THREADS}, which start at once",
+    "pin_memory": _PINNED,
+    "pin_memory_device": _PINNED,
+    "prefetch_factor": "give prefetch=, the batches that all workers together make ahead",
+    "sampler": "give it as order=, which takes any sampler of single indices",
+    "timeout": f"{_THREADS}; what one of them raises arrives with its batch",
+    "worker_init_fn": f"{_THREADS}; map_sample gets a generator that is seeded for each sample",
 }
 
 
@@ -213,6 +234,14 @@ class LoaderOptions:
             check_picklable(self.map_sample)
 
 
+def refuse_unknown(options: Mapping[str, object]) -> None:
+    """Raise `OptionError` for the first of `options`, none of which FastLoader has, with what replaces it."""
+    for name in options:
+        near = get_close_matches(name, [each.name for each in fields(LoaderOptions)], 1)
+        advice = _INSTEAD.get(name) or (f"did you mean {near[0]}=?" if near else "LoaderOptions lists those there are")
+        raise OptionError(f"{name} is not an option of FastLoader: {advice}")
+
+
 def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> object:
     """The one of `allowed` that `value` is: 1 is not True, and an array answers == with an array."""
     plain = value.item() if isinstance(value, np.str_ | np.bool_) else value
@@ -231,10 +260,10 @@ def _checked_device(device: str | torch.device) -> torch.device:
             f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}"
         ) from None
     if checked.type == "cuda" and not 0 <= (checked.index or 0) < torch.cuda.device_count():
-        raise OptionError(f"device {device} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
+        raise OptionError(f"device {device} not found: torch sees {torch.cuda.device_count()} CUDA devices")
     if checked.type not in ("cpu", "cuda"):
         try:
             torch.empty(0, device=checked)
         except (RuntimeError, AssertionError) as error:  # each back-end has its own way to say so
-            raise OptionError(f"device {device} is not here: {str(error).splitlines()[0]}") from None
+            raise OptionError(f"device {device} not found: {str(error).splitlines()[0]}") from None
     return checked

@@ -1,12 +1,30 @@
-"""What a loader has done so far, frozen: `FastLoader.stats`."""
+"""What a loader has done so far: images and times of all epochs, failures, and what a user sees of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+import itertools
+import logging
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
+from iofast import kernel
+from iofast.errors import ErrorBudgetError
+from iofast.prefetch import Prefetch, Times
 from iofast.stall import MeterStats
-from iofast.telemetry import StageStats
+from iofast.telemetry import Stages, StageStats
+
+DEVICE = "device"  # the way of images that no kernel of ours decoded
+REMEMBERED = 1000  # failures kept with name and reason; all are counted
+EPOCHS = 8  # whose budgets are kept: iterators of as many may be in use at once
+
+OnError = Literal["raise", "replace", "drop"]
+
+_log = logging.getLogger("iofast")
 
 
 @dataclass(frozen=True)
@@ -45,3 +63,163 @@ class LoaderStats:
         where = "" if self.decode == "on the CPU" else f", decoded {self.decode}"
         changed = f", {self.changed:,} changed files" if self.changed else ""
         return f"{share}{changed}, {self.cpu_share:.0%} of the cores{where}; {self.meter}"
+
+
+@contextlib.contextmanager
+def noted(where: str) -> Iterator[None]:
+    """What a user's function raises in here gets a note that says where."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(where)
+        raise
+
+
+class Failure(NamedTuple):
+    """One sample that could not be made. `name` is file and key; `attempt` counts the replacements before it."""
+
+    epoch: int
+    position: int
+    attempt: int
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class Ledger:
+    """The failures of the batches that a loader has returned: each is counted, logged and held against the budget once.
+
+    What was made ahead and never returned is not in it. `max_errors` is how many an epoch may have on this rank; an
+    epoch that is gone on with goes on counting.
+    """
+
+    def __init__(self, action: OnError, max_errors: int | None) -> None:
+        self.errors = 0
+        self.recent: deque[Failure] = deque(maxlen=REMEMBERED)
+        self._action, self._max_errors = action, max_errors
+        self._epochs: dict[int, int] = {}  # the newest few
+
+    def check(self, failures: Sequence[Failure]) -> None:
+        """Raise `ErrorBudgetError` where a batch with these would be one too many."""
+        if not failures or self._max_errors is None:
+            return
+        total = self._epochs.get(failures[0].epoch, 0) + len(failures)
+        if total > self._max_errors:
+            raise ErrorBudgetError(
+                f"{total} samples of epoch {failures[-1].epoch} could not be made, max_errors allows "
+                f"{self._max_errors}; the last was {failures[-1]}"
+            )
+
+    def add(self, failures: Sequence[Failure]) -> None:
+        """Take those of a batch that is handed over."""
+        done = "replaced" if self._action == "replace" else "dropped"
+        for failure in failures:
+            _log.warning("%s (%s at position %d of epoch %d)", failure, done, failure.position, failure.epoch)
+            self._epochs[failure.epoch] = self._epochs.get(failure.epoch, 0) + 1
+        while len(self._epochs) > EPOCHS:
+            del self._epochs[min(self._epochs)]
+        self.errors += len(failures)
+        self.recent.extend(failures)
+
+
+class Contexts:
+    """One kernel context per thread of an epoch, spare ones for work that belongs to no thread, and the counters."""
+
+    def __init__(self, options: kernel.DecodeOptions, stages: Stages) -> None:
+        self._options, self.stages = options, stages
+        self._contexts: dict[int, kernel.Context] = {}
+        self._spare: deque[kernel.Context] = deque()
+        self.on_device = 0  # images that the device has decoded; one thread counts them
+        self._numbers = itertools.count(-1, -1)  # of the spare ones; threads count from 0
+
+    def context(self, number: int) -> kernel.Context:
+        if number not in self._contexts:
+            self._contexts[number] = kernel.Context(self._options, timed="read")
+        return self._contexts[number]
+
+    @contextlib.contextmanager
+    def spare(self) -> Iterator[kernel.Context]:
+        """A context that nobody else uses meanwhile."""
+        try:
+            context = self._spare.pop()
+        except IndexError:
+            context = self.context(next(self._numbers))
+        try:
+            yield context
+        finally:
+            self._spare.append(context)
+
+    def ways(self) -> Counter[str]:
+        """Images by the way they were decoded, so far."""
+        ways = sum((Counter(context.counts().ways) for context in list(self._contexts.values())), Counter[str]())
+        return ways + Counter({DEVICE: self.on_device})
+
+
+class Sum(NamedTuple):
+    """Of one epoch or several: images by the way they were decoded, and the threads' and the consumer's times."""
+
+    ways: Counter[str]
+    times: Times
+
+    def plus(self, other: Sum) -> Sum:
+        return Sum(self.ways + other.ways, self.times + other.times)
+
+
+class Epoch:
+    """One that goes on. The threads end when nobody holds the `Prefetch` any more, so it is not held here."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        self._contexts = contexts
+        self._made_by: tuple[weakref.ref[Prefetch[Any, Any]], ...] = ()
+
+    def made_by(self, *made_by: Prefetch[Any, Any]) -> None:
+        """From now on the times of the first one's threads count, and what those of others compute, who finish it."""
+        self._made_by = tuple(map(weakref.ref, made_by))
+
+    def sum(self) -> Sum:
+        times = [Times() if (made := each()) is None else made.times() for each in self._made_by] or [Times()]
+        return Sum(self._contexts.ways(), replace(times[0], cpu_s=sum(each.cpu_s for each in times)))
+
+
+class Tally:
+    """What all epochs of a loader have done: those that ended, and those that are going on.
+
+    `end` runs in finalizers, which may come at any point of any thread, also between two lines of `sum`: it takes no
+    lock and only replaces a value under a key that is there.
+    """
+
+    def __init__(self) -> None:
+        self._ended = Sum(Counter(), Times())
+        self._epochs: dict[int, Epoch | Sum] = {}  # going on, or ended and not yet added up
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def begin(self, epoch: Epoch) -> int:
+        """Count an epoch in; the number is for `end`."""
+        number = next(self._numbers)
+        with self._lock:
+            self._add_up()
+            self._epochs[number] = epoch
+        return number
+
+    def end(self, number: int) -> None:
+        """Once the threads that used the contexts have ended."""
+        epoch = self._epochs[number]
+        if isinstance(epoch, Epoch):
+            self._epochs[number] = epoch.sum()
+
+    def sum(self) -> Sum:
+        with self._lock:
+            self._add_up()
+            total = self._ended
+            for each in list(self._epochs.values()):
+                total = total.plus(each.sum() if isinstance(each, Epoch) else each)
+        return total
+
+    def _add_up(self) -> None:
+        for number, each in list(self._epochs.items()):
+            if isinstance(each, Sum):
+                self._ended = self._ended.plus(each)
+                del self._epochs[number]

@@ -19,10 +19,10 @@ from kernel_images import TURNS, jpeg, photo
 from PIL import Image
 
 from iofast.errors import OptionError
-from iofast.gpu.decoding import DeviceDecoder, Jpeg, find, lacking, open_decoder
-from iofast.gpu.decoding.decoder import upright
-from iofast.gpu.decoding.nvimagecodec import NvImageCodec
-from iofast.gpu.decoding.torch_libraries import AllOrNothing, torchcodec, torchvision
+from iofast.gpu.decode import DeviceDecoder, Jpeg, lacking, libraries, open_decoder
+from iofast.gpu.decode.decoder import upright
+from iofast.gpu.decode.nvimagecodec import NvImageCodec
+from iofast.gpu.decode.torch_libraries import AllOrNothing, torchcodec, torchvision
 
 CUDA = torch.device("cuda")
 
@@ -254,7 +254,7 @@ class TestNvImageCodec:
         assert asked["params"].exif is False
 
     def test_found_and_checked(self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(find, "lacking", lambda device: None)
+        monkeypatch.setattr(libraries, "lacking", lambda device: None)
         assert open_decoder(CUDA, 2).backend.name == "nvImageCodec"
 
     @pytest.mark.parametrize("library", ["nvImageCodec", "TorchCodec", "torchvision"])
@@ -273,7 +273,7 @@ class TestNvImageCodec:
         monkeypatch.setattr(FakeCodec, "one", staticmethod(lambda source: decoded(torch.from_numpy(source.array))))
         made = NvImageCodec(2, adaptive=False) if library == "nvImageCodec" else None
         listed = AllOrNothing(library, lambda jpegs: [decoded(data).permute(2, 0, 1) for data in jpegs])
-        there = find.checked(lambda: made or listed)
+        there = libraries.checked(lambda: made or listed)
         told.clear()
         (image,) = there.decode([jpeg_of(jpeg(photo(20, 16)))], [1])
         assert image is not None
@@ -283,7 +283,7 @@ class TestNvImageCodec:
     def test_one_that_gets_a_small_picture_wrong_is_not_taken(
         self, codec: FakeCodec, monkeypatch: pytest.MonkeyPatch, wrong: torch.Tensor | None
     ) -> None:
-        monkeypatch.setattr(find, "lacking", lambda device: None)
+        monkeypatch.setattr(libraries, "lacking", lambda device: None)
         monkeypatch.setattr(FakeCodec, "one", staticmethod(lambda source: wrong))
         monkeypatch.setitem(sys.modules, "torchcodec", None)
         monkeypatch.setitem(sys.modules, "torchvision", None)
@@ -341,10 +341,10 @@ class TestWhatIsLacking:
 
     def test_no_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
-        monkeypatch.setattr(find, "_installed", lambda module: False)
+        monkeypatch.setattr(libraries, "_installed", lambda module: False)
         monkeypatch.setattr(torch.version, "cuda", "12.8")
         assert lacking(CUDA) == "no library for it is installed: pip install 'iofast[cuda12]' for nvImageCodec"
-        monkeypatch.setattr(find, "_installed", lambda module: module == "torchvision")
+        monkeypatch.setattr(libraries, "_installed", lambda module: module == "torchvision")
         assert lacking(CUDA) is None
 
     def test_an_allocator_that_hands_over_in_the_streams_order(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,5 +352,5 @@ class TestWhatIsLacking:
         assert "torch's own allocator" in str(lacking(CUDA))
 
     def test_installed(self) -> None:
-        assert find._installed("PIL")
-        assert not find._installed("nowhere.at_all")
+        assert libraries._installed("PIL")
+        assert not libraries._installed("nowhere.at_all")

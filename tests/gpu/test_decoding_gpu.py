@@ -15,12 +15,12 @@ from loader_sets import photographs, write_lmdb
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.gpu.decoding import Backend, DeviceDecoder
-from iofast.gpu.decoding.find import check
-from iofast.gpu.decoding.nvimagecodec import NvImageCodec
-from iofast.gpu.decoding.torch_libraries import torchcodec, torchvision
+from iofast.gpu.decode import Backend, DeviceDecoder, choice
+from iofast.gpu.decode.libraries import check
+from iofast.gpu.decode.nvimagecodec import NvImageCodec
+from iofast.gpu.decode.torch_libraries import torchcodec, torchvision
 from iofast.kernel import TranscodeRecipe, decode, transcode
-from iofast.loader import Split, decoding
+from iofast.loader import Split
 
 pytestmark = pytest.mark.gpu
 
@@ -115,7 +115,7 @@ def test_the_naive_sequence_is_found_out(library: Backend) -> None:
 def test_a_loader_gives_the_cpus_batches(
     decoder: DeviceDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any
 ) -> None:
-    monkeypatch.setattr(decoding, "open_decoder", lambda device, threads, *, adaptive: decoder)
+    monkeypatch.setattr(choice, "open_decoder", lambda device, threads, *, adaptive: decoder)
     path = write_lmdb(tmp_path / "set.lmdb", [*packed(80), *photographs(40)])
     options: dict[str, Any] = {"transform": [T.RandomResizedCrop(96), T.RandomHorizontalFlip()], "shuffle": True}
     own = FastLoader(FastDataset(path), 16, device="cuda", decode=how, **options)

@@ -19,9 +19,9 @@ from PIL import Image
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
 from iofast.errors import DecodeError, ErrorBudgetError, OptionError, StateError
+from iofast.gpu.decode import choice as decoding_module
 from iofast.kernel import TranscodeRecipe, backend, decode, transcode
 from iofast.loader import Split
-from iofast.loader import decoding as decoding_module
 
 IMAGES = photographs(40)
 AUGMENT: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
@@ -146,7 +146,7 @@ class TestTheSameBatches:
     def test_large_images_are_decoded_a_few_at_a_time(
         self, bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("iofast.loader.divided.MOST", 60_000)
+        monkeypatch.setattr("iofast.gpu.decode.divided.MOST", 60_000)
         own = bench.there(place / "set.lmdb", 20, **AUGMENT)
         assert same(own, here(place / "set.lmdb", 20, **AUGMENT)) == 40
         assert 6 < bench.backend.calls < 30
@@ -284,10 +284,10 @@ class TestSplit:
         assert copy.options.decode == Split(own.state_dict()["split"] / 1000, 0.75)
 
     def test_cores_bound_the_threads(self, bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("iofast.loader.plan.cores_of_rank", lambda: 8)
+        monkeypatch.setattr("iofast.loader.resources.cores_of_rank", lambda: 8)
         for how, workers_ in ((Split(0.5), 6), (Split(0.5, 0.3), 2), (Split(0.5, 0.01), 1), ("gpu", 8)):
             own = bench.there(place / "packed.lmdb", decode=how, num_workers="auto", **AUGMENT)
-            assert own._plan.limits.max_workers == workers_
+            assert own._resources.limits.max_workers == workers_
 
 
 class TestAuto:
@@ -344,7 +344,9 @@ class TestAuto:
 class TestWithoutAGpu:
     @pytest.mark.parametrize("how", ["gpu", "split", Split(0.5)], ids=str)
     def test_it_is_said_in_one_line(self, place: Path, how: Any) -> None:
-        with pytest.raises(OptionError, match=r"^decode=.* cannot be: it needs an NVIDIA GPU .* found device='cpu'$"):
+        with pytest.raises(
+            OptionError, match=r"^decode=.* is not available: it needs an NVIDIA GPU .* found device='cpu'$"
+        ):
             here(place / "packed.lmdb", decode=how, **AUGMENT)
 
     def test_auto_takes_the_cpu_and_says_so(self, place: Path) -> None:
@@ -374,11 +376,11 @@ class TestWhatADeviceCannotDo:
     def test_is_refused_and_auto_takes_the_cpu(
         self, bench: Bench, place: Path, options: dict[str, Any], reason: str
     ) -> None:
-        with pytest.raises(OptionError, match=f"^decode='gpu' cannot be: .*{reason}"):
+        with pytest.raises(OptionError, match=f"^decode='gpu' is not available: .*{reason}"):
             bench.there(place / "packed.lmdb", **options)
         own = here(place / "packed.lmdb", decode="auto", **options)
         assert own.stats.decode.startswith("on the CPU: ")
-        assert own._plan.decoding.share == 1000
+        assert own._resources.decoding.share == 1000
 
     def test_a_dataset_without_images(self, bench: Bench, place: Path) -> None:
         fields = FastDataset(place / "packed.lmdb", fields=["label"])

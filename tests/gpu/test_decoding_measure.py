@@ -15,12 +15,12 @@ from device_decoding import Bench
 from loader_sets import eventually, photographs, workers, write_lmdb
 
 from iofast import transforms as T
-from iofast.loader import measure as measuring
+from iofast.gpu.decode.share import WHOLE, Rates, balanced
+from iofast.loader import batches as measuring
+from iofast.loader.batches import measure
 from iofast.loader.canvas import Uniform
-from iofast.loader.measure import measure
 from iofast.loader.samples import Samples
-from iofast.loader.split import WHOLE, Rates, balanced
-from iofast.loader.tally import Contexts
+from iofast.loader.stats import Contexts
 from iofast.telemetry import Stages
 
 SLICE_S, SLICE = 0.02, 4  # a slice of so many images takes a thread so long
@@ -48,11 +48,11 @@ def test_threads_that_take_several_batches_at_once(
         time.sleep(SLICE_S * (stop - start) / SLICE)
 
     loader = bench.there(place, batch_size, decode="split", num_workers=num_workers, **CROP)
-    loader._plan.slice = SLICE
-    loader._plan.limits = replace(loader._plan.limits, slices=-(-batch_size // SLICE))
+    loader._resources.slice = SLICE
+    loader._resources.limits = replace(loader._resources.limits, slices=-(-batch_size // SLICE))
     monkeypatch.setattr(Samples, "make", slow)
     monkeypatch.setattr(measuring, "_decoded", lambda plan, canvases, bus: 1000.0)
-    rates = measure(loader._plan, 0, 0)
+    rates = measure(loader._parts(), 0, 0)
     true = num_workers * SLICE / SLICE_S
     for rate in (rates.cpu, rates.parts):
         assert 0.1 * true < rate < 1.02 * true  # to sleep takes as long as it was told, or longer
@@ -72,8 +72,8 @@ def test_every_thread_has_something_to_do(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "_made", made)
-        measure(loader._plan, 0, 2)
-        measure(loader._plan, 0, len(loader) - 1)
+        measure(loader._parts(), 0, 2)
+        measure(loader._parts(), 0, len(loader) - 1)
     assert seen[:2] == [range(2, 3 + wanted)] * 2
     assert seen[2:] == [range(len(loader) - 1, len(loader))] * 2
 
@@ -90,7 +90,7 @@ def test_no_more_batches_at_a_time_than_in_training(bench: Bench, place: Path, m
 
     monkeypatch.setattr(Uniform, "__init__", counted)
     loader = bench.there(place, 4, decode="split", num_workers=16, prefetch=5, **CROP)
-    rate, kept = measuring._made(loader._plan, Contexts(loader._plan.decode, Stages()), WHOLE, 0, range(30))
+    rate, kept = measuring._made(loader._parts(), Contexts(loader._spec.decode, Stages()), WHOLE, 0, range(30))
     assert rate > 0
     assert kept == []
     assert len(most) == 30
@@ -99,7 +99,7 @@ def test_no_more_batches_at_a_time_than_in_training(bench: Bench, place: Path, m
 
 def test_it_is_measured_of_a_loader(bench: Bench, place: Path) -> None:
     loader = bench.there(place, 8, decode="split", **CROP)
-    rates = measure(loader._plan, 0, 0)
+    rates = measure(loader._parts(), 0, 0)
     assert min(rates) > 0
     assert 0 <= balanced(rates) <= WHOLE
     assert bench.idle >= 2

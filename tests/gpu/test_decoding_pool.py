@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iofast.gpu.decoding.nvimagecodec import KEPT, keep_memory
+from iofast.gpu.decode.nvimagecodec import KEPT, keep_memory
 
 
 class TestTheDriversPool:
@@ -39,17 +39,17 @@ class TestTheDriversPool:
         driver = SimpleNamespace(
             cuDeviceGetDefaultMemPool=pool_of, cuMemPoolGetAttribute=get, cuMemPoolSetAttribute=put
         )
-        monkeypatch.setattr("iofast.gpu.decoding.nvimagecodec.ctypes.CDLL", lambda name: driver)
+        monkeypatch.setattr("iofast.gpu.decode.nvimagecodec.ctypes.CDLL", lambda name: driver)
         keep_memory(3)
         assert threshold == [after]
         assert told == [3]
 
     def test_no_driver_and_one_without_pools(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("iofast.gpu.decoding.nvimagecodec.ctypes.CDLL", lambda name: SimpleNamespace())
+        monkeypatch.setattr("iofast.gpu.decode.nvimagecodec.ctypes.CDLL", lambda name: SimpleNamespace())
         keep_memory(0)
 
         def missing(name: str) -> None:
             raise OSError(name)
 
-        monkeypatch.setattr("iofast.gpu.decoding.nvimagecodec.ctypes.CDLL", missing)
+        monkeypatch.setattr("iofast.gpu.decode.nvimagecodec.ctypes.CDLL", missing)
         keep_memory(0)

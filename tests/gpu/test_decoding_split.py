@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iofast.errors import OptionError
+from iofast.gpu.decode.share import WHOLE, WORTH, Rates, balanced, chosen, explained, on_cpu, speed
 from iofast.loader import Split
-from iofast.loader.split import WHOLE, WORTH, Rates, balanced, chosen, explained, on_cpu, speed
 
 _rate = st.floats(10, 1e6)
 RATES = st.builds(Rates, _rate, _rate, _rate)

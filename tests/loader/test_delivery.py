@@ -19,7 +19,8 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, StateError
 from iofast.gpu import AHEAD
-from iofast.loader import delivery, on_device
+from iofast.loader import delivery
+from iofast.loader.delivery import on_device
 
 IMAGES = photographs(40)
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
@@ -37,10 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    assert eventually(lambda: workers() == 0)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def there(place: Path, fields: list[str] | None = None, name: str = "set.lmdb", **options: Any) -> FastLoader:
@@ -55,7 +53,7 @@ def here(place: Path, fields: list[str] | None = None, name: str = "set.lmdb", *
 
 
 def model(loader: FastLoader) -> Device:
-    return loader._plan.way._streams  # type: ignore[union-attr, return-value]
+    return loader._resources.way._streams  # type: ignore[union-attr, return-value]
 
 
 class TestTheSameBatches:
@@ -131,14 +129,14 @@ class Watched:
         self.hosts: list[weakref.ref[torch.Tensor]] = []
         monkeypatch.setattr(delivery, "on_device", self)
 
-    def __call__(self, plan: Any, made: Any, bus: Any) -> Any:
+    def __call__(self, parts: Any, made: Any, bus: Any) -> Any:
         self.threads.add(threading.current_thread().name)
-        self.streams.add(plan.way._streams.current().name)
+        self.streams.add(parts.resources.way._streams.current().name)
         self.count += 1
         self.hosts.append(weakref.ref(made.batch[0]))
         if self.count == self.fails_at:
             raise ValueError("the device has had enough")
-        return on_device.on_device(plan, made, bus)
+        return on_device(parts, made, bus)
 
 
 def test_in_a_thread_of_its_own_and_so_far_ahead(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,10 +198,10 @@ def interrupted(loader: FastLoader) -> None:
     def interrupt(batch: Any) -> Any:
         raise KeyboardInterrupt
 
-    loader._plan.options.__dict__["map_batch"] = interrupt
+    loader.options.__dict__["map_batch"] = interrupt
     with pytest.raises(KeyboardInterrupt):
         next(iter(loader))
-    loader._plan.options.__dict__["map_batch"] = None
+    loader.options.__dict__["map_batch"] = None
 
 
 def never_advance(loader: FastLoader) -> None:
@@ -279,7 +277,7 @@ def test_a_capture_is_not_broken_by_a_first_use(place: Path, cache: Any) -> None
         next(iter(loader))
     assert not device.began
     assert device.blocks() == 0
-    assert loader._plan.resident is None
+    assert loader._resident is None
     device.is_capturing = False
     loader.set_epoch(0)
     assert digest(loader) == digest(here(place, cache=cache, **CROP))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,12 +11,12 @@ import pytest
 import torch
 from device_decoding import Bench
 from device_model import Block, Device, HostMemory, _bytes, lend, lend_late
-from loader_sets import eventually, photographs, workers, write_lmdb
+from loader_sets import photographs, write_lmdb
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.loader import Split, caching
-from iofast.loader.divided import Divided
+from iofast.gpu.decode.divided import Divided
+from iofast.loader import Split, resident
 
 CROP = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
 COLOURS = [*CROP, T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()]
@@ -39,10 +38,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
     return FastDataset(write_lmdb(tmp_path_factory.mktemp("late") / "set.lmdb", photographs(40)))
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    assert eventually(lambda: workers() == 0)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def loaded(
@@ -56,8 +52,8 @@ def loaded(
     expected = [(images.clone(), labels.clone()) for images, labels in made[1]]
     assert (bench.backend.calls > 0) == ("decode" in options)
     lend_late(made[0], device)
-    monkeypatch.setattr(caching, "PART", 30_000)
-    monkeypatch.setattr(caching, "BatchMemory", lambda **_: HostMemory(device))
+    monkeypatch.setattr(resident, "PART", 30_000)
+    monkeypatch.setattr(resident, "BatchMemory", lambda **_: HostMemory(device))
     wrong: list[int] = []
 
     def look(number: int, *memory: Block) -> None:
@@ -69,8 +65,8 @@ def loaded(
         pools |= {device.pool(images), device.pool(labels)}
         device.put(partial(look, number, _bytes(images), _bytes(labels)))
         del images, labels
-    if made[0]._plan.resident is not None:
-        pools.add(device.pool(made[0]._plan.resident.data))
+    if made[0]._resident is not None:
+        pools.add(device.pool(made[0]._resident.data))
     device.go_on(to_the_end=True)
     return wrong, pools
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from device_model import Block, Device, _bytes, lend, lend_late
-from loader_sets import eventually, photographs, with_broken, workers, write_lmdb
+from loader_sets import photographs, with_broken, write_lmdb
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.loader.on_device import _copied
+from iofast.loader.delivery import _copied
 
 IMAGES = photographs(40)
 COLOURS: dict[str, Any] = {
@@ -33,10 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    assert eventually(lambda: workers() == 0)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def here(place: Path, name: str = "set.lmdb", ragged: Any = "list", **options: Any) -> FastLoader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from device_model import Block, Device, _bytes, lend_late
-from loader_sets import eventually, photographs, workers, write_lmdb
+from loader_sets import photographs, write_lmdb
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -33,10 +32,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
     return FastDataset(write_lmdb(tmp_path_factory.mktemp("several") / "set.lmdb", photographs(BATCHES * PER_BATCH)))
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    assert eventually(lambda: workers() == 0)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -76,9 +72,8 @@ def test_two_loaders_in_turns_that_chance_chooses(dataset: FastDataset, devices:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_device_without_streams_of_ours_gets_the_same(dataset: FastDataset, kind: str) -> None:
     own, plain = (FastLoader(dataset, 8, num_workers=2, shuffle=True, **KINDS[kind]) for _ in range(2))
-    plan = own._plan
-    plan.device = torch.device("mps")
-    plan.way = Direct(torch.device("cpu"), plan.stages.transfer)  # which has the same calls
+    own._spec.device = torch.device("mps")
+    own._resources.way = Direct(torch.device("cpu"), own._stages.transfer)  # which has the same calls
     for (images, labels), (expected, theirs) in zip(own, plain, strict=True):
         assert torch.equal(labels, theirs)
         assert all(map(torch.equal, _listed(images), _listed(expected)))

@@ -15,8 +15,8 @@ from loader_sets import eventually, photographs, workers, write_lmdb
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.gpu import AHEAD
-from iofast.loader import prefetch
-from iofast.loader.tally import Contexts
+from iofast.loader.stats import Contexts
+from iofast.prefetch import jobs
 from iofast.telemetry import Stages
 
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
@@ -29,10 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    assert eventually(lambda: workers() == 0)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def there(place: Path, **options: Any) -> FastLoader:
@@ -43,7 +40,7 @@ def there(place: Path, **options: Any) -> FastLoader:
 
 
 def model(loader: FastLoader) -> Device:
-    return loader._plan.way._streams  # type: ignore[union-attr, return-value]
+    return loader._resources.way._streams  # type: ignore[union-attr, return-value]
 
 
 def slow(sample: Any, rng: Any) -> Any:
@@ -54,7 +51,7 @@ def slow(sample: Any, rng: Any) -> Any:
 def many_slices(place: Path) -> FastLoader:
     """Its batches take a thread 400 ms, in five slices."""
     loader = FastLoader(FastDataset(place / "set.lmdb"), 20, num_workers=1, map_sample=slow, **CROP)
-    loader._plan.slice = 4
+    loader._resources.slice = 4
     lend(loader)
     return loader
 
@@ -64,7 +61,7 @@ class TestASlowBatch:
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(prefetch, "_JOIN_S", 0.5)  # a slice takes less, a batch nearly as long
+        monkeypatch.setattr(jobs, "_JOIN_S", 0.5)  # a slice takes less, a batch nearly as long
 
     def test_is_not_waited_for(self, place: Path) -> None:
         batches = iter(many_slices(place))
@@ -83,15 +80,15 @@ class TestASlowBatch:
             return sample
 
         loader = many_slices(place)
-        loader._plan.mapper._function = collecting  # type: ignore[union-attr]
-        delivery_ = loader._delivery(Contexts(loader._plan.decode, Stages()), 0, 0, 2)
+        loader._spec.mapper._function = collecting  # type: ignore[union-attr]
+        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), 0, 0, 2)
         held.append(delivery_)
         begin.set()
         assert eventually(lambda: workers() == 0), "two threads wait for each other"
 
     def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loader = many_slices(place)
-        delivery_ = loader._delivery(Contexts(loader._plan.decode, Stages()), 0, 0, 2)
+        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), 0, 0, 2)
         ahead = delivery_._ahead
         assert ahead is not None
 

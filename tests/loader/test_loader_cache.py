@@ -7,7 +7,6 @@ import io
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import DecodeError, OptionError
 from iofast.gpu import AHEAD
-from iofast.loader import caching
+from iofast.loader import resident
 from iofast.work import no_work
 
 N = 40
@@ -50,16 +49,13 @@ COLOURS = [T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize.imagenet(), T.RandomEr
 BROKEN = (3, 4, 17, 39)
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    assert eventually(lambda: workers() == 0)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part holds a few images, and one is larger."""
-    monkeypatch.setattr(caching, "PART", 30_000)
+    monkeypatch.setattr(resident, "PART", 30_000)
 
 
 @pytest.fixture(scope="module")
@@ -256,18 +252,18 @@ def test_each_image_is_decoded_once(numbered: FastDataset) -> None:
 
 def test_what_does_not_fit(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = cached(numbered, there=True, transform=CROP)
-    loader._plan.way._streams.free_memory = 1000  # type: ignore[union-attr, attr-defined]
+    loader._resources.way._streams.free_memory = 1000  # type: ignore[union-attr, attr-defined]
     message = r"needs 0\.\d MB on cuda for 40 decoded images and 0\.\d MB to work with, and 0\.0 MB are free: pack sm"
     with pytest.raises(OptionError, match=message):
         next(iter(loader))
     needed = sum(3 * image.size[0] * image.size[1] for image in map(upright, IMAGES))
-    needed += 2 * caching.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
-    loader._plan.way._streams.free_memory = needed - 1  # type: ignore[union-attr, attr-defined]
+    needed += 2 * resident.PART + (AHEAD + 2) * 8 * 3 * 24 * 24
+    loader._resources.way._streams.free_memory = needed - 1  # type: ignore[union-attr, attr-defined]
     with pytest.raises(OptionError, match=message.replace("0\\.0 MB", "0.\\d MB")):
         next(iter(loader))
-    loader._plan.way._streams.free_memory = needed  # type: ignore[union-attr, attr-defined]
+    loader._resources.way._streams.free_memory = needed  # type: ignore[union-attr, attr-defined]
     next(iter(loader))
-    monkeypatch.setattr(caching, "free_memory", lambda: 100_000)
+    monkeypatch.setattr(resident, "free_memory", lambda: 100_000)
     with pytest.raises(OptionError, match="on cpu for 40 decoded images"):
         cached(numbered, transform=CROP).peek()
 
@@ -279,7 +275,7 @@ def test_what_is_free_but_cannot_be_had(numbered: FastDataset, monkeypatch: pyte
     def issue(work: Any) -> Any:
         raise torch.cuda.OutOfMemoryError
 
-    monkeypatch.setattr(loader._plan.way, "issue", issue)
+    monkeypatch.setattr(loader._resources.way, "issue", issue)
     with pytest.raises(OptionError, match=r"to work with, and 1\.1 GB are free"):
         next(iter(loader))
 
@@ -326,7 +322,7 @@ def test_the_uniform_way_of_drawing_nothing() -> None:
 
 def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = cached(numbered, transform=CROP)
-    put, calls = caching._put, []
+    put, calls = resident._put, []
 
     def interrupted(*given: Any) -> None:
         calls.append(1)
@@ -334,7 +330,7 @@ def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypa
             raise KeyboardInterrupt
         put(*given)
 
-    monkeypatch.setattr(caching, "_put", interrupted)
+    monkeypatch.setattr(resident, "_put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iter(loader))
     assert workers() == 0
@@ -383,7 +379,7 @@ class Terminal(io.StringIO):
 def test_a_bar_where_somebody_looks(
     numbered: FastDataset, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO
 ) -> None:
-    monkeypatch.setattr(caching, "DELAY_S", 0.0)
+    monkeypatch.setattr(resident, "DELAY_S", 0.0)
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(tqdm, "monitor_interval", 7)
     cached(numbered, transform=CROP).peek()

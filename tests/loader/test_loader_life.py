@@ -353,7 +353,7 @@ def test_ctrl_c_while_waiting_for_a_batch(monkeypatch: pytest.MonkeyPatch, loade
 
     release = threading.Event()
     monkeypatch.setattr(BatchJob, "finish", lambda job: release.wait(20))
-    monkeypatch.setattr("iofast.loader.prefetch._JOIN_S", 0.01)
+    monkeypatch.setattr("iofast.prefetch.jobs._JOIN_S", 0.01)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - a signal may come as soon as the timer runs
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()

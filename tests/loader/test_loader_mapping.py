@@ -269,7 +269,7 @@ class TestProcessesThatDie:
 SCRIPT = """
 import os, sys, time
 from test_loader_mapping import faulty, mapping
-from iofast.loader.prefetch import Prefetch, PrefetchJob
+from iofast.prefetch.jobs import Prefetch, PrefetchJob
 
 class Mapped(PrefetchJob):
     def __init__(self, run): self.run_one = run

@@ -17,7 +17,7 @@ from iofast import FastDataset, FastLoader, pixels
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.loader.mixing import partners
+from iofast.loader.samples import partners
 from iofast.order import Population, Shuffled
 from iofast.pixels import apply
 

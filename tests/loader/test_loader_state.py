@@ -19,8 +19,8 @@ from loader_sets import photographs, with_broken, workers, write_numbered
 from iofast import FastDataset, FastLoader, order
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError, StateError
-from iofast.loader.readahead import Readahead
-from iofast.loader.tally import Epoch
+from iofast.loader.stats import Epoch
+from iofast.prefetch.readahead import Readahead
 from iofast.stall.clock import Pass
 from tools.torture import determinism
 
@@ -219,7 +219,7 @@ class TestState:
             with pytest.raises(KeyboardInterrupt):
                 next(batches)
         assert workers() == 0
-        assert not any(isinstance(each, Epoch) for each in loader._plan.tally._epochs.values())
+        assert not any(isinstance(each, Epoch) for each in loader._tally._epochs.values())
         again = make(dataset)
         again.load_state_dict(loader.state_dict())
         assert [first, *taken(again)] == taken(make(dataset))

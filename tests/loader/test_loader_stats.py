@@ -17,7 +17,8 @@ from kernel_images import jpeg, native, photo
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
-from iofast.loader import delivery, on_device
+from iofast.loader import delivery
+from iofast.loader.delivery import on_device
 
 CROP = [T.RandomResizedCrop(24)]
 
@@ -86,7 +87,7 @@ def test_what_the_thread_of_a_device_computes_counts_too(dataset: FastDataset, m
         end = time.thread_time() + 0.05
         while time.thread_time() < end:
             pass
-        return on_device.on_device(*given)
+        return on_device(*given)
 
     loader = FastLoader(dataset, 4, transform=CROP, num_workers=1)
     lend(loader)
@@ -94,9 +95,9 @@ def test_what_the_thread_of_a_device_computes_counts_too(dataset: FastDataset, m
     batches = iter(loader)
     for _ in range(3):
         next(batches)
-    going_on = loader._plan.tally.sum()[1]
+    going_on = loader._tally.sum()[1]
     assert next(batches, None) is None
-    times = loader._plan.tally.sum()[1]
+    times = loader._tally.sum()[1]
     for each in (going_on, times):
         assert 0.15 <= each.cpu_s < 5
         assert (each.batches, each.made) == (3, 3)
@@ -108,8 +109,8 @@ def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
     program = """
         import gc
         from iofast import kernel
-        from iofast.loader.tally import Contexts, Epoch, Tally
-        from iofast.loader.times import Times
+        from iofast.loader.stats import Contexts, Epoch, Tally
+        from iofast.prefetch.times import Times
         from iofast.telemetry import Stages
 
         tally = Tally()

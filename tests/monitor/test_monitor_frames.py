@@ -51,7 +51,7 @@ STEP = (
         (Frame.LOADER_WAIT, f"{MULTI};Queue.get (^queue.py:180);Condition.wait (^threading.py:331)", ""),  # a pin thread
         (Frame.LOADER_WAIT, f"{MULTI};Queue.get (^multiprocessing/queues.py:122);rebuild_storage_fd (~torch/multiprocessing/reductions.py:540)", ""),
         (Frame.LOADER_WAIT, f"{NEXT};__next__ (~torch/utils/data/sampler.py:9)", ""),
-        (Frame.LOADER_INLINE, f"{LOOP};FastLoader._batches (~iofast/loader/fast.py:215);Prefetch._work_here (~iofast/loader/prefetch.py:312)", ""),
+        (Frame.LOADER_INLINE, f"{LOOP};FastLoader._batches (~iofast/loader/fast.py:215);Prefetch._work_here (~iofast/prefetch/jobs.py:312)", ""),
         (Frame.LOADER_INLINE, f"{SINGLE};Data.__getitem__ (/u/train.py:16);Image.resize (~PIL/Image.py:2440)", ""),
         (Frame.LOADER_INLINE, f"{SINGLE};default_collate (~torch/utils/data/_utils/collate.py:401)", ""),
         (Frame.LOADER_INLINE, f"{SINGLE};Data.__getitem__ (/u/train.py:16);{CONV}", ".item()"),  # a network in a dataset
@@ -59,8 +59,8 @@ STEP = (
         (Frame.LOADER_START, f"{NEXT};_next_data (~torch/utils/data/dataloader.py:1490);_shutdown_workers (~torch/utils/data/dataloader.py:1654);poll (^multiprocessing/popen_fork.py:27)", ""),
         # Python 3.10 tells no classes
         (Frame.LOADER_WAIT, f"{LOOP};__next__ (~torch/utils/data/dataloader.py:725);_next_data (~torch/utils/data/dataloader.py:1);_try_get_data (~torch/utils/data/dataloader.py:2);get (^queue.py:180)", ""),
-        (Frame.LOADER_WAIT, f"{LOOP};FastLoader._batches (/src/iofast/loader/fast.py:215);Prefetch.__next__ (/src/iofast/loader/prefetch.py:201)", ""),
-        (Frame.LOADER_START, f"{LOOP};FastLoader._batches (~iofast/loader/fast.py:208);Prefetch.__init__ (~iofast/loader/prefetch.py:170)", ""),
+        (Frame.LOADER_WAIT, f"{LOOP};FastLoader._batches (/src/iofast/loader/fast.py:215);Prefetch.__next__ (/src/iofast/prefetch/jobs.py:201)", ""),
+        (Frame.LOADER_START, f"{LOOP};FastLoader._batches (~iofast/loader/fast.py:208);Prefetch.__init__ (~iofast/prefetch/jobs.py:170)", ""),
         (Frame.LOADER_WAIT, f"{LOOP};_Batches.__next__ (~iofast/stall/meter.py:97);{MULTI.removeprefix(LOOP + ';')};{POLL}", ""),
         (Frame.LOADER_INLINE, f"{LOOP};_Batches.__next__ (~iofast/stall/meter.py:97);mine (/u/data.py:3);sqrt (/u/data.py:7)", ""),
         (Frame.LOADER_INLINE, f"{LOOP};DataPipeline.iterator (~webdataset/pipeline.py:105);_batched (~webdataset/filters.py:786)", ""),
@@ -205,16 +205,16 @@ def test_threads_that_work_for_a_loader() -> None:
     feeder = "Thread.run (^threading.py:982);Queue._feed (^multiprocessing/queues.py:231)"
     assert not work.feeds(stack(f"{feeder};Condition.wait (^threading.py:327)").calls)
     assert work.feeds(stack(f"{feeder};reduce_storage (~torch/multiprocessing/reductions.py:600)").calls)
-    ours = "_work (~iofast/loader/prefetch.py:321)"
+    ours = "_work (~iofast/prefetch/jobs.py:321)"
     assert work.works(stack(ours).calls)
     assert (
         work_of(
-            stack(f"{ours};run (~iofast/loader/prefetch.py:114);decode_batch (~iofast/kernel/native.py:127)").calls,
+            stack(f"{ours};run (~iofast/prefetch/jobs.py:114);decode_batch (~iofast/kernel/native.py:127)").calls,
             at(),
         )
         is WorkerTask.DECODE
     )
-    assert work_of(stack(f"{ours};_Shared.task (~iofast/loader/prefetch.py:78)").calls, at()) is WorkerTask.STARVED
+    assert work_of(stack(f"{ours};_Shared.task (~iofast/prefetch/jobs.py:78)").calls, at()) is WorkerTask.STARVED
 
 
 def test_parsing() -> None:

@@ -11,7 +11,7 @@ import torch
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.loader.mixing import soft_labels
+from iofast.loader.assemble import soft_labels
 from iofast.ops import Op, noise_amounts
 from iofast.work import Work
 

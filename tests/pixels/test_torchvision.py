@@ -17,7 +17,7 @@ from pixel_work import noise
 from benchmarks.peers import vision
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.loader.mixing import soft_labels
+from iofast.loader.assemble import soft_labels
 from iofast.pixels import apply
 from iofast.pixels.steps import take_step
 from iofast.transforms import CutMix, MixUp, RandomErasing

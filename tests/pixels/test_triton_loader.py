@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from device_decoding import Bench
 from device_model import lend
-from loader_sets import eventually, photographs, workers, write_lmdb
+from loader_sets import photographs, write_lmdb
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -42,10 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_lmdb(tmp_path_factory.mktemp("fused") / "set.lmdb", photographs(4))
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    assert eventually(lambda: workers() == 0)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 class Passes:

@@ -21,7 +21,7 @@ from benchmarks.gpu.job import ONE_LINE, Job, one_line
 from benchmarks.gpu.page import lacking, page, slug
 from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
 from benchmarks.gpu.record import Figure, Lack, Outcome, written
-from iofast.gpu.decoding import DeviceDecoder
+from iofast.gpu.decode import DeviceDecoder
 from iofast.pixels import dispatch
 from iofast.stall import MeterStats, Stall
 

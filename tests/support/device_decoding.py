@@ -14,8 +14,7 @@ from device_model import lend
 from PIL import Image
 
 from iofast import FastDataset, FastLoader
-from iofast.gpu.decoding import DeviceDecoder, Jpeg
-from iofast.loader import decoding
+from iofast.gpu.decode import DeviceDecoder, Jpeg, choice
 
 Fault = Callable[[int, torch.Tensor], Any]  # what becomes of the n-th image that was ever decoded
 
@@ -53,8 +52,8 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.backend = Double()
         self.idle = 0
-        monkeypatch.setattr(decoding, "lacking", lambda device: None)
-        monkeypatch.setattr(decoding, "open_decoder", self._open)
+        monkeypatch.setattr(choice, "lacking", lambda device: None)
+        monkeypatch.setattr(choice, "open_decoder", self._open)
 
     def _open(self, device: torch.device, threads: int, *, adaptive: bool) -> DeviceDecoder:
         self.adaptive = adaptive

@@ -347,16 +347,15 @@ class LateTransfer(Transfer):
 
 def lend_late(loader: FastLoader, device: Device) -> None:
     """Have a loader take a device that does nothing at once. What is read of its batches has to be put on a stream."""
-    plan = loader._plan
-    plan.device = torch.device("cuda")
-    plan.way = LateTransfer(torch.device("cpu"), device, plan.stages.transfer)
-    plan.memory = HostMemory(device)  # type: ignore[assignment]
+    loader._spec.device = torch.device("cuda")
+    loader._resources.way = LateTransfer(torch.device("cpu"), device, loader._stages.transfer)
+    loader._resources.memory = HostMemory(device)  # type: ignore[assignment]
 
 
 def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
     """Have a loader made for the CPU take a model for its device. Without `chance` it is never late, so that pixel
     operations, which torch does at once, find what was copied."""
-    device, plan = Device(chance), loader._plan
-    plan.device = torch.device("cuda")
-    plan.way = Transfer(torch.device("cpu"), device, plan.stages.transfer)
+    device = Device(chance)
+    loader._spec.device = torch.device("cuda")
+    loader._resources.way = Transfer(torch.device("cpu"), device, loader._stages.transfer)
     return device

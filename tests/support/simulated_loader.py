@@ -6,8 +6,8 @@ import heapq
 import random
 from collections.abc import Callable
 
-from iofast.loader.auto import WINDOW_BATCHES, Limits, Setting, State, WaitWindow, adapt, first
-from iofast.loader.times import Times
+from iofast.prefetch.auto import WINDOW_BATCHES, Limits, Setting, State, WaitWindow, adapt, first
+from iofast.prefetch.times import Times
 
 Cost = Callable[[random.Random, int], float]  # of batch `number`, in seconds
 

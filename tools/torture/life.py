@@ -30,9 +30,9 @@ from PIL import Image
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
 from iofast.containers.base import Payloads
-from iofast.loader.auto import Auto, Limits
 from iofast.loader.batches import BatchJob
-from iofast.loader.prefetch import Prefetch, PrefetchJob
+from iofast.prefetch.auto import Auto, Limits
+from iofast.prefetch.jobs import Prefetch, PrefetchJob
 from tools.torture import Failed
 from tools.torture.loader_memory import HEADER, watched
 

@@ -21,6 +21,7 @@ from iofast.monitor.snapshot import Frame, WaitSource, WorkerTask
 
 _TORCH_LOADERS = re.compile(r"torch/utils/data/dataloader\.py$|torchdata/stateful_dataloader/")
 _STARTING = frozenset({"__iter__", "_get_iterator", "_reset", "__init__", "_shutdown_workers", "__del__"})
+_OURS = ("iofast/loader/", "iofast/prefetch/")
 _FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py$|torchdata/stateful_dataloader/")
 _OTHER_LOADERS = re.compile(
     r"(iofast/(loader|stall/meter\.py)|webdataset|nvidia/dali|ffcv/loader|datasets|litdata|streaming|grain|spdl"
@@ -155,7 +156,7 @@ def frame_of(calls: Sequence[Call], text: Text, feeds: Feeds) -> Seen:
     if loader is not None:
         frame = _in_loader(calls[:loader], calls[loader], wait)
         inline = tuple(calls[:loader]) if frame is Frame.LOADER_INLINE else ()
-        known = any(_TORCH_LOADERS.search(c.where) or c.where.startswith("iofast/loader/") for c in calls[: loader + 1])
+        known = any(_TORCH_LOADERS.search(c.where) or c.where.startswith(_OURS) for c in calls[: loader + 1])
         return Seen(Frame.VALIDATION if validating else frame, inline=inline, wait=None if known else wait)
     if validating:
         return Seen(Frame.VALIDATION)
@@ -223,7 +224,7 @@ def _in_loop(calls: Sequence[Call], text: Text, feeds: Feeds, wait: Wait | None,
 
 def _in_loader(inner: Sequence[Call], entry: Call, wait: Wait | None) -> Frame:
     torch = [c for c in (*inner, entry) if _TORCH_LOADERS.search(c.where)]
-    ours = [c for c in (*inner, entry) if c.where.startswith("iofast/loader/")]
+    ours = [c for c in (*inner, entry) if c.where.startswith(_OURS)]
     if any(_FETCH.search(c.where) and c.name == "fetch" for c in inner):
         return Frame.LOADER_INLINE
     if torch:

@@ -16,7 +16,7 @@ Table = tuple[tuple[WorkerTask, re.Pattern[str]], ...]
 
 # A forked worker has the training's own calls below these. torchdata's nodes run theirs in threads, too.
 _LOOPS = re.compile(
-    r"torch/utils/data/_utils/worker\.py:_worker_loop$|iofast/loader/.*:_work$"
+    r"torch/utils/data/_utils/worker\.py:_worker_loop$|iofast/prefetch/.*:_work$"
     r"|torchdata/.*:(_worker_loop|_apply_udf|_populate_queue|_pin_memory_loop)$"
 )
 _CHILD = re.compile(
@@ -38,7 +38,7 @@ _QUEUES = re.compile(r"std/(multiprocessing/queues|queue)\.py$")
 _LIBRARIES: Table = (  # of file:function
     (WorkerTask.SEND, _FEEDING),
     (WorkerTask.PIN, re.compile(r"torch/utils/data/_utils/pin_memory\.py:")),
-    (WorkerTask.COLLATE, re.compile(r"iofast/loader/(assemble|buffers)\.py:")),
+    (WorkerTask.COLLATE, re.compile(r"iofast/(loader/assemble|gpu/memory)\.py:")),
     (
         WorkerTask.RESIZE,
         re.compile(
@@ -68,7 +68,7 @@ _LIBRARIES: Table = (  # of file:function
         WorkerTask.DECODE,
         re.compile(
             r"PIL/|torchvision/io/|turbojpeg\.py:|simplejpeg/|imageio/|decord/|av/|torchcodec/|nvidia/nvimgcodec/|skimage/io/|tifffile/"
-            r"|jpeg4py/|rawpy/|pydicom/|cv2/|accimage/|soundfile\.py:|librosa/|webdataset/autodecode\.py:|iofast/(kernel/|loader/(samples|canvas|batches))"
+            r"|jpeg4py/|rawpy/|pydicom/|cv2/|accimage/|soundfile\.py:|librosa/|webdataset/autodecode\.py:|iofast/(kernel/|gpu/decode/|loader/(samples|canvas|singly|batches))"
         ),
     ),
 )
@@ -134,7 +134,7 @@ def feeds(calls: Sequence[Call]) -> bool:
 
 def parked(calls: Sequence[Call]) -> bool:
     """Whether a thread of FastLoader is not wanted for now."""
-    return any(c.where == "iofast/loader/prefetch.py" and c.name == "task" for c in calls) and calls[0].name != "task"
+    return any(c.where == "iofast/prefetch/jobs.py" and c.name == "task" for c in calls) and calls[0].name != "task"
 
 
 def attends(calls: Sequence[Call]) -> bool:
@@ -161,7 +161,7 @@ def _within_the_loop(calls: Sequence[Call]) -> Sequence[Call]:
 
 def _starved(inner: Sequence[Call]) -> bool:
     """In the queue of what is to be done, or waiting for room for what was, called by the loop itself."""
-    if inner and inner[-1].where == "iofast/loader/prefetch.py" and inner[-1].name == "task":
+    if inner and inner[-1].where == "iofast/prefetch/jobs.py" and inner[-1].name == "task":
         return True
     waits = any(
         (c.name == "get" and _QUEUES.match(c.where)) or (c.name == "acquire" and c.where == "std/threading.py")

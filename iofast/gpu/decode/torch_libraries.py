@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from iofast.gpu.decoding.base import Jpeg
+from iofast.gpu.decode.backend import Jpeg
 
 Decode = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 

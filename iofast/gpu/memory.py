@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast.gpu import aside
+from iofast.gpu.streams import aside
 
 Block = NDArray[np.uint8]
 
@@ -68,3 +68,19 @@ class BatchMemory:
             start = -block.ctypes.data % _LINE  # whole lines of the cache, for the kernel stores past it
             return block[start : start + size]
         return block
+
+
+def empty(
+    memory: BatchMemory, shape: tuple[int, ...], dtype: torch.dtype, memory_format: torch.memory_format
+) -> torch.Tensor:
+    """Of shape (N, 3, H, W), stored as `memory_format` says."""
+    if memory_format == torch.contiguous_format:
+        return memory.take(shape, dtype)
+    rows, channels, height, width = shape
+    return memory.take((rows, height, width, channels), dtype).permute(0, 3, 1, 2)
+
+
+def rounded_up(count: int) -> int:
+    """Round up to a multiple of an eighth of the power of two below: blocks of nearly one size can be used again."""
+    step = 1 << max(0, count.bit_length() - 4)
+    return -(-count // step) * step

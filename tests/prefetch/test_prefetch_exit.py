@@ -12,7 +12,7 @@ SCRIPT = """
 import threading, time
 from contextlib import suppress
 from iofast.errors import WorkerError
-from iofast.loader.prefetch import Prefetch, PrefetchJob
+from iofast.prefetch.jobs import Prefetch, PrefetchJob
 
 class Slow(PrefetchJob):
     def prepare(self): return [0, 1]

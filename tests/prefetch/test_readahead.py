@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from iofast import open_reader, open_writer
 from iofast.containers.base import Located, Reader
-from iofast.loader import advice as advice_module
-from iofast.loader.advice import FileAdvice, joined, ranges, reading, sample, spaced
-from iofast.loader.readahead import Readahead
+from iofast.prefetch import advice as advice_module
+from iofast.prefetch.advice import FileAdvice, joined, ranges, reading, sample, spaced
+from iofast.prefetch.readahead import Readahead
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="posix_fadvise: not on this system")
 
@@ -225,7 +225,7 @@ def test_no_advice_while_everything_is_in_the_page_cache(
     container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(advice_module, "cached", lambda *_: True)
-    monkeypatch.setattr("iofast.loader.readahead._CACHED", (8, 8))
+    monkeypatch.setattr("iofast.prefetch.readahead._CACHED", (8, 8))
     looked: list[int] = []
 
     def located_of(batch: int, few: bool) -> list[Located]:
@@ -275,7 +275,7 @@ def test_a_folders_files_are_not_opened_for_looks(tmp_path: Path) -> None:
 def test_a_cache_that_goes_cold_is_noticed(container: Reader, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     warm = True
     monkeypatch.setattr(advice_module, "cached", lambda *_: warm)
-    monkeypatch.setattr("iofast.loader.readahead._CACHED", (4, 8))
+    monkeypatch.setattr("iofast.prefetch.readahead._CACHED", (4, 8))
     ahead = Readahead(container, batches(container), count(container), depth=8)
     ahead.ask(10)
     time.sleep(0.05)
@@ -354,7 +354,7 @@ def test_a_live_readahead_lets_the_interpreter_exit(tmp_path: Path) -> None:
     program = f"""
 import numpy as np, os
 from iofast import open_reader, open_writer
-from iofast.loader.readahead import Readahead
+from iofast.prefetch.readahead import Readahead
 reader = open_reader({os.fspath(path)!r})
 ahead = Readahead(reader, lambda batch: [reader.locate(np.arange(10))], 1000, depth=4)
 ahead.ask(0)
@@ -375,7 +375,7 @@ def test_a_machine_without_threads(container: Reader, monkeypatch: pytest.Monkey
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("iofast.loader.readahead.start_thread", start)
+    monkeypatch.setattr("iofast.prefetch.readahead.start_thread", start)
     ahead = Readahead(container, batches(container), 40)
     ahead.ask(0)
     assert str(ahead.error) == "can't start new thread"

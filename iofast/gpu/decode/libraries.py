@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from iofast.errors import OptionError, reason_of
-from iofast.gpu.decoding.base import Backend, Jpeg
-from iofast.gpu.decoding.decoder import DeviceDecoder
-from iofast.gpu.decoding.nvimagecodec import NvImageCodec
-from iofast.gpu.decoding.torch_libraries import torchcodec, torchvision
+from iofast.gpu.decode.backend import Backend, Jpeg
+from iofast.gpu.decode.decoder import DeviceDecoder
+from iofast.gpu.decode.nvimagecodec import NvImageCodec
+from iofast.gpu.decode.torch_libraries import torchcodec, torchvision
 
 _MODULES = {"nvImageCodec": "nvidia.nvimgcodec", "TorchCodec": "torchcodec", "torchvision": "torchvision"}  # best first
 _SIZE, _COLOUR, _OFF = (48, 32), (200, 120, 40), 8  # the small picture, and how many levels it may be off

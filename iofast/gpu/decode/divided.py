@@ -1,13 +1,13 @@
 """A canvas for batches that a device decodes, or CPU and device: some rows as pixels, the others as parts of JPEGs.
 
-Decoding threads fill it (`decode`); then, in the thread that works for the device, `decode_there` has the parts decoded
-and cropped, and `gather` puts all rows into one tensor there. In between, whatever the device could not decode, and
-samples that take the place of broken ones, become pixels in host memory (`decode_here`, `take`).
+Decoding threads fill it (`decode`). Then the device's thread decodes and crops the parts (`decode_there`) and puts all
+rows into one tensor (`gather`). In between, rows that the device could not decode are decoded on the CPU (`decode`
+again), and replacements of broken samples are copied in (`take`).
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from iofast import kernel, pixels
 from iofast.containers.base import Payloads
-from iofast.gpu import Bus
-from iofast.gpu.decoding import DeviceDecoder, Jpeg
+from iofast.gpu.decode.backend import Jpeg
+from iofast.gpu.decode.decoder import DeviceDecoder
+from iofast.gpu.memory import BatchMemory, empty, rounded_up
+from iofast.gpu.transfer import Bus
 from iofast.kernel import Parts, Status
 from iofast.kernel.contract import PART_ROOM
-from iofast.loader.buffers import BatchMemory
-from iofast.loader.canvas import Canvas, Rows, Uniform, empty, rounded_up
 from iofast.pixels.upload import upload
 from iofast.work import within
 
@@ -30,20 +30,21 @@ Pixels = NDArray[np.uint8]
 
 
 class Divided:
-    """N images of one size; `on_cpu` (bool, (N,)) says which are decoded here, `lengths` how long payloads are."""
+    """N images of one size; `on_cpu` (bool, (N,)) says which are decoded here, `lengths` how long payloads are.
+
+    `cut` are boxes, flips and orientations of all rows, which may change until they are decoded.
+    """
 
     def __init__(
         self,
         size: tuple[int, int],
         on_cpu: NDArray[np.bool_],
         lengths: NDArray[np.uint64],
-        boxes: NDArray[np.int32],
-        flips: NDArray[np.uint8],
-        turns: NDArray[np.uint8],
+        cut: tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.uint8]],
         memory: BatchMemory,
     ) -> None:
         self.size = size
-        self._on_cpu, self._boxes, self._flips, self._turns = on_cpu, boxes, flips, turns
+        self._on_cpu, (self._boxes, self._flips, self._turns) = on_cpu, cut
         self._slot = np.cumsum(on_cpu) - 1  # of CPU rows
         self._images = empty(memory, (int(on_cpu.sum()), 3, *size), torch.uint8, torch.channels_last)
         self._out: Pixels = self._images.permute(0, 2, 3, 1).numpy()
@@ -57,43 +58,31 @@ class Divided:
         self._whole: torch.Tensor | None = None
 
     def decode(
-        self, context: kernel.Context, source: Payloads, boxes: NDArray[np.int32], flips: NDArray[np.uint8], rows: Rows
-    ) -> NDArray[np.int32]:
-        """See `Canvas`. A row for the device that has no part for it is decoded here."""
-        status, start = np.zeros(len(boxes), np.int32), rows.start
-        mine = self._on_cpu[start : start + len(boxes)]
-        here, there = np.flatnonzero(mine), np.flatnonzero(~mine)
-        if len(here):
-            own, first = np.zeros(len(here), np.int32), int(self._slot[start + here[0]])
-            out = self._out[first : first + len(here)]
-            kernel.decode_batch(context, source.rows(here), boxes[here], flips[here], out, own, 0, len(here))
-            status[here] = own
-        if len(there):
-            status[there] = self._take_parts(context, source.rows(there), boxes[there], start + there)
-            # MEMORY: the file has grown since it was indexed
-            left = np.flatnonzero(~mine & ((status == Status.UNSUPPORTED) | (status == Status.MEMORY)))
-            if len(left):
-                status[left] = self.decode_here(
-                    context, source.rows(left), boxes[left], flips[left], (start + left).tolist()
-                )
-        return status
-
-    def decode_here(
         self,
         context: kernel.Context,
         source: Payloads,
         boxes: NDArray[np.int32],
         flips: NDArray[np.uint8],
-        rows: list[int],
+        rows: NDArray[np.intp],
         finish: kernel.Finish | None = None,  # noqa: ARG002 (as every canvas has it; here the device finishes)
     ) -> NDArray[np.int32]:
-        """See `Canvas`."""
+        """See `Canvas`. A row for the device that has no part for it is decoded on the CPU."""
         status = np.zeros(len(rows), np.int32)
-        kernel.decode_each(context, source, boxes, flips, [self._place(row) for row in rows], status)
+        mine = self._on_cpu[rows] | np.isin(rows, list(self._extra))
+        there = np.flatnonzero(~mine)
+        if len(there):
+            status[there] = self._take_parts(context, source.rows(there), boxes[there], rows[there])
+            # MEMORY: the file has grown since it was indexed
+            mine |= (status == Status.UNSUPPORTED) | (status == Status.MEMORY)
+        here = np.flatnonzero(mine)
+        if len(here):
+            own, outs = np.zeros(len(here), np.int32), [self._place(row) for row in rows[here].tolist()]
+            kernel.decode_each(context, source.rows(here), boxes[here], flips[here], outs, own)
+            status[here] = own
         return status
 
     def decode_there(self, decoder: DeviceDecoder) -> list[int]:
-        """Decode and crop on the device, for the current stream; the rows that the device could not decode."""
+        """Decode and crop on the device, for the current stream; return rows that it could not decode, for `decode`."""
         rows = np.flatnonzero(self._parts.table[:, 0])
         nbytes = 3 * self._parts.table[rows, 1].astype(np.int64) * self._parts.table[rows, 2]
         several = np.split(rows, np.flatnonzero(np.diff(np.cumsum(nbytes) // MOST)) + 1)
@@ -101,7 +90,10 @@ class Divided:
         self._there_rows = np.concatenate([own for own, _ in made])
         images = [each for _, each in made if each is not None]
         self._there = torch.cat(images) if len(images) > 1 else images[0] if images else None
-        return [int(row) for row in np.setdiff1d(rows, self._there_rows)]
+        failed = [int(row) for row in np.setdiff1d(rows, self._there_rows)]
+        for row in failed:
+            self._place(row)  # from now on the CPU's
+        return failed
 
     def _decoded(self, decoder: DeviceDecoder, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], torch.Tensor | None]:
         """Those of some rows that the device could decode, and their images, cropped and resampled."""
@@ -116,10 +108,10 @@ class Divided:
         boxes[:, :4] -= np.tile(self._parts.table[good, 7:9], 2)
         return good, pixels.augment(batch, boxes, self._flips[good], self.size, dtype=torch.uint8)
 
-    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        """See `Canvas`; the other is decoded here."""
+    def take(self, rows: NDArray[np.intp], other: Any, of: NDArray[np.intp]) -> None:
+        """See `Canvas`; the other's images are of one size."""
         for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self._place(row)[...] = cast(Uniform, other).row(source)
+            self._place(row)[...] = other.row(source)
 
     def gather(self, bus: Bus) -> None:
         """All rows on the device. Those that could not be made at all hold anything."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from iofast.loader.prefetch import Prefetch
-from iofast.loader.times import Times
+from iofast.prefetch.jobs import Prefetch
+from iofast.prefetch.times import Times
 
 WAITING = 0.02  # share of the time; below it lies what a scheduler does to a thread now and then
 LONG = 0.10  # a single wait counts from here on

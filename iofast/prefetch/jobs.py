@@ -25,8 +25,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar, cast
 
 from iofast.errors import OptionError, WorkerError
-from iofast.loader.threads import EXITING, compute_alone, join_thread, name_for_kernel, start_thread
-from iofast.loader.times import Clock, Stopwatch, Times
+from iofast.prefetch.threads import EXITING, compute_alone, join_thread, name_for_kernel, start_thread
+from iofast.prefetch.times import Clock, Stopwatch, Times
 
 T = TypeVar("T")
 S = TypeVar("S")

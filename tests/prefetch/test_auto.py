@@ -8,9 +8,9 @@ import time
 import pytest
 from simulated_loader import Cost, Simulation, around
 
-from iofast.loader.auto import Auto, Limits, Setting, State, WaitWindow, adapt, first, most_depth
-from iofast.loader.prefetch import Prefetch, PrefetchJob
-from iofast.loader.times import Times
+from iofast.prefetch.auto import Auto, Limits, Setting, State, WaitWindow, adapt, first, most_depth
+from iofast.prefetch.jobs import Prefetch, PrefetchJob
+from iofast.prefetch.times import Times
 
 STEP = 0.1
 
@@ -157,8 +157,8 @@ class Sleeping(PrefetchJob[int, int]):
 
 def test_it_drives_a_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real thing: threads that are not needed are parked, wanted again they are back. State outlives an epoch."""
-    monkeypatch.setattr("iofast.loader.auto.WINDOW_S", 0.0)
-    monkeypatch.setattr("iofast.loader.auto.PATIENCE", 2)
+    monkeypatch.setattr("iofast.prefetch.auto.WINDOW_S", 0.0)
+    monkeypatch.setattr("iofast.prefetch.auto.PATIENCE", 2)
     limits, state = Limits(8, 6, 2), State(Setting(8, 6), patience=2)
     step = 0.006
 

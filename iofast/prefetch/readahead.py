@@ -23,9 +23,9 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from iofast.containers.base import Located, Reader
-from iofast.loader.advice import FileAdvice, joined, sample
-from iofast.loader.threads import join_thread, name_for_kernel, start_thread
 from iofast.machine import memory_limit
+from iofast.prefetch.advice import FileAdvice, joined, sample
+from iofast.prefetch.threads import join_thread, name_for_kernel, start_thread
 
 Locate = Callable[[int, bool], Sequence[Located]]  # of a batch, or a few of its rows: the places of every field read
 

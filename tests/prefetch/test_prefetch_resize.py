@@ -16,8 +16,8 @@ from loader_sets import eventually, threads, workers
 from test_prefetch import Counted, Trace, expected
 
 from iofast.errors import OptionError
-from iofast.loader.prefetch import Prefetch, PrefetchJob
-from iofast.loader.times import Stopwatch, Times
+from iofast.prefetch.jobs import Prefetch, PrefetchJob
+from iofast.prefetch.times import Stopwatch, Times
 
 
 class Gate(PrefetchJob[int, int]):

@@ -1,8 +1,9 @@
-"""A canvas for several views of each image: it is decoded once, upright and whole, and each view is cut out of that."""
+"""Canvases whose images are made one by one: several views of each image, and gray images of 16 bits."""
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -15,14 +16,41 @@ from iofast import kernel, pixels
 from iofast.choices import Draw
 from iofast.containers.base import Payloads
 from iofast.kernel.contract import Kind, Source, Status
-from iofast.loader.canvas import Canvas, CanvasStorage, Singly
+from iofast.loader.canvas import Canvas, CanvasStorage
+from iofast.ops import Op, affine
 from iofast.transforms.pipeline import View
 from iofast.work import Work, fits, no_work
 
-Views = dict[str, Any]  # by name a tensor, or a list of them
+_LEVELS = 257  # of 16 bits for one of 8: white is 255 and 65,535
+_KEPT = 48 << 20  # bytes of a thread's scratch memory: 16 million pixels
 
 _scratch = threading.local()  # a whole image's pixels: each thread has one at a time
-_KEPT = 48 << 20  # bytes: 16 million pixels
+
+
+class Singly(ABC):
+    """A canvas whose images are made one by one, and finished in its own way."""
+
+    def decode(
+        self,
+        context: kernel.Context,
+        source: Payloads,
+        boxes: NDArray[np.int32],
+        flips: NDArray[np.uint8],
+        rows: NDArray[np.intp],
+        finish: kernel.Finish | None = None,  # noqa: ARG002 (as every canvas has it)
+    ) -> NDArray[np.int32]:
+        """See `Canvas`."""
+        status = np.zeros(len(rows), np.int32)
+        for place, row in enumerate(rows.tolist()):
+            one = slice(place, place + 1)
+            status[place] = self.make(context, source.rows(one), boxes[one], flips[one], row)
+        return status
+
+    @abstractmethod
+    def make(
+        self, context: kernel.Context, source: Payloads, box: NDArray[np.int32], flip: NDArray[np.uint8], row: int
+    ) -> int:
+        """Make one row and return its status. The other columns have one row as well."""
 
 
 class Cut(NamedTuple):
@@ -67,7 +95,7 @@ def _beside(works: Sequence[Work]) -> Work:
 
 
 class Several(Singly):
-    """The views of `rows` images, finished."""
+    """Several views of each of `rows` images, finished: it is decoded once, upright and whole, and they are cut out."""
 
     def __init__(self, views: Sequence[View], cuts: Sequence[Cut], rows: int, stored: CanvasStorage) -> None:
         self._views, self._cuts, self._rows, self._stored = views, cuts, rows, stored
@@ -133,10 +161,42 @@ class Several(Singly):
         for own, theirs in zip(self._outs, cast(Several, other)._outs, strict=True):
             own[:, rows] = theirs[:, of]
 
-    def images(self) -> Views:
+    def images(self) -> dict[str, Any]:
         """By name a tensor (N, 3, H, W), or a list of as many as were asked for."""
         groups = zip(self._views, self._blocks, strict=True)
         return {view.name: block[0] if view.count is None else list(block) for view, block in groups}
+
+
+class Deep(Singly):
+    """Gray images of 16 bits, decoded by Pillow, (N, 1, height, width).
+
+    int32 levels of 0 to 65,535, or with a float `dtype` what `ops` make of them in [0, 1].
+    """
+
+    def __init__(self, rows: int, size: tuple[int, int], dtype: torch.dtype, ops: Sequence[Op]) -> None:
+        self.size = size
+        self._images = torch.zeros((rows, 1, *size), dtype=torch.int32 if dtype == torch.uint8 else dtype)
+        self._scale, self._bias = affine(ops)[:, 0].tolist()
+
+    def make(
+        self, context: kernel.Context, source: Payloads, box: NDArray[np.int32], flip: NDArray[np.uint8], row: int
+    ) -> int:
+        """See `Singly`."""
+        out, status = np.zeros((1, *self.size), np.uint16), np.zeros(1, np.int32)
+        kernel.decode_wide(context.options, source, box, flip, out, status)
+        levels = torch.from_numpy(out.astype(np.int32))
+        if self._images.dtype.is_floating_point:
+            levels = levels.to(torch.float32) * (self._scale / _LEVELS) + self._bias
+        self._images[row] = levels
+        return int(status[0])
+
+    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
+        """See `Canvas`."""
+        self._images[torch.from_numpy(rows)] = cast(Deep, other)._images[torch.from_numpy(of)]
+
+    def images(self) -> torch.Tensor:
+        """See `Canvas`."""
+        return self._images
 
 
 def _hwc(block: torch.Tensor) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from iofast.errors import reason_of
-from iofast.gpu.decoding.base import Backend, Jpeg
+from iofast.gpu.decode.backend import Backend, Jpeg
 from iofast.kernel.contract import MIRRORED_X, MIRRORED_Y, TURNED
 
 

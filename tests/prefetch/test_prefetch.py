@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from loader_sets import eventually, workers
 
 from iofast.errors import WorkerError
-from iofast.loader.prefetch import Prefetch, PrefetchJob
+from iofast.prefetch.jobs import Prefetch, PrefetchJob
 
 
 class Trace:
@@ -315,7 +315,7 @@ def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iofast.loader.prefetch._JOIN_S", 0.5)
+    monkeypatch.setattr("iofast.prefetch.jobs._JOIN_S", 0.5)
     release = threading.Event()
 
     class Stuck(Counted):

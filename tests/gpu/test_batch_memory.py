@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.loader.buffers import BatchMemory
+from iofast.gpu.memory import BatchMemory
 
 
 @pytest.fixture(autouse=True)

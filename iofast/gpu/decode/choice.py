@@ -10,11 +10,10 @@ from typing import Any, Literal
 import torch
 
 from iofast.errors import OptionError, StateError, reason_of, shown
-from iofast.gpu.decoding import DeviceDecoder, lacking, open_decoder
-from iofast.loader.options import LoaderOptions
-from iofast.loader.split import WHOLE, Rates, Split, balanced, chosen, explained
+from iofast.gpu.decode.decoder import DeviceDecoder
+from iofast.gpu.decode.libraries import lacking, open_decoder
+from iofast.gpu.decode.share import WHOLE, Rates, Split, balanced, chosen, explained
 from iofast.machine import cores_of_rank
-from iofast.transforms import Pipeline
 
 Wanted = Literal["cpu", "gpu", "split", "auto"] | Split
 
@@ -24,25 +23,28 @@ _log = logging.getLogger("iofast")
 
 
 class Decoding:
-    """For one loader. `share` is how many thousandths of each batch the CPU decodes, None as long as that has to be
-    measured."""
+    """The choice for one loader, and its decoder on the device.
 
-    def __init__(self, options: LoaderOptions, pipeline: Pipeline, device: torch.device, with_images: bool) -> None:
-        self._wanted: Wanted = options.decode
+    `share` is how many thousandths of each batch the CPU decodes, None until that is measured. `obstacles` are reasons
+    why nothing of this loader can be decoded on a device.
+    """
+
+    def __init__(self, wanted: Wanted, device: torch.device, obstacles: Iterator[str]) -> None:
+        self._wanted: Wanted = wanted
         self._device = device
         self._decoder: DeviceDecoder | None = None
         self._opening, self._settling = threading.Lock(), threading.Lock()
         self.share: int | None = WHOLE
         self._said = "on the CPU"
-        if options.decode == "cpu":
+        if wanted == "cpu":
             return
-        reason = next(_obstacles(options, pipeline, device, with_images), None)
-        if reason is not None and options.decode != "auto":
-            raise OptionError(f"decode={options.decode!r} cannot be: {reason}")
+        reason = lacking(device) or next(obstacles, None)
+        if reason is not None and wanted != "auto":
+            raise OptionError(f"decode={wanted!r} is not available: {reason}")
         if reason is not None:
             self._said = f"on the CPU: {reason}"
             return
-        self.share = {"gpu": 0}.get(str(options.decode), self._split.share if self.splits else None)
+        self.share = {"gpu": 0}.get(str(wanted), self._split.share if self.splits else None)
         self._said = "still to be measured"
         if self.share is not None:
             self._said = "on the device" if not self.share else f"{self.share / WHOLE:.1%} on the CPU, as it was told"
@@ -118,19 +120,3 @@ class Decoding:
                 f"{self._split.share}"
             )
         self.share, self._said = share, f"{share / WHOLE:.1%} on the CPU, as in the state"
-
-
-def _obstacles(options: LoaderOptions, pipeline: Pipeline, device: torch.device, with_images: bool) -> Iterator[str]:
-    """Why batches cannot be decoded on the device, the first reason first."""
-    if (reason := lacking(device)) is not None:
-        yield reason
-    if options.cache is not None:
-        yield f"cache={options.cache!r} has every image decoded once, by the CPU, before the first batch"
-    if not with_images:
-        yield "the dataset's fields have no image"
-    if options.map_sample is not None or "image" in (options.collate or {}):
-        yield "map_sample and collate['image'] get their images on the CPU"
-    if pipeline.size is None:
-        yield "it needs a transform that makes all images one size, such as T.RandomResizedCrop(224)"
-    if pipeline.filter != "bilinear":
-        yield f"a device resamples bilinearly, and the transform says {pipeline.filter}"

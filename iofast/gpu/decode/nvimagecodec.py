@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from iofast.gpu.decoding.base import Jpeg
+from iofast.gpu.decode.backend import Jpeg
 
 # libjpeg's interpolation of chroma, which is the CPU kernel's too; without it edges of colours lie a pixel apart
 _OPTIONS = ":fancy_upsampling=1"

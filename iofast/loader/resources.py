@@ -1,0 +1,100 @@
+"""What a loader makes batches with: threads and depth, memory, the path to the device, readahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iofast.containers.base import Located
+from iofast.containers.joined import JoinedReader
+from iofast.gpu import way_to
+from iofast.gpu.decode import Decoding
+from iofast.gpu.memory import BatchMemory
+from iofast.loader.epochs import EpochOrder
+from iofast.loader.spec import BatchSpec
+from iofast.machine import cores_of_rank, free_memory, local_ranks
+from iofast.prefetch import Limits, Readahead, most_depth
+from iofast.prefetch.advice import spaced
+from iofast.source.folder import FolderReader
+from iofast.telemetry import StageCounter
+
+SLICE = 32  # rows a thread takes at once: 10 ms of work, and half of the descriptors a folder reader may hold
+ROUNDS = 4  # slices for each thread in the batches that are in the making: with so many, one may be twice as long
+AUTO_DEPTH = 8  # batches ahead at most if "auto" finds the depth: more only hide a loader that is too slow
+FIXED_DEPTH = 3  # if the number of workers was given
+
+
+class Resources:
+    """Made once for each loader, and shared by all of its epochs.
+
+    way       how batches get to the device; None for the CPU
+    decoding  where JPEGs are decoded
+    limits    threads and batches ahead at most; `slice` is how many rows a thread takes at once
+    memory    uint8 pixels; `float_memory`: finished pixels. Apart, because blocks of two sizes push each other out
+    """
+
+    def __init__(self, spec: BatchSpec, transfer: StageCounter) -> None:
+        options = spec.options
+        self.decoding = Decoding(options.decode, spec.device, decode_obstacles(spec))
+        self.way = way_to(spec.device, transfer)
+        self.limits, self.slice = self._limits(spec)
+        spare = self.limits.max_depth + 2
+        self.pinned = spec.device.type == "cuda"
+        self.memory = BatchMemory(pinned=self.pinned, spare=spare)
+        self.float_memory = BatchMemory(pinned=False, spare=spare)
+
+    def _limits(self, spec: BatchSpec) -> tuple[Limits, int]:
+        options, size = spec.options, spec.pipeline.size or (512, 512)
+        workers = options.num_workers
+        if workers == "auto":
+            workers = self.decoding.workers(cores_of_rank())
+        depth = options.prefetch
+        if depth == "auto":
+            wanted = AUTO_DEPTH if options.num_workers == "auto" else FIXED_DEPTH
+            pixels_of_sample = spec.pipeline.pixels or size[0] * size[1]
+            batch_bytes = 3 * pixels_of_sample * options.batch_size * options.dtype.itemsize
+            depth = most_depth(batch_bytes, wanted, free_memory() // local_ranks())
+        depth = depth if workers else 1
+        # with a cache on the device nothing is decoded, and a batch is not worth dividing
+        step = options.batch_size if options.cache else _rows_of_slice(spec, workers, depth)
+        return Limits(workers, depth, -(-options.batch_size // step)), step
+
+
+def _rows_of_slice(spec: BatchSpec, workers: int, depth: int) -> int:
+    """Twice `SLICE` if there are enough for all threads: 5 % of the time of a thread that loads raw pixels."""
+    reader = spec.dataset.reader
+    parts = reader.parts if isinstance(reader, JoinedReader) else (reader,)
+    if any(isinstance(part, FolderReader) for part in parts):
+        return SLICE
+    return 2 * SLICE if spec.options.batch_size * depth >= 2 * SLICE * ROUNDS * workers else SLICE
+
+
+def readahead(spec: BatchSpec, epochs: EpochOrder, resources: Resources, epoch: int) -> Readahead | None:
+    """Advice to the kernel on the batches of an epoch, in their order; None if it is not wanted."""
+    reader, dataset, wanted = spec.dataset.reader, spec.dataset, spec.options.readahead
+    if wanted is False or spec.options.cache:
+        return None
+    if wanted == "auto" and (isinstance(reader, FolderReader) or not resources.limits.max_workers):
+        return None  # no thread at all if none was wanted
+    fields = [*([None] if spec.with_images else []), *spec.stored]
+
+    def located(batch: int, few: bool) -> list[Located]:
+        positions = epochs.schedule.positions(batch)[0]
+        indices = dataset.resolve(epochs.indices(epoch, spaced(positions) if few else positions))
+        return [reader.locate(indices, field) for field in fields]
+
+    return Readahead(reader, located, epochs.schedule.count) if fields else None
+
+
+def decode_obstacles(spec: BatchSpec) -> Iterator[str]:
+    """Why a loader's batches cannot be decoded on a device, whatever the device, the first reason first."""
+    options = spec.options
+    if options.cache is not None:
+        yield f"cache={options.cache!r} has every image decoded once, by the CPU, before the first batch"
+    if not spec.with_images:
+        yield "the dataset's fields have no image"
+    if options.map_sample is not None or "image" in spec.collates:
+        yield "map_sample and collate['image'] get their images on the CPU"
+    if spec.pipeline.size is None:
+        yield "it needs a transform that makes all images one size, such as T.RandomResizedCrop(224)"
+    if spec.pipeline.filter != "bilinear":
+        yield f"a device resamples bilinearly, and the transform says {spec.pipeline.filter}"
