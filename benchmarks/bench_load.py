@@ -153,8 +153,8 @@ def resampler(rgb: Path) -> Callable[[], float]:
         context, out, status = contexts[thread], outs[thread], np.zeros(BUFFER, np.int32)
         for start in range(thread * BUFFER, count, WORKERS * BUFFER):
             rows = slice(start, start + BUFFER)
-            columns = (fds[rows], addresses[rows], lengths[rows], None, upright[rows], raw[rows], None)
-            n = len(columns[0])
+            columns = kernel.Payloads(fds[rows], addresses[rows], lengths[rows], None, upright[rows], raw[rows])
+            n = len(columns.fds)
             kernel.decode_batch(context, columns, sample.boxes[rows], sample.flips[rows], out[:n], status[:n], 0, n)
             assert not status[:n].any()
 

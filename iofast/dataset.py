@@ -16,13 +16,14 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from iofast import kernel
-from iofast.containers.base import Failures, Located, Payloads, Reader
+from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.changed import renew
 from iofast.containers.joined import JoinedReader
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, OptionError, shown
 from iofast.fields import annotation_fields, check_fields, decode_field
 from iofast.foreign.options import ForeignOptions
+from iofast.kernel import Payloads
 from iofast.opening import is_shard, open_reader, open_shards
 from iofast.selection import Columns, Filter, Selection, of_split
 from iofast.transforms.crop_box import CropBox

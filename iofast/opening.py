@@ -31,8 +31,8 @@ from iofast.record import (
     ImageInfo,
     check_field,
     image_field,
+    raw_length,
 )
-from iofast.strips import raw_length
 
 if TYPE_CHECKING:
     from iofast.foreign.options import ForeignOptions

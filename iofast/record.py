@@ -91,6 +91,13 @@ def is_stored(name: str) -> bool:
         return False
 
 
+def raw_length(field: str, width: int, height: int) -> int:
+    """The bytes of a payload `rgb` or `yuv` of `width` x `height` pixels."""
+    if field == "rgb":
+        return 3 * width * height
+    return width * height + 2 * ((width + 1) // 2) * ((height + 1) // 2)
+
+
 def image_field(fields: Mapping[str, object] | tuple[str, ...]) -> str | None:
     """The name of the field that holds the image: the first of jpg, png, webp, rgb, yuv that is there."""
     for name in _IMAGES:  # asked several times for each record

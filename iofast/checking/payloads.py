@@ -11,12 +11,10 @@ from iofast import kernel
 from iofast.checking.problems import Findings
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.index import ABSENT
-from iofast.containers.register import strip_checks
 from iofast.errors import DecodeError, IofastError
 from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS, DecodeOptions, Header, Status
-from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, ImageInfo, image_field
-from iofast.strips import raw_length
+from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
 
 SLICE_BYTES = 16 << 20  # of payloads that one thread reads before it decodes them
 SLICE_RECORDS = 256
@@ -103,15 +101,9 @@ class PayloadCheck:
         for row, value in enumerate(values):
             if value is None:
                 continue
-            width, height, orientation = (int(c[row]) for c in (located.width, located.height, located.orientation))
-            expected, reason = raw_length(name, width, height), ""
-            if len(value) != expected:
+            width, height = int(located.width[row]), int(located.height[row])
+            if len(value) != (expected := raw_length(name, width, height)):
                 reason = f"{name} has {len(value)} bytes, {width}×{height} needs {expected}"
-            elif located.strips is not None:
-                own = strip_checks(name, value, ImageInfo(-1, width, height, orientation))
-                if own != located.strips[row].astype("<u4").tobytes():
-                    reason = f"{name}: the checksums of its strips differ from the index"
-            if reason:
                 self._findings.add(reason, int(located.indices[row]), name, int(located.offset[row]))
 
     def _images(self, name: str, located: Located, values: list[bytes | None], *, is_image: NDArray[np.bool_]) -> None:
@@ -152,13 +144,12 @@ class PayloadCheck:
             self._memory = np.empty(most, np.uint8)
         outs = [self._memory[: 3 * h.width * h.height].reshape(h.height, h.width, 3) for h in headers]
         boxes = np.array([(0, 0, h.width, h.height, h.width, h.height, 0, 0) for h in headers], np.int32)
-        source = (
+        source = kernel.Payloads(
             np.full(len(rows), -1, np.int32),
             np.array([payload.ctypes.data for payload in payloads], np.uint64),
             np.array([payload.size for payload in payloads], np.uint64),
             None,  # compared already
             np.array([header.orientation for header in headers], np.uint8),
-            None,
             None,
         )
         status = np.zeros(len(rows), np.int32)

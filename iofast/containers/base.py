@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest
 from iofast.errors import IofastError
+from iofast.kernel import Payloads
 from iofast.record import ImageInfo, Record, format_key, image_field
 
 _log = logging.getLogger("iofast")
@@ -33,8 +34,7 @@ class Located(NamedTuple):
 
     `crc` is None where the index has no checksums (a plain folder), int64 with -1 where some rows have none (containers
     and folders joined). `width` and `height` are upright, 0 = unknown.
-    `kind` tells raw pixels: 1 + the field's place in `record.RAW_FIELDS`, 0 = any other payload. `strips` is (N, 16):
-    the CRC32C of each strip of raw pixels (`iofast.strips`), zeros for any other payload; None where none is raw.
+    `kind` tells raw pixels: 1 + the field's place in `record.RAW_FIELDS`, 0 = any other payload.
     """
 
     indices: NDArray[np.int64]  # the dense indices that were asked for
@@ -48,7 +48,6 @@ class Located(NamedTuple):
     length: NDArray[np.uint64]
     kind: NDArray[np.uint8]
     crc: NDArray[np.uint32] | NDArray[np.int64] | None
-    strips: NDArray[np.uint32] | None
 
     @property
     def certain(self) -> NDArray[np.bool_]:
@@ -81,13 +80,12 @@ class Located(NamedTuple):
         A checksum says that an encoded image is the one that was indexed; without one its header has to.
         """
         kind, certain = self.kind[rows], self.certain[rows]
-        indexed = strips = None
+        indexed = None
         if kind.any() or not certain.all():
             indexed = np.stack((kind, self.width[rows], self.height[rows]), 1, dtype=np.int32)
             indexed[certain & (kind == 0), 1:] = 0
-            strips = None if self.strips is None else self.strips[rows]
         crcs = None if self.crc is None else self.crc[rows]
-        return Payloads(fds, offsets, lengths, crcs, self.orientation[rows], indexed, strips)
+        return Payloads(fds, offsets, lengths, crcs, self.orientation[rows], indexed)
 
     def nowhere(self) -> Located:
         """The same records without a payload, as those that lack a field: `file` is `ABSENT`, all else is 0."""
@@ -111,31 +109,6 @@ class Entry(NamedTuple):
     name: str
     offset: int
     length: int
-
-
-class Payloads(NamedTuple):
-    """The `source` of `kernel.decode_batch` for some rows: open descriptors, or addresses where fd is -1.
-
-    `indexed` is (N, 3): kind, upright width and height as the index has them; the kernel compares an encoded image's
-    header with them, unless they are 0. None where all are 0. `strips` as in `Located`: with it and `crcs`, of raw
-    pixels only the strips in the way are read, and each is checked.
-    """
-
-    fds: NDArray[np.int32]
-    offsets: NDArray[np.uint64]
-    lengths: NDArray[np.uint64]
-    crcs: NDArray[np.uint32] | NDArray[np.int64] | None  # as `Located.crc`
-    orientations: NDArray[np.uint8]
-    indexed: NDArray[np.int32] | None
-    strips: NDArray[np.uint32] | None
-
-    def rows(self, rows: NDArray[np.intp] | slice) -> Payloads:
-        """The same columns of some of the rows."""
-        return Payloads._make(None if column is None else column[rows] for column in self)
-
-    def checked(self, check: bool) -> Payloads:
-        """Themselves, or without `check` the same without checksums."""
-        return self if check else self._replace(crcs=None)
 
 
 class Reader(ABC):

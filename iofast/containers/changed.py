@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.containers.base import Located, Payloads, Reader
+from iofast.containers.base import Located, Reader
 from iofast.errors import DecodeError
-from iofast.kernel import Status, pillow, twin
+from iofast.kernel import Payloads, Status, pillow, twin
 from iofast.kernel.contract import MAX_BYTES
 
 _SLICE = 64  # payloads that are open at once

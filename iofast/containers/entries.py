@@ -13,13 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from iofast.kernel import crc32c
-from iofast.record import RAW_FIELDS, ImageInfo
-from iofast.strips import STRIPS
+from iofast.record import ImageInfo
 
 _HEAD = struct.Struct("<II")  # CRC32C of what follows it, length of what follows the head
 _RECORD = struct.Struct("<QiIIBH")
 _FIELD = struct.Struct("<BIIQ")
-_STRIPS = 4 * STRIPS  # bytes of the checksums of one raw field
 _MAX_ENTRY = 1 << 20
 _STEP = 1 << 20
 
@@ -30,7 +28,6 @@ class RecordEntry(NamedTuple):
     position: int
     info: ImageInfo
     fields: tuple[tuple[str, int, int, int], ...]
-    strips: dict[str, bytes]  # raw fields: the CRC32C of each strip, as in the index
 
     def at(self, start: int, offsets: Sequence[int]) -> RecordEntry:
         """Return a copy with offsets `start` + `offsets`."""
@@ -46,7 +43,6 @@ def encode(placed: RecordEntry) -> bytes:
     for name, length, crc, offset in placed.fields:
         numbers += (len(name), length, crc, offset, name.encode())
     body = _layout(tuple([len(name) for name, *_ in placed.fields])).pack(*numbers)
-    body += b"".join([placed.strips[name] for name, *_ in placed.fields if name in RAW_FIELDS])
     return _HEAD.pack(crc32c(body), len(body)) + body
 
 
@@ -80,13 +76,9 @@ def read(fd: int, start: int = 0) -> Iterator[tuple[int, RecordEntry]]:
 
 def _decode(body: bytes) -> RecordEntry:
     position, label, width, height, orientation, count = _RECORD.unpack_from(body)
-    at, fields, strips = _RECORD.size, [], {}
+    at, fields = _RECORD.size, []
     for _ in range(count):
         size, length, crc, offset = _FIELD.unpack_from(body, at)
         at += _FIELD.size + size
         fields.append((body[at - size : at].decode("ascii"), length, crc, offset))
-    for name, *_ in fields:
-        if name in RAW_FIELDS:
-            strips[name] = body[at : at + _STRIPS]
-            at += _STRIPS
-    return RecordEntry(position, ImageInfo(label, width, height, orientation), tuple(fields), strips)
+    return RecordEntry(position, ImageInfo(label, width, height, orientation), tuple(fields))

@@ -1,8 +1,7 @@
 """The bytes of an open file by position: a file that shrinks, or a disk that fails, is an error and not a signal.
 
-Nothing that another process may truncate is looked at through a map here: the check of a size and the look at a page
-are two steps, and in between the page can go (SIGBUS). `pread` says how much it read, in one step. Only the kernel
-maps, for raw pixels and behind a guard (src/guard.h), which survives the signal and then has the file read.
+Files that another process may truncate are never mapped: between the check of a size and the access to a page the page
+can go, and that kills the process (SIGBUS). `pread` returns how much it read, in one step.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.descriptors import opened
 from iofast.errors import ContainerError, SourceError
-from iofast.kernel import map_file, read_rows
+from iofast.kernel import read_rows
 
 _LARGE = 1 << 20  # bytes; reads of fewer are not compared with the size of the file
 
@@ -33,16 +32,10 @@ class FileBytes:
         if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
             raise ContainerError(f"{path} is not a file, or is empty")
         self._size = status.st_size
-        self._map: object = None
 
     def __del__(self) -> None:
-        self._map = None  # before its descriptor
         if hasattr(self, "fd"):
             os.close(self.fd)
-
-    def map(self) -> None:
-        """Let the kernel look at raw pixels in the page cache instead of copying them out of it, where it can."""
-        self._map = map_file(self.fd, self._size)
 
     def __len__(self) -> int:
         return self._size

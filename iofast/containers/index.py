@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError
-from iofast.record import LONGEST_SIDE, RAW_FIELDS
-from iofast.strips import STRIPS
+from iofast.record import LONGEST_SIDE
 
 CHUNK_ROWS = 65_536
 BLOCK_ROWS = 256  # one checksum each: 20 KB for three fields, checked in 3 µs when one of its rows is first used
@@ -50,24 +49,15 @@ class ChunkHeader(NamedTuple):
     stamp: Stamp
 
 
-def raw_fields(fields: Sequence[str]) -> list[str]:
-    """Those of a container's fields that are raw pixels, and so have checksums of strips in each row."""
-    return [name for name in fields if name in RAW_FIELDS]
-
-
 def row_dtype(fields: Sequence[str]) -> np.dtype[Any]:
-    """The type of a row of a container with these fields.
-
-    `place` has (file, offset, length, crc) for each field, `strips` 16 checksums for each raw one.
-    """
+    """The type of a row of a container with these fields; `place` has (file, offset, length, crc) for each."""
     head = [("position", "<u8"), ("label", "<i4"), ("width", "<u4"), ("height", "<u4"), ("orientation", "u1")]
-    strips = ("strips", "<u4", (len(raw_fields(fields)), STRIPS))
-    return np.dtype([*head, ("flags", "u1"), ("place", _PLACE, (len(fields),)), strips])
+    return np.dtype([*head, ("flags", "u1"), ("place", _PLACE, (len(fields),))])
 
 
 def row_struct(fields: Sequence[str]) -> struct.Struct:
-    """The same row for `struct`: six numbers, then four for each place, then bytes for each raw field (b"" = zeros)."""
-    return struct.Struct("<QiIIBB" + "IQII" * len(fields) + f"{4 * STRIPS}s" * len(raw_fields(fields)))
+    """The same row for `struct`: six numbers, then four for each place."""
+    return struct.Struct("<QiIIBB" + "IQII" * len(fields))
 
 
 def chunk_size(rows: int, fields: Sequence[str]) -> int:

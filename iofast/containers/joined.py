@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Failures, Located, Payloads, Reader
+from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.manifest import WHOLE, Manifest, Shard
 from iofast.errors import OptionError
+from iofast.kernel import Payloads
 from iofast.record import Record
 
 Columns = TypeVar("Columns", Located, Payloads)

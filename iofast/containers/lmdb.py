@@ -16,15 +16,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Entry, Failures, Located, Payloads, Reader
+from iofast.containers.base import Entry, Failures, Located, Reader
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import ABSENT, IndexView, Rows, Stamp, raw_fields
+from iofast.containers.index import ABSENT, IndexView, Rows, Stamp
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
 from iofast.containers.manifest import Manifest
 from iofast.containers.rows import columns, field_numbers, misplaced
 from iofast.containers.values import read_values, read_view
 from iofast.errors import ContainerError, UnfinishedError
+from iofast.kernel import Payloads
 from iofast.record import Record, format_key
 
 __all__ = ["LmdbReader", "LmdbWriter", "is_own"]
@@ -177,8 +178,6 @@ class _OpenedFile:
         self.moved = stamp != (meta.txnid, meta.last_page)
         if not self.moved and meta.file_size > len(self.data):
             raise ContainerError(f"{path} is truncated: {len(self.data)} bytes, expected {meta.file_size}")
-        if raw_fields(self.manifest.fields):
-            self.data.map()
 
     def is_stale(self) -> bool:
         """Whether somebody wrote to the file since. Raises `ContainerError` where it was cut off."""

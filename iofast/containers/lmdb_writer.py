@@ -27,7 +27,6 @@ from iofast.containers.index import (
     chunk_count,
     chunk_size,
     encode_chunk,
-    raw_fields,
     row_struct,
 )
 from iofast.containers.lmdb_pages import OVERFLOW_SHARE, Tree, read_meta
@@ -272,19 +271,17 @@ class LmdbWriter(Writer):
     def _fill_index(self, fd: int, tree: Tree, draft: Manifest) -> None:
         self._rows.flush()
         stored, places = (placed for _, placed in entries.read(self._rows.fileno())), tree.walk()
-        pack, raw = row_struct(draft.fields).pack, raw_fields(draft.fields)
+        pack = row_struct(draft.fields).pack
         names = {name: number for number, name in enumerate(draft.fields)}
         stamp = Stamp(tree.meta.txnid, tree.meta.last_page)
         for chunk in range(chunk_count(draft.count)):
             rows = itertools.islice(stored, CHUNK_ROWS)
-            body = b"".join(
-                [pack(*self._row(row, names, places), *(row.strips.get(name, b"") for name in raw)) for row in rows]
-            )
+            body = b"".join([pack(*self._row(row, names, places)) for row in rows])
             data = encode_chunk(body, chunk * CHUNK_ROWS, draft.fields, stamp)
             _write_over(fd, data, tree.find(index_key(chunk)), len(data))
 
     def _row(self, row: RecordEntry, names: Mapping[str, int], places: Iterator[_Place]) -> list[int]:
-        """An index row but for its strips; takes the record's entries off `places`, which stand in its order."""
+        """An index row; takes the record's entries off `places`, which stand in its order."""
         info = row.info
         numbers = [row.position, info.label, info.width, info.height, info.orientation, 0]
         numbers += [ABSENT, 0, 0, 0] * len(names)

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.base import Failures, Located, Payloads, Reader
+from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.descriptors import advice, bounded, keep
 from iofast.containers.file_bytes import FileBytes, read_at
 from iofast.containers.index import ABSENT
 from iofast.containers.values import read_values, read_view
 from iofast.errors import ContainerError, because
+from iofast.kernel import Payloads
 from iofast.record import Record
 
 MAX_OPEN = 128  # descriptors of one reader; 1024 is what a process is usually allowed. Where it is less, so is this
@@ -26,26 +27,22 @@ _AT_A_TIME = MAX_OPEN // 2  # files whose payloads are asked for at once, so tha
 class OpenFiles:
     """The files of a container by number, opened when they are first used, never more than `MAX_OPEN` at once.
 
-    `check(number, status)` raises `ContainerError` where an opened file is not the one that the index speaks of. With
-    `raw` the kernel may look at raw pixels through a map. Any number of threads may use it. Without a lock, which a
-    fork could copy while it is held.
+    `check(number, status)` raises `ContainerError` where an opened file is not the one that the index speaks of. Any
+    number of threads may use it. Without a lock, which a fork could copy while it is held.
     """
 
-    def __init__(
-        self, paths: Sequence[str], check: Callable[[int, os.stat_result], None], *, raw: bool = False
-    ) -> None:
-        self.paths = paths
-        self._check, self._raw = check, raw
+    def __init__(self, paths: Sequence[str], check: Callable[[int, os.stat_result], None]) -> None:
+        self.paths, self._check = paths, check
         self._open: OrderedDict[int, _Permitted] = OrderedDict()  # least recently used first
         self.most = bounded(MAX_OPEN)
         self._permits = deque(range(self.most))
         keep(self)
 
-    def __getstate__(self) -> tuple[Sequence[str], Callable[[int, os.stat_result], None], bool]:
-        return self.paths, self._check, self._raw  # a descriptor means nothing in another process
+    def __getstate__(self) -> tuple[Sequence[str], Callable[[int, os.stat_result], None]]:
+        return self.paths, self._check  # a descriptor means nothing in another process
 
-    def __setstate__(self, state: tuple[Sequence[str], Callable[[int, os.stat_result], None], bool]) -> None:
-        OpenFiles.__init__(self, *state[:2], raw=state[2])
+    def __setstate__(self, state: tuple[Sequence[str], Callable[[int, os.stat_result], None]]) -> None:
+        OpenFiles.__init__(self, *state)
 
     def get(self, number: int) -> FileBytes | None:
         """The open file; None where all descriptors are in use. Raises `ContainerError`, naming the file."""
@@ -56,8 +53,6 @@ class OpenFiles:
                 return None
             found = _Permitted(self.paths[number], self._permits, permit)
             self._check(number, os.fstat(found.fd))
-            if self._raw:
-                found.map()
             self._open[number] = found
         with contextlib.suppress(KeyError):  # another thread has just let go of it
             self._open.move_to_end(number)

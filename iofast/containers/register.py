@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import struct
 from collections.abc import Mapping, Set
 
@@ -18,14 +17,10 @@ from iofast.record import (
     LABEL_FIELD,
     LONGEST_SIDE,
     MAX_PAYLOAD,
-    RAW_FIELDS,
     ImageInfo,
     check_field,
     format_key,
 )
-from iofast.strips import STRIPS, raw_length, spans, strip_bounds
-
-_STRIPS = struct.Struct(f"<{STRIPS}I")
 
 
 @functools.lru_cache(maxsize=256)  # most records have the same fields
@@ -66,8 +61,7 @@ class Register:
             raise ContainerError(f"record {key}: {error}") from None
         names = sorted(fields)
         entries = tuple([(name, len(fields[name]), crc32c(fields[name]), 0) for name in names])
-        strips = {name: strip_checks(name, fields[name], info) for name in names if name in RAW_FIELDS}
-        placed = RecordEntry(position, info, entries, strips)
+        placed = RecordEntry(position, info, entries)
         self._note(key, placed, split)
         return placed
 
@@ -160,15 +154,6 @@ class Register:
             raise ContainerError(f"split {split} was left and may not be entered again")
         if any(split != own and WHOLE in (split, own) for own, _ in self._runs):
             raise ContainerError(f"{WHOLE!r} means the union and cannot stand beside other splits")
-
-
-def strip_checks(field: str, payload: bytes, info: ImageInfo) -> bytes:
-    """The CRC32C of each strip of raw pixels; zeros for a payload of another length than the record's size says."""
-    width, height = (info.height, info.width) if info.orientation >= 5 else (info.width, info.height)
-    if len(payload) != raw_length(field, width, height):
-        return bytes(_STRIPS.size)
-    strips = (spans(field, width, height, *pairs) for pairs in itertools.pairwise(strip_bounds(height)))
-    return _STRIPS.pack(*(crc32c(b"".join(payload[a:b] for a, b in parts)) for parts in strips))
 
 
 def _check_info(fields: Mapping[str, bytes], info: ImageInfo) -> None:

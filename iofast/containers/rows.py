@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.base import Located
-from iofast.containers.index import ABSENT, Rows, raw_fields
+from iofast.containers.index import ABSENT, Rows
 from iofast.record import IMAGE_FIELDS, RAW_FIELDS
-from iofast.strips import STRIPS
 
 
 def field_numbers(fields: tuple[str, ...], field: str | None, rows: Rows, path: str) -> NDArray[np.intp]:
@@ -42,7 +41,6 @@ def columns(indices: NDArray[np.int64], fields: tuple[str, ...], rows: Rows, num
         length=place["length"].astype(np.uint64),
         crc=place["crc"].astype(np.uint32),
         kind=_kinds(fields)[number],
-        strips=_strips(fields, rows, number),
     )
 
 
@@ -67,14 +65,3 @@ def misplaced(located: Located, sizes: NDArray[np.uint64]) -> tuple[int, str] | 
 def _kinds(fields: tuple[str, ...]) -> NDArray[np.uint8]:
     """The `Located.kind` of each field."""
     return np.array([1 + RAW_FIELDS.index(name) if name in RAW_FIELDS else 0 for name in fields], np.uint8)
-
-
-def _strips(fields: tuple[str, ...], rows: Rows, number: NDArray[np.intp]) -> NDArray[np.uint32] | None:
-    """The `Located.strips` of the places `number` of the rows."""
-    strips: NDArray[np.uint32] | None = None
-    for place, name in enumerate(raw_fields(fields)):
-        own = number == fields.index(name)
-        if own.any():
-            strips = np.zeros((len(rows), STRIPS), np.uint32) if strips is None else strips
-            strips[own] = rows["strips"][own, place]
-    return strips

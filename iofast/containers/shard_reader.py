@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Located
 from iofast.containers.entries import RecordEntry
-from iofast.containers.index import ABSENT, IndexView, Stamp, raw_fields
+from iofast.containers.index import ABSENT, IndexView, Stamp
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.containers.rows import columns, field_numbers, misplaced
@@ -67,7 +67,6 @@ class ShardReader(FilesReader):
         """All records as the index has them, each with the number of its shard."""
         opened = self._open()
         groups = self._groups(self.manifest)
-        raw = raw_fields(groups)
         for _, start, stop in self.manifest.ranges():
             for first in range(start, stop, _STEP):
                 for row in opened.index.rows(np.arange(first, min(first + _STEP, stop), dtype=np.int64)):
@@ -75,8 +74,7 @@ class ShardReader(FilesReader):
                     there = [(name, place) for name, place in own if place[0] != ABSENT]
                     fields = tuple((name, length, crc, offset) for name, (_, offset, length, crc) in there)
                     info = ImageInfo(*(int(row[name]) for name in ("label", "width", "height", "orientation")))
-                    strips = {name: row["strips"][at].tobytes() for at, name in enumerate(raw) if name in dict(there)}
-                    yield there[0][1][0], RecordEntry(int(row["position"]), info, fields, strips)
+                    yield there[0][1][0], RecordEntry(int(row["position"]), info, fields)
 
     def name(self, index: int) -> str:
         """`shards/train-000000.tar: 00000042`: the shard, for that is what one looks into."""
@@ -140,7 +138,7 @@ class _OpenedSet:
                 raise ContainerError(f"{path} was replaced by another dataset since it was opened")
             _check_shard(manifest, paths[number], number, status)
 
-        self.files = OpenFiles(paths, check, raw=bool(raw_fields(manifest.fields)))
+        self.files = OpenFiles(paths, check)
         self._sizes = np.array([shard.size for shard in manifest.shards] or [0], np.uint64)
         self._path = path
 

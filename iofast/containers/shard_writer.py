@@ -19,7 +19,7 @@ from iofast import owned
 from iofast.containers.base import Description, Kept, Reader, Writer
 from iofast.containers.entries import RecordEntry
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, raw_fields, row_struct
+from iofast.containers.index import ABSENT, CHUNK_ROWS, Stamp, chunk_count, encode_chunk, row_struct
 from iofast.containers.manifest import Manifest, Shard
 from iofast.containers.register import Register
 from iofast.containers.shard_files import FullShard, OpenShard, find_full, placed_in
@@ -285,16 +285,12 @@ class ShardWriter(Writer):
     def _chunks(self, manifest: Manifest) -> Iterator[bytes]:
         """The chunks of the index."""
         groups = self._groups(manifest.fields)
-        pack, raw = row_struct(groups).pack, raw_fields(groups)
+        pack = row_struct(groups).pack
         numbers = {name: number for number, name in enumerate(groups)}
         rows = self._placed()
         for chunk in range(chunk_count(manifest.count)):
-            body = b"".join(
-                [
-                    pack(*_row(shard, placed, numbers), *(placed.strips.get(name, b"") for name in raw))
-                    for shard, placed in itertools.islice(rows, CHUNK_ROWS)
-                ]
-            )
+            own = itertools.islice(rows, CHUNK_ROWS)
+            body = b"".join([pack(*_row(shard, placed, numbers)) for shard, placed in own])
             yield encode_chunk(body, chunk * CHUNK_ROWS, groups, Stamp())
 
     def _placed(self) -> Iterator[tuple[int, RecordEntry]]:
@@ -317,7 +313,7 @@ class ShardWriter(Writer):
 
 
 def _row(shard: int, placed: RecordEntry, numbers: Mapping[str, int]) -> list[int]:
-    """An index row but for its strips."""
+    """An index row."""
     info = placed.info
     row = [placed.position, info.label, info.width, info.height, info.orientation, 0]
     row += [ABSENT, 0, 0, 0] * len(numbers)

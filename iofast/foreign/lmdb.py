@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.bars import open_bar
-from iofast.containers.base import UNREADABLE, Located, Payloads
+from iofast.containers.base import UNREADABLE, Located
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta
@@ -31,6 +31,7 @@ from iofast.foreign.label_list import LabelList, read_label_list
 from iofast.foreign.lmdb_values import COLOUR, ENCODED, GREY, OTHER, Value, classify, what_else
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
+from iofast.kernel import Payloads
 from iofast.source.cache import Arrays
 from iofast.source.index import CHUNK, THREADS
 from iofast.source.listing import Strings, printable

@@ -168,7 +168,6 @@ class ForeignReader(FilesReader):
             length=place["length"],
             kind=kind,
             crc=place.get("crc"),
-            strips=None,
         )
 
     def _said(self, index: ForeignIndex, row: int) -> dict[str, bytes]:

@@ -28,11 +28,19 @@ from iofast.errors import ContainerError, DecodeError
 from iofast.foreign.index import COLUMNS, MAX_NAMES, PARTS, Asked, ForeignIndex, Format, few_names, may_be_there
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.tar_names import TarNames, is_meta, key_and_name
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, MAX_PAYLOAD, RAW_FIELDS, check_field, image_field
+from iofast.record import (
+    IMAGE_FIELDS,
+    JSON_FIELD,
+    LABEL_FIELD,
+    MAX_PAYLOAD,
+    RAW_FIELDS,
+    check_field,
+    image_field,
+    raw_length,
+)
 from iofast.source.cache import Arrays
 from iofast.source.index import THREADS
 from iofast.source.listing import Strings
-from iofast.strips import raw_length
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32
 _COLUMNS = {"label": "i", "width": "i", "height": "i", "orientation": "B"}

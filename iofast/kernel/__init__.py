@@ -26,7 +26,7 @@ from iofast.kernel.contract import (
     Header,
     Kind,
     Parts,
-    Source,
+    Payloads,
     Status,
     Transcoded,
     TranscodeRecipe,
@@ -47,14 +47,13 @@ __all__ = [
     "transcode",
     "crc32c",
     "read_rows",
-    "map_file",
     "cached",
     "DecodeOptions",
     "TranscodeRecipe",
     "Transcoded",
     "Finish",
     "Header",
-    "Source",
+    "Payloads",
     "Kind",
     "Parts",
     "PART_COLUMNS",
@@ -86,7 +85,6 @@ if _wanted != "python":
             decode_batch,
             decode_each,
             finish_batch,
-            map_file,
             read_header,
             read_rows,
             transcode,
@@ -113,7 +111,6 @@ else:
         decode,
         decode_batch,
         decode_each,
-        map_file,
         read_header,
         read_rows,
         transcode,
@@ -152,7 +149,7 @@ def status_message(code: int) -> str:
     return MESSAGES[Status(code)]
 
 
-def failure(code: int, payloads: Source, row: int) -> str:
+def failure(code: int, payloads: Payloads, row: int) -> str:
     """Why a row of `payloads` was not decoded: what its status means, and what the file is where that is the reason."""
     what = twin.stranger(payloads, row) if code == Status.UNSUPPORTED else ""
     return status_message(code) + (f" ({what})" if what else "")

@@ -19,7 +19,6 @@ def decode_batch(
     crcs: Buffer | None,
     orientations: Buffer,
     indexed: Buffer | None,
-    strips: Buffer | None,
     boxes: Buffer,
     flips: Buffer,
     out: Buffer,
@@ -49,7 +48,6 @@ def part_batch(
     crcs: Buffer | None,
     orientations: Buffer,
     indexed: Buffer | None,
-    strips: Buffer | None,
     boxes: Buffer,
     out: Buffer,
     places: Buffer,
@@ -96,7 +94,6 @@ def rewrite(
 def png_rows(filtered: Buffer, width: int, height: int, channels: int, /) -> bytes | None: ...
 def read_header(data: Buffer, /) -> tuple[int, int, int, int, int, int, int, int]: ...
 def read_rows(fd: int, offsets: Buffer, size: int, out: Buffer, /) -> int: ...
-def map_file(fd: int, length: int, /) -> _Map | None: ...
 def cached(fds: Buffer, offsets: Buffer, out: Buffer, /) -> None: ...
 def crc32c(data: Buffer, value: int = 0, /) -> int: ...
 def versions() -> tuple[str, int]: ...

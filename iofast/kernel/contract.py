@@ -24,35 +24,48 @@ MAX_BYTES = 1 << 30  # of one encoded image; read into scratch, so bounded befor
 MAX_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 MAX_RESTART = 65_535  # MCUs per restart interval: the marker has 16 bits
 
-Source = tuple[
-    NDArray[np.int32],  # fds: open descriptors; -1 = the offset is an address the caller keeps alive
-    NDArray[np.uint64],  # offsets
-    NDArray[np.uint64],  # lengths
-    "NDArray[np.uint32] | NDArray[np.int64] | None",  # CRC32C of each payload; None, or -1 in int64 = not checked
-    NDArray[np.uint8],  # EXIF orientation, 1-8, to be applied; 0 = as stored, whatever the header says
-    # (N, 3): `Kind`, upright width and height, as the index has them; None = encoded images of unknown size. The header
-    # of an encoded image must agree with this size and with the orientation, unless the width is 0
-    "NDArray[np.int32] | None",
-    "NDArray[np.uint32] | None",  # (N, 16): CRC32C of each strip of raw pixels; None = they are checked as a whole
-]
+
+class Payloads(NamedTuple):
+    """Where the payloads of N images lie: open descriptors, or addresses where the descriptor is -1. Columns of N rows.
+
+    crcs          CRC32C of each; None, or -1 in int64 = not checked; of raw pixels then only some rows are read
+    orientations  EXIF 1-8, to be applied; 0 = as stored, whatever the header says
+    indexed       (N, 3): `Kind`, upright width and height, as the index has them; None = encoded images of unknown
+                  size. The header of an encoded image must agree with size and orientation, unless the width is 0
+    """
+
+    fds: NDArray[np.int32]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    crcs: NDArray[np.uint32] | NDArray[np.int64] | None
+    orientations: NDArray[np.uint8]
+    indexed: NDArray[np.int32] | None
+
+    def rows(self, rows: NDArray[np.intp] | slice) -> Payloads:
+        """The same columns of some of the rows."""
+        return Payloads._make(None if column is None else column[rows] for column in self)
+
+    def checked(self, check: bool) -> Payloads:
+        """The same, without checksums if `check` is off."""
+        return self if check else self._replace(crcs=None)
 
 
-def by_check(source: Source, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
+def by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads, int, int]]:
     """Rows [start, stop) of a source as runs of rows that are all checked or all not.
 
     Checksums in int64 become uint32, or None; a source with others is given as it is.
     """
-    crcs = source[3]
+    crcs = source.crcs
     if crcs is None or crcs.dtype != np.int64:
         yield source, start, stop
         return
-    if crcs.shape != source[1].shape or stop > len(crcs):
-        raise OptionError(f"crcs must have the shape {source[1].shape} and rows to {stop}, found {crcs.shape}")
+    if crcs.shape != source.offsets.shape or stop > len(crcs):
+        raise OptionError(f"crcs must have the shape {source.offsets.shape} and rows to {stop}, found {crcs.shape}")
     checked, plain = crcs >= 0, crcs.astype(np.uint32)
     turns = np.flatnonzero(checked[start + 1 : stop] != checked[start : stop - 1]) + start + 1
     for first, last in pairwise([start, *turns.tolist(), stop]):
         if last > first:
-            yield (*source[:3], plain if checked[first] else None, *source[4:]), first, last
+            yield source._replace(crcs=plain if checked[first] else None), first, last
 
 
 TURNED, MIRRORED_X, MIRRORED_Y = (5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8)  # EXIF orientations; the axes are upright

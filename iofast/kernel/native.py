@@ -35,7 +35,6 @@ from iofast.kernel.native_batch import read_rows as read_rows
 from iofast.kernel.twin import Buffer
 
 crc32c = _native.crc32c
-map_file = _native.map_file
 
 _INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them
 _AS_PIXELS = MAX_BYTES // 3  # pixels, where they are not encoded

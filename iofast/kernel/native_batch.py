@@ -19,13 +19,12 @@ from iofast.kernel.contract import (
     Counts,
     DecodeOptions,
     Finish,
-    Source,
+    Payloads,
     Status,
     Timed,
     by_check,
 )
 from iofast.kernel.twin import Buffer
-from iofast.strips import STRIPS
 
 STORED: dict[str, type[np.generic]] = {
     "uint8": np.uint8,
@@ -33,7 +32,7 @@ STORED: dict[str, type[np.generic]] = {
     "bfloat16": np.uint16,
     "float16": np.float16,
 }  # by TYPES
-SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32, np.uint32)
+SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
 
 
 def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -101,7 +100,7 @@ class Context:
 
 def decode_batch(
     context: Context,
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     out: NDArray[Any],
@@ -117,7 +116,7 @@ def decode_batch(
     """
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
-    if source[3] is not None and source[3].dtype == np.int64:
+    if source.crcs is not None and source.crcs.dtype == np.int64:
         for part, first, last in by_check(source, start, stop):
             decode_batch(context, part, boxes, flips, out, status, first, last, finish)
         return
@@ -137,7 +136,7 @@ def decode_batch(
 
 def decode_each(
     context: Context,
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     outs: Sequence[NDArray[Any]],
@@ -154,9 +153,8 @@ def decode_each(
     for part, first, last in by_check(source, 0, len(outs)):
         for row in range(first, last):
             one = slice(row, row + 1)
-            columns: Source = tuple(None if column is None else column[one] for column in part)  # type: ignore[assignment]
             own = None if finish is None else finish._replace(work=finish.work.rows(one))
-            decode_batch(context, columns, boxes[one], flips[one], outs[row][None], status[one], 0, 1, own)
+            decode_batch(context, part.rows(one), boxes[one], flips[one], outs[row][None], status[one], 0, 1, own)
 
 
 def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> None:
@@ -200,7 +198,7 @@ def check_dtypes(call: str, columns: Sequence[NDArray[Any] | None], dtypes: Sequ
 
 
 def _check(
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     status: NDArray[np.int32],
@@ -212,10 +210,8 @@ def _check(
     check_dtypes("decode_batch", columns, dtypes)
     if boxes.ndim != 2 or boxes.shape[1] != 8:
         raise OptionError(f"boxes must have the shape ({len(status)}, 8), found {boxes.shape}")
-    if source[5] is not None and source[5].shape[1:] != (3,):
-        raise OptionError(f"indexed must have the shape ({len(status)}, 3), found {source[5].shape}")
-    if source[6] is not None and source[6].shape[1:] != (STRIPS,):
-        raise OptionError(f"strips must have the shape ({len(status)}, {STRIPS}), found {source[6].shape}")
+    if source.indexed is not None and source.indexed.shape[1:] != (3,):
+        raise OptionError(f"indexed must have the shape ({len(status)}, 3), found {source.indexed.shape}")
 
 
 def decode_one(
@@ -228,14 +224,13 @@ def decode_one(
 ) -> int:
     """Decode one image that lies in memory; gives its status."""
     payload = np.frombuffer(data, np.uint8)
-    source = (
+    source = Payloads(
         np.array([-1], np.int32),
         np.array([payload.ctypes.data], np.uint64),
         np.array([payload.size], np.uint64),
         None,
         np.array([orientation], np.uint8),
         raw,
-        None,
     )
     result = np.zeros(1, np.int32)
     decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, result, 0, 1)

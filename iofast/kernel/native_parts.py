@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.kernel import _native
-from iofast.kernel.contract import Parts, Source, by_check
+from iofast.kernel.contract import Parts, Payloads, by_check
 from iofast.kernel.native_batch import SOURCE_DTYPES, Context, check_dtypes
 from iofast.kernel.parts import check_parts
 
 
 def part_batch(
     context: Context,
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     size: tuple[int, int],
     parts: Parts,

@@ -23,7 +23,7 @@ from iofast.kernel.contract import (
     TURNED,
     Kind,
     Parts,
-    Source,
+    Payloads,
     Status,
 )
 from iofast.kernel.frame import FRAMES, FrameHeader, frame_of
@@ -39,7 +39,7 @@ Rect = tuple[int, int, int, int]
 
 def part_batch(
     context: twin.Context,
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     size: tuple[int, int],
     parts: Parts,
@@ -69,7 +69,7 @@ def part_batch(
 
 
 def check_parts(
-    source: Source, boxes: NDArray[np.int32], parts: Parts, status: NDArray[np.int32], start: int, stop: int
+    source: Payloads, boxes: NDArray[np.int32], parts: Parts, status: NDArray[np.int32], start: int, stop: int
 ) -> None:
     """Raise `OptionError` unless the arrays of `part_batch` go together."""
     rows = len(status)
@@ -84,11 +84,11 @@ def check_parts(
 
 
 def _write(
-    context: twin.Context, source: Source, row: int, box: list[int], size: tuple[int, int], parts: Parts
+    context: twin.Context, source: Payloads, row: int, box: list[int], size: tuple[int, int], parts: Parts
 ) -> tuple[int, ...]:
-    if source[5] is not None and source[5][row, 0] != Kind.ENCODED:
+    if source.indexed is not None and source.indexed[row, 0] != Kind.ENCODED:
         raise pillow.StatusError(Status.UNSUPPORTED)
-    data, exif = twin.payload(source, row, context.options.max_bytes), int(source[4][row])
+    data, exif = twin.payload(source, row, context.options.max_bytes), int(source.orientations[row])
     frame = frame_of(data)
     if frame is None:
         raise pillow.StatusError(Status.UNSUPPORTED)

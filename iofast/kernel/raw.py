@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.kernel.contract import Kind
-from iofast.record import RAW_FIELDS
-from iofast.strips import raw_length, strip_bounds
+from iofast.record import RAW_FIELDS, raw_length
 
 Pixels = NDArray[np.uint8]
 _Plane = NDArray[np.int32]
@@ -24,22 +23,6 @@ _HALF = 1 << 15  # of the 16 bits that colour is computed with below the point
 def length(kind: int, width: int, height: int) -> int:
     """The bytes of a payload of `width` x `height` pixels."""
     return raw_length(RAW_FIELDS[kind - 1], width, height)
-
-
-def stored_rows(box: tuple[int, ...], size: tuple[int, int], orientation: int) -> tuple[int, int]:
-    """The rows [start, stop) of a stored image that hold `box` of the upright image of this `size`."""
-    lying = 5 <= orientation <= 8
-    start, stop, height = (box[0], box[2], size[0]) if lying else (box[1], box[3], size[1])
-    return (height - stop, height - start) if orientation in (3, 4, 6, 7) else (start, stop)
-
-
-def pairs_to_read(kind: int, height: int, start: int, stop: int) -> tuple[int, int]:
-    """The pairs of rows [first, end) of the strips that hold rows [start, stop), and the chroma these see."""
-    first, end = start // 2, (stop + 1) // 2
-    if kind == Kind.YUV420:  # chroma is interpolated with the next row on either side
-        first, end = max(start - 1, 0) // 2, min(stop // 2 + 1, (height + 1) // 2)
-    bounds = strip_bounds(height)
-    return max(bound for bound in bounds if bound <= first), min(bound for bound in bounds if bound >= end)
 
 
 def unpack(data: bytes, kind: int, width: int, height: int) -> Pixels:

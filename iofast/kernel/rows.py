@@ -1,4 +1,4 @@
-"""The bytes of a file by position: the Python twin of src/read.c and src/guard.c."""
+"""The bytes of a file by position: the Python twin of src/read.c."""
 
 from __future__ import annotations
 
@@ -37,7 +37,3 @@ def _is_cached(fd: int, offset: int) -> bool:
         return fd == -1 or os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except (OSError, AttributeError):  # BlockingIOError; or no such file, flag or call
         return False
-
-
-def map_file(fd: int, length: int) -> None:
-    """Raw pixels are always read by the twin; the native kernel gives an object here that keeps a map of the file."""

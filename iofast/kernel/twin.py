@@ -29,17 +29,14 @@ from iofast.kernel.contract import (
     DecodeOptions,
     Header,
     Kind,
-    Source,
+    Payloads,
     Status,
     Timed,
 )
 from iofast.kernel.payload import StoredPayload
 from iofast.kernel.recode import transcode as transcode
 from iofast.kernel.rows import cached as cached
-from iofast.kernel.rows import map_file as map_file
 from iofast.kernel.rows import read_rows as read_rows
-from iofast.record import RAW_FIELDS
-from iofast.strips import STRIPS, spans, strip_bounds
 from iofast.work import within
 
 Buffer = bytes | bytearray | memoryview
@@ -70,7 +67,7 @@ class Context:
 
 def decode_batch(
     context: Context,
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     out: NDArray[np.uint8],
@@ -85,10 +82,8 @@ def decode_batch(
     to, and x, y of the window of the virtual image that is wanted, which has the size of `out`. `flips` is (N,): 1
     mirrors left to right; the bits above, where they are not 0, are the place of a filter in ALL_FILTERS, and one: it
     takes the place of the context's. `out` is uint8 (N, height, width, 3) of any strides. Each row's `Status` goes to
-    `status`, and a row that failed is filled with zeros. Where `source` has checksums, every byte that is used is
-    checked: an encoded image as a whole, and raw pixels without `strips` too; with them only the strips that hold rows
-    of the region are read and checked, so damage in the others is not noticed. Raises `OptionError` if the arrays do
-    not fit together.
+    `status`, and a row that failed is filled with zeros. A payload that has a checksum is read and compared as a
+    whole. Raises `OptionError` if the arrays do not fit together.
     """
     if context.closed:
         raise OptionError("decode_batch was called with a context that is closed")
@@ -96,14 +91,14 @@ def decode_batch(
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
     decode_rows(context.options, source, boxes, flips, out, status, range(start, stop))
     done = status[start:stop] == Status.OK
-    unpacked = 0 if source[5] is None else int((done & (source[5][start:stop, 0] != Kind.ENCODED)).sum())
+    unpacked = 0 if source.indexed is None else int((done & (source.indexed[start:stop, 0] != Kind.ENCODED)).sum())
     context.unpacked += unpacked
     context.decoded += int(done.sum()) - unpacked
 
 
 def decode_rows(
     options: DecodeOptions,
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     out: NDArray[np.uint8],
@@ -122,10 +117,10 @@ def decode_rows(
             if options.clip:
                 box = tuple(within(boxes[row], out.shape[1:3]).tolist())
                 width, height = max(min(width, box[4]), 1), max(min(height, box[5]), 1)
-            if source[5] is None or source[5][row, 0] == Kind.ENCODED:
+            if source.indexed is None or source.indexed[row, 0] == Kind.ENCODED:
                 pixels = _window(source, row, box, (width, height), own)
             else:
-                pixels = _raw_window(source, row, source[5][row].tolist(), box, (width, height), own)
+                pixels = _raw_window(source, row, source.indexed[row].tolist(), box, (width, height), own)
             out[row, :height, :width] = pixels[:, ::-1] if mirrored else pixels
             status[row] = Status.OK
         except Exception as error:  # a damaged image raises whatever it likes; one row must never end a batch
@@ -135,7 +130,7 @@ def decode_rows(
 
 def decode_each(
     context: Context,
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     outs: Sequence[NDArray[np.uint8]],
@@ -146,12 +141,11 @@ def decode_each(
     check_each(source, boxes, flips, outs, status)
     for row, out in enumerate(outs):
         one = slice(row, row + 1)
-        columns: Source = tuple(None if column is None else column[one] for column in source)  # type: ignore[assignment]
-        decode_batch(context, columns, boxes[one], flips[one], out[None], status[one], 0, 1)
+        decode_batch(context, source.rows(one), boxes[one], flips[one], out[None], status[one], 0, 1)
 
 
 def check_each(
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     outs: Sequence[NDArray[Any]],
@@ -168,7 +162,7 @@ def check_each(
 
 
 def _check_shapes(
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     out: NDArray[np.uint8],
@@ -178,62 +172,45 @@ def _check_shapes(
         raise OptionError(f"out must be uint8 of shape (N, height, width, 3), found {out.dtype} {out.shape}")
     if boxes.shape != (len(out), 8):
         raise OptionError(f"boxes must have the shape ({len(out)}, 8), found {boxes.shape}")
-    if source[5] is not None and source[5].shape != (len(out), 3):
-        raise OptionError(f"indexed must have the shape ({len(out)}, 3), found {source[5].shape}")
-    if source[6] is not None and source[6].shape != (len(out), STRIPS):
-        raise OptionError(f"strips must have the shape ({len(out)}, {STRIPS}), found {source[6].shape}")
+    if source.indexed is not None and source.indexed.shape != (len(out), 3):
+        raise OptionError(f"indexed must have the shape ({len(out)}, 3), found {source.indexed.shape}")
     columns = [column for column in (*source[:5], flips, status) if column is not None]
     if any(column.shape != (len(out),) for column in columns):
         shapes = ", ".join(str(column.shape) for column in columns)
         raise OptionError(f"source, flips and status must have the shape ({len(out)},) as out has, found {shapes}")
 
 
-def payload(source: Source, row: int, max_bytes: int) -> bytes:
+def payload(source: Payloads, row: int, max_bytes: int) -> bytes:
     """A row's payload as a whole, its checksum compared. Raises `StatusError`."""
-    length = int(source[2][row])
+    length = int(source.lengths[row])
     if length > max_bytes:
         raise pillow.StatusError(Status.LIMIT)
     data = _bytes(source, row, 0, length)
-    if source[3] is not None and source[3][row] >= 0 and crc32c(data) != source[3][row]:
+    if source.crcs is not None and source.crcs[row] >= 0 and crc32c(data) != source.crcs[row]:
         raise pillow.StatusError(Status.CHECKSUM)
     return data
 
 
-def stranger(source: Source, row: int) -> str:
+def stranger(source: Payloads, row: int) -> str:
     """What a row is that is no image here, "" where its first bytes do not tell."""
     try:
-        return strangers.described(_bytes(source, row, 0, min(int(source[2][row]), 256)))
+        return strangers.described(_bytes(source, row, 0, min(int(source.lengths[row]), 256)))
     except pillow.StatusError:
         return ""
 
 
-def is_changed(source: Source, row: int, upright: tuple[int, int], orientation: Callable[[], int]) -> bool:
+def is_changed(source: Payloads, row: int, upright: tuple[int, int], orientation: Callable[[], int]) -> bool:
     """Whether the header of an encoded image, its size made upright, contradicts what the index says of it."""
-    kind, *size = (Kind.ENCODED, 0, 0) if source[5] is None else source[5][row].tolist()
+    kind, *size = (Kind.ENCODED, 0, 0) if source.indexed is None else source.indexed[row].tolist()
     if kind != Kind.ENCODED or size[0] <= 0:
         return False
-    turn = int(source[4][row])
+    turn = int(source.orientations[row])
     return tuple(size) != upright or (1 <= turn <= 8 and turn != orientation())
 
 
-def _strips(source: Source, row: int, kind: int, stored: tuple[int, int], rows: tuple[int, int]) -> bytes:
-    """A raw payload of which only the strips that hold these rows are read, each of them checked; else zeros."""
-    field, data, bounds = RAW_FIELDS[kind - 1], bytearray(int(source[2][row])), strip_bounds(stored[1])
-    first, end = raw.pairs_to_read(kind, stored[1], *rows)
-    for start, stop in spans(field, *stored, first, end):
-        data[start:stop] = _bytes(source, row, start, stop - start)
-    assert source[6] is not None
-    for above, below, expected in zip(bounds, bounds[1:], source[6][row].tolist(), strict=False):
-        if first <= above < below <= end:
-            own = b"".join(data[start:stop] for start, stop in spans(field, *stored, above, below))
-            if crc32c(own) != expected:
-                raise pillow.StatusError(Status.CHECKSUM)
-    return bytes(data)
-
-
-def _bytes(source: Source, row: int, start: int, length: int) -> bytes:
+def _bytes(source: Payloads, row: int, start: int, length: int) -> bytes:
     """Some bytes of a payload."""
-    fd, offset = int(source[0][row]), int(source[1][row]) + start
+    fd, offset = int(source.fds[row]), int(source.offsets[row]) + start
     return ctypes.string_at(offset, length) if fd == -1 else _read(fd, offset, length)
 
 
@@ -253,19 +230,19 @@ def _read(fd: int, offset: int, length: int) -> bytes:
 
 
 def _window(
-    source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+    source: Payloads, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> NDArray[np.uint8]:
     opened = open_row(source, row, box, size, options)
-    upright = pillow.turn(pillow.load(opened), int(source[4][row]))
+    upright = pillow.turn(pillow.load(opened), int(source.orientations[row]))
     return _rgb(resampling.resample(upright, box, size, options.filter))
 
 
 def open_row(
-    source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+    source: Payloads, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> pillow.Opened:
     """An image that is as it was indexed, of which the window of `size` can be made. Raises `StatusError`."""
     opened = pillow.open_image(payload(source, row, options.max_bytes), options.max_pixels)
-    orientation = int(source[4][row])
+    orientation = int(source.orientations[row])
     if is_changed(source, row, opened.upright(orientation), lambda: opened.orientation):
         raise pillow.StatusError(Status.CHANGED)
     _check_box(box, size, opened.upright(orientation))
@@ -276,21 +253,21 @@ def open_row(
 
 
 def _raw_window(
-    source: Source, row: int, what: list[int], box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+    source: Payloads, row: int, what: list[int], box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> NDArray[np.uint8]:
     """`_window` of raw pixels."""
-    orientation = int(source[4][row])
+    orientation = int(source.orientations[row])
     pixels = raw_row(source, row, what, box, size, options)
     return _rgb(resampling.resample(pillow.turn(pixels, orientation), box, size, options.filter))
 
 
 def raw_row(
-    source: Source, row: int, what: list[int], box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+    source: Payloads, row: int, what: list[int], box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> Image.Image:
     """Raw pixels as they are stored. Everything about their size is checked before they are read, as the kernel does
     it. Raises `StatusError`."""
     kind, width, height = what
-    length, orientation = int(source[2][row]), int(source[4][row])
+    length, orientation = int(source.lengths[row]), int(source.orientations[row])
     if length > options.max_bytes:
         raise pillow.StatusError(Status.LIMIT)
     if kind not in (Kind.RGB, Kind.YUV420):
@@ -303,10 +280,7 @@ def raw_row(
         raise pillow.StatusError(Status.TRUNCATED if length < raw.length(kind, width, height) else Status.CORRUPT)
     _check_box(box, size, (width, height))
     stored = (height, width) if 5 <= orientation <= 8 else (width, height)
-    if source[3] is None or source[3][row] < 0 or source[6] is None:
-        data = payload(source, row, options.max_bytes)
-    else:
-        data = _strips(source, row, kind, stored, raw.stored_rows(box, (width, height), orientation))
+    data = payload(source, row, options.max_bytes)
     return Image.fromarray(raw.unpack(data, kind, *stored))
 
 

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.kernel import depth, pillow, resampling, twin
-from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Kind, Source, Status
+from iofast.kernel.contract import ALL_FILTERS, DecodeOptions, Kind, Payloads, Status
 
 
 def decode_wide(
     given: DecodeOptions,
-    source: Source,
+    source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     out: NDArray[np.uint16],
@@ -38,14 +38,14 @@ def decode_wide(
 
 
 def _window(
-    source: Source, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
+    source: Payloads, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
 ) -> NDArray[np.uint16]:
-    what = None if source[5] is None else source[5][row].tolist()
+    what = None if source.indexed is None else source.indexed[row].tolist()
     if what is None or what[0] == Kind.ENCODED:
         stored: Image.Image = twin.open_row(source, row, box, size, options).image
         stored.load()
     else:
         stored = twin.raw_row(source, row, what, box, size, options)
-    turned = pillow.turn(Image.fromarray(depth.to_wide(stored).astype(np.float32)), int(source[4][row]))
+    turned = pillow.turn(Image.fromarray(depth.to_wide(stored).astype(np.float32)), int(source.orientations[row]))
     made: NDArray[np.float32] = np.asarray(resampling.resample(turned, box, size, options.filter))
     return np.asarray(np.rint(made).clip(0, 65535), np.uint16)  # negative lobes overshoot

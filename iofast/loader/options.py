@@ -85,8 +85,9 @@ class LoaderOptions:
                     batch divided so that they finish together; "auto": as the first batches say, and then samples
                     and their order are promised, not pixels to the last level
     pixels          "exact" (within 1 level of Pillow) or "fast" (DCT scaling in training transforms)
-    check           "crc": every byte that is used is checked, and damage is an error, where the container has checksums
-                    (of raw pixels only the strips that a crop needs are used); None: damage is not looked for
+    check           "crc": payloads are compared with their checksums, where the container has some, and damage is an
+                    error. An image of raw pixels is compared once, when this loader first reads it: later epochs read
+                    only the rows that a crop needs. None: damage is not looked for
     truncated       "strict": a JPEG that ends early or is damaged is an error; "accept": what can be decoded of it
     on_error        a sample that cannot be made: "raise", "replace" it by another, drawn from (seed, epoch, position,
                     attempt), or "drop" it, which leaves the batch shorter, but never empty: a sample that is not valid

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from iofast.containers.base import Located
 from iofast.containers.joined import JoinedReader
 from iofast.gpu import way_to
@@ -14,6 +16,7 @@ from iofast.loader.spec import BatchSpec
 from iofast.machine import cores_of_rank, free_memory, local_ranks
 from iofast.prefetch import Limits, Readahead, most_depth
 from iofast.prefetch.advice import spaced
+from iofast.record import RAW_FIELDS
 from iofast.source.folder import FolderReader
 from iofast.telemetry import StageCounter
 
@@ -29,6 +32,7 @@ class Resources:
     way       how batches get to the device; None for the CPU
     decoding  where JPEGs are decoded
     limits    threads and batches ahead at most; `slice` is how many rows a thread takes at once
+    compared  bool (samples,): images of raw pixels whose checksum was compared; None if there are none to compare
     memory    uint8 pixels; `float_memory`: finished pixels. Apart, because blocks of two sizes push each other out
     """
 
@@ -37,6 +41,8 @@ class Resources:
         self.decoding = Decoding(options.decode, spec.device, decode_obstacles(spec))
         self.way = way_to(spec.device, transfer)
         self.limits, self.slice = self._limits(spec)
+        raw = options.check is not None and set(RAW_FIELDS) & set(spec.dataset.reader.manifest.fields)
+        self.compared = np.zeros(len(spec.dataset), np.bool_) if raw else None
         spare = self.limits.max_depth + 2
         self.pinned = spec.device.type == "cuda"
         self.memory = BatchMemory(pinned=self.pinned, spare=spare)

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from iofast import kernel, pixels
 from iofast.choices import Draw
-from iofast.containers.base import Located, Payloads
+from iofast.containers.base import Located
 from iofast.containers.changed import renew
 from iofast.errors import DecodeError, IofastError
 from iofast.gpu.decode import WHOLE, Divided, on_cpu
 from iofast.gpu.memory import BatchMemory
+from iofast.kernel import Payloads
 from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.mapping import Mapper, Sample
@@ -248,17 +249,16 @@ class Samples:
         step = self.parts.resources.slice
         for some in (np.array(rows[at : at + step], np.intp) for at in range(0, len(rows), step)):
             with self._spec.dataset.reader.payloads(self.located.rows(some), 0, len(some)) as payloads:
-                source = payloads.checked(self._spec.options.check is not None)
-                self._decode_rows(cast(Canvas, self.canvas), context, source, some, None)
+                self._decode_rows(cast(Canvas, self.canvas), context, self._checked(payloads, some), some, None)
 
     def _decode(self, canvas: Canvas, context: kernel.Context, stages: Stages, rows: slice) -> None:
         start, stop = rows.start, rows.stop
         begun, read = monotonic_ns(), -context.read_ns
         with self._spec.dataset.reader.payloads(self.located, start, stop) as payloads:
             read += monotonic_ns() - begun  # opening files
-            source = payloads.checked(self._spec.options.check is not None)
+            own = np.arange(start, stop)
             finish = self.finish and self.finish._replace(work=self.finish.work.rows(rows))
-            failed = self._decode_rows(canvas, context, source, np.arange(start, stop), finish)
+            failed = self._decode_rows(canvas, context, self._checked(payloads, own), own, finish)
         read += context.read_ns
         # the bytes with the first slice: to add them up for each takes longer than to count the rest
         nbytes = 0 if start else int(self.located.length.sum())
@@ -275,6 +275,8 @@ class Samples:
     ) -> int:
         """Decode `rows`, which `source` has, and note why some of them failed; how many did."""
         status = canvas.decode(context, source, self.boxes[rows], self._flips[rows], rows, finish)
+        if (compared := self.parts.resources.compared) is not None:
+            compared[self.indices[rows[status == 0]]] = True
         if not status.any():
             return 0
         self._decode_changed(canvas, context, source, status, rows)
@@ -282,6 +284,16 @@ class Samples:
         for place in failed:
             self.reasons.setdefault(int(rows[place]), kernel.failure(int(status[place]), source, place))
         return len(failed)
+
+    def _checked(self, payloads: Payloads, rows: NDArray[np.intp]) -> Payloads:
+        """`payloads` of `rows`, with the checksums that are still to be compared."""
+        compared = self.parts.resources.compared
+        if self._spec.options.check is None or compared is None or payloads.crcs is None or payloads.indexed is None:
+            return payloads.checked(self._spec.options.check is not None)
+        done = compared[self.indices[rows]] & (payloads.indexed[:, 0] != kernel.Kind.ENCODED)
+        if done.all() or not done.any():
+            return payloads.checked(not done.any())
+        return payloads._replace(crcs=np.where(done, -1, payloads.crcs.astype(np.int64)))
 
     def _decode_changed(
         self,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from iofast import kernel, pixels
 from iofast.choices import Draw
-from iofast.containers.base import Payloads
-from iofast.kernel.contract import Kind, Source, Status
+from iofast.kernel import Payloads
+from iofast.kernel.contract import Kind, Status
 from iofast.loader.canvas import Canvas, CanvasStorage
 from iofast.ops import Op, affine
 from iofast.transforms.pipeline import View
@@ -136,7 +136,7 @@ class Several(Singly):
         self,
         context: kernel.Context,
         view: View,
-        cut: tuple[Source, NDArray[np.int32], NDArray[np.uint8]],
+        cut: tuple[Payloads, NDArray[np.int32], NDArray[np.uint8]],
         work: Work,
         out: NDArray[Any],
         status: NDArray[np.int32],
@@ -213,15 +213,14 @@ def _scratch_of(size: int) -> NDArray[np.uint8]:
     return cast(NDArray[np.uint8], memory[:size])
 
 
-def _in_memory(whole: NDArray[np.uint8], count: int) -> Source:
+def _in_memory(whole: NDArray[np.uint8], count: int) -> Payloads:
     """An upright image in memory, as the source of `count` rows."""
     height, width = whole.shape[:2]
-    return (
+    return Payloads(
         np.full(count, -1, np.int32),
         np.full(count, whole.ctypes.data, np.uint64),
         np.full(count, whole.size, np.uint64),
         None,
         np.ones(count, np.uint8),
         np.tile(np.array([Kind.RGB, width, height], np.int32), (count, 1)),
-        None,
     )

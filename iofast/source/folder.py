@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.containers.base import UNREADABLE, Failures, Located, Payloads, Reader, dense
+from iofast.containers.base import UNREADABLE, Failures, Located, Reader, dense
 from iofast.containers.descriptors import bounded
 from iofast.containers.index import ABSENT
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
+from iofast.kernel import Payloads
 from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
 from iofast.source.cache import outdate
 from iofast.source.image_files import content, in_memory, open_file
@@ -89,7 +90,6 @@ class FolderReader(Reader):
             length=index.size[rows],
             crc=None,
             kind=np.zeros(len(rows), np.uint8),
-            strips=None,
         )
 
     @contextlib.contextmanager

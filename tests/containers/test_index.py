@@ -37,7 +37,6 @@ def some_rows(count: int, groups: int = 2, seed: int = 0) -> Rows:
     place = rows["place"]
     place["offset"] = rng.integers(0, 1 << 62, (count, groups))
     place["length"], place["crc"] = rng.integers(0, 1 << 32, (2, count, groups))
-    rows["strips"] = rng.integers(0, 1 << 32, rows["strips"].shape)
     return rows
 
 
@@ -82,30 +81,13 @@ def test_several_chunks() -> None:
 
 def test_bytes_are_those_of_the_specification() -> None:
     rows = np.zeros(1, index.row_dtype(("cls", "jpg")))
-    rows[0] = (7, -1, 500, 375, 6, 0, [(0, 1 << 40, 9, 8), (ABSENT, 0, 0, 0)], np.zeros((0, 16)))
+    rows[0] = (7, -1, 500, 375, 6, 0, [(0, 1 << 40, 9, 8), (ABSENT, 0, 0, 0)])
     (chunk,) = chunks(rows)
     row = struct.pack("<QiIIBB IQII IQII", 7, -1, 500, 375, 6, 0, 0, 1 << 40, 9, 8, ABSENT, 0, 0, 0)
     check = struct.pack("<I", google_crc32c.value(row))
     head = b"iofastIX" + struct.pack("<HHIQIHHQQQI", 1, 64, 62, 0, 1, 2, 0, 5, 99, 0, 0)
     assert chunk == head + struct.pack("<I", google_crc32c.value(head + check)) + check + row
     assert index.row_struct(FIELDS[:2]).size == index.row_dtype(FIELDS[:2]).itemsize == 62
-
-
-def test_strips_stand_behind_the_places() -> None:
-    """64 bytes for each raw field of the container, in the order of its fields."""
-    fields = ("rgb", "txt", "yuv")
-    row = struct.pack("<QiIIBB IQII IQII IQII 32I", 7, -1, 500, 375, 6, 0, *[0, 1, 2, 3] * 3, *range(100, 132))
-    assert index.row_struct(fields).size == index.row_dtype(fields).itemsize == 22 + 3 * 20 + 2 * 64 == len(row)
-    texts = [struct.pack("<16I", *range(first, first + 16)) for first in (100, 116)]
-    assert index.row_struct(fields).pack(7, -1, 500, 375, 6, 0, *[0, 1, 2, 3] * 3, *texts) == row
-    chunk = index.encode_chunk(row, 0, fields, STAMP)
-    assert struct.unpack_from("<I", chunk, 12) == (210,)
-    (found,) = view([chunk], manifest(1, fields)).rows(np.array([0]))
-    np.testing.assert_array_equal(found["strips"], np.arange(100, 132).reshape(2, 16))
-    with pytest.raises(ContainerError, match="index chunk 0"):
-        view([chunk], manifest(1, ("a", "b", "c"))).stamp()
-    with pytest.raises(ContainerError, match="header says"):
-        index.decode_header(chunk, ("a", "b", "c"))
 
 
 @pytest.mark.parametrize("count", [1, 256, 257, 600])

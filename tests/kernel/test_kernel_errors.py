@@ -20,7 +20,7 @@ from PIL import Image
 from places import SUPPORT
 
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel.contract import MESSAGES, DecodeOptions, Status
+from iofast.kernel.contract import MESSAGES, DecodeOptions, Payloads, Status
 
 WIDTH, HEIGHT = 160, 120
 GOOD = jpeg(photo(WIDTH, HEIGHT))
@@ -143,11 +143,11 @@ def test_a_header_that_contradicts_the_index(kernel: ModuleType, name: str, outs
     boxes = np.array([WHOLE.box, (*region, 48, 40, 0, 0)], np.int32)
     out, status = np.full((2, 40, 48, 3), 99, np.uint8), np.full(2, -7, np.int32)
     context, flips = kernel.Context(DecodeOptions()), np.zeros(2, np.uint8)
-    kernel.decode_batch(context, (*source[:5], indexed, None), boxes, flips, out, status, 0, 2)
+    kernel.decode_batch(context, source._replace(indexed=indexed), boxes, flips, out, status, 0, 2)
     assert status.tolist() == [Status.OK, expected]
     assert bool(out[1].any()) == (expected == Status.OK)
     status[:] = -7
-    kernel.decode_each(context, (*source[:5], indexed, None), boxes, flips, list(out), status)
+    kernel.decode_each(context, source._replace(indexed=indexed), boxes, flips, list(out), status)
     assert status.tolist() == [Status.OK, expected]
 
 
@@ -195,13 +195,12 @@ def test_payloads_from_files(kernel: ModuleType, tmp_path: Path) -> None:
             (fd, 6, len(GOOD), 0, Status.OK),
         ]
         crc = kernel.crc32c(GOOD)
-        source = (
+        source = Payloads(
             np.array([row[0] for row in rows], np.int32),
             np.array([row[1] for row in rows], np.uint64),
             np.array([row[2] for row in rows], np.uint64),
             np.array([crc ^ row[3] for row in rows], np.uint32),
             np.ones(len(rows), np.uint8),
-            None,
             None,
         )
         out, status = np.full((len(rows), 40, 48, 3), 99, np.uint8), np.full(len(rows), -7, np.int32)
@@ -275,12 +274,10 @@ def test_arrays_that_do_not_fit_are_refused(kernel: ModuleType) -> None:
         (source, boxes, flips, out[0], status, 0, 2),
         (source, boxes, flips, out.astype(np.float32), status, 0, 2),
         (source, boxes, flips, out, status[:1], 0, 2),
-        ((source[0][:1], *source[1:]), boxes, flips, out, status, 0, 2),
-        ((*source[:4], source[4][:1], None, None), boxes, flips, out, status, 0, 2),
-        ((*source[:5], np.zeros((1, 3), np.int32), None), boxes, flips, out, status, 0, 2),
-        ((*source[:5], np.zeros((2, 2), np.int32), None), boxes, flips, out, status, 0, 2),
-        ((*source[:6], np.zeros((1, 16), np.uint32)), boxes, flips, out, status, 0, 2),
-        ((*source[:6], np.zeros((2, 17), np.uint32)), boxes, flips, out, status, 0, 2),
+        (source._replace(fds=source.fds[:1]), boxes, flips, out, status, 0, 2),
+        (source._replace(orientations=source.orientations[:1]), boxes, flips, out, status, 0, 2),
+        (source._replace(indexed=np.zeros((1, 3), np.int32)), boxes, flips, out, status, 0, 2),
+        (source._replace(indexed=np.zeros((2, 2), np.int32)), boxes, flips, out, status, 0, 2),
     ]
     for arguments in refused:
         with pytest.raises((OptionError, ValueError, TypeError)):

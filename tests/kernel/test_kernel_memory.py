@@ -107,7 +107,7 @@ def test_memory_is_flat_over_raw_pixels(kernel: ModuleType) -> None:
     for column, good in ((kinds, True), (kinds + np.array([0, 1, 0]), False)):
         with closing(Decoding(kernel, payloads, good)) as step:
             rows = np.tile(column, (BATCH // len(kinds) + 1, 1))[:BATCH].astype(np.int32)
-            step.source = (*step.source[:5], rows, None)
+            step.source = step.source._replace(indexed=rows)
             assert growth(step, 60) < LIMIT
 
 

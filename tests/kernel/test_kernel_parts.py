@@ -36,7 +36,7 @@ def run(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], list[bytes]]:
     """Status, table and bytes of each part."""
     source = batch.source
-    places = np.concatenate(([0], np.cumsum(source[2].astype(np.int64) + 64)))
+    places = np.concatenate(([0], np.cumsum(source.lengths.astype(np.int64) + 64)))
     made = Parts(np.full(int(places[-1]), 99, np.uint8), places, np.full((len(boxes), 9), 99, np.int32))
     status = np.full(len(boxes), -1, np.int32)
     context = kernel.Context(options or DecodeOptions())
@@ -203,12 +203,12 @@ def test_raw_pixels_and_checksums(kernel: ModuleType) -> None:
     images = [jpeg(pixels), jpeg(pixels), pixels.tobytes()]
     batch = batch_of(images, checked=True)
     raw = np.array([[0, 0, 0], [0, 0, 0], [1, 40, 30]], np.int32)
-    crcs = batch.source[3].copy()
+    crcs = batch.source.crcs.copy()
     crcs[1] += 1
-    source = (*batch.source[:3], crcs, batch.source[4], raw, None)
+    source = batch.source._replace(crcs=crcs, indexed=raw)
     status, _, _ = run(kernel, batch._replace(source=source), [whole(40, 30)] * 3, (30, 40))
     assert status.tolist() == [Status.OK, Status.CHECKSUM, Status.UNSUPPORTED]
-    mixed = (*batch.source[:3], np.where(np.arange(3) == 1, -1, batch.source[3].astype(np.int64)), *source[4:])
+    mixed = source._replace(crcs=np.where(np.arange(3) == 1, -1, batch.source.crcs.astype(np.int64)))
     status, _, _ = run(kernel, batch._replace(source=mixed), [whole(40, 30)] * 3, (30, 40))
     assert status.tolist() == [Status.OK, Status.OK, Status.UNSUPPORTED]
 
@@ -218,7 +218,7 @@ def test_no_part_of_an_image_that_the_index_does_not_know(kernel: ModuleType) ->
     data = [jpeg(photo(40, 30)), jpeg(photo(40, 30), exif=exif(3))]
     batch = batch_of([data[0], data[0], data[0], data[1], data[1]], [1, 1, 3, 3, 0])
     indexed = np.array([(0, 40, 30), (0, 40, 31), (0, 40, 30), (0, 40, 30), (0, 40, 30)], np.int32)
-    batch = batch._replace(source=(*batch.source[:5], indexed, None))
+    batch = batch._replace(source=batch.source._replace(indexed=indexed))
     status = run(kernel, batch, [whole(40, 30)] * 5, (30, 40))[0]
     changed, good = Status.UNSUPPORTED, Status.OK
     assert status.tolist() == [good, changed, changed, good, good]
@@ -233,7 +233,7 @@ def test_from_a_file(kernel: ModuleType) -> None:
     found = run(kernel, batch._replace(source=source), boxes, (32, 32))
     assert found[2] == expected[2]
     assert np.array_equal(found[1], expected[1])
-    short = (*source[:1], source[1] + np.uint64(100_000), *source[2:])
+    short = source._replace(offsets=source.offsets + np.uint64(100_000))
     assert run(kernel, batch._replace(source=short), boxes, (32, 32))[0].tolist() == [Status.SHORT] * 4
 
 

@@ -15,7 +15,7 @@ from places import ROOT
 
 # A folder counts as one unit; inside it and everywhere, no module imports itself by way of others.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "owned", "record", "ops", "work", "strips", "version"}),
+    frozenset({"errors", "owned", "record", "ops", "work", "version"}),
     frozenset({"kernel", "containers", "order", "choices", "telemetry", "machine", "bars"}),
     frozenset({"source", "foreign", "transforms", "pixels", "gpu", "prefetch", "stall", "places"}),
     frozenset(

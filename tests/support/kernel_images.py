@@ -16,7 +16,7 @@ from PIL import Image
 from PIL import __version__ as pillow_version
 
 from iofast.kernel import twin
-from iofast.kernel.contract import DecodeOptions, Source
+from iofast.kernel.contract import DecodeOptions, Payloads
 from tools.odd_images.jpegs import rearranged
 from tools.odd_images.jpegs import segment as segment
 from tools.odd_images.jpegs import with_size as with_size
@@ -96,31 +96,30 @@ KINDS: dict[str, Callable[[Pixels], bytes]] = {
 class Batch(NamedTuple):
     """Payloads in memory as `decode_batch` wants them; `payloads` keeps them alive."""
 
-    source: Source
+    source: Payloads
     payloads: Sequence[NDArray[np.uint8]]
 
 
 def batch_of(payloads: Sequence[bytes], orientations: Sequence[int] | None = None, checked: bool = False) -> Batch:
     arrays = [np.frombuffer(payload, np.uint8) for payload in payloads]
-    source = (
+    source = Payloads(
         np.full(len(arrays), -1, np.int32),
         np.array([array.ctypes.data for array in arrays], np.uint64),
         np.array([array.size for array in arrays], np.uint64),
         np.array([twin.crc32c(payload) for payload in payloads], np.uint32) if checked else None,
         np.array(orientations or [1] * len(arrays), np.uint8),
         None,
-        None,
     )
     return Batch(source, arrays)
 
 
-def in_a_file(batch: Batch) -> tuple[Source, int]:
+def in_a_file(batch: Batch) -> tuple[Payloads, int]:
     """The same payloads behind a file descriptor, which the caller closes."""
-    lengths = batch.source[2]
+    lengths = batch.source.lengths
     fd = os.memfd_create("payloads")
     os.write(fd, b"".join(payload.tobytes() for payload in batch.payloads))
     offsets = np.cumsum(lengths) - lengths
-    return (np.full(len(lengths), fd, np.int32), offsets, lengths, *batch.source[3:]), fd
+    return batch.source._replace(fds=np.full(len(lengths), fd, np.int32), offsets=offsets), fd
 
 
 class View(NamedTuple):

@@ -43,10 +43,9 @@ def read_all(reader: LmdbReader) -> list[Record]:
     indices = np.arange(len(reader))
     for field in reader.manifest.fields:
         located = reader.locate(indices, field)
-        with reader.payloads(located, 0, len(indices)) as (fds, offsets, lengths, crcs, orientations, raw, strips):
+        with reader.payloads(located, 0, len(indices)) as (fds, offsets, lengths, crcs, orientations, raw):
             assert crcs is not None
             assert raw is None
-            assert strips is None
             assert (orientations == located.orientation).all()
             for i, record in enumerate(records):
                 if located.file[i] != ABSENT:

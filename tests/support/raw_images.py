@@ -1,4 +1,4 @@
-"""Raw pixels for the kernel's tests: payloads, batches of them with and without strips, and random crops."""
+"""Raw pixels for the kernel's tests: payloads, batches of them, and random crops."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
-from kernel_images import TURNS, Pixels, View, batch_of
-from numpy.typing import NDArray
-from PIL import Image
+from kernel_images import Pixels, View, batch_of
 
-from iofast.kernel import raw, twin
-from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, Source
+from iofast.kernel import raw
+from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, Payloads
 
 KINDS = (Kind.RGB, Kind.YUV420)
 SIZES = [(1, 1), (2, 1), (1, 2), (3, 3), (4, 5), (5, 4), (17, 13), (64, 9), (71, 53)]
@@ -22,7 +20,7 @@ SIZES = [(1, 1), (2, 1), (1, 2), (3, 3), (4, 5), (5, 4), (17, 13), (64, 9), (71,
 class Raw(NamedTuple):
     """Some raw images as one batch; `alive` is what their addresses point at."""
 
-    source: Source
+    source: Payloads
     alive: object
 
 
@@ -35,41 +33,11 @@ def raw_batch(
 ) -> Raw:
     batch = batch_of(payloads, [orientation] * len(payloads), checked)
     rows = np.array([(kind, width, height) for width, height in sizes], np.int32)
-    return Raw((*batch.source[:5], rows, None), batch.payloads)
-
-
-def strip_of_bytes(kind: int, width: int, height: int) -> NDArray[np.int64]:
-    """The strip that each byte of a stored image lies in, told of whole planes: docs/format.md in another way."""
-    pairs = -(-height // 2)
-    strip_of_pair = np.array([next(k for k in range(16) if pair < pairs * (k + 1) // 16) for pair in range(pairs)])
-    of_rows = strip_of_pair[np.arange(height) // 2]
-    if kind == Kind.RGB:
-        return of_rows.repeat(3 * width)
-    chroma = strip_of_pair.repeat(-(-width // 2))
-    return np.concatenate((of_rows.repeat(width), chroma, chroma))
-
-
-def strips_of(kind: int, data: bytes, width: int, height: int) -> NDArray[np.uint32]:
-    """The checksums of a stored image's sixteen strips."""
-    samples, strips = np.frombuffer(data, np.uint8), strip_of_bytes(kind, width, height)
-    return np.array([twin.crc32c(samples[strips == k].tobytes()) for k in range(16)], np.uint32)
-
-
-def strips_in_the_way(kind: int, size: tuple[int, int], view: View, orientation: int) -> tuple[int, int]:
-    """The first and the last strip that a view of an image of the upright `size` needs."""
-    width, height = size[::-1] if orientation >= 5 else size
-    numbers = Image.fromarray(np.arange(height, dtype=np.int32)[:, None].repeat(width, 1))
-    turn = TURNS[orientation]
-    rows = np.asarray((numbers if turn is None else numbers.transpose(turn)).crop(view.box[:4]))
-    pairs = {int(row) // 2 for row in np.unique(rows)}
-    if kind == Kind.YUV420:  # the triangle filter sees the chroma row next to a row's own
-        pairs |= {int(row) // 2 + (1 if row % 2 else -1) for row in np.unique(rows)} & set(range(-(-height // 2)))
-    strips = strip_of_bytes(Kind.RGB, 1, height)[::3][[2 * pair for pair in (min(pairs), max(pairs))]]
-    return int(strips[0]), int(strips[1])
+    return Raw(batch.source._replace(indexed=rows), batch.payloads)
 
 
 def run(
-    kernel: ModuleType, source: Source, views: list[View], options: DecodeOptions | None = None
+    kernel: ModuleType, source: Payloads, views: list[View], options: DecodeOptions | None = None
 ) -> tuple[list[int], Pixels]:
     """Status and pixels of some rows, whose windows are all as large as the first."""
     width, height = views[0].size

@@ -148,7 +148,7 @@ class Decoder:
         context, statuses, pictures, ways = self.contexts[route], [], [], []
         source, _alive = batch_of([data])
         if checked is not None:
-            source = (*source[:3], np.array([native.crc32c(checked)], np.uint32), *source[4:])
+            source = source._replace(crcs=np.array([native.crc32c(checked)], np.uint32))
         before = context.counts().ways
         for box in boxes:
             w, h = max(1, box.width // scale), max(1, box.height // scale)

@@ -151,11 +151,13 @@ class Anywhere:
                 self.counts["decoded"] += 1
 
     def batch(self, data: bytes) -> int:
+        from iofast.kernel import Payloads
+
         rng, context = self.rng, self.contexts[self.rng.integers(len(self.contexts))]
         payload = np.frombuffer(data, np.uint8)
         address, size = np.array([payload.ctypes.data], np.uint64), np.array([payload.size], np.uint64)
         orientation = np.array([rng.integers(1, 9)], np.uint8)
-        source = (np.array([-1], np.int32), address, size, None, orientation, None, None)
+        source = Payloads(np.array([-1], np.int32), address, size, None, orientation, None)
         (x0, x1), (y0, y1) = np.sort(rng.integers(0, 62, 2)), np.sort(rng.integers(0, 62, 2))
         box = np.array([[x0, y0, x1 + 1, y1 + 1, *rng.integers(24, 60, 2), 0, 0]], np.int32)
         box[0, 6:] = rng.integers(0, box[0, 4:6] - (20, 24) + 1)
@@ -171,7 +173,7 @@ class Anywhere:
         """Native code and twin write the same part of a JPEG, or refuse alike, and nothing beside it."""
         from iofast.kernel import Parts, parts, twin
 
-        length = int(source[2][0]) + int(self.rng.choice((64, 64, 64, 30, 0)))
+        length = int(source.lengths[0]) + int(self.rng.choice((64, 64, 64, 30, 0)))
         places, made = np.array([5, 5 + length], np.int64), []
         for call, own in ((self.kernel.part_batch, context), (parts.part_batch, twin.Context(context.options))):
             part, status = (

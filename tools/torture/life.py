@@ -29,7 +29,7 @@ from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
-from iofast.containers.base import Payloads
+from iofast.kernel import Payloads
 from iofast.loader.batches import BatchJob
 from iofast.prefetch.auto import Auto, Limits
 from iofast.prefetch.jobs import Prefetch, PrefetchJob

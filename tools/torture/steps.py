@@ -187,6 +187,8 @@ class Fuzz:
 
     def decoded(self) -> None:
         """Finished in the call that decodes: the same as afterwards."""
+        from iofast.kernel.contract import Payloads
+
         rng, n = self.rng, 3
         chosen = [self.sources[place] for place in rng.integers(0, len(self.sources), n)]
         high, wide = rng.integers(1, 80, 2).tolist()
@@ -195,13 +197,12 @@ class Fuzz:
         kind = str(rng.choice(list(TYPES)))
         finish = self.draw.finish(n, high * wide, kind)
         finish = finish._replace(work=finish.work.paired(np.arange(n)))
-        source = (
+        source = Payloads(
             np.full(n, -1, np.int32),
             np.array([data.ctypes.data for data, _ in chosen], np.uint64),
             np.array([data.size for data, _ in chosen], np.uint64),
             None,
             rng.integers(1, 9, n).astype(np.uint8),
-            None,
             None,
         )
         flips = rng.integers(0, 14, n).astype(np.uint8)
@@ -268,7 +269,7 @@ def fuzz(said: Path) -> None:
 def faults(said: Path, library: str) -> None:
     """Each allocation of a program that takes all scratch memory there is fails once."""
     from iofast.kernel import native_batch
-    from iofast.kernel.contract import DecodeOptions
+    from iofast.kernel.contract import DecodeOptions, Payloads
 
     preloaded, rng, failed = ctypes.CDLL(library), np.random.default_rng(1), 0
     draw = Drawing(rng)
@@ -280,18 +281,9 @@ def faults(said: Path, library: str) -> None:
     work = draw.work.no_work(2).paired(np.array([1, 0]))
     work = type(work)(**{**{name: getattr(work, name) for name in work.__slots__}, "steps": codes, "numbers": values})
     finish = finish._replace(work=work, amounts=np.zeros((0, 3), np.float32))
-    images, source = (
-        draw.array((2, 48, 64, 3), np.uint8),
-        (
-            np.full(2, -1, np.int32),
-            np.full(2, data.ctypes.data, np.uint64),
-            np.full(2, data.size, np.uint64),
-            None,
-            np.ones(2, np.uint8),
-            None,
-            None,
-        ),
-    )
+    images = draw.array((2, 48, 64, 3), np.uint8)
+    address, size = np.full(2, data.ctypes.data, np.uint64), np.full(2, data.size, np.uint64)
+    source = Payloads(np.full(2, -1, np.int32), address, size, None, np.ones(2, np.uint8), None)
     boxes = np.tile(np.array([0, 0, width, height, 64, 48, 0, 0], np.int32), (2, 1))
 
     def once(context, out: np.ndarray) -> bool:

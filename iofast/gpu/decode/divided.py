@@ -14,12 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from iofast import kernel, pixels
-from iofast.containers.base import Payloads
 from iofast.gpu.decode.backend import Jpeg
 from iofast.gpu.decode.decoder import DeviceDecoder
 from iofast.gpu.memory import BatchMemory, empty, rounded_up
 from iofast.gpu.transfer import Bus
-from iofast.kernel import Parts, Status
+from iofast.kernel import Parts, Payloads, Status
 from iofast.kernel.contract import PART_ROOM
 from iofast.pixels.upload import upload
 from iofast.work import within

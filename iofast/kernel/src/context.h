@@ -12,8 +12,6 @@ struct iof_context {
   iof_resampler resampler;
   iof_buffer payload;
   iof_unpacker unpacker;
-  int looking;     /* raw pixels may be looked at in maps, */
-  uint64_t looked; /* and were, in these */
   iof_painter painters[2]; /* for an image and its partner */
   iof_buffer rgb, yuv; /* of a transcode */
 };

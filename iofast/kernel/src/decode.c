@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "context.h"
-#include "guard.h"
 
 iof_context *iof_context_new(const iof_options *options) {
   iof_context *context = calloc(1, sizeof *context);
@@ -55,13 +54,6 @@ static iof_status read_runs(iof_context *context, int fd, uint64_t offset, const
   return status;
 }
 
-/* Where a payload lies in a map, or NULL. JPEGs are read: their bytes are few, and what their checksum was taken of must be
-what is decoded; of raw pixels no byte decides anything. */
-static const uint8_t *look(iof_context *context, const iof_source *source, int64_t i) {
-  if (!context->looking || !iof_is_raw(source, i)) return NULL;
-  return iof_map_look(source->fds[i], source->offsets[i], source->lengths[i], &context->looked);
-}
-
 /* Some runs of a payload, or where they lie in memory. */
 static iof_status fetch(iof_context *context, const iof_source *source, int64_t i, const iof_run *runs, int count,
                         const uint8_t **data) {
@@ -70,7 +62,7 @@ static iof_status fetch(iof_context *context, const iof_source *source, int64_t 
     status = IOF_LIMIT;
   } else if (source->fds[i] == -1) { /* only -1: another negative number is a descriptor that pread refuses */
     *data = (const uint8_t *)(uintptr_t)source->offsets[i];
-  } else if (!(*data = look(context, source, i))) {
+  } else {
     status = read_runs(context, source->fds[i], source->offsets[i], runs, count, data);
   }
   iof_clock_lap(&context->counters, IOF_READING);
@@ -227,29 +219,12 @@ static iof_status decode_row(iof_context *context, const iof_source *source, int
   return status;
 }
 
-/* The rows [*from, *to) of a stored image, `height` high, that hold the box. */
-static void stored_rows(const view *v, int height, int *from, int *to) {
-  iof_orientation o = iof_orientation_of(v->exif);
-  int low = o.turned ? v->box->x0 : v->box->y0, high = o.turned ? v->box->x1 : v->box->y1;
-  int mirror = o.turned ? o.mirror_x : o.mirror_y;
-  *from = mirror ? height - high : low;
-  *to = mirror ? height - low : high;
-}
-
-/* As much as is needed of raw pixels, whose axes are made. Strips are those of the box, whatever filter and window see of it:
-the twin has to find the same damage. */
-static iof_status fetch_raw(iof_context *context, const iof_source *source, int64_t i, const iof_raw *raw, const view *v,
-                            const uint8_t **data) {
-  const uint32_t *crcs = source->crcs && source->strips ? source->strips + IOF_STRIPS * i : NULL;
-  int from = context->resampler.y.low, to = context->resampler.y.high;
-  if (source->crcs && !crcs) return iof_fetch_whole(context, source, i, data);
-  if (crcs) stored_rows(v, raw->height, &from, &to);
-  iof_rows rows = (crcs ? iof_raw_strips : iof_raw_rows)(raw, from, to);
+/* As much as is needed of raw pixels, whose axes are made: all of them where they have a checksum, else some rows. */
+static iof_status fetch_raw(iof_context *context, const iof_source *source, int64_t i, const iof_raw *raw, const uint8_t **data) {
+  iof_rows rows = iof_raw_rows(raw, context->resampler.y.low, context->resampler.y.high);
   iof_run runs[3];
-  iof_status status = fetch(context, source, i, runs, iof_raw_runs(raw, &rows, runs), data);
-  if (!status && crcs && !iof_raw_intact(raw, *data, &rows, crcs)) status = IOF_CHECKSUM;
-  iof_clock_lap(&context->counters, IOF_CHECKING);
-  return status;
+  if (source->crcs) return iof_fetch_whole(context, source, i, data);
+  return fetch(context, source, i, runs, iof_raw_runs(raw, &rows, runs), data);
 }
 
 /* The same of raw pixels. Their size is known before they are read, and so is what has to be read. */
@@ -268,26 +243,13 @@ static iof_status unpack_row(iof_context *context, const iof_source *source, int
   if (!status) status = make_axes(context, &full_size, raw.width, raw.height, rect);
   iof_clock_lap(counters, IOF_AXES);
   if (iof_orientation_of(v->exif).turned) raw.width = source->indexed[i].height, raw.height = source->indexed[i].width;
-  if (!status) status = fetch_raw(context, source, i, &raw, v, &data);
+  if (!status) status = fetch_raw(context, source, i, &raw, &data);
   if (!status) status = iof_raw_region(&context->unpacker, &raw, data, rect, iof_takes_rows(&context->resampler), &pixels);
   iof_clock_lap(counters, IOF_COLOUR);
   if (!status) status = resample_view(context, v, &pixels, target);
   iof_clock_lap(counters, IOF_RESAMPLING);
   if (!status) iof_count(counters, IOF_BY_COPY);
   return status;
-}
-
-#define PROBES 4 /* rows that stand for all: a look at the page cache costs 2 us, and what it saves of a row is 15 */
-
-/* Whether raw pixels are better looked at than read: where it is safe, and where they are in the page cache. Of what is not, a
-read asks the disk for all at once, a look for page after page. */
-static int can_look(const iof_source *source, int64_t start, int64_t stop) {
-  int can = source->indexed && iof_guard_holds();
-  int64_t step = (stop - start + PROBES - 1) / PROBES;
-  for (int64_t i = start; i < stop && can; i += step)
-    if (iof_is_raw(source, i) && iof_maps_of(source->fds[i]))
-      can = iof_is_cached(source->fds[i], source->offsets[i] + source->lengths[i] / 2);
-  return can;
 }
 
 /* As much of the output as there is of the resampled image. Whatever the box says, the view stays within the output. */
@@ -308,26 +270,18 @@ static view view_of(const iof_context *context, const iof_source *source, iof_bo
 
 void iof_decode_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const uint8_t *flips,
                       const iof_work *work, const iof_output *out, int32_t *status, int64_t start, int64_t stop) {
-  uint64_t broken = 0;
-  context->looking = can_look(source, start, stop);
-  do { /* again for the rows of maps that broke: whatever came of what was seen there counts for nothing */
-    context->looked = 0;
-    for (int64_t i = start; i < stop; i++) {
-      uint8_t *to = out->data + i * out->row_stride;
-      iof_target target = {to, out->x_stride, out->y_stride, out->channel_stride};
-      iof_box box = boxes[i];
-      view v = view_of(context, source, &box, flips[i], out, i);
-      if (broken && !(iof_maps_of(source->fds[i]) & broken)) continue;
-      iof_clock_start(&context->counters);
-      iof_status result = work ? iof_start_row(context, out, &target) : IOF_OK;
-      if (!result) result = (iof_is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);
-      if (!result && work) result = iof_finish_row(context, work, i, out, to);
-      if (result) zero_row(out, to);
-      status[i] = (int32_t)result;
-    }
-    broken = iof_maps_broken(context->looked);
-    context->looking = 0;
-  } while (broken);
+  for (int64_t i = start; i < stop; i++) {
+    uint8_t *to = out->data + i * out->row_stride;
+    iof_target target = {to, out->x_stride, out->y_stride, out->channel_stride};
+    iof_box box = boxes[i];
+    view v = view_of(context, source, &box, flips[i], out, i);
+    iof_clock_start(&context->counters);
+    iof_status result = work ? iof_start_row(context, out, &target) : IOF_OK;
+    if (!result) result = (iof_is_raw(source, i) ? unpack_row : decode_row)(context, source, i, &v, target);
+    if (!result && work) result = iof_finish_row(context, work, i, out, to);
+    if (result) zero_row(out, to);
+    status[i] = (int32_t)result;
+  }
 }
 
 /* The RGB of a transcode as `kind` wants it. */

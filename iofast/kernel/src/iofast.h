@@ -5,9 +5,8 @@ Synopsis
     iof_decode_batch(c, &source, boxes, flips, &out, status, start, stop);
     iof_context_free(c);
 
-The kernel is plain C on libjpeg-turbo and knows nothing of Python. It has no thread-locals, and no global state but the list
-of maps (iof_map_file); all scratch memory belongs to the context and is reused, so a steady stream of images allocates
-nothing here.
+The kernel is plain C on libjpeg-turbo and knows nothing of Python. It has no thread-locals and no global state; all
+scratch memory belongs to the context and is reused, so a steady stream of images allocates nothing here.
 
 Coordinates are upright: what a viewer shows after the EXIF orientation is applied. Everything the kernel is given may
 be hostile: sizes are checked before memory is taken, offsets before they are used.
@@ -98,18 +97,14 @@ typedef struct {
   int32_t width, height; /* upright */
 } iof_raw;
 
-#define IOF_STRIPS 16 /* parts of a raw payload that have a checksum each: docs/format.md 3.1 */
-
 /* Payload i: `lengths[i]` bytes at `offsets[i]` of `fds[i]`; where the descriptor is -1, at that address. */
 typedef struct {
   const int32_t *fds;
   const uint64_t *offsets;
   const uint64_t *lengths;
-  const uint32_t *crcs; /* CRC32C, or NULL: not checked */
+  const uint32_t *crcs; /* CRC32C of each payload, or NULL: not checked, and of raw pixels only the rows in the way are read */
   const uint8_t *orientations; /* EXIF 1-8; anything else: as it is stored, whatever its header says */
   const iof_raw *indexed; /* or NULL: all are encoded images, of which the index says nothing */
-  const uint32_t *strips; /* CRC32C of IOF_STRIPS strips of each raw payload: where `crcs` is there, only the strips that hold
-  the region's rows are read and checked. NULL: raw payloads are checked as a whole, as encoded images are */
 } iof_source;
 
 /* One row of `boxes`: the region is resampled to virtual_w x virtual_h, of which the window at (x, y) is wanted. */
@@ -280,16 +275,6 @@ iof_status iof_read_header(const uint8_t *data, size_t length, iof_header *heade
 /* Read n rows of `size` bytes, row i from offsets[i] of the file, into `out`, one behind the other. IOF_SHORT where the file
 ends inside a row, IOF_READ where it cannot be read (see errno): `*failed` is then that row, or the first of its run. */
 iof_status iof_read_rows(int fd, const int64_t *offsets, int64_t n, size_t size, uint8_t *out, int64_t *failed);
-
-/* Map the first `length` bytes of a file: from then on raw pixels of this descriptor are looked at in the page cache instead
-of copied out of it, wherever that is safe and there is something to gain; results and statuses stay those of reading. The
-file may be cut off at any time. NULL where this cannot be done: then everything is read.
-
-The first call installs a handler for SIGBUS, which hands on what is not its own. Free the map before its descriptor is closed,
-and when no call uses it; after a fork both processes have it. */
-typedef struct iof_map iof_map;
-iof_map *iof_map_file(int fd, size_t length);
-void iof_map_free(iof_map *map);
 
 /* Whether this byte is in the page cache, as far as can be known without waiting. */
 int iof_is_cached(int fd, uint64_t offset);

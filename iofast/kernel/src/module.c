@@ -77,7 +77,7 @@ typedef struct {
 } array;
 
 /* A source's arrays, with which every list of a call's begins, in the order of its arguments; then those of decode_batch. */
-enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, INDEXED, STRIPS, SOURCE, BOXES = SOURCE, FLIPS, OUT, STATUS, ARRAYS };
+enum { FDS, OFFSETS, LENGTHS, CRCS, ORIENTATIONS, INDEXED, SOURCE, BOXES = SOURCE, FLIPS, OUT, STATUS, ARRAYS };
 
 static const array OF_SOURCE[SOURCE] = {
     [FDS] = {"fds", sizeof(int32_t), PyBUF_SIMPLE, 0},
@@ -86,7 +86,6 @@ static const array OF_SOURCE[SOURCE] = {
     [CRCS] = {"crcs", sizeof(uint32_t), PyBUF_SIMPLE, 1},
     [ORIENTATIONS] = {"orientations", sizeof(uint8_t), PyBUF_SIMPLE, 0},
     [INDEXED] = {"indexed", sizeof(iof_raw), PyBUF_SIMPLE, 1},
-    [STRIPS] = {"strips", IOF_STRIPS * sizeof(uint32_t), PyBUF_SIMPLE, 1},
 };
 
 static const array OF_DECODE[ARRAYS - SOURCE] = {
@@ -184,7 +183,7 @@ static int take_work(PyObject *given, int type, long long stop, taken_work *w) {
 }
 
 PyDoc_STRVAR(decode_batch_doc,
-             "decode_batch(context, fds, offsets, lengths, crcs, orientations, indexed, strips, boxes, flips, out, status, start,\n"
+             "decode_batch(context, fds, offsets, lengths, crcs, orientations, indexed, boxes, flips, out, status, start,\n"
              "stop, work, type); work is None, or (steps, erasings, codes, numbers, erased, fills, amounts, noise, scale)");
 
 static PyObject *decode_batch(PyObject *self, PyObject *args) {
@@ -196,14 +195,13 @@ static PyObject *decode_batch(PyObject *self, PyObject *args) {
   int type;
   handle *h = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOLLOi", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
-                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &objects[10], &start, &stop, &given,
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOLLOi", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
+                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &start, &stop, &given,
                         &type))
     return NULL;
   if (!take_call(OF_DECODE, ARRAYS - SOURCE, objects, b, stop) && !output_of("out", &b[OUT], type, start, stop, &out) &&
       !take_work(given, type, stop, &work) && (h = enter(capsule))) {
-    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf,
-                         b[STRIPS].buf};
+    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf};
     Py_BEGIN_ALLOW_THREADS
     iof_decode_batch(h->context, &source, b[BOXES].buf, b[FLIPS].buf, work.wanted, &out, b[STATUS].buf, start, stop);
     Py_END_ALLOW_THREADS
@@ -295,7 +293,7 @@ static int places_fit(const Py_buffer *places, long long start, long long stop, 
 }
 
 PyDoc_STRVAR(part_batch_doc,
-             "part_batch(context, fds, offsets, lengths, crcs, orientations, indexed, strips, boxes, out, places, parts, status,\n"
+             "part_batch(context, fds, offsets, lengths, crcs, orientations, indexed, boxes, out, places, parts, status,\n"
              "width, height, start, stop)");
 
 static PyObject *part_batch(PyObject *self, PyObject *args) {
@@ -305,12 +303,12 @@ static PyObject *part_batch(PyObject *self, PyObject *args) {
   long long start, stop;
   handle *h = NULL;
   (void)self;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOiiLL", &capsule, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7], &o[8],
-                        &o[9], &o[10], &o[11], &to.width, &to.height, &start, &stop))
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOiiLL", &capsule, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7], &o[8],
+                        &o[9], &o[10], &to.width, &to.height, &start, &stop))
     return NULL;
   if (!take_call(OF_PARTS, PART_ARRAYS - SOURCE, o, b, stop) && places_fit(&b[PLACES], start, stop, b[BYTES].len) &&
       (h = enter(capsule))) {
-    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf, NULL};
+    iof_source source = {b[FDS].buf, b[OFFSETS].buf, b[LENGTHS].buf, b[CRCS].buf, b[ORIENTATIONS].buf, b[INDEXED].buf};
     to.bytes = b[BYTES].buf;
     to.places = b[PLACES].buf;
     Py_BEGIN_ALLOW_THREADS
@@ -533,25 +531,6 @@ static PyObject *read_rows(PyObject *self, PyObject *args) {
   return result;
 }
 
-#define MAP "iofast.kernel.Map"
-
-static void free_map(PyObject *capsule) { iof_map_free(PyCapsule_GetPointer(capsule, MAP)); }
-
-PyDoc_STRVAR(map_file_doc, "map_file(fd, length) -> capsule that keeps the map, or None");
-
-static PyObject *map_file(PyObject *self, PyObject *args) {
-  int fd;
-  unsigned long long length;
-  PyObject *capsule;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "iK", &fd, &length)) return NULL;
-  iof_map *map = iof_map_file(fd, (size_t)length);
-  if (!map) return Py_NewRef(Py_None);
-  capsule = PyCapsule_New(map, MAP, free_map);
-  if (!capsule) iof_map_free(map);
-  return capsule;
-}
-
 PyDoc_STRVAR(cached_doc, "cached(fds, offsets, out): 1 for each of these bytes that is in memory (fd -1: it is), or 0");
 
 /* A few looks keep the GIL: no call here waits (RWF_NOWAIT), and to let go of it cost loaders of short epochs a quarter. */
@@ -618,7 +597,6 @@ static PyMethodDef METHODS[] = {
     {"png_rows", png_rows, METH_VARARGS, png_rows_doc},
     {"read_header", read_header, METH_VARARGS, read_header_doc},
     {"read_rows", read_rows, METH_VARARGS, read_rows_doc},
-    {"map_file", map_file, METH_VARARGS, map_file_doc},
     {"cached", cached, METH_VARARGS, cached_doc},
     {"crc32c", crc32c, METH_VARARGS, crc32c_doc},
     {"versions", versions, METH_NOARGS, versions_doc},

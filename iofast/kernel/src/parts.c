@@ -75,7 +75,6 @@ static iof_status write_part(iof_context *context, const iof_source *source, int
 
 void iof_part_batch(iof_context *context, const iof_source *source, const iof_box *boxes, const iof_parts *to, iof_part *parts,
                     int32_t *status, int64_t start, int64_t stop) {
-  context->looking = 0;
   for (int64_t i = start; i < stop; i++) {
     iof_clock_start(&context->counters);
     iof_box box = context->options.clip ? iof_moved_within(&boxes[i], to->width, to->height) : boxes[i];

@@ -41,36 +41,6 @@ iof_rows iof_raw_rows(const iof_raw *raw, int y0, int y1) {
   return rows;
 }
 
-/* The pair of rows that strip `strip` begins with. */
-static int strip_begin(const iof_raw *raw, int strip) { return (int)((int64_t)halved(raw->height) * strip / IOF_STRIPS); }
-
-static iof_rows pairs(const iof_raw *raw, int first, int end) {
-  return (iof_rows){2 * first, end == halved(raw->height) ? raw->height : 2 * end, first, end};
-}
-
-iof_rows iof_raw_strips(const iof_raw *raw, int y0, int y1) {
-  iof_rows rows = iof_raw_rows(raw, y0, y1);
-  int first = 0, end = IOF_STRIPS;
-  while (strip_begin(raw, first + 1) <= rows.c0) first++;
-  while (strip_begin(raw, end - 1) >= rows.c1) end--;
-  return pairs(raw, strip_begin(raw, first), strip_begin(raw, end));
-}
-
-int iof_raw_intact(const iof_raw *raw, const uint8_t *data, const iof_rows *rows, const uint32_t *crcs) {
-  int intact = 1;
-  for (int strip = 0; strip < IOF_STRIPS && intact; strip++) {
-    int first = strip_begin(raw, strip), end = strip_begin(raw, strip + 1);
-    if (first == end || first < rows->c0 || end > rows->c1) continue;
-    iof_rows own = pairs(raw, first, end);
-    iof_run runs[3];
-    uint32_t crc = 0;
-    int count = iof_raw_runs(raw, &own, runs);
-    for (int i = 0; i < count; i++) crc = iof_crc32c(crc, data + runs[i].offset, runs[i].length);
-    intact = crc == crcs[strip];
-  }
-  return intact;
-}
-
 int iof_raw_runs(const iof_raw *raw, const iof_rows *rows, iof_run runs[3]) {
   size_t row = (size_t)raw->width * (raw->kind == IOF_RGB ? 3 : 1), chroma = (size_t)halved(raw->width);
   runs[0] = (iof_run){row * (size_t)rows->y0, row * (size_t)(rows->y1 - rows->y0)};

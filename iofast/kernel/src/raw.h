@@ -18,7 +18,6 @@ typedef struct {
   int y0, y1, c0, c1;
 } iof_rows;
 iof_rows iof_raw_rows(const iof_raw *raw, int y0, int y1);
-iof_rows iof_raw_strips(const iof_raw *raw, int y0, int y1); /* all rows of the strips that hold these */
 
 /* The bytes of `rows`, in one run or three: their number. */
 typedef struct {
@@ -26,9 +25,6 @@ typedef struct {
   size_t length;
 } iof_run;
 int iof_raw_runs(const iof_raw *raw, const iof_rows *rows, iof_run runs[3]);
-
-/* Whether every strip in `rows` of the payload `data` has its checksum of the IOF_STRIPS at `crcs`. */
-int iof_raw_intact(const iof_raw *raw, const uint8_t *data, const iof_rows *rows, const uint32_t *crcs);
 
 /* `rect` of the payload `data`, of which only those runs need be there; not a byte behind it is read. With `by_rows` the
 pixels come as rows that are still to be made, from `data` and from memory of the unpacker. */

@@ -1,0 +1,135 @@
+"""Raw pixels from the writer to the loader: each image is compared with its checksum once, then only rows are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+import torch
+from kernel_images import photo
+from lmdb_containers import compact, put_another
+
+from iofast import FastDataset, FastLoader, open_reader
+from iofast import transforms as T
+from iofast.containers.base import Description
+from iofast.containers.lmdb import LmdbReader, LmdbWriter
+from iofast.errors import ContainerError, DecodeError
+from iofast.kernel import raw
+from iofast.record import ImageInfo
+
+DAMAGED = r"out.lmdb: 00000003: the payload's CRC32C differs"
+
+
+@pytest.fixture(params=["rgb", "yuv"])
+def container(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Eight images of 80 x 64 and more pixels."""
+    pack = raw.pack_rgb if request.param == "rgb" else raw.pack_yuv
+    writer = LmdbWriter(tmp_path / "out.lmdb")
+    for i in range(8):
+        writer.write(i, {request.param: pack(photo(80, 64 + i, i))}, ImageInfo(-1, 80, 64 + i), "all")
+    writer.finish(Description())
+    return tmp_path / "out.lmdb"
+
+
+def loader_of(path: Path, **options: object) -> FastLoader:
+    transform = options.pop("transform", [T.CenterCrop(20)])
+    return FastLoader(FastDataset(path), 4, seed=5, transform=transform, num_workers=1, **options)  # type: ignore[arg-type]
+
+
+def epoch(loader: FastLoader) -> torch.Tensor:
+    return torch.cat([images for images, _ in loader])
+
+
+def damage(path: Path, index: int, row: int) -> None:
+    """Change a byte in the middle of one row of one image, of luma in yuv."""
+    with LmdbReader(path) as reader:
+        offset = int(reader.locate(np.array([index])).offset[0])
+        width = 240 if "rgb" in reader.manifest.fields else 80
+    with path.open("r+b") as file:
+        file.seek(offset + width * row + width // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 8]))
+
+
+def test_damage_anywhere_in_an_image_is_found_when_it_is_first_read(container: Path) -> None:
+    """Also outside of the crop; by `view`, `record` and the dataset every time."""
+    damage(container, 3, 2)
+    with open_reader(container) as reader:
+        for use in (reader.view, reader.record):
+            with pytest.raises(ContainerError, match=r"00000003: .* is damaged: its CRC32C differs"):
+                use(3)
+        reader.record(4)
+    for _ in range(2):
+        with pytest.raises(DecodeError, match=DAMAGED):
+            _ = FastDataset(container)[3]
+        with pytest.raises(DecodeError, match=DAMAGED):
+            epoch(loader_of(container))
+
+
+def test_a_damaged_image_fails_in_every_epoch(container: Path) -> None:
+    damage(container, 3, 2)
+    loader = loader_of(container, on_error="replace")
+    for number in range(3):
+        epoch(loader)
+        assert [failure.epoch for failure in loader.failures] == list(range(number + 1))
+
+
+@pytest.mark.parametrize("transform", [[T.CenterCrop(20)], [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]])
+def test_later_epochs_give_the_pixels_of_the_first(container: Path, transform: list[T.Transform]) -> None:
+    """With everything compared, with nothing compared, and with some images of each batch."""
+    loader = loader_of(container, transform=transform, shuffle=True)
+    compared = loader._resources.compared
+    assert compared is not None
+    expected = [epoch(loader_of(container, transform=transform, shuffle=True, check=None))]
+    loader.set_epoch(0)
+    assert torch.equal(epoch(loader), expected[0])
+    assert compared.all()
+    for some in (slice(None), slice(0, 0), slice(1, 8, 3), slice(0, 8, 2)):
+        compared[:] = False
+        compared[some] = True
+        loader.set_epoch(0)
+        assert torch.equal(epoch(loader), expected[0])
+        assert compared.all()
+
+
+def test_an_image_is_compared_once(container: Path) -> None:
+    """The rows of the crop are read again in each epoch, the others are not."""
+    loader = loader_of(container)
+    first = epoch(loader)
+    damage(container, 3, 2)
+    assert torch.equal(epoch(loader), first)
+    damage(container, 3, 33)
+    assert not torch.equal(epoch(loader), first)
+    with pytest.raises(DecodeError, match=DAMAGED):
+        epoch(loader_of(container))
+    assert len(epoch(loader_of(container, check=None))) == 8
+
+
+def test_nothing_is_remembered_where_there_is_nothing_to_compare(tmp_path: Path, container: Path) -> None:
+    assert loader_of(container, check=None)._resources.compared is None
+    writer = LmdbWriter(tmp_path / "png.lmdb")
+    writer.write(0, {"txt": b"no image"}, ImageInfo(-1, 0, 0), "all")
+    writer.finish(Description())
+    dataset = FastDataset(tmp_path / "png.lmdb", fields=["txt"])
+    assert FastLoader(dataset)._resources.compared is None
+
+
+@pytest.mark.parametrize("change", [compact, put_another])
+def test_a_file_that_was_changed_since(container: Path, change: Callable[[Path, lmdb.Environment], None]) -> None:
+    """Payloads are elsewhere, and their checksums are as good as before."""
+    expected = epoch(loader_of(container))
+    with lmdb.open(str(container), subdir=False, map_size=1 << 26, lock=False) as environment:
+        change(container, environment)
+    assert torch.equal(epoch(loader_of(container)), expected)
+    with (
+        lmdb.open(str(container), subdir=False, map_size=1 << 26, lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        key = next(key for key, _ in transaction.cursor() if key.startswith(b"00000003."))
+        transaction.put(key, bytes(len(transaction.get(key))))
+    with pytest.raises(DecodeError, match=DAMAGED):
+        epoch(loader_of(container))
