@@ -45,8 +45,8 @@ class Life:
         """The ids of a global batch, worked out from the order alone."""
         loader = self.make(1, 0)
         epoch, batch = divmod(place, self.count)
-        positions, valid = loader._epochs.schedule.positions(batch)
-        return loader._epochs.order.indices(epoch, positions)[valid].tolist()
+        positions, valid = loader._epochs.batch(epoch, batch)  # without what Buckets fills up with
+        return loader._epochs.indices(epoch, positions)[valid].tolist()
 
     def stretch(self, batches: int) -> None:
         """Some batches by a fresh set of ranks, which then break off; their state is the training's."""
