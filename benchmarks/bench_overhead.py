@@ -21,8 +21,8 @@ from unittest.mock import patch
 
 from benchmarks import bench_load, measure
 from iofast import FastDataset, FastLoader, kernel
-from iofast.stall.clock import Pass
-from iofast.telemetry.counters import StageCounter
+from iofast.meter.clock import Pass
+from iofast.meter.counters import StageCounter
 
 CASES = ("everything", "no statistics", "no order", "nothing")
 

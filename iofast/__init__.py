@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # what a type checker and an editor see; at run time __getatt
     from iofast.dataset import FastDataset as FastDataset
     from iofast.loader import FastLoader as FastLoader
     from iofast.loader import LoaderOptions as LoaderOptions
+    from iofast.meter import watch as watch
     from iofast.opening import open_reader as open_reader
     from iofast.opening import open_writer as open_writer
     from iofast.packing import PackOptions as PackOptions
     from iofast.packing import pack as pack
     from iofast.source import SourceOptions as SourceOptions
-    from iofast.stall import watch as watch
     from iofast.version import __version__ as __version__
 
 _MODULES = ("errors", "transforms")
@@ -28,7 +28,7 @@ _NAMES = {
     "pack": "iofast.packing",
     "FastDataset": "iofast.dataset",
     "FastLoader": "iofast.loader",
-    "watch": "iofast.stall",
+    "watch": "iofast.meter",
     "open_reader": "iofast.opening",
     "open_writer": "iofast.opening",
     "PackOptions": "iofast.packing",

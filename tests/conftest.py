@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 import iofast
-from iofast.telemetry import close_page
+from iofast.meter import close_page
 
 # No deadline: a shared machine stalls for seconds. No database: a checkout stays as it was. `make test` tries the same
 # examples every time, so that what it says is about the change; `make torture PART=examples` tries others each time.

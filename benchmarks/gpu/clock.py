@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.gpu.job import Job
 from iofast import watch
-from iofast.stall import MeterStats
+from iofast.meter import MeterStats
 
 SAMPLES, WARM = 30, 5
 BUSY = 30_000_000  # cycles that the stream works before each call that is timed: 15 ms, for the host to be ahead

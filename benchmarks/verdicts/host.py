@@ -84,7 +84,7 @@ class Event:
 
 
 class Cuda:
-    """As much of torch.cuda as `iofast.stall` uses."""
+    """As much of torch.cuda as `iofast.meter` uses."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -29,7 +29,7 @@ from benchmarks.verdicts.host import Cuda, Device, Network
 from benchmarks.verdicts.others import Answers, serve
 from benchmarks.verdicts.programs import SUITES, Program, find
 from iofast import watch
-from iofast.stall import Meter, StallClock
+from iofast.meter import Meter, StallClock
 
 UNAVAILABLE: Final = 77
 _MEASURING_S: Final = 3.0

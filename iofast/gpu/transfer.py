@@ -18,7 +18,7 @@ import torch
 
 from iofast.errors import StateError
 from iofast.gpu.streams import CudaStreams, Event, Streams
-from iofast.telemetry.counters import StageCounter
+from iofast.meter.counters import StageCounter
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from iofast.loader.assemble import Batch, assemble
 from iofast.loader.mapping import asked_for
 from iofast.loader.samples import LoaderParts, Samples
 from iofast.loader.stats import Contexts, Failure, noted
+from iofast.meter import Stages
 from iofast.prefetch import Limits, Prefetch, PrefetchJob
-from iofast.telemetry import Stages
 from iofast.work import Work
 
 BATCHES = 3  # looked at, at least; one before them fills caches and makes contexts, and is not timed

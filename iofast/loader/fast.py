@@ -34,12 +34,11 @@ from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
 from iofast.loader.stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, OnError, Tally
 from iofast.machine import cores_of_rank
+from iofast.meter import LoaderInfo, Stages, StallClock
 from iofast.order import MAX_SEED
 from iofast.order.base import check_whole
 from iofast.prefetch import Auto, Prefetch, Setting
 from iofast.prefetch.auto import State, first
-from iofast.stall import StallClock
-from iofast.telemetry import LoaderInfo, Stages
 from iofast.transforms import Pipeline, Transform, Views
 
 

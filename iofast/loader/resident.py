@@ -24,8 +24,8 @@ from iofast.loader.resources import Resources
 from iofast.loader.spec import BatchSpec
 from iofast.loader.stats import Contexts, Epoch, Tally
 from iofast.machine import free_memory, local_ranks
+from iofast.meter import Stages
 from iofast.prefetch import Prefetch, PrefetchJob
-from iofast.telemetry import Stages
 from iofast.transforms import Pipeline
 from iofast.work import Work, fits, within
 

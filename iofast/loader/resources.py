@@ -14,11 +14,11 @@ from iofast.gpu.memory import BatchMemory
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.spec import BatchSpec
 from iofast.machine import cores_of_rank, free_memory, local_ranks
+from iofast.meter import StageCounter
 from iofast.prefetch import Limits, Readahead, most_depth
 from iofast.prefetch.advice import spaced
 from iofast.record import RAW_FIELDS
 from iofast.source.folder import FolderReader
-from iofast.telemetry import StageCounter
 
 SLICE = 32  # rows a thread takes at once: 10 ms of work, and half of the descriptors a folder reader may hold
 ROUNDS = 4  # slices for each thread in the batches that are in the making: with so many, one may be twice as long

@@ -28,7 +28,7 @@ from iofast.loader.resources import Resources
 from iofast.loader.singly import Cut, Deep, Several
 from iofast.loader.spec import BatchSpec
 from iofast.loader.stats import Failure
-from iofast.telemetry import Stages
+from iofast.meter import Stages
 from iofast.transforms.crop_box import CropBox
 from iofast.transforms.windows import Places
 from iofast.work import Work, no_work

@@ -14,9 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from iofast import kernel
 from iofast.errors import ErrorBudgetError
+from iofast.meter import MeterStats, Stages, StageStats
 from iofast.prefetch import Prefetch, Times
-from iofast.stall import MeterStats
-from iofast.telemetry import Stages, StageStats
 
 DEVICE = "device"  # the way of images that no kernel of ours decoded
 REMEMBERED = 1000  # failures kept with name and reason; all are counted

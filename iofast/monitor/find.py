@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from iofast.errors import IofastError
+from iofast.meter import pages
 from iofast.monitor.probe.family import WORKER, Family, command_line
 from iofast.monitor.probe.peers import rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
 from iofast.monitor.probe.states import PROC, Gone, Stat, read_stat
 from iofast.monitor.snapshot import Job
-from iofast.telemetry import pages
 
 _NOT_TRAININGS: Final = re.compile(  # what an interpreter runs: a train_notebook.py is one
     r"(?!.*\.py$)(jupyter|ipykernel|notebook|tensorboard)([-_.].*)?$"

@@ -21,7 +21,7 @@ from iofast.loader.batches import measure
 from iofast.loader.canvas import Uniform
 from iofast.loader.samples import Samples
 from iofast.loader.stats import Contexts
-from iofast.telemetry import Stages
+from iofast.meter import Stages
 
 SLICE_S, SLICE = 0.02, 4  # a slice of so many images takes a thread so long
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24)], "shuffle": True}

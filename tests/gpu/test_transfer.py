@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from iofast.errors import StateError
 from iofast.gpu import Bus, CudaStreams, Direct, Issued, Transfer, aside, way_to
-from iofast.telemetry.counters import StageCounter
+from iofast.meter.counters import StageCounter
 
 SHAPE = (4, 6)
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from loader_sets import eventually, photographs, workers, write_numbered
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.gpu import CudaStreams, Transfer
-from iofast.telemetry.counters import StageCounter
+from iofast.meter.counters import StageCounter
 
 pytestmark = pytest.mark.gpu
 

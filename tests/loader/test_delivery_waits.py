@@ -16,8 +16,8 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.gpu import AHEAD
 from iofast.loader.stats import Contexts
+from iofast.meter import Stages
 from iofast.prefetch import jobs
-from iofast.telemetry import Stages
 
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
 

@@ -16,7 +16,7 @@ from iofast import FastDataset, FastLoader, order
 from iofast import transforms as T
 from iofast.errors import IofastError, OptionError, StateError, shown
 from iofast.loader import LoaderOptions
-from iofast.stall import watch
+from iofast.meter import watch
 
 RESIZE = [T.Resize((8, 8))]
 

@@ -20,8 +20,8 @@ from iofast import FastDataset, FastLoader, order
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError, StateError
 from iofast.loader.stats import Epoch
+from iofast.meter.clock import Pass
 from iofast.prefetch.readahead import Readahead
-from iofast.stall.clock import Pass
 from tools.torture import determinism
 
 CROP = [T.RandomResizedCrop(24)]

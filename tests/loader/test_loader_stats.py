@@ -111,7 +111,7 @@ def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
         from iofast import kernel
         from iofast.loader.stats import Contexts, Epoch, Tally
         from iofast.prefetch.times import Times
-        from iofast.telemetry import Stages
+        from iofast.meter import Stages
 
         tally = Tally()
         gc.freeze()  # torch has 170,000 objects: 0.1 s for each collection

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from proc_folder import ProcFolder, running, until
 
-from iofast import telemetry
+from iofast import meter as telemetry
+from iofast.meter import LoaderInfo, Slot, Totals
 from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.probe.peers import Peers, rank_of
 from iofast.monitor.snapshot import Job
-from iofast.telemetry import LoaderInfo, Slot, Totals
 
 LAUNCHER = b"python\0/bin/torchrun\0--nproc-per-node=2\0train.py\0"
 MAPPED = "7f00-7f01 r-xp 00000000 08:01 1 /lib/python/torch/lib/libtorch_cpu.so\n"
@@ -275,7 +275,7 @@ def test_a_real_training() -> None:
 
 def test_a_real_page() -> None:
     program = """
-        from iofast.telemetry import LoaderInfo, Slot, Totals
+        from iofast.meter import LoaderInfo, Slot, Totals
         import time
         Slot(LoaderInfo("train", rank=1, world_size=4)).write(Totals(0, 1, 8, 1, 10, 5, 1, 0, 0, 1))
         print(1, flush=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from proc_folder import running
 
+from iofast.meter import LoaderInfo, LoaderReport, PhaseTotals, Slot, StageStats, Totals
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.pages import PagesProbe, difference
 from iofast.monitor.snapshot import Job, LoaderFigures
-from iofast.telemetry import LoaderInfo, LoaderReport, PhaseTotals, Slot, StageStats, Totals
 
 BEFORE = Totals(2, 5, 80, 9, 9_000_000_000, 900_000_000, 10, 100, 1_000, 1)
 
@@ -151,7 +151,7 @@ def test_what_was_before_does_not_count(own_pages: Job) -> None:
 def test_peers_by_pages(own_pages: Job) -> None:
     program = """
         import time
-        from iofast.telemetry import LoaderInfo, Slot, Totals
+        from iofast.meter import LoaderInfo, Slot, Totals
         slot = Slot(LoaderInfo("train", rank=1, world_size=2))
         for turn in (1, 2):
             slot.write(Totals(0, turn, turn, turn, turn * 1000, turn * 250, 1, 0, 0, turn))

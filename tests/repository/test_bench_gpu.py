@@ -22,8 +22,8 @@ from benchmarks.gpu.page import lacking, page, slug
 from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
 from benchmarks.gpu.record import Figure, Lack, Outcome, written
 from iofast.gpu.decode import DeviceDecoder
+from iofast.meter import MeterStats, Stall
 from iofast.pixels import dispatch
-from iofast.stall import MeterStats, Stall
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from iofast.stall import Meter, watch
+from iofast.meter import Meter, watch
 
 MS = 1_000_000
 

@@ -24,7 +24,7 @@ _STARTING = frozenset({"__iter__", "_get_iterator", "_reset", "__init__", "_shut
 _OURS = ("iofast/loader/", "iofast/prefetch/")
 _FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py$|torchdata/stateful_dataloader/")
 _OTHER_LOADERS = re.compile(
-    r"(iofast/(loader|stall/meter\.py)|webdataset|nvidia/dali|ffcv/loader|datasets|litdata|streaming|grain|spdl"
+    r"(iofast/(loader|meter/loop\.py)|webdataset|nvidia/dali|ffcv/loader|datasets|litdata|streaming|grain|spdl"
     r"|tensorflow/python/data|torchdata/nodes)(/|$)"
 )
 _IN_C = re.compile(r"nvidia/dali/|ffcv/|tensorflow/")  # loaders whose work no Python frame shows

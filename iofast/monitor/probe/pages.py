@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from iofast.meter import LoaderReport, Page, PhaseTotals, StageStats, Totals, pages, read_page
 from iofast.monitor.probe.states import PROC
 from iofast.monitor.snapshot import Job, LoaderFigures
-from iofast.telemetry import LoaderReport, Page, PhaseTotals, StageStats, Totals, pages, read_page
 
 _SEARCH_S: Final = 2.0  # between looks for a page that was not there
 _NOTHING: Final = StageStats()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from iofast.meter.clock import PUBLISH_NS
 from iofast.monitor.snapshot import DeviceFigures, LoaderFigures, Snapshot
-from iofast.stall.clock import PUBLISH_NS
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
-from iofast.telemetry.counters import STAGES, Stages, StageStats
+from iofast.meter.counters import STAGES, Stages, StageStats
 
 VERSION: Final = 3
 MAX_BYTES: Final = 1 << 20  # of a page that is read

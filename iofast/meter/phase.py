@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-from iofast.stall.device import DeviceTimes
-from iofast.telemetry import Cells, PhaseTotals
+from iofast.meter.counters import Cells
+from iofast.meter.device import DeviceTimes
+from iofast.meter.page import PhaseTotals
 
 UNADDED: Final = 1024  # times that are kept as they are: a training that no page is written for asks for no sums
 

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from typing import Any, Final, NamedTuple
 
-from iofast.telemetry import StageCounter
+from iofast.meter.counters import StageCounter
 
 MAX_PENDING: Final = 256  # intervals not yet read; CUDA itself lets the host run about a thousand launches ahead
 _SPARE: Final = 512  # events kept for another use

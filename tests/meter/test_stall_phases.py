@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.stall.phase import UNADDED, HostPhase
+from iofast.meter.phase import UNADDED, HostPhase
 
 
 class Clock:

@@ -22,9 +22,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast import telemetry
-from iofast.telemetry import LoaderInfo, Page, PhaseTotals, Slot, Stages, Totals
-from iofast.telemetry.page import (
+from iofast import meter as telemetry
+from iofast.meter import LoaderInfo, Page, PhaseTotals, Slot, Stages, Totals
+from iofast.meter.page import (
     MAX_LOADERS,
     MAX_PHASES,
     PageHeader,
@@ -263,7 +263,7 @@ def test_a_child_that_just_ends_removes_nothing() -> None:
 def test_exit_removes_the_page_and_the_next_process_what_a_kill_left(end: str, left: int, runtime: Path) -> None:
     program = f"""
         import os
-        from iofast.telemetry import LoaderInfo, Slot, Totals, pages
+        from iofast.meter import LoaderInfo, Slot, Totals, pages
         slot = Slot(LoaderInfo("a"))
         slot.write(Totals())
         assert len(pages()) == 1
@@ -279,7 +279,7 @@ def test_exit_removes_the_page_and_the_next_process_what_a_kill_left(end: str, l
 def test_an_exec_keeps_pid_and_start_time_and_makes_a_new_page(runtime: Path) -> None:
     program = """
         import os, sys
-        from iofast.telemetry import LoaderInfo, Slot, Totals, pages
+        from iofast.meter import LoaderInfo, Slot, Totals, pages
         slot = Slot(LoaderInfo("second" if "again" in sys.argv else "first"))
         slot.write(Totals())
         if "again" not in sys.argv:

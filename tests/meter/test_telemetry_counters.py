@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from iofast import telemetry
-from iofast.telemetry import Cells, StageCounter, Stages, StageStats
+from iofast import meter as telemetry
+from iofast.meter import Cells, StageCounter, Stages, StageStats
 
 
 def test_a_stage_adds_up() -> None:

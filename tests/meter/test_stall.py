@@ -17,12 +17,11 @@ import torch
 from stall_loaders import Time, TimedLoader, timed
 from torch.utils.data import DataLoader, TensorDataset
 
-from iofast import telemetry
+from iofast import meter as telemetry
 from iofast.errors import OptionError
-from iofast.stall import Meter, Stall, StallClock, watch
-from iofast.stall.clock import MAX_PHASES, OTHER
-from iofast.stall.device import RECENT
-from iofast.telemetry import LoaderInfo, Stages
+from iofast.meter import LoaderInfo, Meter, Stages, Stall, StallClock, watch
+from iofast.meter.clock import MAX_PHASES, OTHER
+from iofast.meter.device import RECENT
 
 pytestmark = pytest.mark.usefixtures("own_page")
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from iofast import telemetry
-from iofast.telemetry import LoaderInfo, Slot, Totals
-from iofast.telemetry.folder import place, start_time
-from iofast.telemetry.page import MAX_BYTES, PageHeader, to_json
+from iofast import meter as telemetry
+from iofast.meter import LoaderInfo, Slot, Totals
+from iofast.meter.page import MAX_BYTES, PageHeader, to_json
+from iofast.meter.reading import place, start_time
 
 FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 
@@ -120,7 +120,7 @@ def test_a_full_disk_a_missing_proc_and_no_descriptors(slot: Slot, monkeypatch: 
     assert telemetry.pages() == []
     telemetry.close_page()
     with monkeypatch.context() as patch:
-        patch.setattr("iofast.telemetry.folder._PROC", Path("/nonexistent"))
+        patch.setattr("iofast.meter.reading._PROC", Path("/nonexistent"))
         slot.write(FIGURES)
         assert telemetry.pages() == []
     telemetry.close_page()
@@ -211,7 +211,7 @@ def test_a_file_of_another_user(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> 
 
 WRITER = """
     import os, sys, threading
-    from iofast.telemetry import LoaderInfo, Slot, Totals
+    from iofast.meter import LoaderInfo, Slot, Totals
 
     def write(slot):
         number = 0

@@ -21,10 +21,12 @@ from threading import get_ident
 from typing import Any, Final
 
 from iofast.errors import OptionError, shown
-from iofast.stall.device import RECENT, DeviceTimes, Marks
-from iofast.stall.phase import DevicePhase, HostPhase
-from iofast.stall.stats import MeterStats, Stall, StepPhase
-from iofast.telemetry import Cells, LoaderInfo, PhaseTotals, Slot, Stages, Totals
+from iofast.meter.counters import Cells, Stages
+from iofast.meter.device import RECENT, DeviceTimes, Marks
+from iofast.meter.page import LoaderInfo, PhaseTotals, Totals
+from iofast.meter.phase import DevicePhase, HostPhase
+from iofast.meter.publish import Slot
+from iofast.meter.stats import MeterStats, Stall, StepPhase
 
 PUBLISH_NS: Final = 250_000_000  # between two pages; a monitor looks every second
 # Writing the page takes 0.1 to 0.3 ms. It may take this share of the time, and so much in advance.
@@ -264,7 +266,7 @@ class Pass:
 
 
 def cuda_device(device: object) -> str | None:
-    """`device` (a string or torch.device) as the clock takes it. Raises OptionError for a CUDA device not here."""
+    """`device` (a string or torch.device) as the clock takes it. Raises OptionError for a missing CUDA device."""
     if device is None:
         return None
     written = str(device) if isinstance(device, str) or type(device).__name__ == "device" else ""
@@ -281,5 +283,5 @@ def cuda_device(device: object) -> str | None:
             f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}"
         ) from None
     if not 0 <= (checked.index or 0) < torch.cuda.device_count():
-        raise OptionError(f"device {device} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
+        raise OptionError(f"device {device} not found: torch sees {torch.cuda.device_count()} CUDA devices")
     return str(checked)

@@ -15,9 +15,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from iofast.telemetry.counters import Stages
-from iofast.telemetry.folder import folders, opened, place, start_time
-from iofast.telemetry.page import (
+from iofast.meter.counters import Stages
+from iofast.meter.page import (
     MAX_LOADERS,
     LoaderInfo,
     PageHeader,
@@ -27,7 +26,7 @@ from iofast.telemetry.page import (
     loader_members,
     to_json,
 )
-from iofast.telemetry.reading import remove_stale
+from iofast.meter.reading import folders, opened, place, remove_stale, start_time
 
 _LOG = logging.getLogger(__name__)
 _SERIALS = itertools.count(1)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from stall_loaders import Time, timed
 
-from iofast import telemetry
-from iofast.stall import StallClock
-from iofast.telemetry import LoaderInfo, LoaderReport, PhaseTotals, Slot, Totals
-from iofast.telemetry.page import MAX_PHASES
+from iofast import meter as telemetry
+from iofast.meter import LoaderInfo, LoaderReport, PhaseTotals, Slot, StallClock, Totals
+from iofast.meter.page import MAX_PHASES
 
 FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 TOTALS = [("forward", PhaseTotals(7, 6, 600)), ("backward", PhaseTotals(5, 4, 300))]

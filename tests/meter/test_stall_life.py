@@ -17,10 +17,11 @@ from kernel_images import jpeg, photo
 from stall_loaders import MS, Time, timed
 
 import iofast
-from iofast import FastDataset, FastLoader, open_writer, telemetry
+from iofast import FastDataset, FastLoader, open_writer
+from iofast import meter as telemetry
 from iofast import transforms as T
-from iofast.stall import watch
-from iofast.stall.clock import PUBLISH_NS
+from iofast.meter import watch
+from iofast.meter.clock import PUBLISH_NS
 
 pytestmark = pytest.mark.usefixtures("own_page")
 
@@ -111,8 +112,8 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     ),
     "exit with a live generator that has a clock": (
         """
-        from iofast.stall import StallClock
-        from iofast.telemetry import LoaderInfo, pages
+        from iofast.meter import StallClock
+        from iofast.meter import LoaderInfo, pages
         clock = StallClock(LoaderInfo("own"))
         def batches():
             timing = clock.begin()
@@ -130,7 +131,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "no page at all": (
         """
         import os, iofast
-        from iofast import telemetry
+        from iofast import meter as telemetry
         os.environ["XDG_RUNTIME_DIR"] = "/proc/self"
         print(list(iofast.watch([1, 2, 3])), telemetry.pages())
         """,

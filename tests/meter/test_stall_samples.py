@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.stall import StallClock
-from iofast.stall.meter import _Batches, samples
-from iofast.telemetry import LoaderInfo
+from iofast.meter import LoaderInfo, StallClock
+from iofast.meter.loop import _Batches, samples
 
 BATCHES: tuple[tuple[object, int | None], ...] = (
     (torch.zeros(5, 2), 5),

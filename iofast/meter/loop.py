@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from iofast.errors import OptionError, shown
-from iofast.stall.clock import StallClock, cuda_device
-from iofast.stall.stats import MeterStats
-from iofast.telemetry import LoaderInfo
+from iofast.meter.clock import StallClock, cuda_device
+from iofast.meter.page import LoaderInfo
+from iofast.meter.stats import MeterStats
 
 Batch = TypeVar("Batch")
 

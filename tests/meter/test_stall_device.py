@@ -13,9 +13,8 @@ import pytest
 import torch
 from stall_loaders import MS, Time
 
-from iofast.stall import Meter, Stall, StallClock, watch
-from iofast.stall.device import MAX_PENDING, DeviceTimes
-from iofast.telemetry import LoaderInfo, Stages, pages
+from iofast.meter import LoaderInfo, Meter, Stages, Stall, StallClock, pages, watch
+from iofast.meter.device import MAX_PENDING, DeviceTimes
 
 
 class Stream:
