@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from iofast.commands.checks import Check
+    from iofast.commands.doctor_checks import Check
 
 VERSION = 1  # of the JSON
 
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the checks; 1 where something indispensable is broken."""
-    from iofast.commands.checks import checks
+    from iofast.commands.doctor_checks import checks
 
     found = checks()
     if args.json:

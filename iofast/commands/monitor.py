@@ -131,6 +131,6 @@ def _complain(error: Exception) -> None:
     try:
         print(f"iofast monitor: error: {told}; the program goes on", file=sys.stderr, flush=True)
     except (OSError, ValueError):
-        from iofast.monitor.streams import give_up
+        from iofast.monitor.closed_output import give_up
 
         give_up(sys.stderr)

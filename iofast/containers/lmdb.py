@@ -21,8 +21,8 @@ from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import ABSENT, IndexView, Rows, Stamp
 from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, index_key
+from iofast.containers.located_rows import columns, field_numbers, misplaced
 from iofast.containers.manifest import Manifest
-from iofast.containers.rows import columns, field_numbers, misplaced
 from iofast.containers.values import read_values, read_view
 from iofast.errors import ContainerError, UnfinishedError
 from iofast.kernel import Payloads

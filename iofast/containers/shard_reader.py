@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from iofast.containers.base import Located
 from iofast.containers.entries import RecordEntry
 from iofast.containers.index import ABSENT, IndexView, Stamp
+from iofast.containers.located_rows import columns, field_numbers, misplaced
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
-from iofast.containers.rows import columns, field_numbers, misplaced
 from iofast.containers.shards import INDEX_SUFFIX, MANIFEST_SUFFIX, check_finished, open_index, read_manifest
 from iofast.errors import ContainerError, because
 from iofast.record import ImageInfo, format_key

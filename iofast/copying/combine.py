@@ -24,8 +24,8 @@ from iofast.copying.convert import (
     copied,
     place_of,
 )
-from iofast.copying.folder import Shape
 from iofast.copying.records import STEP, CopiedRecord, RecordSource
+from iofast.copying.to_folder import Shape
 from iofast.errors import ContainerError, OptionError
 from iofast.opening import open_reader
 from iofast.order.permutation import permuted

@@ -18,8 +18,8 @@ from iofast.containers.publish import COPY_PLAN, PACK_PLAN, Target, require_free
 from iofast.containers.shard_target import ShardTarget, shard_bytes
 from iofast.containers.shards import ShardCut, parse_size
 from iofast.containers.targets import WRITTEN, meant, target_of, writer_of
-from iofast.copying.folder import FolderTarget, FolderWriter, Shape
 from iofast.copying.records import CopiedRecord, RecordSource, split_ranges
+from iofast.copying.to_folder import FolderTarget, FolderWriter, Shape
 from iofast.errors import OptionError, TargetError, because
 from iofast.opening import open_reader
 from iofast.record import KEY_WIDTH

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
 from iofast.errors import ContainerError, UnfinishedError
-from iofast.foreign.index import ForeignIndex, Format
+from iofast.foreign.cached_index import ForeignIndex, Format
+from iofast.foreign.columns import TableColumn, fetch_from, index_of
 from iofast.foreign.options import ForeignOptions
-from iofast.foreign.table import TableColumn, fetch_from, index_of
 
 SUFFIX = ".beton"
 VERSION = 2

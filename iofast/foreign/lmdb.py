@@ -26,14 +26,14 @@ from iofast.containers.lmdb_pages import META_END, Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
 from iofast.containers.manifest import MAX_COUNT
 from iofast.errors import ContainerError, SourceError
-from iofast.foreign.index import COLUMNS, PARTS, ForeignIndex, Format
+from iofast.foreign.cached_index import COLUMNS, PARTS, ForeignIndex, Format
 from iofast.foreign.label_list import LabelList, read_label_list
 from iofast.foreign.lmdb_values import COLOUR, ENCODED, GREY, OTHER, Value, classify, what_else
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.kernel import Payloads
 from iofast.source.cache import Arrays
-from iofast.source.index import CHUNK, THREADS
+from iofast.source.folder_index import CHUNK, THREADS
 from iofast.source.listing import Strings, printable
 
 IMAGE_FIELD, RAW_FIELD = "jpg", "rgb"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from iofast import kernel
 from iofast.containers.file_bytes import FileBytes
 from iofast.errors import DecodeError
+from iofast.foreign.cached_index import number_of
 from iofast.foreign.datum import TAGS, Datum, NoDatumError, parse_datum
-from iofast.foreign.index import number_of
 from iofast.kernel.payload import HEAD
 
 ENCODED, COLOUR, GREY, NOTHING, OTHER = range(5)  # image file, 3 planes, 1 plane, a Datum without an image; neither

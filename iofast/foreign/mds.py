@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS, WHOLE
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError, because
-from iofast.foreign.index import ForeignIndex, Format
+from iofast.foreign.cached_index import ForeignIndex, Format
+from iofast.foreign.columns import Fetch, TableColumn, fetch_from, index_of
 from iofast.foreign.options import ForeignOptions
-from iofast.foreign.table import Fetch, TableColumn, fetch_from, index_of
 from iofast.foreign.unpacked import PackedFiles
 from iofast.source.listing import split_rank
 from iofast.source.text_files import check_file

@@ -12,7 +12,7 @@ from iofast.containers.base import Failures, Located, dense
 from iofast.containers.index import ABSENT
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError, OptionError
-from iofast.foreign.index import FORMATS, PARTS, ForeignIndex, Format, open_index, reopen_index
+from iofast.foreign.cached_index import FORMATS, PARTS, ForeignIndex, Format, open_index, reopen_index
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key
 from iofast.source.listing import few, printable
 

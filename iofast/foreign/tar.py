@@ -25,7 +25,7 @@ from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_COUNT, MAX_FIELDS
 from iofast.containers.tar_members import Member, TarFile, open_tar
 from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.index import COLUMNS, MAX_NAMES, PARTS, Asked, ForeignIndex, Format, few_names, may_be_there
+from iofast.foreign.cached_index import COLUMNS, MAX_NAMES, PARTS, Asked, ForeignIndex, Format, few_names, may_be_there
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.tar_names import TarNames, is_meta, key_and_name
 from iofast.record import (
@@ -39,7 +39,7 @@ from iofast.record import (
     raw_length,
 )
 from iofast.source.cache import Arrays
-from iofast.source.index import THREADS
+from iofast.source.folder_index import THREADS
 from iofast.source.listing import Strings
 
 _MAX_JSON, _MAX_LABEL = 1 << 20, 32

@@ -26,7 +26,7 @@ from iofast.containers.index import ABSENT
 from iofast.containers.manifest import MAX_CLASS_NAME
 from iofast.containers.tfrecord_framing import FOOT, HEAD, Framing, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, SourceError, because
-from iofast.foreign.index import (
+from iofast.foreign.cached_index import (
     COLUMNS,
     FORMATS,
     MAX_NAMES,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError
-from iofast.foreign.index import Same
+from iofast.foreign.cached_index import Same
 
 KEPT = 4  # unpacked files in memory, 64 MB each by MosaicML's default
 LARGEST = 1 << 30  # bytes; larger files are not unpacked

@@ -33,10 +33,10 @@ from iofast.kernel.contract import (
     Status,
     Timed,
 )
+from iofast.kernel.file_rows import cached as cached
+from iofast.kernel.file_rows import read_rows as read_rows
 from iofast.kernel.payload import StoredPayload
 from iofast.kernel.recode import transcode as transcode
-from iofast.kernel.rows import cached as cached
-from iofast.kernel.rows import read_rows as read_rows
 from iofast.work import within
 
 Buffer = bytes | bytearray | memoryview

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from iofast import pixels
 from iofast.errors import OptionError
-from iofast.gpu.memory import BatchMemory, empty
+from iofast.gpu.batch_memory import BatchMemory, empty
 from iofast.loader.canvas import Canvas, Images, one_channel, padded
 from iofast.loader.resident import PlannedImages
 from iofast.loader.samples import LoaderParts, Samples
 from iofast.loader.spec import BatchSpec
-from iofast.loader.targets import padded as padded_masks
+from iofast.loader.target_fields import padded as padded_masks
 from iofast.ops import Mix
 from iofast.work import Work
 

@@ -16,9 +16,9 @@ from iofast.errors import DecodeError
 from iofast.gpu import Bus, Direct, Transfer
 from iofast.gpu.decode import WHOLE, Divided, Rates
 from iofast.loader.assemble import Batch, assemble
+from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.mapping import asked_for
 from iofast.loader.samples import LoaderParts, Samples
-from iofast.loader.stats import Contexts, Failure, noted
 from iofast.meter import Stages
 from iofast.prefetch import Limits, Prefetch, PrefetchJob
 from iofast.work import Work

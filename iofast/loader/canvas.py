@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from iofast import kernel, pixels
 from iofast.errors import OptionError
-from iofast.gpu.memory import BatchMemory, empty, rounded_up
+from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
 from iofast.kernel import Payloads
 
 Images = torch.Tensor | list[torch.Tensor] | dict[str, Any]  # a dictionary of several views

@@ -24,6 +24,7 @@ from iofast.loader.batches import BatchJob, measure
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder, LoaderSampler, sampler_of
+from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, OnError, Tally
 from iofast.loader.mapping import SampleFunction
 from iofast.loader.options import AnyOrder, refuse_unknown
 from iofast.loader.options import LoaderOptions as LoaderOptions
@@ -32,7 +33,6 @@ from iofast.loader.resources import Resources, readahead
 from iofast.loader.samples import LoaderParts
 from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
-from iofast.loader.stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, OnError, Tally
 from iofast.machine import cores_of_rank
 from iofast.meter import LoaderInfo, Stages, StallClock
 from iofast.order import MAX_SEED

@@ -13,9 +13,9 @@ import torch
 from iofast import pixels
 from iofast.errors import OptionError, shown
 from iofast.gpu.decode import Split
+from iofast.loader.loader_stats import OnError
 from iofast.loader.mapping import SampleFunction, check_picklable
-from iofast.loader.stats import OnError
-from iofast.loader.targets import targets_of
+from iofast.loader.target_fields import targets_of
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.order.base import check_whole
 from iofast.transforms import Pipeline, Transform, Views

@@ -18,11 +18,11 @@ from iofast.containers.base import Located
 from iofast.containers.changed import refresh
 from iofast.errors import OptionError
 from iofast.gpu import AHEAD, Direct, Transfer
-from iofast.gpu.memory import BatchMemory
+from iofast.gpu.batch_memory import BatchMemory
+from iofast.loader.loader_stats import Contexts, Epoch, Tally
 from iofast.loader.options import LoaderOptions
 from iofast.loader.resources import Resources
 from iofast.loader.spec import BatchSpec
-from iofast.loader.stats import Contexts, Epoch, Tally
 from iofast.machine import free_memory, local_ranks
 from iofast.meter import Stages
 from iofast.prefetch import Prefetch, PrefetchJob

@@ -9,8 +9,8 @@ import numpy as np
 from iofast.containers.base import Located
 from iofast.containers.joined import JoinedReader
 from iofast.gpu import way_to
+from iofast.gpu.batch_memory import BatchMemory
 from iofast.gpu.decode import Decoding
-from iofast.gpu.memory import BatchMemory
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.spec import BatchSpec
 from iofast.machine import cores_of_rank, free_memory, local_ranks

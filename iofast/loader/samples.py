@@ -17,17 +17,17 @@ from iofast.choices import Draw
 from iofast.containers.base import Located
 from iofast.containers.changed import renew
 from iofast.errors import DecodeError, IofastError
+from iofast.gpu.batch_memory import BatchMemory
 from iofast.gpu.decode import WHOLE, Divided, on_cpu
-from iofast.gpu.memory import BatchMemory
 from iofast.kernel import Payloads
 from iofast.loader.canvas import Canvas, CanvasStorage, Ragged, Uniform, output_sizes, size_of
 from iofast.loader.epochs import EpochOrder
+from iofast.loader.loader_stats import Failure
 from iofast.loader.mapping import Mapper, Sample
 from iofast.loader.resident import PlannedImages, Resident
 from iofast.loader.resources import Resources
 from iofast.loader.singly import Cut, Deep, Several
 from iofast.loader.spec import BatchSpec
-from iofast.loader.stats import Failure
 from iofast.meter import Stages
 from iofast.transforms.crop_box import CropBox
 from iofast.transforms.windows import Places

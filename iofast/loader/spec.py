@@ -11,10 +11,10 @@ from iofast import kernel, pixels
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError
 from iofast.fields import PSEUDO_FIELDS, collate
+from iofast.loader.loader_stats import noted
 from iofast.loader.mapping import Mapper
 from iofast.loader.options import LoaderOptions
-from iofast.loader.stats import noted
-from iofast.loader.targets import targets_of
+from iofast.loader.target_fields import targets_of
 from iofast.transforms import Pipeline
 from iofast.transforms import compile as compile_transform
 from iofast.transforms.compiling import in_gray

@@ -6,7 +6,7 @@ device.py    the same intervals by a CUDA device's own clock; phase.py: phases o
 stats.py     what was measured
 counters.py  counters that threads add to, and what they say as StageStats
 page.py      the members of a page (docs/format.md, section 12)
-publish.py   this process's page: a Slot per loader
+own_page.py  this process's page: a Slot per loader
 reading.py   the pages of this user's processes, and where they lie
 """
 
@@ -19,12 +19,12 @@ from iofast.meter.counters import Stages as Stages
 from iofast.meter.counters import StageStats as StageStats
 from iofast.meter.loop import Meter as Meter
 from iofast.meter.loop import watch as watch
+from iofast.meter.own_page import Slot as Slot
+from iofast.meter.own_page import close_page as close_page
 from iofast.meter.page import LoaderInfo as LoaderInfo
 from iofast.meter.page import LoaderReport as LoaderReport
 from iofast.meter.page import PhaseTotals as PhaseTotals
 from iofast.meter.page import Totals as Totals
-from iofast.meter.publish import Slot as Slot
-from iofast.meter.publish import close_page as close_page
 from iofast.meter.reading import Page as Page
 from iofast.meter.reading import pages as pages
 from iofast.meter.reading import read_page as read_page

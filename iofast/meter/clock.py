@@ -23,9 +23,9 @@ from typing import Any, Final
 from iofast.errors import OptionError, shown
 from iofast.meter.counters import Cells, Stages
 from iofast.meter.device import RECENT, DeviceTimes, Marks
+from iofast.meter.own_page import Slot
 from iofast.meter.page import LoaderInfo, PhaseTotals, Totals
 from iofast.meter.phase import DevicePhase, HostPhase
-from iofast.meter.publish import Slot
 from iofast.meter.stats import MeterStats, Stall, StepPhase
 
 PUBLISH_NS: Final = 250_000_000  # between two pages; a monitor looks every second

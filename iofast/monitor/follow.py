@@ -152,7 +152,7 @@ class Follow:
 
             yield WeightsAndBiases()
         if request.report is not None:
-            from iofast.monitor.render.report import PageReport
+            from iofast.monitor.render.html_report import PageReport
 
             yield PageReport(request.report)
         if not request.once and not request.quiet:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iofast.ops.checks import MOST_FACTOR, MOST_REACH, probability, span
+from iofast.ops.arguments import MOST_FACTOR, MOST_REACH, probability, span
 from iofast.ops.choosing import Choosing, ImageOp, RandomApply, RandomChoice, RandomOrder
 from iofast.ops.colours import (
     ColorJitter,

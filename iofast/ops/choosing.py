@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iofast.errors import OptionError
-from iofast.ops.checks import probability
+from iofast.ops.arguments import probability
 from iofast.ops.colours import Colour
 from iofast.ops.finishing import CutMix, MixUp
 from iofast.ops.moving import Move

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import index
 
 from iofast.errors import OptionError
-from iofast.ops.checks import MOST_FACTOR, MOST_REACH, Span, probability, span
+from iofast.ops.arguments import MOST_FACTOR, MOST_REACH, Span, probability, span
 
 
 @dataclass(frozen=True, slots=True)

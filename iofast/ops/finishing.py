@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
-from iofast.ops.checks import per_channel, probability, span
+from iofast.ops.arguments import per_channel, probability, span
 
 MOST_RECTANGLES = 64  # that one RandomErasing erases
 

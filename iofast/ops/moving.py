@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iofast.errors import OptionError
-from iofast.ops.checks import Span, interpolation_name, per_channel, probability, span
+from iofast.ops.arguments import Span, interpolation_name, per_channel, probability, span
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from iofast.containers.journal import read_block
 from iofast.containers.manifest import Manifest
 from iofast.errors import SourceError, WorkerError
 from iofast.packing.duplicates import Duplicates
-from iofast.packing.work import PackWork
+from iofast.packing.pack_work import PackWork
 
 # Blocks written per finished chunk. More than one, or a single slow chunk would leave a backlog to the end; few, so
 # that a resumed run with thousands of finished chunks feeds its workers meanwhile.

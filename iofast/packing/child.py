@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from iofast.errors import WorkerError
-from iofast.packing.frames import Frames, Message, encode
+from iofast.packing.messages import Frames, Message, encode
 
 
 def default_command() -> tuple[str, ...]:

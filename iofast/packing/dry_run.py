@@ -13,9 +13,9 @@ from iofast.containers.publish import existing_folder
 from iofast.packing import estimate
 from iofast.packing.child import ChunkJob
 from iofast.packing.failures import Failures
+from iofast.packing.pack_work import PackWork
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.report import Estimate, PackReport
-from iofast.packing.work import PackWork
 
 _SAMPLE = 64  # images per worker: a fraction of a second of work for photographs, half a minute for the very largest
 _START_UP = 0.3  # seconds until the first image, on any machine of today

@@ -15,10 +15,10 @@ from iofast.containers.shards import SHARD_SIZE, parse_size
 from iofast.errors import IofastError
 from iofast.kernel.contract import TranscodeRecipe
 from iofast.packing.origin import Origin
+from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import CHUNK_BYTES
 from iofast.packing.pool import JOURNAL
 from iofast.packing.sample import Image, SampleRecipe, make_record
-from iofast.packing.work import PackWork
 from iofast.source import Source
 
 _PAGE = 4096  # of the file system and of LMDB

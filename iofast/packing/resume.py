@@ -9,8 +9,8 @@ from iofast.containers.shards import ShardCut
 from iofast.containers.targets import writer_of
 from iofast.packing.build import Builder
 from iofast.packing.failures import Failures
+from iofast.packing.pack_work import PackWork
 from iofast.packing.pool import WorkerPool
-from iofast.packing.work import PackWork
 
 DUPLICATES = ".duplicates.jsonl"
 

@@ -25,14 +25,14 @@ from iofast.packing.build import Builder, NothingLeftError
 from iofast.packing.dry_run import forecast
 from iofast.packing.duplicates import Duplicates
 from iofast.packing.failures import Failures
-from iofast.packing.listing import listed
+from iofast.packing.inputs import listed
 from iofast.packing.options import PackKeywords, PackOptions, names_of
+from iofast.packing.pack_work import PackWork
 from iofast.packing.plan import load_plan, make_plan, settings
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
 from iofast.packing.resume import DUPLICATES, begin
-from iofast.packing.work import PackWork
 
 FilePath = str | os.PathLike[str]
 

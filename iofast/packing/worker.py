@@ -18,7 +18,7 @@ from typing import Any
 from iofast import kernel
 from iofast.containers.journal import JournalFailure, JournalRecord, JournalWriter
 from iofast.errors import DecodeError, SourceError, TargetError, because
-from iofast.packing.frames import Frames, Message, encode
+from iofast.packing.messages import Frames, Message, encode
 from iofast.packing.origin import FileOrigin, Origin, origin_of
 from iofast.packing.sample import Image, SampleRecipe, make_record
 

@@ -21,8 +21,8 @@ from iofast.errors import DecodeError, SourceError
 from iofast.kernel import Payloads
 from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
 from iofast.source.cache import outdate
+from iofast.source.folder_index import FolderIndex, open_index, reopen_index
 from iofast.source.image_files import content, in_memory, open_file
-from iofast.source.index import FolderIndex, open_index, reopen_index
 from iofast.source.listing import Source, SourceOptions, printable
 
 _log = logging.getLogger("iofast")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.kernel.contract import ALIASED, FILTERS
-from iofast.ops.checks import interpolation_name
+from iofast.ops.arguments import interpolation_name
 from iofast.ops.moving import filling
 from iofast.work import Edge
 

@@ -10,8 +10,8 @@ import pytest
 
 from iofast import machine
 from iofast.cli import main
-from iofast.commands import checks
-from iofast.commands.checks import Check
+from iofast.commands import doctor_checks as checks
+from iofast.commands.doctor_checks import Check
 
 
 def by_name(found: list[Check]) -> dict[str, Check]:

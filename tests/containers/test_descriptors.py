@@ -18,8 +18,8 @@ from iofast.containers import descriptors
 from iofast.containers.descriptors import advice, bounded, keep, none_left, opened
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import SourceError
+from iofast.source.folder_index import open_index
 from iofast.source.image_files import content, read_header
-from iofast.source.index import open_index
 from iofast.source.listing import SourceOptions
 
 

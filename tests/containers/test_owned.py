@@ -20,7 +20,7 @@ from iofast.cli import main
 from iofast.containers.publish import Target
 from iofast.copying import convert
 from iofast.errors import ContainerError, TargetError
-from iofast.monitor.render.report import PageReport
+from iofast.monitor.render.html_report import PageReport
 from iofast.source.cache import cache_folder, load, locked, store
 
 Give = Callable[[Path], Path]

@@ -20,7 +20,7 @@ from tar_sets import build, foreign
 
 from iofast import FastDataset, open_reader
 from iofast.errors import ContainerError, IofastError, OptionError, SourceError
-from iofast.foreign import index
+from iofast.foreign import cached_index as index
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.foreign.tar import TarShards

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iofast.gpu.memory import BatchMemory
+from iofast.gpu.batch_memory import BatchMemory
 
 
 @pytest.fixture(autouse=True)

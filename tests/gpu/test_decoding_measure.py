@@ -19,8 +19,8 @@ from iofast.gpu.decode.share import WHOLE, Rates, balanced
 from iofast.loader import batches as measuring
 from iofast.loader.batches import measure
 from iofast.loader.canvas import Uniform
+from iofast.loader.loader_stats import Contexts
 from iofast.loader.samples import Samples
-from iofast.loader.stats import Contexts
 from iofast.meter import Stages
 
 SLICE_S, SLICE = 0.02, 4  # a slice of so many images takes a thread so long

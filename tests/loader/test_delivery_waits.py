@@ -15,7 +15,7 @@ from loader_sets import eventually, photographs, workers, write_lmdb
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.gpu import AHEAD
-from iofast.loader.stats import Contexts
+from iofast.loader.loader_stats import Contexts
 from iofast.meter import Stages
 from iofast.prefetch import jobs
 

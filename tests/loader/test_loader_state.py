@@ -19,7 +19,7 @@ from loader_sets import photographs, with_broken, workers, write_numbered
 from iofast import FastDataset, FastLoader, order
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError, StateError
-from iofast.loader.stats import Epoch
+from iofast.loader.loader_stats import Epoch
 from iofast.meter.clock import Pass
 from iofast.prefetch.readahead import Readahead
 from tools.torture import determinism

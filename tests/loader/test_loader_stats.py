@@ -109,7 +109,7 @@ def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
     program = """
         import gc
         from iofast import kernel
-        from iofast.loader.stats import Contexts, Epoch, Tally
+        from iofast.loader.loader_stats import Contexts, Epoch, Tally
         from iofast.prefetch.times import Times
         from iofast.meter import Stages
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 import pytest
 from monitor_stacks import at, knowing, stack
 
-from iofast.monitor.probe import frames, work
+from iofast.monitor.probe import frames
+from iofast.monitor.probe import worker_tasks as work
 from iofast.monitor.probe.calls import Call, parse
 from iofast.monitor.probe.frames import frame_of
-from iofast.monitor.probe.work import work_of
+from iofast.monitor.probe.worker_tasks import work_of
 from iofast.monitor.snapshot import Frame, WorkerTask
 
 # In these, ~ is a site-packages folder and ^ the standard library's.

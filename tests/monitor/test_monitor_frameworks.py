@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from monitor_stacks import knowing, lines, stack
 
-from iofast.monitor.probe import work
+from iofast.monitor.probe import worker_tasks as work
 from iofast.monitor.probe.calls import Stack
 from iofast.monitor.probe.frames import compiled, frame_of
 from iofast.monitor.snapshot import Frame, WorkerTask

@@ -13,11 +13,11 @@ from test_monitor_views import shows
 
 from iofast.monitor.findings import Bound, Evidence, Verdict
 from iofast.monitor.render import wording
+from iofast.monitor.render.html_report import html
 from iofast.monitor.render.json_view import to_json
 from iofast.monitor.render.layout import drawn
 from iofast.monitor.render.lines import paragraphs
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.render.report import html
 from iofast.monitor.snapshot import Doing, Frame, LoaderFigures
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify

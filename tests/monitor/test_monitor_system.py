@@ -9,8 +9,8 @@ import pytest
 from proc_folder import ProcFolder, job, running
 
 from iofast.monitor.find import job_of
-from iofast.monitor.probe.open_files import DataFolders
-from iofast.monitor.probe.system import SystemProbe, numa_nodes
+from iofast.monitor.probe.data_folders import DataFolders
+from iofast.monitor.probe.machine_facts import SystemProbe, numa_nodes
 from iofast.monitor.snapshot import SystemFigures
 
 DISKS = """\

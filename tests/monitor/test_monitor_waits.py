@@ -15,10 +15,10 @@ from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, stacks, training, wo
 
 from iofast.monitor.findings import Bound, Cause, Verdict
 from iofast.monitor.render.csv_view import CsvRows
+from iofast.monitor.render.html_report import html
 from iofast.monitor.render.json_view import JsonLines
 from iofast.monitor.render.lines import paragraphs
 from iofast.monitor.render.prometheus import exposition
-from iofast.monitor.render.report import html
 from iofast.monitor.snapshot import Doing, Frame, Looks, ProcessFigures, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.verdict import classify
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from iofast.monitor.look_windows import Loading, Windows, waits
 from iofast.monitor.probe.proc import Look
 from iofast.monitor.snapshot import Doing, Window
-from iofast.monitor.windows import Loading, Windows, waits
 
 PROCESSES, THREADS, NEITHER = Loading(True, False), Loading(False, True), Loading(False, False)
 

@@ -23,7 +23,8 @@ from tar_sets import foreign
 from iofast import open_reader, open_writer, pack
 from iofast.cli import main
 from iofast.errors import ContainerError, DecodeError, ErrorBudgetError, OptionError, SourceError, TargetError
-from iofast.packing import PackOptions, listing, origin
+from iofast.packing import PackOptions, origin
+from iofast.packing import inputs as listing
 from iofast.packing.origin import RecordOrigin
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress

@@ -26,7 +26,7 @@ from iofast.cli import main
 from iofast.errors import DecodeError
 from iofast.kernel import parts
 from iofast.sheet import SheetOptions, contact_sheet
-from iofast.source import index as index_module
+from iofast.source import folder_index as index_module
 
 COUNT = 24
 

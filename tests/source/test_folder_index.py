@@ -15,7 +15,7 @@ import pytest
 from folder_images import image, make_folder, settle
 
 from iofast.errors import ContainerError, SourceError
-from iofast.source import index as index_module
+from iofast.source import folder_index as index_module
 from iofast.source.cache import load, store
 from iofast.source.folder import FolderReader
 from iofast.source.listing import SourceOptions

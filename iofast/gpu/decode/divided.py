@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from iofast import kernel, pixels
+from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
 from iofast.gpu.decode.backend import Jpeg
 from iofast.gpu.decode.decoder import DeviceDecoder
-from iofast.gpu.memory import BatchMemory, empty, rounded_up
 from iofast.gpu.transfer import Bus
 from iofast.kernel import Parts, Payloads, Status
 from iofast.kernel.contract import PART_ROOM

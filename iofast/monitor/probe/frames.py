@@ -16,7 +16,7 @@ from itertools import takewhile
 from iofast.monitor.probe.calls import Call, Text
 from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.waits import Wait, wait_of
-from iofast.monitor.probe.work import work_of
+from iofast.monitor.probe.worker_tasks import work_of
 from iofast.monitor.snapshot import Frame, WaitSource, WorkerTask
 
 _TORCH_LOADERS = re.compile(r"torch/utils/data/dataloader\.py$|torchdata/stateful_dataloader/")

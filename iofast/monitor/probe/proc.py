@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from iofast.errors import IofastError
 from iofast.monitor.probe.family import Family, Kin
+from iofast.monitor.probe.machine_facts import numa_nodes
 from iofast.monitor.probe.states import PROC, Gone, ProcFiles, Thread, parse_stat, shares
-from iofast.monitor.probe.system import numa_nodes
 from iofast.monitor.snapshot import Doing, Job, Looks, ProcessFigures, ThreadFigures
 
 AUTOGRAD: Final = "pt_autograd_"

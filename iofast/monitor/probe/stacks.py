@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from iofast.monitor.probe import frames, work
+from iofast.monitor.probe import frames
+from iofast.monitor.probe import worker_tasks as work
 from iofast.monitor.probe.calls import Stack, parse
 from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.frames import Seen, Sync

@@ -14,11 +14,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from iofast.monitor.closed_output import give_up
 from iofast.monitor.findings import Severity
 from iofast.monitor.render import wording
 from iofast.monitor.render.layout import drawn
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.streams import give_up
 
 _ENDED = 3  # jobs that ended and are still listed
 _LEAST_S = 0.2  # from one drawing to the next

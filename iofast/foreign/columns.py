@@ -15,7 +15,7 @@ from iofast import kernel
 from iofast.bars import open_bar
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.index import PARTS, ForeignIndex
+from iofast.foreign.cached_index import PARTS, ForeignIndex
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, image_field
 from iofast.source.cache import Arrays
 
