@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import Field
 from typing import TYPE_CHECKING, Any
 
 from iofast.commands import foreign
+from iofast.packing.option_fields import GROUPS, command_line
 
 if TYPE_CHECKING:
     from iofast.packing.pool import WorkerPool
@@ -63,78 +65,14 @@ def add_parser(subparsers: Any) -> None:
         "source", metavar="SRC", help="folder of images, manifest (.csv, .jsonl, .parquet), or container"
     )
     parser.add_argument("target", metavar="DST", help="what to make: out.lmdb, train.tar or train.tfrecord")
-    _add_pixels(parser.add_argument_group("pixels"))
-    _add_samples(parser.add_argument_group("samples"))
-    _add_order(parser.add_argument_group("order"))
-    _add_running(parser.add_argument_group("running"))
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    for title, fields in GROUPS.items():
+        for each in command_line(fields):
+            _add(groups[title], each)
+    foreign.add_options(groups["samples"])
+    groups["running"].add_argument("--json", action="store_true", default=False, help="print the report as JSON")
+    groups["running"].add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
     parser.set_defaults(run=run)
-
-
-def _add_pixels(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--resize", type=int, metavar="N", help="resize to N pixels; without it no size changes")
-    group.add_argument("--mode", help="what N is: short (side, the default), long, exact, crop, pad, or none")
-    group.add_argument("--only-shrink", action="store_true", help="leave images alone that would have to grow")
-    group.add_argument("--filter", help="nearest, box, bilinear (the default), bicubic or lanczos; all antialiased")
-    group.add_argument(
-        "--format", help="jpeg (the default with --resize), png, webp, keep (the default without), or raw: rgb, yuv420"
-    )
-    group.add_argument("--quality", type=int, metavar="Q", help="of JPEG and WebP, 1 to 100 (default 90)")
-    group.add_argument("--subsampling", help="of JPEG chroma: 420 (the default), 422 or 444")
-    group.add_argument(
-        "--restart",
-        type=_restart,
-        metavar="N",
-        help="MCUs between a JPEG's restart markers, or none; auto is the default, but kept JPEGs are left as they are",
-    )
-    group.add_argument(
-        "--reducing-gap",
-        type=float,
-        metavar="G",
-        help="decode large JPEGs at a fraction that is still G times the wanted size (default 2; 0: in full)",
-    )
-    group.add_argument("--pad-color", metavar="COLOR", help="of --mode pad: black (the default), white, gray, #rrggbb")
-    group.add_argument(
-        "--icc",
-        help="colour profiles: srgb converts (the default where an image is encoded), keep hands on, drop ignores",
-    )
-    group.add_argument(
-        "--background", metavar="COLOR", help="under transparency (default white), or drop for the colours beneath it"
-    )
-    group.add_argument("--check", help="of files that are kept: decode (the default), or end: header and end only")
-    group.add_argument("--max-pixels", type=int, metavar="N", help="larger images fail (default 268435456)")
-    group.add_argument(
-        "--max-memory", metavar="SIZE", help="images that would take more memory in a worker fail (default 2GiB)"
-    )
-
-
-def _add_samples(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--min-size", type=int, metavar="N", help="leave out images whose short side is below N pixels")
-    group.add_argument(
-        "--max-aspect", type=float, metavar="R", help="leave out images with long side over short above R"
-    )
-    group.add_argument(
-        "--fields",
-        metavar="SUFFIXES",
-        help="files beside a.jpg that belong to it: seg.png,txt for a.seg.png and a.txt; of a container, which fields",
-    )
-    foreign.add_options(group)
-    group.add_argument(
-        "--mask-column", metavar="NAME", help="the manifest's column of mask files, which follow the image"
-    )
-    group.add_argument("--file-column", metavar="NAME", help="the manifest's column of other files, stored as they are")
-    group.add_argument("--boxes", metavar="FIELD", help="the field of JSON whose boxes follow the image, as boxes.json")
-    group.add_argument("--box-format", metavar="FORMAT", help="xyxy (the default) or xywh")
-    group.add_argument("--keypoints", metavar="FIELD", help="the field of JSON whose keypoints follow the image")
-    group.add_argument(
-        "--upright-annotations",
-        action="store_true",
-        help="masks, boxes and keypoints were made on images turned by EXIF",
-    )
-    group.add_argument("--mask-fill", type=int, metavar="N", help="the masks' value beside a padded image (default 0)")
-
-
-def _restart(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdecimal() else text  # PackOptions knows the words
 
 
 class _Shares(argparse.Action):
@@ -145,49 +83,18 @@ class _Shares(argparse.Action):
         setattr(namespace, self.dest, values if before is None else f"{before},{values}")
 
 
-def _add_order(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--shuffle", type=int, metavar="SEED", help="permute each split; the same SEED, the same order")
-    group.add_argument(
-        "--split",
-        action=_Shares,
-        metavar="NAME=SHARE",
-        help="draw splits, as in val=0.1,test=0.05; by the images' paths; the rest is train",
-    )
-    group.add_argument("--split-seed", type=int, metavar="N", help="another seed, other splits (default 0)")
-    group.add_argument("--class-order", metavar="ORDER", help="lexicographic (the default), natural or file")
-    for name in ("path", "label", "split"):
-        group.add_argument(f"--{name}-column", metavar="NAME", help=f"the manifest's column of {name}s")
+_TYPES = {"int": int, "int | None": int, "float | None": float}  # of the other fields: PackOptions reads the text
 
 
-def _add_running(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--workers", type=int, metavar="N", help="processes (default: one per usable core)")
-    group.add_argument(
-        "--max-errors",
-        metavar="N",
-        help="stop when more images than this fail: a number or share (default 1%% or 10)",
-    )
-    sizes = group.add_mutually_exclusive_group()
-    sizes.add_argument(
-        "--shard-size", metavar="SIZE", help="about, of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)"
-    )
-    sizes.add_argument("--shard-records", type=int, metavar="N", help="records of a shard, in place of its size")
-    group.add_argument(
-        "--label-base",
-        type=int,
-        metavar="N",
-        help="of TFRecord: 1 counts DST's classes from 1, as ImageNet's (default 0)",
-    )
-    group.add_argument("--drop-duplicates", action="store_true", help="of images that are equal, keep the first")
-    group.add_argument(
-        "--sidecars",
-        metavar="NAME,…",
-        help="dali, wids, timm: index files for other programs, beside shards",
-    )
-    group.add_argument("--append", action="store_true", help="add to DST, which must exist; with the same options")
-    group.add_argument("--overwrite", action="store_true", help="replace DST where it exists")
-    group.add_argument("--dry-run", action="store_true", help="write nothing; estimate size and time from a sample")
-    group.add_argument("--json", action="store_true", default=False, help="print the report as JSON")
-    group.add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
+def _add(group: argparse._ArgumentGroup, each: Field[Any]) -> None:
+    """Register one option of packing."""
+    flag, text = f"--{each.name.replace('_', '-')}", each.metadata["text"].replace("%", "%%")
+    if each.type == "bool":
+        group.add_argument(flag, action="store_true", help=text)
+        return
+    action = _Shares if each.name == "split" else "store"
+    kind = _TYPES.get(str(each.type), str)
+    group.add_argument(flag, type=kind, action=action, metavar=each.metadata["metavar"], help=text)
 
 
 _OF_FOREIGN = ("names", "labels", "labels_from")

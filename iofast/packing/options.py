@@ -11,8 +11,9 @@ from iofast.choices import MAX_SEED
 from iofast.containers.shards import parse_size
 from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
-from iofast.kernel.contract import MAX_MEMORY, MAX_PIXELS, TranscodeRecipe
+from iofast.kernel.contract import TranscodeRecipe
 from iofast.packing.effects import require_effects
+from iofast.packing.option_fields import OrderFields, PixelFields, RunFields, SampleFields, described
 from iofast.packing.pool import check_workers
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
@@ -20,78 +21,14 @@ from iofast.source import SourceOptions
 from iofast.source.attached import parse_sides
 
 
-@dataclass(frozen=True, slots=True)
-class PackOptions:
-    """How `pack` works. What shapes pixels is explained at `kernel.TranscodeRecipe`; None means the default said here.
+@dataclass(frozen=True)
+class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
+    """How `pack` works; checks itself. None means the default that is named.
 
-    `resize`: pixels of the side that `mode` names. `mode`: short | long | exact | crop | pad | none; short where
-    `resize` is given, else none. `format`: jpeg | png | webp | rgb | yuv420 | keep; jpeg where `resize` is given, else
-    keep, so that packing without a size loses nothing. `check`: what a file that is kept must pass: "decode" (None is
-    the same) or "end", header and end only. `restart`: MCUs between a JPEG's restart markers; "auto" chooses for
-    decoding crops, 0 or "none" leaves them out; None is "auto" for JPEGs that are encoded, and keeps the others as
-    they are. `shuffle`: the seed of the packing order inside each split; None keeps the source's. The columns are a
-    manifest's; None looks for the usual names. `split`: shares of the images for splits ("val=0.1,test=0.05" or a
-    mapping), the rest is train; drawn with `split_seed` by the images' paths. `shard_size`: of tar and TFRecord, bytes
-    or a text ("500MB", "1GiB"), about which a sample decides how many records a shard gets; `shard_records` says that
-    number itself. `label_base`: the number of the first class in TFRecords' labels, 1 where 0 means
-    background. `append`: add to the container that is there. `drop_duplicates`: of images that are
-    equal byte by byte once packed, keep the first. `workers`: processes, None = one per core that may be used.
-    `max_memory`: the most that one image may take in a worker, bytes or a text as for `shard_size`. `max_errors`:
-    failed images (a number) or a share of all ("1%") above which the run stops; None is 1 % or 10 images, whichever is
-    more, but at most half of all. `dry_run`: transcode a
-    sample, write nothing, estimate size and time. `fields`: suffixes of files beside the images, as one text with
-    commas or a list, of a container the fields that are packed beside its images (default: all); `mask_column` and
-    `file_column` the same for a manifest's columns. `foreign`: what a container of another program means
-    (`ForeignOptions`, or a mapping of its members). `notes`: what the manifest's
-    recipe shall say beside pack's own, such as the names of a mask's classes; anything that JSON can hold. `sidecars`:
-    index files for other programs beside shards, any of dali, wids, timm. What shapes samples beyond their images is
-    explained at `SampleRecipe`.
+    What shapes pixels is explained at `kernel.TranscodeRecipe`, what shapes samples beyond their images at
+    `SampleRecipe`. Sizes are bytes or a text ("500MB", "1GiB"). A share of the images is a mapping or a text. Names are
+    one text with commas or a list.
     """
-
-    resize: int | None = None
-    mode: str | None = None
-    only_shrink: bool = False
-    filter: str | None = None
-    format: str | None = None
-    quality: int | None = None
-    subsampling: str | None = None
-    restart: int | str | None = None
-    reducing_gap: float | None = None
-    max_pixels: int = MAX_PIXELS
-    max_memory: int | str = MAX_MEMORY
-    pad_color: str | None = None
-    icc: str | None = None
-    background: str | None = None
-    check: str | None = None
-    min_size: int | None = None
-    max_aspect: float | None = None
-    fields: str | Sequence[str] = ()
-    boxes: str | None = None
-    box_format: str | None = None
-    keypoints: str | None = None
-    upright_annotations: bool = False
-    mask_fill: int | None = None
-    shuffle: int | None = None
-    class_order: str = "lexicographic"
-    path_column: str | None = None
-    label_column: str | None = None
-    split_column: str | None = None
-    mask_column: str | Sequence[str] = ()
-    file_column: str | Sequence[str] = ()
-    split: str | Mapping[str, float] | None = None
-    split_seed: int | None = None
-    shard_size: int | str | None = None
-    shard_records: int | None = None
-    label_base: int = 0
-    drop_duplicates: bool = False
-    foreign: ForeignOptions | Mapping[str, Any] | None = None
-    notes: Mapping[str, object] | None = None
-    sidecars: str | Sequence[str] = ()
-    workers: int | None = None
-    max_errors: int | str | None = None
-    append: bool = False
-    overwrite: bool = False
-    dry_run: bool = False
 
     def __post_init__(self) -> None:
         given = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -125,6 +62,9 @@ class PackOptions:
         resizing = self.resize is not None
         format = self.format or ("jpeg" if resizing else "keep")
         by_default = "auto" if format == "jpeg" else None  # None leaves kept JPEGs as they are
+        restart = self.restart
+        if isinstance(restart, str) and restart.lstrip("-").isdecimal():
+            restart = int(restart)
         return TranscodeRecipe(
             size=self.resize,
             mode=self.mode or ("short" if resizing else "none"),
@@ -133,7 +73,7 @@ class PackOptions:
             format=format,
             quality=90 if self.quality is None else self.quality,
             subsampling=self.subsampling or "420",
-            restart=by_default if self.restart is None else 0 if self.restart == "none" else self.restart,
+            restart=by_default if restart is None else 0 if restart == "none" else restart,
             reducing_gap=2.0 if self.reducing_gap is None else self.reducing_gap,
             max_pixels=self.max_pixels,
             max_memory=parse_size(self.max_memory, "max_memory"),
@@ -233,6 +173,7 @@ def _checked_notes(notes: Mapping[str, object] | None) -> dict[str, object]:
     return dict(said)
 
 
+PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described()}\n    "
 _USUAL = {field.name: field.default for field in fields(SampleRecipe)}
 _FEW = 10  # images that may fail of a small set, where `max_errors` says nothing
 _NAMES = {field.name for field in fields(PackOptions)}
@@ -241,7 +182,7 @@ _OWN |= {"iofast", "kernel", "pillow", "libjpeg-turbo"}
 
 
 class PackKeywords(TypedDict, total=False):
-    """The fields of `PackOptions` as keywords of `pack`."""
+    """The fields of `PackOptions` as keywords of `pack`: type checkers cannot derive them."""
 
     resize: int | None
     mode: str | None

@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from iofast.cli import main
 from iofast.commands.pack import summary
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import OptionError, SourceError, TargetError
+from iofast.kernel import contract
 from iofast.packing import PackOptions, PackReport, pack
 from iofast.packing.options import PackKeywords
 
@@ -337,8 +339,22 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
         assert list(reader.manifest.splits) == ["train", "test"]
 
 
+def test_limits_are_the_kernels() -> None:
+    assert (PackOptions().max_pixels, PackOptions().max_memory) == (contract.MAX_PIXELS, contract.MAX_MEMORY)
+
+
+def test_the_command_line_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pack", "--help"])
+    shown = capsys.readouterr().out
+    for each in fields(PackOptions):
+        assert (f" --{each.name.replace('_', '-')}" in shown) == (each.name not in ("foreign", "notes")), each.name
+        assert f"    {each.name} " in str(PackOptions.__doc__)
+
+
 def test_keywords_are_the_options() -> None:
-    assert [field.name for field in fields(PackOptions)] == list(PackKeywords.__annotations__)
+    kinds = {field.name: field.type for field in fields(PackOptions)}
+    assert kinds == {name: kind.__forward_arg__ for name, kind in PackKeywords.__annotations__.items()}
 
 
 def test_keywords_win_over_options(tmp_path: Path) -> None:
