@@ -137,7 +137,7 @@ def _lanes(count: int) -> NDArray[np.uint64]:
     return np.arange(count, dtype=np.uint64)
 
 
-@lru_cache(maxsize=4096)  # a handful of names in the epochs in flight, of each view
+@lru_cache(maxsize=1024)  # a handful of names in the epochs in flight, of each view; an entry is three objects
 def _key(seed: int, epoch: int, name: str) -> np.uint64:
     digest = hashlib.blake2b(f"iofast choice {seed} {epoch} {name}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
