@@ -126,6 +126,11 @@ class Reader(ABC):
     def __len__(self) -> int:
         return self.manifest.count
 
+    @property
+    def moved(self) -> bool:
+        """Whether another program has written to it since it was indexed, so only checksums vouch for payloads."""
+        return False
+
     @abstractmethod
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """Where the payloads of `field` (default: the image) of these records lie.

@@ -123,6 +123,11 @@ class JoinedReader(Reader):
         """Of all parts; see `Reader.changed`."""
         return sum(part.changed for part in self.parts)
 
+    @property
+    def moved(self) -> bool:
+        """See `Reader.moved`."""
+        return any(part.moved for part in self.parts)
+
     def note_changed(self, index: int, now: str) -> None:
         """Told to the record's part; see `Reader.note_changed`."""
         part, own = self._place(index)

@@ -73,6 +73,11 @@ class LmdbReader(Reader):
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, _opened=None)
 
+    @property
+    def moved(self) -> bool:
+        """See `Reader.moved`; as the last `locate` found it."""
+        return self._opened is not None and self._opened.moved
+
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """Where the payloads lie; see `Reader.locate`. A record without the field has `file` 0xFFFFFFFF and length 0.
 

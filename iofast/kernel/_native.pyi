@@ -3,7 +3,6 @@
 from collections.abc import Buffer  # type: ignore[attr-defined]  # for type checkers only: 3.12 in typeshed
 
 class _Context: ...  # a capsule
-class _Map: ...  # a capsule
 
 # steps, erasings, codes, numbers, erased, fills, amounts, noise, scale
 _Work = tuple[int, int, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer]

@@ -21,7 +21,7 @@ def option(default: Any, text: str, metavar: str | None = None, *, typed: bool =
     return field(default=default, metadata={"text": text, "metavar": metavar, "typed": typed})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PixelFields:
     """What becomes of an image's pixels."""
 
@@ -56,7 +56,7 @@ class PixelFields:
     check: str | None = option(None, "of files that are kept: decode (the default), or end: header and end only")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleFields:
     """What a sample has beside its image, and which samples are left out."""
 
@@ -80,7 +80,7 @@ class SampleFields:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OrderFields:
     """Which samples there are, and in which order."""
 
@@ -98,7 +98,7 @@ class OrderFields:
     drop_duplicates: bool = option(False, "of images that are equal, keep the first")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunFields:
     """How the run goes, and what it leaves."""
 

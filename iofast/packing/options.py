@@ -21,7 +21,7 @@ from iofast.source import SourceOptions
 from iofast.source.attached import parse_sides
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
     """How `pack` works; checks itself. None means the default that is named.
 
@@ -63,7 +63,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         format = self.format or ("jpeg" if resizing else "keep")
         by_default = "auto" if format == "jpeg" else None  # None leaves kept JPEGs as they are
         restart = self.restart
-        if isinstance(restart, str) and restart.lstrip("-").isdecimal():
+        if isinstance(restart, str) and restart.removeprefix("-").isdecimal():
             restart = int(restart)
         return TranscodeRecipe(
             size=self.resize,

@@ -133,3 +133,28 @@ def test_a_file_that_was_changed_since(container: Path, change: Callable[[Path, 
         transaction.put(key, bytes(len(transaction.get(key))))
     with pytest.raises(DecodeError, match=DAMAGED):
         epoch(loader_of(container))
+
+
+def test_what_another_program_writes_into_a_container_is_compared_every_time(container: Path) -> None:
+    """A value of the same length, after an epoch in which everything was compared."""
+    loader = loader_of(container)
+    first = epoch(loader)
+    compared = loader._resources.compared
+    assert compared is not None
+    assert compared.all()
+    with (
+        lmdb.open(str(container), subdir=False, map_size=1 << 26, lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        key = next(key for key, _ in transaction.cursor() if key.startswith(b"00000003."))
+        value = transaction.get(key)
+        transaction.put(key, bytes(len(value)))
+    for _ in range(2):
+        with pytest.raises(DecodeError, match=DAMAGED):
+            epoch(loader)
+    with (
+        lmdb.open(str(container), subdir=False, map_size=1 << 26, lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        transaction.put(key, value)
+    assert torch.equal(epoch(loader), first)

@@ -339,6 +339,13 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
         assert list(reader.manifest.splits) == ["train", "test"]
 
 
+def test_a_number_of_mcus_may_be_a_text() -> None:
+    assert PackOptions(restart="8").recipe().restart == PackOptions(restart=8).recipe().restart == 8
+    for wrong in ("--5", "-5", "many"):
+        with pytest.raises(OptionError, match="restart"):
+            PackOptions(restart=wrong)
+
+
 def test_limits_are_the_kernels() -> None:
     assert (PackOptions().max_pixels, PackOptions().max_memory) == (contract.MAX_PIXELS, contract.MAX_MEMORY)
 

@@ -15,7 +15,7 @@ import psutil
 from PIL import Image
 from tqdm import tqdm
 
-from iofast.kernel import DecodeOptions, native, twin
+from iofast.kernel import DecodeOptions, Payloads, native, twin
 from tools.scenes import Camera, Surfaces, photograph
 from tools.torture import Failed
 
@@ -42,13 +42,12 @@ def _damaged() -> list[bytes]:
 
 def _failures(backend: ModuleType, payloads: list[np.ndarray]) -> str:
     rows = len(payloads)
-    source = (
+    source = Payloads(
         np.full(rows, -1, np.int32),
         np.array([payload.ctypes.data for payload in payloads], np.uint64),
         np.array([payload.size for payload in payloads], np.uint64),
         None,
         np.ones(rows, np.uint8),
-        None,
         None,
     )
     boxes = np.tile(np.array([0, 0, 128, 96, 64, 64, 0, 0], np.int32), (rows, 1))

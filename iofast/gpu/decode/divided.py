@@ -67,7 +67,8 @@ class Divided:
     ) -> NDArray[np.int32]:
         """See `Canvas`. A row for the device that has no part for it is decoded on the CPU."""
         status = np.zeros(len(rows), np.int32)
-        mine = self._on_cpu[rows] | np.isin(rows, list(self._extra))
+        again = len(rows) > 0 and rows[-1] - rows[0] >= len(rows)  # not neighbours: single rows have no room for parts
+        mine = self._on_cpu[rows] | np.isin(rows, list(self._extra)) | again
         there = np.flatnonzero(~mine)
         if len(there):
             status[there] = self._take_parts(context, source.rows(there), boxes[there], rows[there])

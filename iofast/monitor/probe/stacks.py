@@ -16,8 +16,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from iofast.monitor.probe import frames
-from iofast.monitor.probe import worker_tasks as work
+from iofast.monitor.probe import frames, worker_tasks
 from iofast.monitor.probe.calls import Stack, parse
 from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.frames import Seen, Sync
@@ -127,7 +126,7 @@ class _Tally:
             self._waits[site] += stack.looks
         self._trains |= seen.trains
         if seen.inline:
-            self._work[work.work_of(seen.inline, self._text)] += stack.looks
+            self._work[worker_tasks.work_of(seen.inline, self._text)] += stack.looks
         self._single_tensor |= frames.single_tensor(stack.calls)
         self._anomalies |= frames.anomalies(stack.calls)
         self._convolutions |= frames.convolutions(stack.calls)
@@ -139,11 +138,11 @@ class _Tally:
         found: Counter[WorkerTask] = Counter()
         feeding = 0
         for stack in stacks:
-            if work.attends(stack.calls):
+            if worker_tasks.attends(stack.calls):
                 return
             if stack.thread == pid or stack.thread_name == "MainThread":
-                found[work.work_of(stack.calls, self._text)] += stack.looks
-            elif work.feeds(stack.calls):
+                found[worker_tasks.work_of(stack.calls, self._text)] += stack.looks
+            elif worker_tasks.feeds(stack.calls):
                 feeding += stack.looks
         sent = min(feeding, found[WorkerTask.STARVED])
         found[WorkerTask.STARVED] -= sent
@@ -172,16 +171,16 @@ class _Tally:
         )
 
     def _add_thread(self, stack: Stack) -> None:
-        kind = work.pin_work(stack.calls)
-        if kind is None and work.works(stack.calls) and not work.parked(stack.calls):
-            kind = work.work_of(stack.calls, self._text)
+        kind = worker_tasks.pin_work(stack.calls)
+        if kind is None and worker_tasks.works(stack.calls) and not worker_tasks.parked(stack.calls):
+            kind = worker_tasks.work_of(stack.calls, self._text)
         if kind is not None:
             self._work[kind] += stack.looks
         elif any(call.user for call in stack.calls) and (wait := wait_of(stack.calls, self._text)) is not None:
             if wait.source in (WaitSource.FILE, WaitSource.SOCKET, WaitSource.TIMER):
                 self._threads[WorkerTask.READ] += stack.looks
             elif wait.source is WaitSource.NONE:
-                self._threads[work.work_of(stack.calls, self._text)] += stack.looks
+                self._threads[worker_tasks.work_of(stack.calls, self._text)] += stack.looks
 
 
 def _site(seen: Seen) -> WaitSite | None:

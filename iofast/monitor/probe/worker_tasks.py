@@ -38,7 +38,7 @@ _QUEUES = re.compile(r"std/(multiprocessing/queues|queue)\.py$")
 _LIBRARIES: Table = (  # of file:function
     (WorkerTask.SEND, _FEEDING),
     (WorkerTask.PIN, re.compile(r"torch/utils/data/_utils/pin_memory\.py:")),
-    (WorkerTask.COLLATE, re.compile(r"iofast/(loader/assemble|gpu/memory)\.py:")),
+    (WorkerTask.COLLATE, re.compile(r"iofast/(loader/assemble|gpu/batch_memory)\.py:")),
     (
         WorkerTask.RESIZE,
         re.compile(
