@@ -66,14 +66,7 @@ class Uniform:
         finish: kernel.Finish | None = None,
     ) -> NDArray[np.int32]:
         """See `Canvas`."""
-        count, status = len(rows), np.zeros(len(rows), np.int32)
-        if count and rows[-1] - rows[0] == count - 1:  # neighbours: one call takes 3 % less time than one for each
-            out = self._out[rows[0] : rows[-1] + 1]
-            kernel.decode_batch(context, source, boxes, flips, out, status, 0, count, finish)
-        else:
-            outs = [self._out[row] for row in rows]
-            kernel.decode_each(context, source, boxes, flips, outs, status, finish)
-        return status
+        return kernel.decode_into(context, source, boxes, flips, self._out, rows, finish)
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
         """See `Canvas`."""

@@ -174,7 +174,7 @@ class Epoch:
         self._made_by: tuple[weakref.ref[Prefetch[Any, Any]], ...] = ()
 
     def made_by(self, *made_by: Prefetch[Any, Any]) -> None:
-        """From now on the times of the first one's threads count, and what those of others compute, who finish it."""
+        """Count the times of the first one's threads, and of the others, which finish its results, the CPU time."""
         self._made_by = tuple(map(weakref.ref, made_by))
 
     def sum(self) -> Sum:

@@ -286,16 +286,15 @@ class Samples:
         return len(failed)
 
     def _checked(self, payloads: Payloads, rows: NDArray[np.intp]) -> Payloads:
-        """`payloads` of `rows`, with the checksums that are still to be compared."""
+        """`payloads` of `rows`, without checksums where all of them were compared before.
+
+        Not for some of them: each run of rows that are alike would be a call of the kernel.
+        """
         compared, check = self.parts.resources.compared, self._spec.options.check is not None
-        if not check or compared is None or payloads.crcs is None or payloads.indexed is None:
+        if not check or compared is None or payloads.indexed is None or self._spec.dataset.reader.moved:
             return payloads.checked(check)
-        if self._spec.dataset.reader.moved:
-            return payloads
         done = compared[self.indices[rows]] & (payloads.indexed[:, 0] != kernel.Kind.ENCODED)
-        if done.all() or not done.any():
-            return payloads.checked(not done.any())
-        return payloads._replace(crcs=np.where(done, -1, payloads.crcs.astype(np.int64)))
+        return payloads.checked(not done.all())
 
     def _decode_changed(
         self,

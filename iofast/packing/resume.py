@@ -18,7 +18,7 @@ DUPLICATES = ".duplicates.jsonl"
 def begin(
     work: PackWork, place: Target, pool: WorkerPool, failures: Failures, base: Reader | None
 ) -> tuple[Writer, Builder]:
-    """Return a writer and its builder with all that is written already; `work` is told what else is finished.
+    """Return a writer and its builder with all that is written already, and note in `work` what else is finished.
 
     Images that failed before are tried again. Where one now succeeds its record belongs in the middle of what was
     written, so that is kept up to there only: the bytes are those of a run to which nothing ever happened.

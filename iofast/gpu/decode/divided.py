@@ -66,19 +66,22 @@ class Divided:
         finish: kernel.Finish | None = None,  # noqa: ARG002 (as every canvas has it; here the device finishes)
     ) -> NDArray[np.int32]:
         """See `Canvas`. A row for the device that has no part for it is decoded on the CPU."""
-        status = np.zeros(len(rows), np.int32)
+        status, on_cpu = np.zeros(len(rows), np.int32), self._on_cpu[rows]
         again = len(rows) > 0 and rows[-1] - rows[0] >= len(rows)  # not neighbours: single rows have no room for parts
-        mine = self._on_cpu[rows] | np.isin(rows, list(self._extra)) | again
-        there = np.flatnonzero(~mine)
+        left = ~on_cpu & (np.isin(rows, list(self._extra)) | again)
+        there = np.flatnonzero(~on_cpu & ~left)
         if len(there):
             status[there] = self._take_parts(context, source.rows(there), boxes[there], rows[there])
             # MEMORY: the file has grown since it was indexed
-            mine |= (status == Status.UNSUPPORTED) | (status == Status.MEMORY)
-        here = np.flatnonzero(mine)
-        if len(here):
-            own, outs = np.zeros(len(here), np.int32), [self._place(row) for row in rows[here].tolist()]
-            kernel.decode_each(context, source.rows(here), boxes[here], flips[here], outs, own)
-            status[here] = own
+            left |= (status == Status.UNSUPPORTED) | (status == Status.MEMORY)
+        planned, extra = np.flatnonzero(on_cpu), np.flatnonzero(left)
+        if len(planned):
+            about, slots = (source.rows(planned), boxes[planned], flips[planned]), self._slot[rows[planned]]
+            status[planned] = kernel.decode_into(context, *about, self._out, slots)
+        if len(extra):
+            own, outs = np.zeros(len(extra), np.int32), [self._extra_place(row) for row in rows[extra].tolist()]
+            kernel.decode_each(context, source.rows(extra), boxes[extra], flips[extra], outs, own)
+            status[extra] = own
         return status
 
     def decode_there(self, decoder: DeviceDecoder) -> list[int]:
@@ -92,7 +95,7 @@ class Divided:
         self._there = torch.cat(images) if len(images) > 1 else images[0] if images else None
         failed = [int(row) for row in np.setdiff1d(rows, self._there_rows)]
         for row in failed:
-            self._place(row)  # from now on the CPU's
+            self._extra_place(row)
         return failed
 
     def _decoded(self, decoder: DeviceDecoder, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], torch.Tensor | None]:
@@ -152,6 +155,8 @@ class Divided:
 
     def _place(self, row: int) -> Pixels:
         """Where the pixels of a row go in host memory, (height, width, 3)."""
-        if self._on_cpu[row]:
-            return cast(Pixels, self._out[self._slot[row]])
+        return cast(Pixels, self._out[self._slot[row]]) if self._on_cpu[row] else self._extra_place(row)
+
+    def _extra_place(self, row: int) -> Pixels:
+        """The same of a row that was meant for the device; from now on the CPU's."""
         return self._extra.setdefault(row, np.zeros((*self.size, 3), np.uint8))
