@@ -1,12 +1,12 @@
-"""Why a loader is late, where it is: one cause, and the figures that say so.
+"""Why a loader is late: one cause, and the figures that show it.
 
-The order is that of certainty: who loads (nobody but the training thread; or one rank later than the others), then the
-one thread that everything goes through (pin), then what the workers are at. Workers that are on a processor are the
-limit, with cores left or without; workers that are not wait for their storage, unless their stacks show them collating
-or handing batches over. A storage that sleeps is a storage: a network file system leaves nothing else behind.
+The rules are tried in order of certainty: one rank is later than the others, another program feeds the loader, the
+training thread loads by itself, the pin thread is the bottleneck, then the work of threads and of worker processes.
+Workers on a processor are the limit, with cores left or without. Workers off the processor wait for storage, unless
+stacks show them collating or sending; a network file system leaves no other trace than sleep.
 
-Of a loader that is the program's own, the line at which the training thread waits says what feeds it: threads of the
-process, its children, or another program behind a socket, of which nothing more can be seen from here.
+If the loader is the program's own, the line at which the training thread waits shows what feeds it: threads, child
+processes, or another program behind a socket, which cannot be looked into.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from __future__ import annotations
 from math import fsum
 
 from iofast.monitor.findings import Cause, Evidence
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, WaitSite, WaitSource, WorkerTask
-from iofast.monitor.thresholds import Thresholds
+from iofast.monitor.snapshot import Doing, Frame, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.training import Training, Workers
 
-_FEW = 8  # looks at stacks, below which not to have met a thing means nothing
-_TWICE = 1.5  # looks: what was met once may be anything
+_FEW = 8  # stack samples below which an absence means nothing
+_TWICE = 1.5  # stack samples: something seen once may be chance
 _CPU_WORK = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT)
-_THREADS = (WaitSource.THREADS, WaitSource.EVENTS, WaitSource.PROCESSES)  # a pool of threads is multiprocessing's, too
+_THREADS = (WaitSource.THREADS, WaitSource.EVENTS, WaitSource.PROCESSES)  # multiprocessing has pools of threads too
 Found = tuple[Cause | None, tuple[Evidence, ...]]
 
 
-def find_cause(training: Training, thresholds: Thresholds) -> Found:
-    """The cause of a stall, None where the figures do not tell, with its evidence."""
-    for look in (_rank_skew, _feeder, _single, _pin, _threads, _silent_threads, _worker_processes):
-        cause, evidence = look(training, thresholds)
+def find_cause(training: Training) -> Found:
+    """Cause of a stall with its evidence; None if no rule applies."""
+    for rule in (_rank_skew, _feeder, _single, _pin, _threads, _silent_threads, _worker_processes):
+        cause, evidence = rule(training)
         if cause is not None:
             return cause, evidence
     return None, ()
 
 
-def longest_wait(training: Training, thresholds: Thresholds) -> WaitSite | None:
-    """The line at which the training thread waits longest, or makes its batches; None where it hardly does."""
+def longest_wait(training: Training) -> WaitSite | None:
+    """Line at which the training thread waits longest, or makes its batches; None below the notice threshold."""
+    thresholds = training.thresholds
     return next((site for site in training.waits if site.share >= thresholds.notice), None)
 
 
 def waiting(site: WaitSite) -> str:
-    """That line in words."""
+    """Describe the line `site` in a clause."""
     file = site.file.rpartition("/")[2]
     does, what = ("waits", f", for `{site.call}`") if site.call else ("makes its batches", "")
     return f"the training thread {does} in `{site.function}`, {file}:{site.line}{what}, {site.share:.0%} of the time"
 
 
-def _feeder(training: Training, thresholds: Thresholds) -> Found:
-    """Another program sends the batches; a child of this one can be seen at work."""
-    site = longest_wait(training, thresholds)
+def _feeder(training: Training) -> Found:
+    """Another program sends the batches. If it is a child process, its processor time is known."""
+    thresholds = training.thresholds
+    site = longest_wait(training)
     if site is None or not site.loader or site.source not in (WaitSource.SOCKET, WaitSource.PROCESSES):
         return None, ()
     if training.worker_count or (site.source is WaitSource.PROCESSES and training.other_threads >= thresholds.disk):
@@ -56,29 +57,33 @@ def _feeder(training: Training, thresholds: Thresholds) -> Found:
     name, cpu = training.busiest_child
     used = Evidence("child_cpu", cpu, f"{name}, which it started, is on a processor {cpu:.0%} of the time")
     if cpu >= thresholds.worker_asleep:
-        cause, cores = _cores(training, thresholds, None)
+        cause, cores = _cores(training)
         return cause, (used, *cores)
     return Cause.FEEDER, (used,) if name else ()
 
 
-def _rank_skew(training: Training, thresholds: Thresholds) -> Found:
-    """This rank waits for its data and the others do not: they wait for this one."""
+def _rank_skew(training: Training) -> Found:
+    """This rank waits for its data, and the others wait for this rank."""
+    thresholds = training.thresholds
     peers = [share for one in training.snapshots[-1:] for share in one.peers.values()]
-    own = _waiting(training)
+    own = training.waiting
     if not peers or own - max(peers) < max(thresholds.rank_gap, 0.5 * own):
         return None, ()
     text = f"this rank waits {own:.0%} of the time, the other ranks on this machine at most {max(peers):.0%}"
     return Cause.RANK_SKEW, (Evidence("rank_gap", own - max(peers), text),)
 
 
-def _single(training: Training, thresholds: Thresholds) -> Found:
-    """The training thread does the loading itself."""
+def _single(training: Training) -> Found:
+    """The training thread loads its samples itself."""
+    thresholds = training.thresholds
     loading = training.frames(Frame.LOADER_INLINE)
     waiting = training.frames(Frame.LOADER_WAIT) or 0.0
     if loading is not None and (loading or waiting or training.frame_looks >= _FEW):
         if loading < thresholds.notice or loading <= waiting:
             return None, ()
-        text = f"the training thread was loading samples itself in {loading:.0%} of {training.frame_looks} looks"
+        text = (
+            f"the training thread was loading samples itself in {loading:.0%} of {training.frame_looks} stack samples"
+        )
         return Cause.SINGLE, (Evidence("loader_inline", loading, text),)
     threads = training.thread_cpu("iofast") is not None or any(
         one.kind == "FastLoader" and one.num_workers != 0 for one in training.loaders
@@ -88,27 +93,29 @@ def _single(training: Training, thresholds: Thresholds) -> Found:
     running = training.doing[Doing.RUNNING] + training.doing[Doing.DISK]
     asleep = training.doing[Doing.ASLEEP]
     if running + asleep < thresholds.notice or training.other_threads >= max(thresholds.disk, running):
-        return None, ()  # a loader of threads that nobody knows
+        return None, ()  # an unknown loader of threads
     text = f"there are no loader workers; the training thread was running or reading {running:.0%} of the time"
     return Cause.SINGLE, (Evidence("workers", 0.0, text),)
 
 
-def _pin(training: Training, thresholds: Thresholds) -> Found:
+def _pin(training: Training) -> Found:
+    thresholds = training.thresholds
     cpu = training.thread_cpu("pt_data_pin")
     workers = training.workers
     pinning = training.work.get(WorkerTask.PIN, 0.0)
     if pinning >= thresholds.collate and pinning * training.work_looks >= _TWICE and cpu is not None:
-        return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of looks"),)
+        return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of stack samples"),)
     if cpu is None or (workers is not None and workers.busy >= thresholds.worker_busy):
         return None, ()
-    most = cpu >= thresholds.disk and workers is not None and cpu >= 1.5 * workers.cpu  # where all are short of cores
+    # If all threads are short of cores, the pin thread is the limit if it uses more than a worker.
+    most = cpu >= thresholds.disk and workers is not None and cpu >= 1.5 * workers.cpu
     if cpu < thresholds.pin and not most:
         return None, ()
     return Cause.PIN, (Evidence("pin_cpu", cpu, f"the pin thread is on a processor {cpu:.0%} of the time"),)
 
 
-def _threads(training: Training, thresholds: Thresholds) -> Found:
-    """A loader of threads that reports its stages: FastLoader."""
+def _threads(training: Training) -> Found:
+    """A loader of threads that reports its stages (FastLoader)."""
     stages: dict[str, float] = {}
     threads = 0
     for one in training.loaders:
@@ -120,22 +127,23 @@ def _threads(training: Training, thresholds: Thresholds) -> Found:
         return None, ()
     read = stages.get("read", 0.0) / work
     busy = work / (threads * training.seconds) if threads else None
-    told = f", and its {threads} threads work {min(1.0, busy):.0%} of the time" if busy is not None else ""
-    evidence = (Evidence("read_share", read, f"reading is {read:.0%} of the loader's work{told}"),)
+    at_work = f", and its {threads} threads work {min(1.0, busy):.0%} of the time" if busy is not None else ""
+    evidence = (Evidence("read_share", read, f"reading is {read:.0%} of the loader's work{at_work}"),)
     if read >= 0.5:
         return Cause.STORAGE, evidence
-    cause, cores = _cores(training, thresholds, None)
+    cause, cores = _cores(training)
     return cause, evidence + cores
 
 
-def _silent_threads(training: Training, thresholds: Thresholds) -> Found:
-    """A loader of threads that reports nothing: another library's, or the program's own."""
+def _silent_threads(training: Training) -> Found:
+    """A loader of threads that reports nothing: another library's or the program's own."""
+    thresholds = training.thresholds
     others, seen = training.other_threads, training.work
     fed = any(site.loader and site.source in _THREADS for site in training.waits[:1])
-    if any(any(one.stages.values()) for one in training.loaders):  # a loader that is watched has them, all 0
+    if any(any(one.stages.values()) for one in training.loaders):  # `watch()` reports stages of 0
         return None, ()
     if training.worker_count and not (fed and others >= thresholds.worker_asleep):
-        return None, ()  # processes do the work, and threads hand it over
+        return None, ()  # processes do the work, and threads only hand it over
     if not fed and others < (thresholds.notice if seen else thresholds.disk):
         return None, ()
     used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.2f} cores")
@@ -143,11 +151,12 @@ def _silent_threads(training: Training, thresholds: Thresholds) -> Found:
     asleep = others < (thresholds.disk if computing >= thresholds.collate else thresholds.worker_asleep)
     if (seen.get(WorkerTask.READ, 0.0) > 0.5 and computing < thresholds.collate) or (fed and asleep):
         return Cause.STORAGE, (used,)
-    cause, cores = _cores(training, thresholds, None)
+    cause, cores = _cores(training)
     return cause, (used, *cores)
 
 
-def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
+def _worker_processes(training: Training) -> Found:
+    thresholds = training.thresholds
     workers = training.workers
     if workers is None:
         return None, ()
@@ -165,23 +174,24 @@ def _worker_processes(training: Training, thresholds: Thresholds) -> Found:
             cpu,
             Evidence("collate", handing, f"workers spend {handing:.0%} of their work on collating and handing over"),
         )
-    disk = _disk(training, workers, thresholds)
+    disk = _disk(training, workers)
     cold = disk[0] is not None and (workers.disk >= thresholds.disk or workers.cpu < thresholds.worker_asleep)
     if cold:
         return disk[0], (cpu, *disk[1])
-    throttled = _throttled(training)
-    # Of a worker that is out of work for a while (a burst is over, a batch was fetched), stacks say what it does else.
+    throttled = training.throttled
+    # A worker may be out of work while it is watched; stacks then show what it does otherwise.
     reading = bool(work) and work.get(WorkerTask.READ, 0.0) > computing
     on_cpu = workers.busy >= thresholds.worker_asleep or throttled >= thresholds.quota
     if on_cpu or (work and computing >= thresholds.collate and workers.cpu >= thresholds.disk and not reading):
-        cause, cores = _cores(training, thresholds, workers)
+        cause, cores = _cores(training, workers)
         return cause, (cpu, *cores)
     text = f"workers are not on a processor {1 - workers.busy:.0%} of the time: they wait for what they read"
     return Cause.STORAGE, (cpu, Evidence("worker_asleep", 1 - workers.busy, text), *disk[1])
 
 
-def _disk(training: Training, workers: Workers, thresholds: Thresholds) -> Found:
-    """Whether bytes come from the disk, and whether a page cache should have had them."""
+def _disk(training: Training, workers: Workers) -> Found:
+    """Whether bytes come from the disk, and whether the page cache should have held them."""
+    thresholds = training.thresholds
     evidence = []
     faults = (workers.faults or 0) / training.seconds if training.seconds else 0.0
     if faults >= thresholds.faults:
@@ -205,9 +215,10 @@ def _disk(training: Training, workers: Workers, thresholds: Thresholds) -> Found
     return Cause.STORAGE, tuple(evidence)
 
 
-def _cores(training: Training, thresholds: Thresholds, workers: Workers | None) -> Found:
-    """Work on processors is the limit: are there any left?"""
-    throttled = _throttled(training)
+def _cores(training: Training, workers: Workers | None = None) -> Found:
+    """Processor time is the limit: with cores left (WORKERS) or without (CPU)."""
+    thresholds = training.thresholds
+    throttled = training.throttled
     if throttled >= thresholds.quota:
         text = f"the cgroup's CPU quota kept the job waiting {throttled:.0%} of the time"
         return Cause.CPU, (Evidence("throttled", throttled, text),)
@@ -221,18 +232,3 @@ def _cores(training: Training, thresholds: Thresholds, workers: Workers | None) 
     cores = training.system(lambda one: one.system.cores) or 0.0
     text = f"{idle:.1f} of {cores:g} cores are idle"
     return (Cause.WORKERS if idle >= thresholds.cores_free else Cause.CPU), (Evidence("idle_cores", idle, text),)
-
-
-def _throttled(training: Training) -> float:
-    """Seconds that the quota kept threads waiting, by second; several threads may wait at once."""
-    waited = training.system(lambda one: _per_second(one))
-    return min(1.0, waited or 0.0)
-
-
-def _per_second(one: Snapshot) -> float | None:
-    return one.system.throttled_s / one.seconds if one.system.throttled_s is not None and one.seconds > 0 else None
-
-
-def _waiting(training: Training) -> float:
-    told = training.per_step(lambda loader: loader.wait_s)
-    return told if told is not None else training.doing[Doing.QUEUE]

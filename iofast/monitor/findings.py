@@ -1,4 +1,4 @@
-"""What a judgement consists of: verdict, cause, the bounds of the stall, evidence and advice. Plain data."""
+"""Parts of a verdict as plain data: bound, cause, bounds of the stall, evidence, advice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from iofast.monitor.snapshot import Tier, WaitSite
 
 
 class Bound(StrEnum):
-    """What the training waits for most."""
+    """What limits the training."""
 
     INPUT = "input-bound"
     TRANSFER = "transfer-bound"
@@ -24,7 +24,7 @@ class Bound(StrEnum):
 
     @property
     def sure(self) -> bool:
-        """Whether it says what training waits for."""
+        """Whether it names a limit."""
         return self not in (Bound.UNKNOWN, Bound.IDLE)
 
 
@@ -53,7 +53,7 @@ class Severity(StrEnum):
 
 
 class Phase(StrEnum):
-    """What an interval was part of. Only training counts towards the verdict."""
+    """Part of a training that an interval belongs to. Only TRAINING counts towards the verdict."""
 
     WARM_UP = "warm-up"
     TRAINING = "training"
@@ -65,44 +65,48 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StallBounds:
-    """Bounds of the exposed stall, the share of training time that the device stands idle because a batch is late."""
+    """Bounds of the exposed stall: the share of training time that the device idles because a batch is late."""
 
     low: float
     high: float
     tier: Tier
-    host_wait: bool = False  # there is no device to see: it is the host's wait
+    host_wait: bool = False  # no device can be seen: it is the wait of the host
 
     @property
     def width(self) -> float:
         return self.high - self.low
 
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One figure that a verdict rests on. `text` says it in a line, with the number."""
+    """One figure that a verdict rests on; `text` is a line with the number in it."""
 
-    name: str  # stable, for programs: worker_cpu, device_busy, ...
+    name: str  # stable: worker_cpu, device_busy, ...
     value: float | None
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to change. `gain` is the predicted speed-up of the whole training, at most (1.25: a quarter faster)."""
+    """One change to make. `gain` is an upper bound of the speed-up of the whole training (1.25: a quarter faster)."""
 
     name: str  # stable: pack, fastloader, num_workers, ...
     text: str  # one sentence: what and why, with the figure that triggered it
-    change: str  # the exact code line or command
-    trigger: str  # the name of the figure that triggered it, and
-    value: float | None  # that figure; None where there is none: something was seen, and that suffices
+    change: str  # the exact line of code or command
+    trigger: str  # name of the figure that triggered it
+    value: float | None  # that figure; None if the trigger is no number
     gain: float | None = None
     changes_accuracy: bool = False
-    risk: str = ""  # what to look out for, in a few words; "" where there is nothing
+    risk: str = ""  # what to look out for, in a few words
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of some intervals of one job. `reason` says why, where it is unknown or idle."""
+    """The judgement of some intervals of one job. `reason` explains a bound of unknown or idle."""
 
     bound: Bound
     cause: Cause | None
@@ -113,6 +117,6 @@ class Verdict:
     reason: str = ""
     tier: Tier = Tier.OUTSIDE
     phases: dict[Phase, float] = field(default_factory=dict)  # seconds in each
-    seconds: float = 0.0  # of training that it rests on
+    seconds: float = 0.0  # of training, that the verdict rests on
     steps: int | None = None
-    waits: WaitSite | None = None  # where the training thread waits longest, or makes a batch by itself
+    waits: WaitSite | None = None  # line where the training thread waits longest, or makes a batch

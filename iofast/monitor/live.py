@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from iofast.monitor.findings import Verdict
+from iofast.monitor.render.figures import figures
 from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Job, Snapshot
@@ -147,8 +148,9 @@ class Jobs:
             watched.judged = snapshot
         if watched.history is None:
             watched.history = History(snapshot.time_s - snapshot.seconds)
-        watched.history.add(snapshot, verdict)
-        watched.moment = Moment(snapshot.job, snapshot, verdict, watched.history)
+        now = figures(snapshot)
+        watched.history.add(snapshot, now, verdict)
+        watched.moment = Moment(snapshot.job, snapshot, now, verdict, watched.history)
         return watched.moment
 
     def _over(self, key: Key | None, error: Exception) -> Moment | None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from iofast.monitor.advice import advise
 from iofast.monitor.find import MonitorError, find_jobs, job_of
-from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Sources
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.request import Request
-from iofast.monitor.snapshot import Job, Snapshot
+from iofast.monitor.snapshot import Job
 from iofast.monitor.verdict import classify
 from iofast.monitor.watching import Watch, WatchOptions
 
@@ -33,12 +30,7 @@ def machine(request: Request, program: int | None = None) -> Sources:
         find = _Started(program, nvml)
     elif request.gpu is not None and nvml is not None:
         find = _On(request.gpu, nvml)
-    return Sources(find, lambda job: Watch(job, options, nvml), _judge)
-
-
-def _judge(snapshots: Sequence[Snapshot], before: Verdict | None) -> Verdict:
-    verdict = classify(snapshots, before)
-    return replace(verdict, advice=advise(snapshots, verdict))
+    return Sources(find, lambda job: Watch(job, options, nvml), classify)
 
 
 class _On:

@@ -1,4 +1,4 @@
-"""What the training intervals of a job say together: one figure for each thing, None where no interval has it."""
+"""Figures of several intervals of one job together; a figure is None if no interval has it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from iofast.monitor.snapshot import (
     Window,
     WorkerTask,
 )
+from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 
+_Part = tuple[float, ProcessFigures]  # seconds of an interval, and a process in it
 Site = TypeVar("Site", SyncSite, WaitSite)
-_UNUSED = 0.99  # a device that idles more, and is not known to be this job's, is nothing this job trains on
+_UNUSED = 0.99  # idle share above which a device that is not known to be this job's does not count
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """A loader's worker processes at work; shares are of one worker's time.
+    """Worker processes of the training loader. Shares are of one worker's time, byte counts are of all workers.
 
-    `reads` and `calls` are bytes from the disk and bytes that read() returned, `faults` major faults, of all together.
+    `reads` counts bytes from the disk, `calls` bytes returned by read(), `faults` major page faults.
     """
 
     count: int
@@ -46,18 +48,20 @@ class Workers:
 
     @property
     def busy(self) -> float:
-        """On a processor, or waiting for one."""
+        """Share of time on a processor or queued for one."""
         return self.cpu + (self.runnable or 0.0)
 
 
 class Training:
-    """Snapshots of one job, pooled. Sums are exact (`fsum`), so that no order of processes changes a verdict."""
+    """Snapshots of one job, pooled, and the thresholds to judge them by.
 
-    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
+    Sums are exact (`fsum`), so the order of processes cannot change a verdict.
+    """
+
+    def __init__(self, snapshots: Sequence[Snapshot], thresholds: Thresholds = THRESHOLDS) -> None:
+        self.thresholds = thresholds
         self.snapshots = tuple(one for one in snapshots if one.seconds > 0)
         self.seconds = fsum(one.seconds for one in self.snapshots)
-
-    # --- the training thread
 
     @cached_property
     def looks(self) -> int:
@@ -65,7 +69,7 @@ class Training:
 
     @cached_property
     def doing(self) -> dict[Doing, float]:
-        """Shares of the looks at the training thread's state; all 0 where there was none."""
+        """Shares of the samples of the training thread's state; all 0 without samples."""
         seen = {
             what: fsum(one.main.samples * one.main.shares.get(what, 0.0) for one in self.snapshots) for what in Doing
         }
@@ -80,28 +84,28 @@ class Training:
         return sum(one.looks for one in self.stacks)
 
     def frames(self, *which: Frame) -> float | None:
-        """Share of the looks at stacks; None where there were no stacks."""
+        """Share of stack samples in any of these frames; None without stacks."""
         if not self.frame_looks:
             return None
         return fsum(one.looks * one.main.get(frame, 0.0) for one in self.stacks for frame in which) / self.frame_looks
 
     def syncs(self) -> list[SyncSite]:
-        """Lines that wait for the device, the worst first; shares are of all looks."""
+        """Lines that wait for the device, the largest share of all stack samples first."""
         return pooled([(one.syncs, one.looks) for one in self.stacks])
 
     @cached_property
     def waits(self) -> list[WaitSite]:
-        """Lines at which the training thread waits or makes a batch, the longest first; shares are of all looks."""
+        """Lines at which the training thread waits or makes a batch, the largest share of stack samples first."""
         return pooled([(one.waits, one.looks) for one in self.stacks])
 
     @property
     def trains(self) -> bool:
-        """Whether stacks showed a training: a loop that trains, or a loader."""
+        """Whether stacks showed a training loop or a loader."""
         return any(one.trains or LOADER & one.main.keys() for one in self.stacks)
 
     @cached_property
     def work(self) -> dict[WorkerTask, float]:
-        """What workers did when they did something: shares of their looks but the starved ones. {} without stacks."""
+        """Shares of the workers' tasks among their stack samples, starved ones left out; {} without stacks."""
         counts = {
             what: fsum(
                 one.stacks.worker_looks * one.stacks.workers.get(what, 0.0) for one in self.snapshots if one.stacks
@@ -114,15 +118,13 @@ class Training:
 
     @cached_property
     def work_looks(self) -> float:
-        """Looks at workers that did something."""
+        """Stack samples of workers that were not starved."""
         stacks = [one.stacks for one in self.snapshots if one.stacks is not None]
         return fsum(one.worker_looks * (1.0 - one.workers.get(WorkerTask.STARVED, 0.0)) for one in stacks)
 
-    # --- devices
-
     @cached_property
     def devices(self) -> list[DeviceFigures]:
-        """Figures of the devices that this job uses, or of those of which nobody can say, from all intervals."""
+        """Device figures of all intervals: of this job's devices, or of those whose owner is unknown."""
         every = [device for one in self.snapshots for device in one.devices if device.own is not False]
         return [device for device in every if device.own] or every
 
@@ -132,7 +134,7 @@ class Training:
 
     @cached_property
     def device_windows(self) -> list[Window]:
-        """Windows with a reading of a device that this job uses; [] where it trains on none."""
+        """Windows with a reading of a device of this job; [] if it trains on none."""
         seen = [window for window in self.windows if window.idle is not None]
         total = fsum(window.seconds for window in seen)
         idle = fsum(window.seconds * (window.idle or 0.0) for window in seen) / total if total else 1.0
@@ -141,7 +143,7 @@ class Training:
 
     @cached_property
     def idle(self) -> float | None:
-        """Share of time that the device ran nothing."""
+        """Share of time in which the device ran nothing."""
         total = fsum(window.seconds for window in self.device_windows)
         if not total:
             return None
@@ -149,22 +151,20 @@ class Training:
 
     @property
     def shared(self) -> bool:
-        """Whether other jobs' processes keep the device busy as well."""
+        """Whether other jobs run on the device too."""
         return any(device.others for device in self.devices)
 
     def device(self, figure: Callable[[DeviceFigures], float | None]) -> float | None:
         """Mean of a figure over devices and intervals."""
         return mean(figure(device) for device in self.devices)
 
-    # --- processes
-
-    def processes(self, role: str) -> list[tuple[float, ProcessFigures]]:
-        """With the seconds of the interval."""
+    def processes(self, role: str) -> list[_Part]:
+        """Processes of that role, each with the seconds of its interval."""
         return [(one.seconds, process) for one in self.snapshots for process in one.processes if process.role == role]
 
     @cached_property
     def cpu(self) -> float:
-        """Cores that the job's processes used, all together."""
+        """Cores in use by all processes of the job."""
         used = fsum(process.cpu_s for one in self.snapshots for process in one.processes)
         return used / self.seconds if self.seconds else 0.0
 
@@ -175,13 +175,13 @@ class Training:
 
     @cached_property
     def other_threads(self) -> float:
-        """Cores that threads of the training process used beside the training thread; 0 where that is not known."""
+        """Cores in use by threads of the training process other than the training thread; 0 if unknown."""
         own = [one.main.cpu_s for one in self.snapshots if one.main.cpu_s is not None]
         return max(0.0, self.main_cpu - fsum(own) / self.seconds) if own else 0.0
 
     @cached_property
     def main_runnable(self) -> float | None:
-        """Of the training thread's time in state R, the share that it waited for a processor; None if not known."""
+        """Share of the training thread's time in state R that was queued for a processor; None if unknown."""
         known = [one.main for one in self.snapshots if one.main.cpu_s is not None and one.main.runnable_s is not None]
         waited = fsum(main.runnable_s or 0.0 for main in known)
         whole = waited + fsum(main.cpu_s or 0.0 for main in known)
@@ -189,7 +189,7 @@ class Training:
 
     @property
     def asleep(self) -> float | None:
-        """Share of the time that no thread of the training process used a processor or was queued for one, at least."""
+        """Share of time in which no thread of the training process ran or was queued, at least; None if unknown."""
         own = [one.main for one in self.snapshots]
         if not any(one.cpu_s is not None for one in own):
             return None
@@ -198,29 +198,27 @@ class Training:
 
     @cached_property
     def main_reads(self) -> float:
-        """Bytes a second that read() returned to the training process."""
+        """Bytes per second that read() returned to the training process."""
         read = sum(process.read_calls_bytes or 0 for _, process in self.processes("main"))
         return read / self.seconds if self.seconds else 0.0
 
     @cached_property
     def workers(self) -> Workers | None:
-        """Worker processes of the loader that trains. A second loader's, which only wait, are left out."""
-        lives: dict[tuple[int, int], list[tuple[float, ProcessFigures]]] = {}
+        """Workers of the training loader; those of a second loader that only wait are left out. None without any."""
+        lives: dict[tuple[int, int], list[_Part]] = {}
         for seconds, process in self.processes("worker"):
             lives.setdefault((process.pid, process.start_time), []).append((seconds, process))
         if not lives:
             return None
-        cpu = {key: _per_second(parts, lambda process: process.cpu_s) for key, parts in lives.items()}
-        disk = {key: _mean_state(parts, "D") for key, parts in lives.items()}
-        effort = {key: cpu[key] + disk[key] for key in lives}
+        effort = {key: (_rate(parts, _cpu_s) or 0.0) + _mean_state(parts, "D") for key, parts in lives.items()}
         most = max(effort.values())
-        # Below a fifth of a core nobody works hard, and sleepers may be waiting for a remote storage.
+        # If no worker uses a fifth of a core, sleeping ones may be waiting for remote storage: keep all.
         chosen = [key for key in lives if most < 0.2 or effort[key] >= 0.25 * most]
         parts = [part for key in sorted(chosen) for part in lives[key]]
         return Workers(
             count=self.worker_count,
-            cpu=_per_second(parts, lambda process: process.cpu_s),
-            runnable=_per_second_or_none(parts, lambda process: process.runnable_s),
+            cpu=_rate(parts, _cpu_s) or 0.0,
+            runnable=_rate(parts, lambda process: process.runnable_s),
             disk=_mean_state(parts, "D"),
             asleep=_mean_state(parts, "S"),
             reads=total(process.read_bytes for _, process in parts),
@@ -230,12 +228,12 @@ class Training:
 
     @cached_property
     def worker_count(self) -> int:
-        """Workers alive at once, at most."""
+        """Most workers alive in one interval."""
         return max((sum(process.role == "worker" for process in one.processes) for one in self.snapshots), default=0)
 
     @cached_property
     def busiest_child(self) -> tuple[str, float]:
-        """Of the processes below that are no workers: name and cores in use; "" and 0 where there is none."""
+        """Name and cores in use of the busiest child process that is no worker; ("", 0.0) without any."""
         used: dict[tuple[str, int], list[float]] = {}
         for _, process in self.processes("other"):
             used.setdefault((process.name, process.pid), []).append(process.cpu_s)
@@ -245,11 +243,11 @@ class Training:
 
     @cached_property
     def named_workers(self) -> bool:
-        """Whether processes are there that PyTorch has named as its loader's workers."""
+        """Whether there are processes with PyTorch's name for loader workers."""
         return any(process.name == WORKER for _, process in self.processes("worker"))
 
     def thread_cpu(self, prefix: str) -> float | None:
-        """Processors' share of the busiest thread of that name; None where there is no such thread."""
+        """Cores in use by the busiest thread with that name prefix; None without such a thread."""
         used: dict[int, list[float]] = {}
         for one in self.snapshots:
             for thread in one.threads:
@@ -261,7 +259,10 @@ class Training:
         """Mean of a figure over intervals."""
         return mean(figure(one) for one in self.snapshots)
 
-    # --- loaders that report from inside
+    @cached_property
+    def throttled(self) -> float:
+        """Seconds per second that the cgroup's CPU quota kept threads waiting, at most 1; 0 if unknown."""
+        return min(1.0, self.system(_throttled_share) or 0.0)
 
     @cached_property
     def loaders(self) -> list[LoaderFigures]:
@@ -273,29 +274,29 @@ class Training:
 
     @cached_property
     def starts(self) -> float | None:
-        """Share of the time that starts and ends of epochs took; None where no loader reports.
+        """Share of time at starts and ends of epochs; None if no loader reports.
 
-        Steps are told when they have ended. What has passed counts as well: during a first step of a minute the start
-        of the epoch is all that a loader has told.
+        A step is reported when it ends, so the time watched is the least length: during a first step of a minute the
+        loader has reported nothing but the start of the epoch.
         """
         starts = fsum(one.epoch_start_s for one in self.loaders)
         whole = max(starts + fsum(_stepped(one) for one in self.loaders), self.seconds if starts else 0.0)
         return _share(starts / whole) if whole else None
 
     def step_phases(self) -> tuple[dict[str, float], bool]:
-        """Shares of a step by name of `meter.step`, the largest first, and whether a device has timed them.
+        """Shares of a step by phase of `meter.step`, the largest first, and whether a device timed them.
 
-        Of several loaders that have phases, those of the one whose steps took most of the time.
+        Of several loaders with phases, the one whose steps took most of the time counts.
         """
-        told: dict[str, list[LoaderFigures]] = {}
+        reports: dict[str, list[LoaderFigures]] = {}
         for one in self.loaders:
             if one.phases and one.step_s:
-                told.setdefault(one.name, []).append(one)
-        times = {name: fsum((one.step_s or 0.0) * one.batches for one in each) for name, each in told.items()}
+                reports.setdefault(one.name, []).append(one)
+        times = {name: fsum((one.step_s or 0.0) * one.batches for one in each) for name, each in reports.items()}
         if not times:
             return {}, False
         longest = max(sorted(times), key=times.__getitem__)
-        parts = told[longest]
+        parts = reports[longest]
         shares = {
             phase: fsum(one.phases.get(phase, 0.0) for one in parts) / times[longest]
             for phase in {phase for one in parts for phase in one.phases}
@@ -304,13 +305,31 @@ class Training:
         return {phase: shares[phase] for phase in order}, any(one.phases_on_device for one in parts)
 
     def exposed(self) -> float | None:
-        """Share of the device's time that it idled for want of a batch, by its own clock; None where none says it."""
+        """Stall measured by the device's clock, as a share of step time; None if no loader measures it."""
         return self.per_step(lambda one: one.exposed_s, _device_time)
+
+    @cached_property
+    def copied(self) -> float | None:
+        """Share of step time in which the device waits for the copy of a batch; None if no loader measures it."""
+        return self.per_step(lambda one: one.transfer_s)
+
+    @cached_property
+    def waited(self) -> float | None:
+        """Share of step time that the host waits in next(loader); None if no loader reports."""
+        return self.per_step(lambda one: one.wait_s)
+
+    @property
+    def waiting(self) -> float:
+        """The same; without a report, the share of samples in which the training thread read a worker's queue."""
+        return self.doing[Doing.QUEUE] if self.waited is None else self.waited
 
     def per_step(
         self, figure: Callable[[LoaderFigures], float | None], length: Callable[[LoaderFigures], float] | None = None
     ) -> float | None:
-        """Share of step time, over the loaders that say it. Of several side by side a step waits for each in turn."""
+        """Share of step time over all loaders that report `figure`; None without any.
+
+        With several loaders side by side, a step waits for each in turn.
+        """
         length = length or _stepped
         parts = [(figure(one), length(one)) for one in self.loaders]
         known = [(value, seconds) for value, seconds in parts if value is not None and seconds > 0]
@@ -323,7 +342,7 @@ class Training:
 
 
 def pooled(parts: Sequence[tuple[Sequence[Site], int]]) -> list[Site]:
-    """Sites of several bursts as those of one, the largest share first; with the looks of each burst."""
+    """Sites of several bursts as one list, the largest share first. `parts`: sites of a burst and its stack samples."""
     looks = sum(count for _, count in parts)
     shares: dict[Site, list[float]] = {}
     for sites, count in parts:
@@ -334,19 +353,23 @@ def pooled(parts: Sequence[tuple[Sequence[Site], int]]) -> list[Site]:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are known."""
+    """Mean of the known values; None without any."""
     known = [value for value in values if value is not None]
     return fsum(known) / len(known) if known else None
 
 
 def total(values: Iterable[int | None]) -> int | None:
-    """Of those that are known."""
+    """Sum of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def _share(value: float) -> float:
     return min(1.0, max(0.0, value))
+
+
+def _throttled_share(one: Snapshot) -> float | None:
+    return None if one.system.throttled_s is None else one.system.throttled_s / one.seconds
 
 
 def _stepped(loader: LoaderFigures) -> float:
@@ -357,18 +380,17 @@ def _device_time(loader: LoaderFigures) -> float:
     return _stepped(loader) if loader.device_step_s is None else loader.device_step_s
 
 
-def _per_second(parts: Collection[tuple[float, ProcessFigures]], figure: Callable[[ProcessFigures], float]) -> float:
-    seconds = fsum(length for length, _ in parts)
-    return fsum(figure(process) for _, process in parts) / seconds if seconds else 0.0
+def _cpu_s(process: ProcessFigures) -> float:
+    return process.cpu_s
 
 
-def _per_second_or_none(
-    parts: Collection[tuple[float, ProcessFigures]], figure: Callable[[ProcessFigures], float | None]
-) -> float | None:
-    known = [(seconds, process) for seconds, process in parts if figure(process) is not None]
-    return _per_second(known, lambda process: figure(process) or 0.0) if known else None
+def _rate(parts: Collection[_Part], figure: Callable[[ProcessFigures], float | None]) -> float | None:
+    """A figure per second, over the intervals in which it is known; None without any."""
+    known = [(seconds, value) for seconds, process in parts if (value := figure(process)) is not None]
+    seconds = fsum(length for length, _ in known)
+    return fsum(value for _, value in known) / seconds if seconds else None
 
 
-def _mean_state(parts: Collection[tuple[float, ProcessFigures]], letter: str) -> float:
+def _mean_state(parts: Collection[_Part], letter: str) -> float:
     seconds = fsum(length for length, _ in parts)
     return fsum(length * process.states.get(letter, 0.0) for length, process in parts) / seconds if seconds else 0.0

@@ -1,20 +1,21 @@
-"""Snapshots of one job in, one verdict out. Pure: no clock, no system, the same answer for the same snapshots.
+"""Judge the snapshots of one job: phases -> bounds of the stall -> verdict and cause -> advice. Pure, without a clock.
 
-    phases -> which intervals count        bounds -> the exposed stall E        causes -> why a loader is late
-
-What is decided, in this order: does anything train; is there enough evidence; is the stall at least 10 % whatever the
-truth between its bounds (input-bound, unless the device idles far longer for launches or synchronisations); is a device
-that idles waiting for something else (copies, synchronisations, launches, other ranks); is a busy one slowed down or
-short of memory bandwidth; else it computes. Where bounds lie on both sides of 10 % and nothing else explains the idle
-time, the verdict is unknown.
+The order of decisions:
+1. Nothing trains: idle.
+2. Too few steps or seconds, or bounds too wide: unknown.
+3. Starts of epochs cost more than the waits within them: input-bound, epoch-start.
+4. The lower bound of the stall is at least 10 %: input-bound, unless most of it is the copy to the device, or the
+   device idles far longer for launches or synchronisations.
+5. Otherwise what `limits` finds: another reason to idle, a slow device, or computing. If the bounds lie on both sides
+   of 10 % and nothing else explains the idle time, the verdict is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import fsum
 
+from iofast.monitor.advice import advise
 from iofast.monitor.bounds import exposed
 from iofast.monitor.causes import find_cause, longest_wait, waiting
 from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
@@ -28,27 +29,18 @@ from iofast.monitor.training import Training
 def classify(
     snapshots: Sequence[Snapshot], before: Verdict | None = None, thresholds: Thresholds = THRESHOLDS
 ) -> Verdict:
-    """What this training waits for, by all its snapshots (oldest first).
+    """Judge all snapshots of one job, oldest first.
 
-    `before` is the last verdict on the same job: another one must win by a margin, or the later half of the snapshots
-    must agree with it. Advice is for `advise` to add.
+    `before` is the job's last verdict: another one has to exceed its thresholds by a margin.
     """
-    now = _judge(snapshots, thresholds)
-    if before is None or now.bound is before.bound or not (now.bound.sure and before.bound.sure):
-        return now
-    clear = _judge(snapshots, _reluctant(thresholds, before.bound, now.bound))
-    if clear.bound is now.bound:
-        return now
-    later = _judge(snapshots[len(snapshots) // 2 :], thresholds)
-    if later.bound is now.bound:
-        return now
-    if before.bound is Bound.INPUT and (now.stall is None or now.stall.low < thresholds.bound):
-        return now  # nothing is called input-bound below the bound, and be it for a moment
-    return replace(now, bound=before.bound, cause=before.cause if before.bound is Bound.INPUT else None)
+    case = _case(snapshots, _reluctant(thresholds, before))
+    verdict = _decide(case)
+    verdict = replace(verdict, severity=severity(verdict.stall, thresholds))
+    return replace(verdict, advice=advise(case.every, case.training, verdict))
 
 
 def severity(stall: StallBounds | None, thresholds: Thresholds = THRESHOLDS) -> Severity:
-    """By the lower bound: what can be proved."""
+    """Severity by the lower bound of the stall: by what is proved."""
     low = stall.low if stall is not None else 0.0
     if low >= thresholds.severe:
         return Severity.SEVERE
@@ -57,75 +49,91 @@ def severity(stall: StallBounds | None, thresholds: Thresholds = THRESHOLDS) -> 
     return Severity.NOTICE if low >= thresholds.notice else Severity.NONE
 
 
-def _reluctant(thresholds: Thresholds, before: Bound, now: Bound) -> Thresholds:
-    """Thresholds with the margin on the side of the verdict before."""
+def _reluctant(thresholds: Thresholds, before: Verdict | None) -> Thresholds:
+    """Thresholds that favour the last verdict by the margin. Input-bound gets none: it needs a stall of 10 %."""
+    if before is None or not before.bound.sure or before.bound is Bound.INPUT:
+        return thresholds
     by = thresholds.margin
-    if now is Bound.INPUT:
-        return replace(thresholds, bound=thresholds.bound + by, severe=max(thresholds.severe, thresholds.bound + by))
-    if before is Bound.COMPUTE:
-        return replace(
-            thresholds, idle=thresholds.idle + by, sync=thresholds.sync + by, transfer=thresholds.transfer + by
-        )
-    return replace(thresholds, idle=max(0.0, thresholds.idle - by))
+    bound, severe = thresholds.bound + by, max(thresholds.severe, thresholds.bound + by)
+    if before.bound is not Bound.COMPUTE:
+        return replace(thresholds, bound=bound, severe=severe, idle=max(0.0, thresholds.idle - by))
+    sync, transfer = thresholds.sync + by, thresholds.transfer + by
+    return replace(thresholds, bound=bound, severe=severe, idle=thresholds.idle + by, sync=sync, transfer=transfer)
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is judged: the training intervals, all of them with their phases, and the stall."""
+    """`every`: all intervals; `training`: those that count; `both`: with those in which an epoch begins."""
 
+    every: Training
     training: Training
-    spent: dict[Phase, float]
-    stall: StallBounds | None
-    thresholds: Thresholds
+    both: Training
+    spent: dict[Phase, float]  # seconds by phase
 
-    def verdict(self, finding: Finding, cause: Cause | None = None, stall: StallBounds | None = None) -> Verdict:
-        stall, site = stall or self.stall, longest_wait(self.training, self.thresholds)
-        reason = finding.reason
-        if finding.bound is Bound.UNKNOWN and site is not None and not site.loader:
-            reason = f"{reason}: {waiting(site)}, and nothing says whether for its batches"
-        return Verdict(
-            bound=finding.bound,
-            cause=cause,
-            stall=stall,
-            severity=severity(stall, self.thresholds),
-            evidence=_general(self.training, stall, site) + finding.evidence,
-            reason=reason,
-            tier=stall.tier if stall is not None else Tier.OUTSIDE,
-            phases=self.spent,
-            seconds=self.training.seconds,
-            steps=self.training.steps,
-            waits=site,
-        )
+    @property
+    def short_epochs(self) -> bool:
+        """Whether most intervals have the start of an epoch in them."""
+        return self.spent.get(Phase.BETWEEN, 0.0) > self.spent.get(Phase.TRAINING, 0.0)
 
 
-def _judge(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> Verdict:
-    found = phases(snapshots, thresholds)
-    spent = seconds_by_phase(snapshots, found)
-    counted = {Phase.TRAINING}
-    if spent.get(Phase.BETWEEN, 0.0) > spent.get(Phase.TRAINING, 0.0):
-        counted.add(Phase.BETWEEN)  # epochs shorter than an interval: each has a beginning in it
-    training = Training([one for one, phase in zip(snapshots, found, strict=True) if phase in counted])
-    case = _Case(training, spent, None, thresholds)
-    if (idle := _nothing_trains(Training(snapshots), spent, thresholds)) is not None:
-        return case.verdict(Finding(Bound.IDLE, reason=idle))
-    case = replace(case, stall=exposed(training, thresholds))
-    if (short := _too_little(case)) is not None:
-        return case.verdict(Finding(Bound.UNKNOWN, reason=short))
-    stall = case.stall
-    if (start := _epoch_starts(snapshots, found, case)) is not None:
+def _case(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> _Case:
+    phase_of = phases(snapshots, thresholds)
+
+    def of(*which: Phase) -> Training:
+        chosen = [one for one, phase in zip(snapshots, phase_of, strict=True) if phase in which]
+        return Training(chosen, thresholds)
+
+    case = _Case(
+        every=Training(snapshots, thresholds),
+        training=of(Phase.TRAINING),
+        both=of(Phase.TRAINING, Phase.BETWEEN),
+        spent=seconds_by_phase(snapshots, phase_of),
+    )
+    return replace(case, training=case.both) if case.short_epochs else case
+
+
+def _decide(case: _Case) -> Verdict:
+    if (reason := _nothing_trains(case)) is not None:
+        return _verdict(case, Finding(Bound.IDLE, reason=reason), None)
+    training = case.training
+    stall = exposed(training)
+    if (reason := _too_little(case, stall)) is not None or stall is None:
+        return _verdict(case, Finding(Bound.UNKNOWN, reason=reason or ""), stall)
+    if (start := _epoch_starts(case, stall)) is not None:
         return start
-    other = other_than_input(training, stall, thresholds)
-    if stall is not None and stall.low >= thresholds.bound and not _copies(training, stall) and not _minor(case, other):
-        cause, evidence = find_cause(training, thresholds)
-        return case.verdict(Finding(Bound.INPUT, evidence), cause)
-    return case.verdict(other)
+    other = other_than_input(training, stall)
+    if stall.low >= training.thresholds.bound and not _copies(training, stall) and not _minor(training, stall, other):
+        cause, evidence = find_cause(training)
+        return _verdict(case, Finding(Bound.INPUT, evidence), stall, cause)
+    return _verdict(case, other, stall)
 
 
-def _nothing_trains(every: Training, spent: dict[Phase, float], thresholds: Thresholds) -> str | None:
-    """Why there is nothing to judge: None where something trains."""
+def _verdict(case: _Case, finding: Finding, stall: StallBounds | None, cause: Cause | None = None) -> Verdict:
+    training, reason = case.training, finding.reason
+    site = longest_wait(training)
+    if finding.bound is Bound.UNKNOWN and site is not None and not site.loader:
+        reason = f"{reason}: {waiting(site)}, and it is unknown whether for its batches"
+    return Verdict(
+        bound=finding.bound,
+        cause=cause,
+        stall=stall,
+        severity=Severity.NONE,
+        evidence=_general(training, stall, site) + finding.evidence,
+        reason=reason,
+        tier=stall.tier if stall is not None else Tier.OUTSIDE,
+        phases=case.spent,
+        seconds=training.seconds,
+        steps=training.steps,
+        waits=site,
+    )
+
+
+def _nothing_trains(case: _Case) -> str | None:
+    """Why there is nothing to judge; None if something trains."""
+    every, thresholds = case.every, case.every.thresholds
     if not every.snapshots:
         return "nothing has been seen yet"
-    paused = spent.get(Phase.PAUSED, 0.0)
+    paused = case.spent.get(Phase.PAUSED, 0.0)
     if paused > 0.5 * every.seconds:
         return f"the process was stopped for {paused:.0f} of {every.seconds:.0f} s"
     busy = every.device(lambda device: device.busy)
@@ -134,13 +142,13 @@ def _nothing_trains(every: Training, spent: dict[Phase, float], thresholds: Thre
     least = thresholds.idle_cpu if every.stacks else thresholds.idle_cpu_unseen
     if every.cpu >= least or (busy or 0.0) >= thresholds.idle_busy or every.steps or every.trains:
         return None
-    shown = "no device at work" if busy is not None else "no device in sight"
-    return f"the job used {every.cpu:.3f} cores and {shown}"
+    device = "no device at work" if busy is not None else "no device in sight"
+    return f"the job used {every.cpu:.3f} cores and {device}"
 
 
-def _too_little(case: _Case) -> str | None:
-    """Why the evidence is too short for a verdict; None where it is enough."""
-    training, stall, thresholds = case.training, case.stall, case.thresholds
+def _too_little(case: _Case, stall: StallBounds | None) -> str | None:
+    """Why the evidence is too little for a verdict; None if it is enough."""
+    training, thresholds = case.training, case.training.thresholds
     if not training.snapshots:
         spent = ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in case.spent.items())
         return f"no interval was training: {spent}"
@@ -158,88 +166,62 @@ def _too_little(case: _Case) -> str | None:
 
 
 def _copies(training: Training, stall: StallBounds) -> bool:
-    """Whether most of a measured stall is the copy to the device, and not the wait for the batch."""
-    copied = training.per_step(lambda loader: loader.transfer_s)
+    """Whether most of a measured stall is the copy to the device."""
+    copied = training.copied
     return stall.tier is Tier.INSIDE and copied is not None and copied > max(0.0, stall.low - copied)
 
 
-def _minor(case: _Case, other: Finding) -> bool:
-    """Whether the stall is the small part of why the device idles, and it is known for what it does the rest.
+def _minor(training: Training, stall: StallBounds, other: Finding) -> bool:
+    """Whether the stall is the small part of the device's idle time, and the reason for the large part is known.
 
-    A step of tiny kernels has a next() that counts: with 87 % idle and a stall of 17 %, a loader without any wait makes
-    training 1.2 times as fast, a captured graph up to 3.3 times.
+    A step of tiny kernels makes even a fast next() count: with 87 % idle and a stall of 17 %, a loader without any wait
+    makes training 1.2 times as fast, a captured graph up to 3.3 times.
     """
-    idle, stall = case.training.idle, case.stall
-    if idle is None or stall is None or other.bound not in (Bound.LAUNCH, Bound.SYNC):
+    if training.idle is None or other.bound not in (Bound.LAUNCH, Bound.SYNC):
         return False
-    return idle - stall.high >= case.thresholds.minor * stall.high
+    return training.idle - stall.high >= training.thresholds.minor * stall.high
 
 
-def _epoch_starts(snapshots: Sequence[Snapshot], found: Sequence[Phase], case: _Case) -> Verdict | None:
-    """Input-bound by the starts of epochs, which cost more than all that is waited for within them."""
-    thresholds, steady = case.thresholds, case.stall
-    told = case.training.starts
-    both = [one for one, its in zip(snapshots, found, strict=True) if its in (Phase.TRAINING, Phase.BETWEEN)]
-    joined = Training(both)
-    if steady is None or not joined.seconds:
-        return None
-    if (said := joined.starts) is not None:  # by the loader itself
-        share = said
-    else:
-        share = case.spent.get(Phase.BETWEEN, 0.0) / joined.seconds
+def _epoch_starts(case: _Case, steady: StallBounds) -> Verdict | None:
+    """Input-bound by the starts of epochs, if they cost more than all waits within epochs."""
+    training, both, thresholds = case.training, case.both, case.training.thresholds
+    reported = both.starts  # by the loader itself
+    share = case.spent.get(Phase.BETWEEN, 0.0) / both.seconds if reported is None else reported
     if share < thresholds.gap:
         return None
-    stall = (exposed(joined, thresholds) or steady) if said is None else _with_starts(steady, said)
-    before = _middle(steady) * (case.training.seconds / joined.seconds if told is None else 1.0)
+    if reported is None:
+        stall = exposed(both) or steady
+        what = "intervals in which an epoch begins take"
+    else:  # a device has nothing to do at the start of an epoch either
+        low, high = (bound * (1 - share) + share for bound in (steady.low, steady.high))
+        stall = replace(steady, low=low, high=min(1.0, high))
+        what = "starts and ends of epochs take"
     if stall.low < thresholds.bound or stall.width > thresholds.max_width:
         return None
-    if not _short_epochs(case) and before > 0.5 * _middle(stall):
+    within = steady.middle * (1.0 if training.starts is not None else training.seconds / both.seconds)
+    if not case.short_epochs and within > 0.5 * stall.middle:
         return None
-    what = "starts and ends of epochs take" if said is not None else "intervals in which an epoch begins take"
     evidence = Evidence("gap", share, f"{what} {share:.0%} of the time")
-    return case.verdict(Finding(Bound.INPUT, (evidence,)), Cause.EPOCH_START, stall)
-
-
-def _with_starts(steady: StallBounds, share: float) -> StallBounds:
-    """A stall within epochs, and the starts of epochs, in which a device has nothing to do either."""
-    return replace(steady, low=steady.low * (1 - share) + share, high=min(1.0, steady.high * (1 - share) + share))
-
-
-def _short_epochs(case: _Case) -> bool:
-    return case.spent.get(Phase.BETWEEN, 0.0) > case.spent.get(Phase.TRAINING, 0.0)
-
-
-def _middle(stall: StallBounds) -> float:
-    return (stall.low + stall.high) / 2
-
-
-_Text = Callable[[float], str]
+    return _verdict(case, Finding(Bound.INPUT, (evidence,)), stall, Cause.EPOCH_START)
 
 
 def _general(training: Training, stall: StallBounds | None, site: WaitSite | None) -> tuple[Evidence, ...]:
-    """What every verdict shows where it is known."""
-    found = []
+    """The evidence of every verdict, as far as it is known."""
+    evidence = []
     if stall is not None:
         what = "the host waits for its loader" if stall.host_wait else "the device idles for want of a batch"
         span = f"{stall.low:.0%}" if stall.width < 0.005 else f"{stall.low:.0%} to {stall.high:.0%}"
-        found.append(Evidence("stall", fsum((stall.low, stall.high)) / 2, f"{what} {span} of the time"))
+        evidence.append(Evidence("stall", stall.middle, f"{what} {span} of the time"))
     if site is not None:
-        found.append(Evidence("waits_at", site.share, waiting(site)))
+        evidence.append(Evidence("waits_at", site.share, waiting(site)))
     cores = training.system(lambda one: one.system.cores)
     of = "" if cores is None else f" of {cores:g}"
-    figures: tuple[tuple[str, float | None, _Text], ...] = (
-        ("device_idle", training.idle, lambda share: f"the device runs nothing {share:.0%} of the time"),
-        ("sm_active", training.device(lambda one: one.sm_active), lambda share: f"{share:.0%} of the SMs are at work"),
-        (
-            "tensor_active",
-            training.device(lambda one: one.tensor_active),
-            lambda share: f"tensor cores are at work {share:.0%} of the time",
-        ),
-        (
-            "main_cpu",
-            training.main_cpu if training.snapshots else None,
-            lambda cpu: f"the training process uses {cpu:.2f}{of} cores",
-        ),
+    sm, tensor = training.device(lambda one: one.sm_active), training.device(lambda one: one.tensor_active)
+    figures = (
+        ("device_idle", training.idle, "the device runs nothing {:.0%} of the time"),
+        ("sm_active", sm, "{:.0%} of the SMs are at work"),
+        ("tensor_active", tensor, "tensor cores are at work {:.0%} of the time"),
+        ("main_cpu", training.main_cpu if cores else None, f"the training process uses {{:.2f}}{of} cores"),
     )
-    found += [Evidence(name, value, text(value)) for name, value, text in figures if value is not None]
-    return tuple(found)
+    known = (Evidence(name, value, text.format(value)) for name, value, text in figures if value is not None)
+    return (*evidence, *known)

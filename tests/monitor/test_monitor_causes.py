@@ -12,7 +12,6 @@ from iofast.monitor.causes import find_cause
 from iofast.monitor.findings import Bound, Cause, StallBounds
 from iofast.monitor.limits import other_than_input
 from iofast.monitor.snapshot import Doing, Frame, Looks, Tier, WaitSite, WaitSource, WorkerTask
-from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
 
@@ -132,7 +131,7 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_cause(name: str) -> None:
     changes, expected, evidence = CASES[name]
-    cause, found = find_cause(Training(training(10, **{"doing": LATE, "idle": 0.6, **changes})), THRESHOLDS)
+    cause, found = find_cause(Training(training(10, **{"doing": LATE, "idle": 0.6, **changes})))
     assert cause is expected
     assert not evidence or evidence in {one.name for one in found}
 
@@ -154,7 +153,7 @@ def test_a_stall_that_may_be_large_is_not_called_none(high: float, bound: Bound)
     stall = StallBounds(0.015, high, Tier.OUTSIDE, False)
     for idle in (0.16, None):
         judged = Training(training(30, doing={Doing.FUTEX: 0.9, Doing.QUEUE: 0.1}, idle=idle))
-        assert other_than_input(judged, stall, THRESHOLDS).bound is bound
+        assert other_than_input(judged, stall).bound is bound
 
 
 def test_a_second_loaders_idle_workers_are_left_out() -> None:
@@ -163,7 +162,7 @@ def test_a_second_loaders_idle_workers_are_left_out() -> None:
     pooled = Training([snapshot(LATE, 0.6, processes=processes)] * 10)
     assert pooled.workers is not None
     assert pooled.workers.cpu == pytest.approx(0.9)
-    assert find_cause(pooled, THRESHOLDS)[0] is Cause.WORKERS
+    assert find_cause(pooled)[0] is Cause.WORKERS
 
 
 def test_starved_workers_are_not_at_work() -> None:

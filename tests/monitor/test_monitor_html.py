@@ -98,7 +98,7 @@ def test_nothing_is_fetched_or_run() -> None:
 def test_a_page_of_days_is_small() -> None:
     one = moment()
     for number in range(900):
-        one.history.add(one.snapshot, busy() if number % 2 else starved())
+        one.history.add(one.snapshot, one.figures, busy() if number % 2 else starved())
     assert len(html([one], WHEN)) < 500_000
 
 

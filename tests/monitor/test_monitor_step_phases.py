@@ -101,7 +101,7 @@ def test_every_view_shows_them() -> None:
     page = html([now], datetime(2026, 11, 21, tzinfo=UTC))
     assert '<td>forward</td><td class="number">61 ms</td><td class="number">61%</td>' in page
     assert "by the device&#x27;s clock" in page
-    (loader,) = to_json(now.snapshot, now.verdict)["loaders"]
+    (loader,) = to_json(now)["loaders"]
     assert (loader["phases"], loader["phases_on_device"]) == (ON_DEVICE.phases, True)
     evidence = Evidence("step_phases", 0.61, "forward takes 61% of a step")
     judged = replace(compute_bound(), evidence=(evidence,))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,58 +21,17 @@ from iofast.monitor.verdict import classify, severity
 
 R, Q, X, A = Doing.RUNNING, Doing.QUEUE, Doing.FUTEX, Doing.ASLEEP
 FORWARD, SYNC, WAIT, INLINE = Frame.FORWARD, Frame.SYNC, Frame.LOADER_WAIT, Frame.LOADER_INLINE
-Step = Callable[[random.Random], Sequence[Span]]
 
-# How a step of `compute` device seconds and `host` seconds of launches meets a loader that is `late` by so much.
-KINDS: dict[str, Callable[[float, float, float], Step]] = {
-    "sleeps for the device": lambda compute, host, late: (
-        lambda rng: [
-            (host, R, FORWARD, False),
-            (compute, X, SYNC, True),
-            (late * rng.uniform(0.5, 1.5), Q, WAIT, False),
-        ]
-    ),
-    "spins for the device": lambda compute, host, late: (
-        lambda rng: [
-            (host, R, FORWARD, False),
-            (compute, R, SYNC, True),
-            (late * rng.uniform(0.5, 1.5), Q, WAIT, False),
-        ]
-    ),
-    "runs ahead": lambda compute, host, late: (
-        lambda rng: [
-            (host, R, FORWARD, True),
-            (compute, Q, WAIT, True),
-            (late * rng.uniform(0.5, 1.5), Q, WAIT, False),
-        ]
-    ),
-    "a pin thread": lambda compute, host, late: (
-        lambda rng: [
-            (host, R, FORWARD, False),
-            (compute, X, SYNC, True),
-            (late * rng.uniform(0.5, 1.5), X, WAIT, False),
-        ]
-    ),
-    "loads by itself": lambda compute, host, late: (
-        lambda rng: [
-            (host, R, FORWARD, False),
-            (compute, X, SYNC, True),
-            (late * rng.uniform(0.5, 1.5), R, INLINE, False),
-        ]
-    ),
-    "waits and the device works": lambda compute, host, late: (
-        lambda rng: [
-            (host, R, FORWARD, True),
-            (compute + late * rng.uniform(0.5, 1.5), Q, WAIT, True),
-        ]
-    ),
-    "late in bursts": lambda compute, host, late: (
-        lambda rng: [
-            (host, R, FORWARD, False),
-            (compute, R, SYNC, True),
-            (8 * late if rng.random() < 0.125 else 0.0, Q, WAIT, False),
-        ]
-    ),
+# Kinds of training: whether the device works while the host launches; state and frame of the training thread while the
+# device computes, and while a batch is late; whether the device works while a batch is late.
+KINDS: dict[str, tuple[bool, tuple[Doing, Frame], tuple[Doing, Frame], bool]] = {
+    "sleeps for the device": (False, (X, SYNC), (Q, WAIT), False),
+    "spins for the device": (False, (R, SYNC), (Q, WAIT), False),
+    "runs ahead": (True, (Q, WAIT), (Q, WAIT), False),
+    "a pin thread": (False, (X, SYNC), (X, WAIT), False),
+    "loads by itself": (False, (X, SYNC), (R, INLINE), False),
+    "waits and the device works": (True, (Q, WAIT), (Q, WAIT), True),
+    "late in bursts": (False, (R, SYNC), (Q, WAIT), False),
 }
 SEEN: dict[str, dict[str, Any]] = {
     "a pin thread": {"threads": (thread("pt_data_pin", 0.05),)},
@@ -86,9 +44,17 @@ def judged(kind: str, seed: int, reading: float, looks: tuple[int, int]) -> tupl
     rng = random.Random(seed)
     compute, late = rng.choice([0.01, 0.04, 0.15]), rng.uniform(0, 0.9)
     host = compute * rng.choice([0.02, 0.2])
-    step = KINDS[kind](compute, host, (compute + host) * late / (1 - late))
+    late_s = (compute + host) * late / (1 - late)
+    ahead, computing, waiting, works = KINDS[kind]
+
+    def step(rng: random.Random) -> list[Span]:
+        late_by = late_s * rng.uniform(0.5, 1.5)
+        if kind == "late in bursts":
+            late_by = 8 * late_s if rng.random() < 0.125 else 0.0
+        return [(host, R, FORWARD, ahead), (compute, *computing, True), (late_by, *waiting, works)]
+
     run = simulate(step, rng, 30, reading, looks, **SEEN.get(kind, {}))
-    stall = exposed(Training(run.snapshots), THRESHOLDS)
+    stall = exposed(Training(run.snapshots))
     assert stall is not None
     return stall, run.stall
 
@@ -118,13 +84,13 @@ def test_bounds_hold_for_any_cycle(parts: list[tuple[float, Doing, bool]]) -> No
         run = simulate(
             lambda rng: [(s * rng.uniform(0.9, 1.1), *rest) for s, *rest in spans], random.Random(1), 25, 0.1, looks
         )
-        stall = exposed(Training(run.snapshots), Thresholds(confidence_z=3.0, chosen_z=3.5))
+        stall = exposed(Training(run.snapshots, Thresholds(confidence_z=3.0, chosen_z=3.5)))
         assert stall is not None
         assert stall.low - 0.01 <= run.stall <= stall.high + 0.01
 
 
 def test_without_a_device_the_wait_is_the_stall() -> None:
-    stall = exposed(Training(training(doing={Q: 0.3, R: 0.7}, idle=None)), THRESHOLDS)
+    stall = exposed(Training(training(doing={Q: 0.3, R: 0.7}, idle=None)))
     assert stall is not None
     assert stall.host_wait
     assert stall.tier is Tier.OUTSIDE
@@ -133,23 +99,23 @@ def test_without_a_device_the_wait_is_the_stall() -> None:
 
 def test_events_are_exact_and_a_page_is_better_than_looks() -> None:
     loader = replace(LOADER, exposed_s=0.3, wait_s=0.8, batches=10, step_s=0.1)
-    assert exposed(Training(training(loaders=(loader,))), THRESHOLDS) == StallBounds(
+    assert exposed(Training(training(loaders=(loader,)))) == StallBounds(
         pytest.approx(0.3), pytest.approx(0.3), Tier.INSIDE
     )
     plain = replace(loader, exposed_s=None)
-    beside = exposed(Training(training(loaders=(plain,), idle=0.4, doing={Q: 0.8, R: 0.2})), THRESHOLDS)
+    beside = exposed(Training(training(loaders=(plain,), idle=0.4, doing={Q: 0.8, R: 0.2})))
     assert beside is not None
     assert (beside.tier, beside.host_wait) == (Tier.INSIDE, False)
     assert 0.15 < beside.low < 0.25, "0.4 idle less 0.2 of the host"
     assert 0.38 < beside.high < 0.45
-    alone = exposed(Training(training(loaders=(plain,), idle=None)), THRESHOLDS)
+    alone = exposed(Training(training(loaders=(plain,), idle=None)))
     assert alone == StallBounds(pytest.approx(0.8), pytest.approx(0.8), Tier.INSIDE, host_wait=True)
 
 
 def test_a_device_that_others_use_as_well_bounds_nothing_from_above() -> None:
     doing = {Q: 0.6, R: 0.4}
-    own = exposed(Training(training(doing=doing, idle=0.1)), THRESHOLDS)
-    shared = exposed(Training(training(doing=doing, idle=0.1, devices=(replace(DEVICE, others=1),))), THRESHOLDS)
+    own = exposed(Training(training(doing=doing, idle=0.1)))
+    shared = exposed(Training(training(doing=doing, idle=0.1, devices=(replace(DEVICE, others=1),))))
     assert own is not None
     assert shared is not None
     assert own.high < 0.15 < 0.6 < shared.high
@@ -275,22 +241,24 @@ def test_twenty_steps_are_enough_where_they_are_known() -> None:
     assert classify(training(8, loaders=(few,))).steps == 24
 
 
-def test_a_verdict_changes_when_the_other_is_clear_or_persists() -> None:
+def test_a_verdict_changes_by_more_than_the_margin() -> None:
     def measured(share: float, seconds: int = 30) -> list[Snapshot]:
         return training(seconds, doing=BUSY, idle=0.09, loaders=(replace(LOADER, exposed_s=share),))
 
     assert classify(measured(0.115)).bound is Bound.INPUT
     busy = classify(measured(0.02))
     assert busy.bound is Bound.COMPUTE
-    just = measured(0.06, 15) + measured(0.17, 15)
-    assert classify(just).bound is Bound.INPUT
-    assert classify(just, busy).bound is Bound.INPUT, "the later half agrees"
-    passed = measured(0.17, 15) + measured(0.06, 15)
-    assert classify(passed).bound is Bound.INPUT
-    assert classify(passed, busy).bound is Bound.COMPUTE, "neither clear nor lasting"
-    assert classify(measured(0.13), busy).bound is Bound.INPUT
+    assert classify(measured(0.115), busy).bound is Bound.COMPUTE
+    assert classify(measured(0.125), busy).bound is Bound.INPUT
     late = classify(measured(0.3))
-    assert classify(measured(0.02), late).bound is Bound.COMPUTE
+    assert classify(measured(0.105), late).bound is Bound.INPUT
+    assert classify(measured(0.095), late).bound is Bound.COMPUTE
+
+
+def test_hysteresis_changes_no_severity() -> None:
+    stalls = training(30, doing=BUSY, idle=0.09, loaders=(replace(LOADER, exposed_s=0.115),))
+    kept = classify(stalls, classify(training(30, doing=BUSY, idle=0.02)))
+    assert (kept.bound, kept.severity) == (Bound.COMPUTE, Severity.BOUND)
 
 
 def test_input_bound_is_never_said_of_less_than_a_tenth() -> None:

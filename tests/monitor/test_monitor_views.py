@@ -69,13 +69,14 @@ class TestFigures:
         now = figures(snapshot())
         assert now.loader_cores == pytest.approx(1.86)
         assert now.disk_bytes_per_s == pytest.approx(4.2e6)
-        assert (now.stall_low, now.stall_high) == (0.0, pytest.approx(0.4))
+        assert (now.stall_low, now.stall_high) == (0.0, pytest.approx(0.42))
         assert now.device_busy == pytest.approx(0.6)
         assert now.images_per_s is None
 
     def test_inside_figures_come_first(self) -> None:
-        now = figures(snapshot(text="loader"))
-        assert now.stall_low == now.stall_high == 0.4
+        seen = snapshot(text="loader")
+        now = figures(replace(seen, loaders=(replace(seen.loaders[0], exposed_s=0.36),)))
+        assert now.stall_low == now.stall_high == pytest.approx(0.4)
         assert now.images_per_s == 576
 
     def test_nothing_is_guessed(self) -> None:
@@ -121,7 +122,7 @@ class TestHistory:
     def test_spans_are_bounded_and_what_held_longest_is_known(self) -> None:
         history = History(100.0)
         for number in range(3 * SPANS):
-            history.add(snapshot(number), busy() if number % 3 else starved())
+            history.add(snapshot(number), figures(snapshot(number)), busy() if number % 3 else starved())
         assert len(history.spans) == SPANS
         assert len(history.held_s) == 2
         assert history.prevailing() is Bound.COMPUTE
@@ -160,7 +161,7 @@ class TestWords:
 class TestJson:
     def test_what_issue_and_documents_promise(self) -> None:
         shown = moment()
-        found = json.loads(json.dumps(to_json(shown.snapshot, shown.verdict), allow_nan=False))
+        found = json.loads(json.dumps(to_json(shown), allow_nan=False))
         assert (found["schema"], found["verdict"], found["cause"]) == (1, "input-bound", "decode-cpu-workers")
         assert found["stall"] == {"low": 0.31, "high": 0.38, "tier": "stacks", "host_wait": False}
         assert found["evidence"][0] == {"name": "worker_cpu", "value": 0.93, "text": "workers run 93% of the time"}
@@ -169,7 +170,7 @@ class TestJson:
         assert found["devices"][0]["busy"] == found["figures"]["device_busy"]
 
     def test_what_is_not_known_is_null(self) -> None:
-        found = to_json(snapshot(devices=(device(float("nan")),)), unknown())
+        found = to_json(moment(1, last=unknown(), devices=(device(float("nan")),)))
         assert found["stall"] is None
         assert found["cause"] is None
         assert found["devices"][0]["busy"] is None

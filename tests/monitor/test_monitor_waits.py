@@ -146,7 +146,7 @@ def test_what_cannot_be_told_is_unknown_with_its_line(name: str, device: bool) -
     verdict = judged(**{**SLEEPS[name], **on})
     assert verdict.bound is Bound.UNKNOWN
     assert "main`, train.py:12" in verdict.reason
-    assert "nothing says whether for its batches" in verdict.reason
+    assert "it is unknown whether for its batches" in verdict.reason
 
 
 @pytest.mark.parametrize("seen", [True, False])

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
+from iofast.monitor.render.figures import figures
 from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import (
@@ -74,7 +75,7 @@ def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:
         seconds=1.0,
         job=Job(4242, 77, text or "python train.py --data imagenet/train --epochs 90", 0, 1),
         main=Looks(20, {Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}),
-        windows=(Window(1.0, 0.35, 0.45, 1 - wave),),
+        windows=(Window(1.0, 0.35, 0.45, 1 - wave, 20, {Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}),),
         processes=(process(4242, "main", 0.4), *(process(4300 + i, "worker", 0.93) for i in range(2))),
         threads=(),
         system=SYSTEM,
@@ -158,5 +159,5 @@ def moment(seconds: int = 90, text: str = "", last: Verdict | None = None, **cha
     verdict = starved(text) if last is None else last
     for number in range(seconds):
         now = snapshot(number, text, **changes)
-        history.add(now, unknown() if number < min(10, seconds - 1) else verdict)
-    return Moment(now.job, now, verdict, history)
+        history.add(now, figures(now), unknown() if number < min(10, seconds - 1) else verdict)
+    return Moment(now.job, now, figures(now), verdict, history)

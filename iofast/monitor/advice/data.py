@@ -1,117 +1,126 @@
-"""Advice on what a loader that is late is given to read and decode: smaller, packed, by other means, from memory."""
+"""Advice on what a late loader reads and decodes: smaller images, packed, with FastLoader, from memory."""
 
 from __future__ import annotations
 
 import json
 import shlex
 
-from iofast.monitor.advice.situation import Situation, gain
-from iofast.monitor.findings import Advice, Cause
+from iofast.monitor.advice.rule import Match, Rule, on
+from iofast.monitor.advice.situation import Situation
+from iofast.monitor.findings import Cause
 from iofast.monitor.snapshot import WorkerTask
 
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
 SMALL_FILE = 1 << 20
-FREES_CORES = frozenset({"pack_resize", "fastloader"})  # advice that takes the loader's work away
+_WORTH_IT = 0.40  # smallest share of the loader's work that a change must concern
+_READING = (Cause.STORAGE, Cause.PAGE_CACHE)
 
 
-def pack_smaller(now: Situation) -> Advice | None:
-    """Silent where images are small already, or where decoding is not what workers do."""
-    if not now.is_input(Cause.WORKERS, Cause.CPU, Cause.SINGLE, Cause.STORAGE, Cause.PAGE_CACHE):
-        return None
-    size = now.file_bytes
-    decoding = now.training.work.get(WorkerTask.DECODE, 0.0) + now.training.work.get(WorkerTask.RESIZE, 0.0)
-    known = bool(now.training.work)
+def _pack_smaller(now: Situation) -> Match | None:
+    """Not if images are small already, and not if decoding is a small part of the work."""
+    size, known = now.file_bytes, bool(now.training.work)
+    decoding = now.work(WorkerTask.DECODE, WorkerTask.RESIZE)
     if size is not None and size < OVERSIZED:
         return None
-    if known and decoding < 0.40 and not now.is_input(Cause.STORAGE, Cause.PAGE_CACHE):
+    if known and decoding < _WORTH_IT and not now.caused_by(*_READING):
         return None
-    if size is None and (not known or decoding < 0.40 or now.fast_loader):  # which was given a packed file
+    if size is None and (not known or decoding < _WORTH_IT or now.fast_loader):  # FastLoader reads a packed file
         return None
-    figure = f"Decoding and resizing are {decoding:.0%} of the loader's work" if known else "The loader decodes"
-    shown = f", images have {size / 1000:.0f} kB" if size is not None else ""
-    unless = "" if size is not None else ", nor where images are that small already"
-    return Advice(
-        name="pack_resize",
-        text=f"{figure}{shown}: smaller images are read and decoded in a fraction of the time.",
-        change=f"iofast pack {now.images} train.lmdb --resize 256",
-        trigger="decode" if known else "file_bytes",
-        value=decoding if known else size,
-        gain=now.relief,
-        changes_accuracy=True,
-        risk=f"not where training crops need more than 256 pixels{unless}",
-    )
+    words = {
+        "what": f"Decoding and resizing are {decoding:.0%} of the loader's work" if known else "The loader decodes",
+        "size": "" if size is None else f", images have {size / 1000:.0f} kB",
+        "unless": ", nor where images are that small already" if size is None else "",
+    }
+    return Match(decoding if known else size, now.relief, words, "decode" if known else "file_bytes")
 
 
-def pack_small_files(now: Situation) -> Advice | None:
-    """Silent where the files are large, or where the disk is not what workers wait for."""
+def _pack_small_files(now: Situation) -> Match | None:
+    """Only for small files."""
     size = now.file_bytes
-    if not now.is_input(Cause.STORAGE, Cause.PAGE_CACHE) or size is None or size > SMALL_FILE:
-        return None
-    return Advice(
-        name="pack",
-        text=f"Each sample is a file of {size / 1000:.0f} kB, opened and read on its own from a storage that is slow.",
-        change=f"iofast pack {now.images} train.lmdb",
-        trigger="file_bytes",
-        value=size,
-        gain=gain(now.low),
-    )
+    return None if size is None or size > SMALL_FILE else Match(size, now.wait_gain, {"kB": size / 1000})
 
 
-def fast_loader(now: Situation) -> Advice | None:
-    """Silent where FastLoader runs already, and where storage is what is slow."""
-    if not now.is_input(Cause.WORKERS, Cause.CPU, Cause.COLLATE, Cause.SINGLE, Cause.PIN) or now.fast_loader:
+def _fast_loader(now: Situation) -> Match | None:
+    """Not if FastLoader runs already, and not if the workers do what FastLoader does no faster."""
+    tasks = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
+    if now.fast_loader or (now.training.work and now.work(*tasks) < _WORTH_IT):
         return None
-    work = now.training.work
-    images = work.get(WorkerTask.DECODE, 0.0) + work.get(WorkerTask.RESIZE, 0.0) + work.get(WorkerTask.AUGMENT, 0.0)
-    if work and images + work.get(WorkerTask.COLLATE, 0.0) + work.get(WorkerTask.SEND, 0.0) < 0.40:
-        return None  # whatever the workers do, it is not what FastLoader does faster
-    device = ', device="cuda"' if now.last is not None and now.last.devices else ""
-    text = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
+    why = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
     if now.shares_cores:
-        text = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
-    packed = pack_smaller(now) is not None or now.folder is None or now.file_bytes is None
-    source = json.dumps("train.lmdb" if packed else now.folder, ensure_ascii=False)
-    return Advice(
-        name="fastloader",
-        text=text,
-        change=f"FastLoader(FastDataset({source}), batch_size=..., transform=[...]{device})",
-        trigger="stall",
-        value=now.low,
-        gain=now.relief,
-        risk="for images, with transforms that it knows",
-    )
+        why = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
+    packed = PACK_SMALLER.advice(now) is not None or now.folder is None or now.file_bytes is None
+    words = {
+        "why": why,
+        "source": json.dumps("train.lmdb" if packed else now.folder, ensure_ascii=False),
+        "device": ', device="cuda"' if now.last is not None and now.last.devices else "",
+    }
+    return Match(now.low, now.relief, words)
 
 
-def page_cache(now: Situation) -> Advice | None:
-    """Silent where the bytes come from memory, or where a storage is slow for another reason."""
-    if not now.is_input(Cause.PAGE_CACHE):
-        return None
+def _short_of_memory(now: Situation) -> tuple[bool, str]:
+    """Whether the page cache is too small, and the memory that is left, in a clause."""
     available = now.training.system(lambda one: one.system.memory_available)
-    short = available is not None and available < now.thresholds.memory_short
-    free = "" if available is None else f", and {available / 2**30:.1f} GiB of memory are left to keep it in"
-    name, value = now.figure("uncached", "major_faults", "worker_disk")
-    shown = (
-        ""
-        if value is None
-        else f" ({value:.0f} page faults a second)"
-        if name == "major_faults"
-        else f" to {value:.0%}"
-    )
-    if short:
-        advised, change = "make it smaller", f"iofast pack {now.images} train.lmdb --resize 256"
-    else:
-        folder = "train.lmdb" if now.folder is None else shlex.quote(now.folder)
-        advised, change = "read it once before training", f"find {folder} -type f -exec cat {{}} + > /dev/null"
-    return Advice(
+    if available is None:
+        return False, ""
+    left = f", and {available / 2**30:.1f} GiB of memory are left to keep it in"
+    return available < now.thresholds.memory_short, left
+
+
+def _cached(now: Situation) -> Match:
+    trigger, value = now.figure("uncached", "major_faults", "worker_disk")
+    rate = trigger == "major_faults"
+    share = "" if value is None else f" ({value:.0f} page faults a second)" if rate else f" to {value:.0%}"
+    folder = "train.lmdb" if now.folder is None else shlex.quote(now.folder)
+    return Match(value, now.wait_gain, {"share": share, "left": _short_of_memory(now)[1], "folder": folder}, trigger)
+
+
+PACK_SMALLER = Rule(
+    name="pack_resize",
+    on=on(Cause.WORKERS, Cause.CPU, Cause.SINGLE, *_READING),
+    match=_pack_smaller,
+    text="{what}{size}: smaller images are read and decoded in a fraction of the time.",
+    change="iofast pack {now.images} train.lmdb --resize 256",
+    trigger="decode",
+    changes_accuracy=True,
+    risk="not where training crops need more than 256 pixels{unless}",
+)
+FAST_LOADER = Rule(
+    name="fastloader",
+    on=on(Cause.WORKERS, Cause.CPU, Cause.COLLATE, Cause.SINGLE, Cause.PIN),
+    match=_fast_loader,
+    text="{why}",
+    change="FastLoader(FastDataset({source}), batch_size=..., transform=[...]{device})",
+    trigger="stall",
+    risk="for images, with transforms that it knows",
+)
+DATA_RULES = (
+    PACK_SMALLER,
+    Rule(
+        name="pack",
+        on=on(*_READING),
+        match=_pack_small_files,
+        text="Each sample is a file of {kB:.0f} kB, opened and read on its own from a storage that is slow.",
+        change="iofast pack {now.images} train.lmdb",
+        trigger="file_bytes",
+    ),
+    FAST_LOADER,
+    Rule(
         name="page_cache",
-        text=f"The data comes from the disk{shown}{free}: {advised}.",
-        change=change,
-        trigger=name,
-        value=value,
-        gain=gain(now.low),
-        changes_accuracy=short,
-        risk="FastLoader(..., order=order.Blocks()) reads in long runs what memory cannot hold" if short else "",
-    )
-
-
-RULES = (pack_smaller, pack_small_files, fast_loader, page_cache)
+        on=on(Cause.PAGE_CACHE),
+        match=lambda now: _cached(now) if _short_of_memory(now)[0] else None,
+        text="The data comes from the disk{share}{left}: make it smaller.",
+        change="iofast pack {now.images} train.lmdb --resize 256",
+        trigger="uncached",
+        changes_accuracy=True,
+        risk="FastLoader(..., order=order.Blocks()) reads in long runs what memory cannot hold",
+    ),
+    Rule(
+        name="page_cache",
+        on=on(Cause.PAGE_CACHE),
+        match=lambda now: None if _short_of_memory(now)[0] else _cached(now),
+        text="The data comes from the disk{share}{left}: read it once before training.",
+        change="find {folder} -type f -exec cat {{}} + > /dev/null",
+        trigger="uncached",
+    ),
+)
+FREES_CORES = frozenset({PACK_SMALLER.name, FAST_LOADER.name})  # advice that takes the loader's work away

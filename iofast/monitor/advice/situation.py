@@ -1,28 +1,30 @@
-"""What rules of advice look at: the training intervals, the verdict on them, and what removing a wait can gain."""
+"""Facts that rules of advice look at: the intervals, the verdict on them, and the gain of removing a wait."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from iofast.monitor.findings import Advice, Bound, Cause, Phase, Verdict
+from iofast.monitor.findings import Bound, Cause, Phase, Verdict
 from iofast.monitor.snapshot import Snapshot, WorkerTask
 from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.training import Training
 
-MOST_GAIN = 20.0  # a prediction beyond it says more about the division than about the training
+MOST_GAIN = 20.0  # a larger prediction is a division by almost nothing
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A verdict and what it was drawn from. `every` has all intervals, `training` those that counted."""
+    """A verdict and its intervals: `every` has all of them, `training` those that the verdict rests on."""
 
     every: Training
     training: Training
     verdict: Verdict
-    thresholds: Thresholds
+
+    @property
+    def thresholds(self) -> Thresholds:
+        return self.training.thresholds
 
     @property
     def last(self) -> Snapshot | None:
@@ -30,28 +32,35 @@ class Situation:
 
     @property
     def low(self) -> float:
-        """The part of the stall that is proved."""
+        """Lower bound of the stall: the part that is proved."""
         return self.verdict.stall.low if self.verdict.stall is not None else 0.0
 
     @property
     def high(self) -> float:
         return self.verdict.stall.high if self.verdict.stall is not None else 1.0
 
-    def is_input(self, *causes: Cause) -> bool:
-        """Input-bound, by one of these causes; by any where none is named."""
-        return self.verdict.bound is Bound.INPUT and (not causes or self.verdict.cause in causes)
-
     @property
-    def shares_cores(self) -> bool:
-        """Whether training computes on the very processors that its loader has exhausted."""
-        stall = self.verdict.stall
-        return stall is not None and stall.host_wait and self.is_input(Cause.CPU)
+    def wait_gain(self) -> float:
+        """Gain of a loader that is never late."""
+        return gain(self.low)
 
     @property
     def relief(self) -> float | None:
-        """What a loader gains that costs next to nothing. None where training gets its processors as well: a small
-        network on two cores, with a wait of 18 to 23 %, ran 3.1 times as fast after packing."""
-        return None if self.shares_cores else gain(self.low)
+        """Gain of a loader that costs next to nothing; None if training gets the loader's cores as well.
+
+        A small network on two cores, with a wait of 18 to 23 %, ran 3.1 times as fast after packing.
+        """
+        return None if self.shares_cores else self.wait_gain
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether training computes on the same processors that its loader has exhausted."""
+        stall = self.verdict.stall
+        return stall is not None and stall.host_wait and self.caused_by(Cause.CPU)
+
+    def caused_by(self, *causes: Cause) -> bool:
+        """Whether the verdict is input-bound by one of these causes."""
+        return self.verdict.bound is Bound.INPUT and self.verdict.cause in causes
 
     def phase(self, phase: Phase) -> float:
         """Share of all time in a phase."""
@@ -67,31 +76,31 @@ class Situation:
     def pinned(self) -> bool:
         return self.fast_loader or self.every.thread_cpu("pt_data_pin") is not None
 
-    @cached_property
+    @property
     def ranks(self) -> int:
-        """Ranks of this job on this machine: each is told the same, and all of them share its cores."""
+        """Ranks of this job on this machine. They share its cores, and each gets the same advice."""
         return 1 + (len(self.last.peers) if self.last is not None else 0)
 
     @property
-    def each_rank(self) -> str:
-        """What is said behind cores where ranks share them."""
-        return " for each rank" if self.ranks > 1 else ""
+    def cores(self) -> float:
+        """Cores of this rank; 0 if unknown."""
+        return (self.training.system(lambda one: one.system.cores) or 0.0) / self.ranks
 
-    @cached_property
+    @property
     def free_cores(self) -> float | None:
-        """Idle cores that this rank may take."""
+        """Idle cores that this rank may take; None if unknown."""
         idle = self.training.system(lambda one: one.system.idle_cores)
         return None if idle is None else idle / self.ranks
 
     def figure(self, *names: str) -> tuple[str, float | None]:
-        """The first of these figures that the verdict rests on, by name; the first name where it has none of them."""
+        """Name and value of the first of these figures in the verdict's evidence; the first name and None without."""
         known = {one.name: one.value for one in self.verdict.evidence}
         name = next((name for name in names if name in known), names[0])
         return name, known.get(name)
 
     @property
     def renewed_workers(self) -> bool:
-        """Whether workers were seen to go and others to come."""
+        """Whether some workers ended and others began."""
         sets = [
             alive
             for one in self.every.snapshots
@@ -102,29 +111,52 @@ class Situation:
 
     @property
     def starved(self) -> float | None:
-        """Share of the looks at workers that had nothing to do; None without stacks."""
+        """Share of stack samples in which workers had nothing to do; None without stacks."""
         seen = [one for one in self.training.stacks if one.worker_looks]
         looks = sum(one.worker_looks for one in seen)
-        return (
-            sum(one.workers.get(WorkerTask.STARVED, 0.0) * one.worker_looks for one in seen) / looks if looks else None
-        )
+        starved = sum(one.workers.get(WorkerTask.STARVED, 0.0) * one.worker_looks for one in seen)
+        return starved / looks if looks else None
+
+    def work(self, *tasks: WorkerTask) -> float:
+        """Share of these tasks in the workers' work."""
+        return sum(self.training.work.get(task, 0.0) for task in tasks)
 
     @property
     def file_bytes(self) -> int | None:
+        """Median size of the images that workers had open; None if none was seen."""
         known = sorted(one.file_bytes for one in self.every.snapshots if one.file_bytes is not None)
         return known[len(known) // 2] if known else None
 
-    @property
+    @cached_property
     def folder(self) -> str | None:
-        """Where most of the data files lie that were seen open; the newest interval knows most of them."""
+        """Folder of most data files that were open; the newest interval has the longest list."""
         known = [one.dataset_paths for one in self.every.snapshots if one.dataset_paths]
         return known[-1][0] if known else None
 
     @property
     def images(self) -> str:
-        """The folder of images, ready for a shell; a word to be replaced where images were not seen open."""
+        """Folder of images, quoted for a shell; the word IMAGES if no image was seen open."""
         folder = self.folder if self.file_bytes is not None else None
         return "IMAGES" if folder is None else shlex.quote(folder)
+
+    @property
+    def idle(self) -> float:
+        """Share of time in which the device runs nothing; 0 without a device."""
+        return self.training.idle or 0.0
+
+    @property
+    def host_idle(self) -> float:
+        """Share of time in which the device idles, and not for want of a batch."""
+        return max(0.0, self.idle - self.high)
+
+    @property
+    def busy(self) -> float:
+        """Share of time in which the device is at work."""
+        return 1.0 - self.idle
+
+    @property
+    def sm_active(self) -> float | None:
+        return self.training.device(lambda device: device.sm_active)
 
     @property
     def convolutions(self) -> bool:
@@ -135,8 +167,13 @@ class Situation:
         return any(one.compiled for one in self.every.stacks)
 
     @property
+    def batch_size(self) -> int:
+        """Largest batch of the loaders that report; 0 without."""
+        return max((one.batch_size or 0 for one in self.training.loaders), default=0)
+
+    @property
     def memory(self) -> float | None:
-        """Share of the device's memory that is in use, at most."""
+        """Largest share of a device's memory in use; None if unknown."""
         shares = [
             one.memory_used / one.memory_total
             for one in self.every.devices
@@ -144,14 +181,12 @@ class Situation:
         ]
         return max(shares, default=None)
 
-    @property
-    def capability(self) -> tuple[int, int] | None:
-        return min((one.capability for one in self.every.devices if one.capability is not None), default=None)
-
-
-Rule = Callable[[Situation], Advice | None]
+    def capable(self, capability: tuple[int, int]) -> bool | None:
+        """Whether all devices have at least this CUDA capability; None if unknown."""
+        known = [one.capability for one in self.every.devices if one.capability is not None]
+        return min(known) >= capability if known else None
 
 
 def gain(removed: float) -> float:
-    """How many times as fast the training is at most when this share of its time goes away."""
+    """Upper bound of the speed-up of training when this share of its time goes away."""
     return min(MOST_GAIN, 1.0 / max(1e-9, 1.0 - min(1.0, max(0.0, removed))))

@@ -1,126 +1,124 @@
-"""Advice on the machine, on other ranks, and on what a training does beside training."""
+"""Advice on the machine, on other ranks, and on validation and checkpoints."""
 
 from __future__ import annotations
 
+from iofast.monitor.advice.rule import EVERY, INPUT, Match, Rule, on
 from iofast.monitor.advice.situation import Situation, gain
-from iofast.monitor.findings import Advice, Bound, Cause, Phase
+from iofast.monitor.findings import Bound, Cause, Phase
 
-_CLOCKS = {
-    "power": "nvidia-smi -q -d POWER  # the limit; nvidia-smi -pl WATTS raises it, as root",
-    "thermal": "nvidia-smi -q -d TEMPERATURE  # and look at fans and air",
+_CLOCKS = {  # by reason, the most urgent first
     "hardware": "nvidia-smi -q -d PERFORMANCE  # and look at power supply and air",
+    "thermal": "nvidia-smi -q -d TEMPERATURE  # and look at fans and air",
+    "power": "nvidia-smi -q -d POWER  # the limit; nvidia-smi -pl WATTS raises it, as root",
 }
 
 
-def quota(now: Situation) -> Advice | None:
-    """Silent where the quota does not bind."""
-    waits = [
-        one.system.throttled_s / one.seconds for one in now.training.snapshots if one.system.throttled_s is not None
-    ]
-    waited = sum(sorted(waits)) / len(waits) if waits else 0.0
-    if waited < now.thresholds.quota or not (now.is_input() or now.verdict.bound is Bound.THROTTLED):
+def _quota(now: Situation) -> Match | None:
+    waited = now.training.throttled
+    if waited < now.thresholds.quota:
         return None
     cores = now.training.system(lambda one: one.system.cores) or 1.0
-    return Advice(
-        name="cpu_quota",
-        text=f"The cgroup's quota of {cores:g} cores kept threads waiting {min(1.0, waited):.0%} of the time.",
-        change="raise the container's limit (docker update --cpus N ID; resources.limits.cpu), or use fewer workers",
-        trigger="throttled",
-        value=min(1.0, waited),
-        gain=gain(now.low) if now.is_input(Cause.CPU) else None,
-    )
+    return Match(waited, now.wait_gain if now.caused_by(Cause.CPU) else None, {"cores": cores})
 
 
-def numa(now: Situation) -> Advice | None:
-    """Silent on one node, and where workers run on their device's."""
+def _numa(now: Situation) -> Match | None:
+    """Not on one node, and not if most processes run on the device's node."""
     last = now.last
-    if last is None or (last.system.numa_nodes or 1) < 2 or not (now.is_input() or now.verdict.bound is Bound.TRANSFER):
+    if last is None or (last.system.numa_nodes or 1) < 2:
         return None
     nodes = {device.numa_node for device in last.devices if device.own and device.numa_node is not None}
     where = [one.numa_node for one in last.processes if one.role in ("main", "worker") and one.numa_node is not None]
     away = [node for node in where if node not in nodes]
     if len(nodes) != 1 or not where or len(away) <= 0.5 * len(where):
         return None
-    node = min(nodes)
-    return Advice(
+    return Match(len(away) / len(where), words={"away": len(away), "all": len(where), "node": min(nodes)})
+
+
+def _clocks(now: Situation) -> Match | None:
+    devices = now.training.devices
+    slowed = [device for device in devices if device.throttle_reasons]
+    reasons = sorted({reason for device in slowed for reason in device.throttle_reasons})
+    if not reasons:
+        return None
+    change = next((change for reason, change in _CLOCKS.items() if reason in reasons), "nvidia-smi -q -d PERFORMANCE")
+    return Match(len(slowed) / len(devices), words={"reasons": ", ".join(reasons), "change": change})
+
+
+def _pause(now: Situation, phase: Phase) -> Match | None:
+    """A phase that takes 10 % of the time; half of that can be saved."""
+    share = now.phase(phase)
+    return None if share < now.thresholds.gap else Match(share, gain(0.5 * share))
+
+
+def _late_rank(now: Situation) -> Match | None:
+    late = next((one for one in now.verdict.evidence if one.name == "rank_gap"), None)
+    return None if late is None else Match(late.value, words={"text": f"{late.text[0].upper()}{late.text[1:]}"})
+
+
+def _communication(now: Situation) -> Match | None:
+    """Not if one rank is late with its data: that rank needs the advice."""
+    if _late_rank(now) is not None:
+        return None
+    _, share = now.figure("communication")
+    return Match(share, words={"share": "" if share is None else f" {share:.0%} of the time"})
+
+
+SYSTEM_RULES = (
+    Rule(
+        name="cpu_quota",
+        on=INPUT | on(Bound.THROTTLED),
+        match=_quota,
+        text="The cgroup's quota of {cores:g} cores kept threads waiting {value:.0%} of the time.",
+        change="raise the container's limit (docker update --cpus N ID; resources.limits.cpu), or use fewer workers",
+        trigger="throttled",
+    ),
+    Rule(
         name="numa",
-        text=f"{len(away)} of {len(where)} processes run on another NUMA node than their device's, which is {node}.",
-        change=f"numactl --cpunodebind={node} --membind={node} python ...",
+        on=INPUT | on(Bound.TRANSFER),
+        match=_numa,
+        text="{away} of {all} processes run on another NUMA node than their device's, which is {node}.",
+        change="numactl --cpunodebind={node} --membind={node} python ...",
         trigger="numa",
-        value=len(away) / len(where),
         risk="fewer cores for the workers",
-    )
-
-
-def clocks(now: Situation) -> Advice | None:
-    """Silent unless clocks were held back most of the time."""
-    reasons = {reason for device in now.training.devices for reason in device.throttle_reasons}
-    if now.verdict.bound is not Bound.THROTTLED or not reasons:
-        return None
-    reason = next((one for one in ("hardware", "thermal", "power") if one in reasons), min(reasons))
-    slowed = [bool(device.throttle_reasons) for device in now.training.devices]
-    share = sum(slowed) / len(slowed)
-    return Advice(
+    ),
+    Rule(
         name="clocks",
-        text=f"The device runs below its clock {share:.0%} of the time: {', '.join(sorted(reasons))}.",
-        change=_CLOCKS.get(reason, "nvidia-smi -q -d PERFORMANCE"),
+        on=on(Bound.THROTTLED),
+        match=_clocks,
+        text="The device runs below its clock {value:.0%} of the time: {reasons}.",
+        change="{change}",
         trigger="clocks",
-        value=share,
-    )
-
-
-def rarer_validation(now: Situation) -> Advice | None:
-    """Silent below 10 % of the time."""
-    share = now.phase(Phase.VALIDATION)
-    if share < now.thresholds.gap:
-        return None
-    return Advice(
+    ),
+    Rule(
         name="validation",
-        text=f"Validation takes {share:.0%} of the time.",
+        on=EVERY,
+        match=lambda now: _pause(now, Phase.VALIDATION),
+        text="Validation takes {value:.0%} of the time.",
         change="validate every second epoch, or on a fixed tenth of the set, under torch.inference_mode()",
         trigger="validation",
-        value=share,
-        gain=gain(0.5 * share),
-    )
-
-
-def rarer_checkpoints(now: Situation) -> Advice | None:
-    """Silent below 10 % of the time."""
-    share = now.phase(Phase.CHECKPOINT)
-    if share < now.thresholds.gap:
-        return None
-    return Advice(
+    ),
+    Rule(
         name="checkpoints",
-        text=f"Writing checkpoints takes {share:.0%} of the time.",
+        on=EVERY,
+        match=lambda now: _pause(now, Phase.CHECKPOINT),
+        text="Writing checkpoints takes {value:.0%} of the time.",
         change="torch.distributed.checkpoint.async_save(...), or save half as often",
         trigger="checkpoint",
-        value=share,
-        gain=gain(0.5 * share),
-    )
-
-
-def communication(now: Situation) -> Advice | None:
-    """Silent where one rank is late with its data: that one needs the advice."""
-    if now.verdict.bound is not Bound.COMMUNICATION:
-        return None
-    late = [one for one in now.verdict.evidence if one.name == "rank_gap"]
-    if late:
-        return Advice(
-            name="other_rank",
-            text=f"{late[0].text[0].upper()}{late[0].text[1:]}.",
-            change="iofast monitor --pid PID  # of that rank",
-            trigger="rank_gap",
-            value=late[0].value,
-        )
-    _, talking = now.figure("communication")
-    share = "" if talking is None else f" {talking:.0%} of the time"
-    return Advice(
+    ),
+    Rule(
+        name="other_rank",
+        on=on(Bound.COMMUNICATION),
+        match=_late_rank,
+        text="{text}.",
+        change="iofast monitor --pid PID  # of that rank",
+        trigger="rank_gap",
+    ),
+    Rule(
         name="communication",
-        text=f"The training thread waits{share} for other ranks.",
+        on=on(Bound.COMMUNICATION),
+        match=_communication,
+        text="The training thread waits{share} for other ranks.",
         change="with model.no_sync(): ... while gradients accumulate; DistributedDataParallel rather than DataParallel",
         trigger="communication",
-        value=talking,
-    )
-
-
-RULES = (quota, numa, clocks, rarer_validation, rarer_checkpoints, communication)
+    ),
+)

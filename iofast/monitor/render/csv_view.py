@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from iofast.monitor.render.escape import cell
-from iofast.monitor.render.figures import NAMES, figures
-from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.figures import NAMES
+from iofast.monitor.render.moment import Moment, View
 
 _JUDGED = ("time", "pid", "rank", "command", "verdict", "cause", "severity", "tier", "stall_low", "stall_high")
 _WAITS = ("waits_at", "waits_for", "waits_share")
 COLUMNS = (*_JUDGED, *_WAITS, *(f"interval_{name}" for name in NAMES), "advice")
 
 
-class CsvRows:
+class CsvRows(View):
     """Writes rows into `out`; the first names the columns. Closes what is not standard output."""
 
     def __init__(self, out: TextIO, *, keep_open: bool) -> None:
@@ -27,7 +27,7 @@ class CsvRows:
 
     def update(self, moment: Moment) -> None:
         """A row; a number that is not available is an empty cell."""
-        verdict, now, site = moment.verdict, figures(moment.snapshot), moment.verdict.waits
+        verdict, now, site = moment.verdict, moment.figures, moment.verdict.waits
         row = [
             f"{time.time():.3f}",
             moment.job.pid,
@@ -49,9 +49,6 @@ class CsvRows:
         ]
         self._rows.writerow(row)
         self._out.flush()
-
-    def waiting(self, _message: str) -> None:
-        """No row: nothing was seen."""
 
     def close(self, _moments: Sequence[Moment]) -> None:
         """Close the file; all rows are written."""

@@ -1,4 +1,4 @@
-"""What a job did since it is watched, in bounded memory: days take as much as an hour."""
+"""History of one job in bounded memory: days take as much as an hour."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from iofast.monitor.findings import Bound, Cause, Severity, Verdict
-from iofast.monitor.render.figures import NAMES, Figures, figures
+from iofast.monitor.render.figures import NAMES, Figures
 from iofast.monitor.snapshot import Snapshot
 
-RECENT = 240  # intervals in full: the widest sparkline
-POINTS = 512  # of a timeline; then neighbours become one, and a point stands for twice the time
-SPANS = 200  # verdicts that followed one another; the oldest go first
+RECENT = 240  # intervals kept in full: the widest sparkline
+POINTS = 512  # of a timeline; when it is full, each two neighbours become one
+SPANS = 200  # newest changes of the verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A stretch of a timeline: means of what was known in it, with the seconds that they rest on."""
+    """A stretch of a timeline: means of the known values."""
 
     start_s: float
     seconds: float
     values: tuple[float | None, ...]  # in the order of figures.NAMES
 
     def joined(self, other: Point) -> Point:
-        """Both stretches as one; each value weighs as its time."""
+        """Join both stretches, with values weighted by their time."""
         seconds = self.seconds + other.seconds
         pairs = zip(self.values, other.values, strict=True)
         return Point(self.start_s, seconds, tuple(_mean(a, b, self.seconds, other.seconds) for a, b in pairs))
@@ -36,7 +36,7 @@ def _mean(a: float | None, b: float | None, weight_a: float, weight_b: float) ->
 
 
 class Timeline:
-    """Points of equal numbers of intervals, never more than `points`: when they are full, each two become one."""
+    """At most `points` points of equally many intervals; when it is full, each two become one."""
 
     def __init__(self, points: int = POINTS) -> None:
         self._limit = points
@@ -45,7 +45,7 @@ class Timeline:
         self._intervals, self._stride = 0, 1
 
     def add(self, point: Point) -> None:
-        """One interval more."""
+        """Add one interval."""
         self._open = point if self._open is None else self._open.joined(point)
         self._intervals += 1
         if self._intervals < self._stride:
@@ -58,13 +58,13 @@ class Timeline:
             self._stride *= 2
 
     def points(self) -> list[Point]:
-        """All there are, oldest first, the one that is being gathered too."""
+        """All points, oldest first, with the incomplete last one."""
         return [*self._points, *([] if self._open is None else [self._open])]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How long a verdict held, in seconds since watching began, and the widest bounds that were stated meanwhile."""
+    """A stretch with one verdict, in seconds since watching began, and the widest bounds of its stall."""
 
     start_s: float
     end_s: float
@@ -86,9 +86,8 @@ class History:
     held_s: dict[tuple[Bound, Cause | None], float] = field(default_factory=dict)
     intervals: int = 0
 
-    def add(self, snapshot: Snapshot, verdict: Verdict) -> None:
-        """One interval more, and what was judged at its end."""
-        now = figures(snapshot)
+    def add(self, snapshot: Snapshot, now: Figures, verdict: Verdict) -> None:
+        """Add an interval, its figures, and the verdict at its end."""
         start = snapshot.time_s - snapshot.seconds - self.started_s
         self.recent.append(now)
         self.timeline.add(Point(start, snapshot.seconds, tuple(getattr(now, name) for name in NAMES)))
@@ -112,11 +111,11 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Since watching began."""
+        """Seconds since watching began."""
         return self.spans[-1].end_s if self.spans else 0.0
 
     def prevailing(self) -> Bound:
-        """The verdict that held longest, abstentions and idleness aside; unknown where there was no other."""
+        """The verdict that held longest, unknown and idle aside; unknown without any."""
         held: dict[Bound, float] = {}
         for (bound, _), seconds in self.held_s.items():
             if bound.sure:

@@ -14,14 +14,14 @@ from iofast.monitor.render import chart, wording
 from iofast.monitor.render.escape import page
 from iofast.monitor.render.figures import NAMES, busiest, own_devices, step_phases
 from iofast.monitor.render.history import History, Span
-from iofast.monitor.render.moment import Moment, Silent
+from iofast.monitor.render.moment import Moment, View
 from iofast.monitor.render.style import CSS
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser that follows it loads and runs nothing
 _SPANS = 40  # rows of the table of verdicts
 
 
-class PageReport(Silent):
+class PageReport(View):
     """Writes the page when watching ends. Raises TargetError where it could not be written, and says so at once."""
 
     def __init__(self, path: str) -> None:

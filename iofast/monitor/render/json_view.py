@@ -1,4 +1,4 @@
-"""JSON for programs: one object for each interval of a job, on one line. docs/monitor.md has the schema."""
+"""JSON: one object per interval of a job, on one line. docs/monitor.md has the schema."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any, TextIO
 
-from iofast.monitor.findings import Verdict
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.figures import figures
-from iofast.monitor.render.moment import Moment, Silent
-from iofast.monitor.snapshot import Snapshot
+from iofast.monitor.render.moment import Moment, View
 
-SCHEMA = 1  # a field may be added to it; one that goes, or means something else, makes it 2
+SCHEMA = 1  # a new field keeps the number; a field removed or redefined raises it
 
 
-def to_json(snapshot: Snapshot, verdict: Verdict) -> dict[str, Any]:
-    """What was seen and judged, as plain data: dictionaries, lists, strings, numbers, None."""
-    job = snapshot.job
+def to_json(moment: Moment) -> dict[str, Any]:
+    """A moment as plain data: dictionaries, lists, strings, numbers, None."""
+    job, snapshot, verdict = moment.job, moment.snapshot, moment.verdict
     return {
         "schema": SCHEMA,
         "time": time.time(),
@@ -41,7 +38,7 @@ def to_json(snapshot: Snapshot, verdict: Verdict) -> dict[str, Any]:
         "seconds": verdict.seconds,
         "steps": verdict.steps,
         "interval": snapshot.seconds,
-        "figures": _data(asdict(figures(snapshot))),
+        "figures": _data(asdict(moment.figures)),
         "system": _data(asdict(snapshot.system)),
         "devices": [_data(asdict(device)) for device in snapshot.devices],
         "loaders": [_data(asdict(loader)) for loader in snapshot.loaders],
@@ -50,7 +47,7 @@ def to_json(snapshot: Snapshot, verdict: Verdict) -> dict[str, Any]:
 
 
 def _data(value: Any) -> Any:
-    """`value` as JSON has it, texts made plain: `jq -r` prints them on a terminal as they are."""
+    """`value` as JSON data, with texts made plain: `jq -r` prints them on a terminal as they are."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, str):
@@ -60,22 +57,22 @@ def _data(value: Any) -> Any:
     if isinstance(value, Sequence):
         return [_data(item) for item in value]
     if isinstance(value, float) and value - value != 0:
-        return None  # an infinity or a NaN is no JSON
+        return None  # JSON has no infinity and no NaN
     return value
 
 
-class JsonLines(Silent):
-    """An object a line, for each interval."""
+class JsonLines(View):
+    """One object per line and interval."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
     def update(self, moment: Moment) -> None:
-        """Print one."""
+        """Print one object."""
         print_object(moment, self._out)
 
 
 def print_object(moment: Moment, out: TextIO) -> None:
-    """The moment as one line of JSON, at once: a program reads it as it comes."""
-    text = json.dumps(to_json(moment.snapshot, moment.verdict), allow_nan=False)
+    """Print the moment as one line of JSON, and flush it."""
+    text = json.dumps(to_json(moment), allow_nan=False)
     print(text, file=out, flush=True)

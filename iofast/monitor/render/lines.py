@@ -9,14 +9,14 @@ from typing import TextIO
 from iofast.monitor.findings import Bound, Cause, Severity, Verdict
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.moment import Moment, Silent
+from iofast.monitor.render.moment import Moment, View
 
 EVERY_S = 30.0  # a line about a job, unless its verdict changes before
 _ENDED = 64  # jobs whose end was said and need not be again
 _ADVICE = 3
 
 
-class Lines(Silent):
+class Lines(View):
     """A line when a verdict changes and each `every` seconds; one for each job at its end, or at ours."""
 
     def __init__(self, out: TextIO, every: float = EVERY_S) -> None:

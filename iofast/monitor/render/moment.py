@@ -1,48 +1,36 @@
-"""A job as it stands now, and what a view of it is."""
+"""The model that all views share: a job's newest interval, verdict and history."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from iofast.monitor.findings import Verdict
+from iofast.monitor.render.figures import Figures
 from iofast.monitor.render.history import History
 from iofast.monitor.snapshot import Job, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The newest interval of one job, what is judged of it, and what came before."""
+    """The newest interval of one job with its figures, its verdict, and the history before it."""
 
     job: Job
     snapshot: Snapshot
+    figures: Figures
     verdict: Verdict
-    history: History  # grows: a view reads it at once, or never
+    history: History  # it grows, so a view must read it at once
     ended: bool = False
 
 
-class MomentView(Protocol):
-    """Something that shows what was found. Called from one thread."""
+class View:
+    """Base class of all views: ignores every call. All calls come from one thread."""
 
     def update(self, moment: Moment, /) -> None:
-        """An interval of one job more."""
+        """Show one more interval of a job."""
 
     def waiting(self, message: str, /) -> None:
-        """Nothing is watched at the moment; `message` says what is waited for."""
+        """Show `message` while no job is watched."""
 
     def close(self, moments: Sequence[Moment], /) -> None:
-        """The end, with the last moment of every job."""
-
-
-class Silent:
-    """A view that shows nothing; a base for those that care for some of the calls only."""
-
-    def update(self, moment: Moment, /) -> None:
-        """An interval of one job more."""
-
-    def waiting(self, message: str, /) -> None:
-        """Nothing is watched at the moment; `message` says what is waited for."""
-
-    def close(self, moments: Sequence[Moment], /) -> None:
-        """The end, with the last moment of every job."""
+        """End the view; `moments` has the last moment of every job."""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from iofast.errors import OptionError, because
 from iofast.monitor.render.escape import label
-from iofast.monitor.render.figures import Figures, figures, own_devices
-from iofast.monitor.render.moment import Moment, Silent
+from iofast.monitor.render.figures import Figures, own_devices
+from iofast.monitor.render.moment import Moment, View
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LONGEST = 120  # characters of a label that a program chooses
@@ -58,7 +58,7 @@ def exposition(moments: Sequence[Moment]) -> str:
 
 
 def _samples(moment: Moment) -> Iterator[Metric]:
-    job, verdict, now = moment.job, moment.verdict, figures(moment.snapshot)
+    job, verdict, now = moment.job, moment.verdict, moment.figures
     own = (
         ("pid", str(job.pid)),
         ("rank", "" if job.rank is None else str(job.rank)),
@@ -108,7 +108,7 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-class Endpoint(Silent):
+class Endpoint(View):
     """Serves `/metrics` from a thread of its own. Raises OptionError where the address cannot be had."""
 
     def __init__(self, host: str, port: int) -> None:

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from iofast.errors import OptionError, reason_of
-from iofast.monitor.render.figures import NAMES, figures
-from iofast.monitor.render.moment import Moment, Silent
+from iofast.monitor.render.figures import NAMES
+from iofast.monitor.render.moment import Moment, View
 
 _WRITERS = ("torch.utils.tensorboard", "tensorboardX")
 
@@ -16,7 +16,7 @@ _WRITERS = ("torch.utils.tensorboard", "tensorboardX")
 def scalars(moment: Moment, prefix: str | None = None) -> dict[str, float]:
     """What is known, by tag. The tags have no text of the watched process in them, at most its rank or pid."""
     prefix = prefix or _prefix(moment)
-    now = figures(moment.snapshot)
+    now = moment.figures
     values = {f"{prefix}/{name}": getattr(now, name) for name in NAMES}
     stall = moment.verdict.stall
     if stall is not None:
@@ -28,7 +28,7 @@ def _prefix(moment: Moment) -> str:
     return "iofast" if moment.job.rank is None else f"iofast/rank{moment.job.rank}"
 
 
-class TensorBoard(Silent):
+class TensorBoard(View):
     """Writes event files into `folder`; a step is a second of watching. Raises OptionError without a writer."""
 
     def __init__(self, folder: str) -> None:
@@ -69,7 +69,7 @@ def _writer_class() -> Any:
     raise OptionError("--tensorboard needs the package tensorboard, or tensorboardX: pip install tensorboard")
 
 
-class WeightsAndBiases(Silent):
+class WeightsAndBiases(View):
     """Logs to the run that is active here, or to a new one, which `WANDB_RUN_ID` and the like describe."""
 
     def __init__(self) -> None:

@@ -18,14 +18,14 @@ from iofast.monitor.closed_output import give_up
 from iofast.monitor.findings import Severity
 from iofast.monitor.render import wording
 from iofast.monitor.render.layout import drawn
-from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.moment import Moment, View
 
 _ENDED = 3  # jobs that ended and are still listed
 _LEAST_S = 0.2  # from one drawing to the next
 _WORST = (Severity.SEVERE, Severity.BOUND, Severity.NOTICE, Severity.NONE)
 
 
-class Screen:
+class Screen(View):
     """Draws on `out`. With `keys` it reads the terminal's keys too, which a program that we started may want itself."""
 
     def __init__(self, out: TextIO, *, keys: bool = True) -> None:

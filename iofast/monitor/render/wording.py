@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from iofast.monitor.findings import Advice, Bound, Cause, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.render.escape import plain
-from iofast.monitor.render.figures import figures, step_phases
+from iofast.monitor.render.figures import step_phases
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Job, Snapshot, SystemFigures, Tier
 
@@ -195,7 +195,7 @@ class Row(NamedTuple):
 
 def rows(moment: Moment) -> list[Row]:
     """The timelines of a job, as all views for people have them."""
-    now = figures(moment.snapshot)
+    now = moment.figures
     system = moment.snapshot.system
     stall = moment.verdict.stall
     wait = "host wait" if stall is not None and stall.host_wait else "stall"
