@@ -1,4 +1,4 @@
-"""Watch what was asked for, show it, and say how it ended: what `iofast monitor` does."""
+"""Run `iofast monitor`: watch, show, and return the exit status."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from iofast.monitor.request import Request
 
 FAILED_ON = 4  # exit status: the verdict is one of --fail-on
 NOBODY = "no training process of yours found"
-_ONCE_S = 40.0  # 30 s of training, which suffice where steps cannot be counted, and what comes before them
-_ONCE_LEAST_S = 5.0  # steps are counted sooner, but a second may be anything
-_WAIT_S = 0.2  # for news, between two looks at the keyboard or at a program that was started,
-_ALONE_S = 1.0  # and where there is neither: waking up costs 100 us
+_ONCE_S = 40.0  # 30 s of training, enough if steps cannot be counted, and what comes before
+_ONCE_LEAST_S = 5.0  # steps are counted sooner, but one second may be unusual
+_WAIT_S = 0.2  # for news, between checks of the keyboard or of the started program
+_ALONE_S = 1.0  # the same without either: waking up costs 100 us
 
 
 class Follow:
-    """One run of the command. `running` says whether to go on; without it watching ends when nothing is left to watch.
+    """One run of the command. `running` tells whether the started program runs; without it, the last job ends the run.
 
-    Everything goes to stdout, but beside a program that was started to stderr, for stdout is that program's.
+    Output goes to stdout, beside a started program to stderr, because stdout belongs to the program.
     """
 
     def __init__(self, request: Request, sources: Sources, running: Callable[[], bool] | None = None) -> None:
         self._request, self._running = request, running
         longest = request.seconds or _ONCE_S
         window = max(WINDOW, int(longest / request.interval)) if request.once else WINDOW
-        self._jobs = Jobs(sources, window, 1.0 if request.once else JUDGING)  # it is the one verdict that is asked for
+        self._jobs = Jobs(sources, window, 1.0 if request.once else JUDGING)  # there is only one verdict to judge
         self._out: TextIO = sys.stdout if running is None else sys.stderr
         self._screen: Screen | None = None
         self._views: list[View] = []
         self._started = time.monotonic()
 
     def run(self) -> int:
-        """Watch until it is over; the exit status. Raises KeyboardInterrupt only where `once` had no verdict yet."""
+        """Watch to the end and return the exit status. Raises KeyboardInterrupt only if `once` has no verdict yet."""
         with ExitStack() as stack:
             for view in self._opened():
                 self._views.append(view)
@@ -62,7 +62,7 @@ class Follow:
         return self._status()
 
     def stopping(self) -> Callable[[], None]:
-        """Put the screen away: we are being stopped. What is returned draws it again."""
+        """Hide the screen before the monitor is stopped. The returned function shows it again."""
         screen = self._screen
         if screen is None:
             return lambda: None
@@ -81,7 +81,7 @@ class Follow:
                 view.waiting(f"{NOBODY}; waiting" if self._running is None else "waiting for the program to train")
 
     def _patience(self) -> float:
-        """How long to wait for news, in seconds."""
+        """Seconds to wait for news."""
         if self._screen is not None or self._running is not None:
             return _WAIT_S
         left = math.inf if self._request.seconds is None else self._request.seconds - time.monotonic() + self._started
@@ -107,7 +107,7 @@ class Follow:
         return len(moments) == len(self._jobs) > 0 and all(moment.verdict.bound.sure for moment in moments)
 
     def _take_the_rest(self) -> None:
-        """The program has ended: what was seen of it may still be on its way."""
+        """Show the last snapshots of the ended program, which may still be in the queue."""
         end = time.monotonic() + min(2.0, 2 * self._request.interval)
         while len(self._jobs) and time.monotonic() < end:
             self._step()
@@ -156,7 +156,7 @@ class Follow:
 
             yield PageReport(request.report)
         if not request.once and not request.quiet:
-            yield self._for_people_or_json()  # last: what cannot be opened is said before the screen is drawn
+            yield self._for_people_or_json()  # last: errors of opening must come before the screen
 
     def _for_people_or_json(self) -> View:
         request = self._request
@@ -173,7 +173,7 @@ class Follow:
 
 @contextmanager
 def _stopped_and_ended(follow: Follow) -> Iterator[None]:
-    """Ctrl-Z puts the screen away; TERM and HUP end us with terminal and report in order."""
+    """Handle signals: Ctrl-Z hides the screen; after TERM and HUP the terminal is restored and the report written."""
 
     def ended(number: int, _: object) -> None:
         raise SystemExit(128 + number)

@@ -1,7 +1,7 @@
-"""Several jobs at once: a thread watches each, one thread judges and shows.
+"""Watch several jobs at once: a thread per job takes snapshots, the main thread judges and shows them.
 
-Threads only look: what they saw goes through a bounded queue to the thread that owns verdicts, histories and views, so
-nothing here needs a lock, and a terminal that does not take our output makes us miss intervals, not memory.
+Snapshots go through a bounded queue to the main thread, which owns verdicts, histories and views, so nothing needs a
+lock. If a terminal blocks the main thread, intervals are lost and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from iofast.monitor.render.history import History
 from iofast.monitor.render.moment import Moment
 from iofast.monitor.snapshot import Job, Snapshot
 
-Key = tuple[int, int]  # pid and start time: a process for good
-SEARCH_S = (1.0, 15.0)  # between two searches: while nothing is watched, and while something is
-WINDOW = 120  # snapshots that a verdict may look at
-_WAITING = 64  # pieces of news that were not taken yet; snapshots beyond are dropped
-_ENDED = 16  # jobs that ended and are remembered, for the report
-_PATIENCE_S = 1.0  # for a thread that is to end
-JUDGING = 0.0015  # of one core and job: a verdict on 120 snapshots takes 3 to 6 ms, and differs little from the last
-_STANDS_S = 5.0  # at most, on however slow a machine
-_YOUNG = 60  # snapshots, in which no verdict stands that says nothing yet
+Key = tuple[int, int]  # pid and start time of a process
+SEARCH_S = (1.0, 15.0)  # between searches: while no job is watched, and while some are
+WINDOW = 120  # snapshots in a verdict
+_WAITING = 64  # pieces of news in the queue; further snapshots are dropped
+_ENDED = 16  # ended jobs kept for the report
+_PATIENCE_S = 1.0  # for threads to end
+JUDGING = 0.0015  # share of one core for judging a job: a verdict on 120 snapshots takes 2 to 4 ms
+_STANDS_S = 5.0  # longest time between verdicts
+_YOUNG = 60  # snapshots up to which an unknown verdict is judged again each time
 
 
 class Watcher(Protocol):
-    """What watches one job: `watching.Watch`."""
+    """Takes the snapshots of one job: `watching.Watch`."""
 
     def interval(self) -> Snapshot:
-        """Look for an interval. Raises ProcessLookupError when the job has ended."""
+        """Watch for one interval. Raises ProcessLookupError when the job has ended."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Stop watching."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where jobs, snapshots and verdicts come from; tests have their own."""
+    """Where jobs, snapshots and verdicts come from."""
 
     find: Callable[[], Sequence[Job]]
     watch: Callable[[Job], Watcher]
@@ -53,7 +53,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class _News:
-    """What a thread has to say: an interval or the end of a job, or what a search found."""
+    """News of a thread: a snapshot or the end of a job, or the jobs of a search."""
 
     key: Key | None = None
     snapshot: Snapshot | None = None
@@ -63,21 +63,21 @@ class _News:
 
 @dataclass(slots=True)
 class _Watched:
-    """What is kept of a job."""
+    """State of one watched job."""
 
     thread: threading.Thread
     snapshots: deque[Snapshot]
     history: History | None = None
     moment: Moment | None = None
-    judge_at: float = 0.0  # by the snapshots' clock; the last verdict stands until then
-    judged: Snapshot | None = None  # the last one that it is on
+    judge_at: float = 0.0  # by the snapshots' clock; the last verdict holds until then
+    judged: Snapshot | None = None  # newest snapshot in the last verdict
 
 
 class Jobs:
-    """The jobs that are watched. `next` gives their moments as they come.
+    """The watched jobs. `next` returns their moments as they come.
 
-    A verdict looks at `window` snapshots, and judging a job takes `judging` of a core: where it is dear, a verdict
-    stands for some snapshots more. The last one of a job that ended, and of all at `settle`, is on everything.
+    A verdict rests on up to `window` snapshots. Judging a job may take `judging` of a core; if it is slow, a verdict
+    holds for several snapshots. When a job ends, and at `settle`, the verdict rests on the newest snapshot too.
     """
 
     def __init__(self, sources: Sources, window: int = WINDOW, judging: float = JUDGING) -> None:
@@ -86,10 +86,10 @@ class Jobs:
         self._live: dict[Key, _Watched] = {}
         self._ended: deque[Moment] = deque(maxlen=_ENDED)
         self._stop = threading.Event()
-        self.searches = 0  # that have ended
+        self.searches = 0  # finished
 
     def add(self, job: Job) -> None:
-        """Watch this job too, unless it is, or was."""
+        """Watch this job, unless it is or was watched."""
         key = (job.pid, job.start_time)
         if key in self._live or any((old.job.pid, old.job.start_time) == key for old in self._ended):
             return
@@ -98,7 +98,7 @@ class Jobs:
         thread.start()
 
     def search(self) -> None:
-        """Look for jobs from now on, in a thread: a search takes a quarter of a second."""
+        """Start the thread that looks for jobs: a search takes a quarter of a second."""
         threading.Thread(target=self._search, name="iofast-search", daemon=True).start()
 
     def _watch(self, job: Job) -> None:
@@ -109,7 +109,7 @@ class Jobs:
                     snapshot = watcher.interval()
                     with contextlib.suppress(queue.Full):
                         self._news.put_nowait(_News(key, snapshot))
-        except Exception as error:  # who takes the news raises it, or knows it for the job's end
+        except Exception as error:  # `next` raises it, or treats it as the end of the job
             self._news.put(_News(key, error=error))
 
     def _search(self) -> None:
@@ -122,7 +122,7 @@ class Jobs:
             self._stop.wait(SEARCH_S[bool(self._live)])
 
     def next(self, timeout: float) -> Moment | None:
-        """A job's next moment, or None where there is none within `timeout` seconds. Raises what watching raised."""
+        """The next moment of a job, None after `timeout` seconds. Raises errors of watching."""
         try:
             news = self._news.get(timeout=timeout)
         except queue.Empty:
@@ -154,7 +154,7 @@ class Jobs:
         return watched.moment
 
     def _over(self, key: Key | None, error: Exception) -> Moment | None:
-        """A job's last moment, with a note where watching it failed. Raises what leaves nothing to watch or show."""
+        """The last moment of a job, with a note if watching failed. Raises the error if nothing else is watched."""
         watched = None if key is None else self._live.pop(key)
         gone = isinstance(error, ProcessLookupError)
         if watched is None or (not gone and watched.moment is None and not self._live):
@@ -169,7 +169,7 @@ class Jobs:
         return moment
 
     def settle(self) -> None:
-        """Before the end: have the verdict of each job be on all that was seen of it."""
+        """Judge every job by its newest snapshots, before the end."""
         for watched in self._live.values():
             if watched.moment is not None:
                 watched.moment = self._settled(watched, watched.moment)
@@ -181,17 +181,17 @@ class Jobs:
         return replace(moment, verdict=self._sources.judge(list(watched.snapshots), moment.verdict))
 
     def __len__(self) -> int:
-        """How many are watched now."""
+        """Number of jobs watched now."""
         return len(self._live)
 
     def moments(self) -> list[Moment]:
-        """The last moment of each job, ended ones first."""
+        """The last moment of each job, ended jobs first."""
         return [*self._ended, *(w.moment for w in self._live.values() if w.moment is not None)]
 
     def close(self) -> None:
-        """End all watching; what is in the middle of an interval is not waited for."""
+        """Stop all threads; intervals under way are not awaited."""
         self._stop.set()
         end = time.monotonic() + _PATIENCE_S
         while any(w.thread.is_alive() for w in self._live.values()) and time.monotonic() < end:
-            with contextlib.suppress(queue.Empty):  # a thread that cannot hand over does not end
+            with contextlib.suppress(queue.Empty):  # a thread blocked by a full queue does not end
                 self._news.get(timeout=0.05)

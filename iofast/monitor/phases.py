@@ -1,10 +1,12 @@
-"""Which part of a training each interval belongs to. Only TRAINING counts towards a verdict; all are reported.
+"""Phase of each interval. Only TRAINING counts towards a verdict; all phases are reported.
 
-Stacks say it where there are any. Without them: a stopped process is paused; an interval in which workers appear that
-were not there before is between epochs; a burst of writing by the training process while its device idles is a
-checkpoint; a second set of workers at work while the first one waits is a validation; and intervals at the beginning
-that idle much more than the later ones, or have no workers yet, are warm-up. An epoch's own set of workers that comes
-and goes cannot be told from a validation's by /proc alone, and counts as training.
+Stacks name the phase. Without stacks:
+- a stopped process is paused;
+- an interval in which new workers replace others is between epochs;
+- a burst of writing by the training process while its device idles is a checkpoint;
+- a second set of workers at work while the first one waits is a validation;
+- intervals at the beginning that idle much more than later ones, or have no workers yet, are warm-up.
+A set of workers per epoch cannot be told from a validation's by /proc alone, and counts as training.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ _BY_FRAMES = (
     (Frame.CHECKPOINT, Phase.CHECKPOINT),
     (Frame.LOADER_START, Phase.BETWEEN),
 )
-_CONTAMINATED = 0.2  # so much more idle than training: the rest of a pause that its neighbour belongs to
-_WARM_AT_MOST = 0.5  # of the intervals: a warm-up that is longer is how this training runs
+_CONTAMINATED = 0.2  # idle share above training's, from which an interval beside a pause belongs to it
+_WARM_AT_MOST = 0.5  # of the intervals: a longer warm-up is how this training runs
 
 WorkerSet = frozenset[tuple[int, int]]
 
 
 def phases(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> tuple[Phase, ...]:
-    """One for each snapshot, in their order."""
+    """The phase of each snapshot, in order."""
     found = [_alone(one, thresholds) for one in snapshots]
     sets = [_workers(one) for one in snapshots]
     writing = _typical_writing(snapshots)
@@ -52,7 +54,7 @@ def phases(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> tuple[Phase
 
 
 def seconds_by_phase(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> dict[Phase, float]:
-    """Seconds in each phase that occurred."""
+    """Seconds by phase, of those that occurred."""
     return {
         phase: fsum(one.seconds for one, its in zip(snapshots, found, strict=True) if its is phase)
         for phase in Phase
@@ -61,14 +63,14 @@ def seconds_by_phase(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> d
 
 
 def idle_of(snapshot: Snapshot) -> float | None:
-    """Share of the interval that the device ran nothing."""
+    """Share of the interval in which the device ran nothing; None without a device."""
     seen = [window for window in snapshot.windows if window.idle is not None and window.seconds > 0]
     seconds = fsum(window.seconds for window in seen)
     return fsum(window.seconds * (window.idle or 0.0) for window in seen) / seconds if seconds else None
 
 
 def _alone(snapshot: Snapshot, thresholds: Thresholds) -> Phase:
-    """By what the interval itself shows."""
+    """Phase by the interval itself."""
     stopped = [process.states.get("T", 0.0) for process in snapshot.processes if process.role == "main"]
     if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= thresholds.paused:
         return Phase.PAUSED
@@ -85,33 +87,33 @@ def _workers(snapshot: Snapshot) -> WorkerSet:
 
 
 def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
-    """Whether workers began in this interval in place of others: a second loader's come beside those of the first."""
+    """Whether new workers replace others in this interval; those of a second loader come beside the first."""
     before = next((workers for workers in reversed(sets[:at]) if workers), None)
     if before is None or not sets[at] - before:
         return False
     after = next((workers for workers in sets[at + 1 :] if workers), sets[at])
-    return not before <= after  # an interval may have seen the old ones end and the new ones begin
+    return not before <= after  # one interval may show both the old and the new workers
 
 
 def _widen(snapshots: Sequence[Snapshot], found: list[Phase]) -> None:
-    """Pauses begin and end within intervals: neighbours that idle far more than training does belong to them."""
+    """Extend pauses to neighbours that idle far more than training: a pause begins and ends within an interval."""
     idles = [idle_of(one) for one in snapshots]
     training = [idle for idle, phase in zip(idles, found, strict=True) if idle is not None and phase is Phase.TRAINING]
     if not training:
         return
     usual = median(training) + _CONTAMINATED
     pauses = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
-    told = list(found)
+    before = list(found)
     for at, idle in enumerate(idles):
-        if told[at] is not Phase.TRAINING or idle is None or idle <= usual:
+        if before[at] is not Phase.TRAINING or idle is None or idle <= usual:
             continue
-        beside = [told[other] for other in (at - 1, at + 1) if 0 <= other < len(told) and told[other] in pauses]
+        beside = [before[other] for other in (at - 1, at + 1) if 0 <= other < len(before) and before[other] in pauses]
         if beside:
             found[at] = beside[0]
 
 
 def _written(snapshot: Snapshot) -> float:
-    """Bytes a second that the training process wrote."""
+    """Bytes per second written by the training process."""
     written = sum(one.write_bytes or 0 for one in snapshot.processes if one.role == "main")
     return written / snapshot.seconds if snapshot.seconds > 0 else 0.0
 
@@ -129,7 +131,7 @@ def _checkpoint(snapshot: Snapshot, typical: float, thresholds: Thresholds) -> b
 
 
 def _training_set(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet]) -> WorkerSet:
-    """The workers that are there for longest."""
+    """The workers that live longest."""
     lives: dict[tuple[int, int], float] = {}
     for one, workers in zip(snapshots, sets, strict=True):
         for worker in workers:
@@ -139,7 +141,7 @@ def _training_set(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet]) -> W
 
 
 def _second_set(snapshot: Snapshot, workers: WorkerSet, trains: WorkerSet) -> bool:
-    """Whether others than the training's workers do the work, which wait meanwhile."""
+    """Whether other workers work while those of the training wait."""
     if not workers - trains or not workers & trains or snapshot.seconds <= 0:
         return False
     cpu: dict[bool, float] = {True: 0.0, False: 0.0}
@@ -152,7 +154,7 @@ def _second_set(snapshot: Snapshot, workers: WorkerSet, trains: WorkerSet) -> bo
 def _warm(
     snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase], thresholds: Thresholds
 ) -> int:
-    """How many intervals at the beginning are not like those after them."""
+    """Number of intervals at the beginning that differ from later ones."""
     if len(snapshots) < 4:
         return 0
     later = [at for at in range(len(snapshots) // 2, len(snapshots)) if found[at] is Phase.TRAINING]

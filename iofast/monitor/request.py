@@ -1,4 +1,4 @@
-"""What `iofast monitor` is asked for."""
+"""Options of `iofast monitor`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from iofast.monitor.render.prometheus import address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The command's options; checks itself. Raises OptionError.
+    """Options of the command. Raises OptionError if they are invalid.
 
-    pids, gpu   what to watch; without them and without a program all training of this user
-    program     what to start and watch, with its arguments
-    interval    seconds that a snapshot is about
-    seconds     when to end, None: with `once` after 40 s at the latest, else never
-    csv         a file, or "-"
+    pids, gpu   processes or GPU to watch; without them and without a program, all training of this user
+    program     command to start and watch, with its arguments
+    interval    seconds per snapshot
+    seconds     when to end; None: with `once` after 40 s at the latest, else never
+    csv         a file, or "-" for standard output
     prometheus  [HOST:]PORT
-    screen      draw even where a program was started
-    fail_on     names of verdicts, with commas between them
+    screen      draw the screen beside a started program, too
+    fail_on     names of verdicts, separated by commas
     """
 
     pids: tuple[int, ...] = ()

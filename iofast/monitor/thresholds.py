@@ -1,4 +1,4 @@
-"""Every number that the judging turns on, each with its source. Frozen: a suite is scored with what stands here."""
+"""Every threshold of the judging, each with its source. The labelled suite is scored with these values."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ class Thresholds:
     Severity and bound (XProf 5 and 20 %, Kineto 5 %, TraceML 10 and 20 %, XProf's suggestions 10 %):
     notice, bound, severe
 
-    open            a stall whose upper bound is below this, and whose middle is below `bound`, is none: ours; with 20 %
-                    a program of the suite that stalls 15 % was called compute-bound
+    open            a stall with its upper bound below this and its middle below `bound` does not count: ours; with 20 %
+                    a program of the suite that stalls 15 % was judged compute-bound
 
     Enough evidence:
     min_steps       TraceML asks for 20 steps before it calls anything critical
-    min_seconds     where steps cannot be counted; at 20 looks a second a share of 0.5 is known to 0.04 by then, at the
-                    4 a second of a machine on which a look is expensive to 0.09
-    max_width       bounds of the stall that are wider say nothing (the issue's definition of an abstention)
+    min_seconds     if steps cannot be counted; a share of 0.5 is then known to 0.04 at 20 samples per second, to 0.09
+                    at the 4 per second of a slow machine
+    max_width       wider bounds of the stall are an abstention
     confidence_z    standard errors of a share: 97.7 % on either side
-    chosen_z        the same, where the best of a few inequalities is taken
-    margin          ours: by how much another verdict must win over the one before
+    chosen_z        the same for the best of several inequalities
+    margin          by which another verdict must exceed its thresholds: ours
 
-    What else a device idles for (XProf: launch and collectives moderate from 3 %, high from 15 %):
-    idle            a device that idles less is busy: 1 - the 90 % that TraceML and MLPerf Storage call compute-bound
+    Other reasons of a device to idle (XProf: launch and collectives moderate from 3 %, high from 15 %):
+    idle            a device that idles less is busy: TraceML and MLPerf Storage have 90 % for compute-bound
     sync, transfer, communication   10 %, as TraceML for H2D, Kineto for communication
-    link            of what PCIe can carry: ours, B.2 says "about 70 %"
-    launch          ours: the device idles so long while the host runs
-    launch_to_sync  ours: host work so many times the synchronisations means that launching is what takes the time
-    minor           so many times the stall the device idles for launches or synchronisations that are the verdict: ours
+    link            of the capacity of PCIe: ours
+    launch          idle share of the device while the host runs: ours
+    launch_to_sync  ratio of launching to synchronisations from which launching is the limit: ours
+    minor           ratio of other idle time to the stall from which the stall is not the limit: ours
     dram, tensor    memory-bound: XProf HBM above 70 % and MXU below 50 %
     clocks          of the intervals with a reason to throttle: "most of the time"
     quota           of time that the cgroup's quota kept threads waiting: ours
     rank_gap        waiting share that a rank has more than another: TraceML's straggler 10 %
 
     Why a loader is late:
-    worker_busy     of a worker's time on a processor or queued for one: gpuprof 80 %, B.2 85 %
-    worker_asleep   below this a worker is not what is slow: B.2 50 %
-    cores_free      cores: less than half of one is nothing that a further worker could use: ours
+    worker_busy     of a worker's time on a processor or queued for one: gpuprof 80 %, ours 85 %
+    worker_asleep   a worker that is busy for less is not the limit: ours
+    cores_free      cores that a further worker could use: ours
     runnable        of a worker's time queued for a processor: ours
     disk            of a worker's time in state D: ours
-    uncached        read_bytes / rchar: B.2 and F.2 0.3
-    faults          major faults a second of all loaders: ours; warm mappings have none
-    memory_short    bytes available, below which a page cache cannot hold a data set: ours
-    collate         of what workers do when they do something: ours
+    uncached        read_bytes / rchar: ours
+    faults          major faults per second of all workers: ours; warm mappings have none
+    memory_short    available bytes below which the page cache cannot hold a data set: ours
+    collate         of the workers' work: ours
     pin             of the pin thread's time on a processor: ours
-    gap             of time between epochs: F.2 row 23 has 10 %
+    gap             of time between epochs: ours
 
-    Phases (ours): share of looks, or of samples, from which an interval belongs to one
-    phase_frames, paused, burst_bytes (a second written), burst_ratio (to the median), warm_idle (more idle than later)
+    Phases (ours): share of samples from which an interval belongs to one
+    phase_frames, paused, burst_bytes (written per second), burst_ratio (to the median), warm_idle (above later ones)
 
-    Idle: below so many cores of CPU, and a device less busy than this, nothing trains: ours. Stacks show a training
-    that waits; without them it takes less CPU than any loop uses
+    Idle: with fewer cores in use and a device less busy, nothing trains: ours. Without stacks the limit is below what
+    any loop uses, because a training that waits cannot be recognised
     idle_cpu, idle_cpu_unseen, idle_busy
     """
 

@@ -1,11 +1,8 @@
-"""Views of what the monitor found. Each takes `Moment`s (moment.py) and knows nothing of how they came to be.
+"""Views of the monitor's results. All take a `Moment`.
 
-escape         text of watched processes and datasets, made harmless for a terminal, a page, a label, a cell
-figures        one interval's numbers, the same in every view
-history        what a job did, in bounded memory: timelines that coarsen, verdicts that lasted
-moment         a job as it stands now, and what a view is
-wording        a verdict as sentences
-screen, lines  people: a live screen, plain lines
-json_view, csv_view, prometheus, scalars   programs: JSON, CSV, Prometheus, TensorBoard and W&B
-report, chart  one HTML page that needs nothing else
+figures, history, moment    the model: numbers of an interval, history of a job, both with its verdict
+escape, wording             text of others made harmless; a verdict as sentences
+screen, layout, lines       for people: a live screen, plain lines
+html_report, chart, style   for people: one HTML page without scripts and network
+json_view, csv_view, prometheus, scalars    for programs: JSON, CSV, Prometheus, TensorBoard and W&B
 """

@@ -1,4 +1,4 @@
-"""Timelines as inline SVG: areas, a band between two bounds, a strip of verdicts. No text of others is in it."""
+"""Timelines as inline SVG: areas, bands between two bounds, a strip of verdicts. No text of watched processes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from iofast.monitor.render.history import Point, Span
 from iofast.monitor.render.wording import clock
 
 WIDTH, HEIGHT = 720, 64
-_LEFT, _RIGHT, _BOTTOM = 4, 4, 14  # of the drawing, in its own units
+_LEFT, _RIGHT, _BOTTOM = 4, 4, 14  # margins, in units of the drawing
 _TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800)
 
 
 def area(points: Sequence[Point], low: int, high: int, scale: float) -> str:
-    """Columns `low` and `high` of `points` over time: the same column twice is an area, two are a band above one.
+    """Draw columns `low` and `high` of `points` over time: an area if they are the same, else a band above an area.
 
-    A stretch in which nothing is known stays empty.
+    Stretches without values stay empty.
     """
     if low == high:
         return _frame(_shapes(points, low, high, scale, "area") + _axis(_end(points)), HEIGHT)
@@ -39,7 +39,7 @@ def _shapes(points: Sequence[Point], low: int, high: int, scale: float, kind: st
 
 
 def strip(spans: Sequence[Span]) -> str:
-    """Which verdict held when, as coloured stretches."""
+    """Draw the verdicts over time as coloured stretches."""
     end = max((span.end_s for span in spans), default=1.0)
     shapes = []
     for span in spans:
@@ -51,7 +51,7 @@ def strip(spans: Sequence[Span]) -> str:
 
 
 def tone(span: Span) -> str:
-    """The page's class for a verdict's colour."""
+    """CSS class with the colour of a verdict."""
     if not span.bound.sure:
         return "abstained"
     good = span.bound in (Bound.COMPUTE, Bound.MEMORY)
@@ -59,7 +59,7 @@ def tone(span: Span) -> str:
 
 
 def largest(points: Sequence[Point], column: int) -> float:
-    """The largest known value, for the scale; 1 where there is none."""
+    """The largest known value, for the scale; 1 without any."""
     return max((value for point in points if (value := point.values[column])), default=1.0)
 
 

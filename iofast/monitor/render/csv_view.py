@@ -1,4 +1,4 @@
-"""CSV: a row for each interval of a job, for spreadsheets and data frames."""
+"""CSV: one row per interval of a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = (*_JUDGED, *_WAITS, *(f"interval_{name}" for name in NAMES), "advice")
 
 
 class CsvRows(View):
-    """Writes rows into `out`; the first names the columns. Closes what is not standard output."""
+    """Writes a header and rows into `out`, and closes it at the end unless `keep_open`."""
 
     def __init__(self, out: TextIO, *, keep_open: bool) -> None:
         self._out, self._keep_open = out, keep_open
@@ -26,7 +26,7 @@ class CsvRows(View):
         out.flush()
 
     def update(self, moment: Moment) -> None:
-        """A row; a number that is not available is an empty cell."""
+        """Write a row; a value that is not available is an empty cell."""
         verdict, now, site = moment.verdict, moment.figures, moment.verdict.waits
         row = [
             f"{time.time():.3f}",
@@ -51,7 +51,7 @@ class CsvRows(View):
         self._out.flush()
 
     def close(self, _moments: Sequence[Moment]) -> None:
-        """Close the file; all rows are written."""
+        """Close the file."""
         if not self._keep_open:
             self._out.close()
 

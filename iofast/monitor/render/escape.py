@@ -1,8 +1,7 @@
-"""Text that others wrote (command lines, paths, names of GPUs and loaders), made harmless for each kind of view.
+"""Text of watched processes (command lines, paths, names of GPUs and loaders), made harmless for each kind of view.
 
-A program's name may hold an escape sequence that rewrites the terminal, a file's name a formula or a `<script>`.
-`plain` comes first everywhere: what is left has one line and only characters that show. The others add what their view
-needs.
+The name of a program may contain an escape sequence that rewrites the terminal, that of a file a formula or a
+`<script>`. `plain` returns one line of visible characters; the other functions add the escapes of their view.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ from __future__ import annotations
 import html
 import unicodedata
 
-LONGEST = 400  # characters: a longer command line is cut
+LONGEST = 400  # characters; longer text is cut
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # controls, direction marks, surrogates, unassigned
 _MARKS = frozenset({"Mn", "Me"})
-_MARKS_IN_A_ROW = 2  # more combining marks than any script stacks would draw over the lines above
-_FORMULA = ("=", "+", "-", "@", "|", "%")  # how spreadsheets, old ones too, know what to run
+_MARKS_IN_A_ROW = 2  # more combining marks than any script needs would draw over the lines above
+_FORMULA = ("=", "+", "-", "@", "|", "%")  # first characters of a formula in a spreadsheet
 
 
 def plain(text: str, longest: int = LONGEST) -> str:
-    r"""`text` on one line: what does not show is written out (\x1b, \u202e), at most `longest` characters remain."""
-    if text.isascii() and text.isprintable():  # nearly all: a screen has forty texts a second
+    r"""`text` on one line of at most `longest` characters, with invisible characters written out (\x1b, \u202e)."""
+    if text.isascii() and text.isprintable():  # the usual case: a screen has forty texts per second
         return text if len(text) <= longest else text[: longest - 1] + "…"
     shown: list[str] = []
     marks = 0
@@ -41,16 +40,16 @@ def _written_out(code: int) -> str:
 
 
 def page(text: str, longest: int = LONGEST) -> str:
-    """`text` for HTML and SVG, between tags as well as within a quoted attribute."""
+    """`text` for HTML and SVG, between tags or in a quoted attribute."""
     return html.escape(plain(text, longest), quote=True)
 
 
 def label(text: str) -> str:
-    """`text` for a label's value in Prometheus' text format, without the quotes."""
+    """`text` for the value of a Prometheus label, without quotes."""
     return plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def cell(text: str) -> str:
-    """`text` for a cell of a CSV file: no spreadsheet takes it for a formula. Quoting is the csv module's."""
+    """`text` for a cell of a CSV file, never a formula; the csv module adds quotes."""
     line = plain(text)
     return f"'{line}" if line.lstrip().startswith(_FORMULA) else line

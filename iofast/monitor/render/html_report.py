@@ -1,4 +1,4 @@
-"""One HTML page about everything that was watched: no network, no script, light and dark, made to be printed too."""
+"""One HTML page about all watched jobs: no network, no scripts, light and dark, printable."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from iofast.monitor.render.history import History, Span
 from iofast.monitor.render.moment import Moment, View
 from iofast.monitor.render.style import CSS
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser that follows it loads and runs nothing
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the browser loads and runs nothing
 _SPANS = 40  # rows of the table of verdicts
 
 
 class PageReport(View):
-    """Writes the page when watching ends. Raises TargetError where it could not be written, and says so at once."""
+    """Writes the page when watching ends. Raises TargetError at the start if the path is not writable."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         folder = self._path.parent
         if self._path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise TargetError(f"--report cannot write {path}: expected a file in a folder that exists and is writable")
+            raise TargetError(f"--report cannot write {path}: expected a file in a writable folder")
 
     def close(self, moments: Sequence[Moment]) -> None:
-        """Write it; the name has its final content at once, or what it had before."""
+        """Write the page to a temporary name and rename it."""
         try:
             with owned.writing(self._path) as file:
                 file.write(html(moments, datetime.now(UTC)).encode())

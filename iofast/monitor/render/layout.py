@@ -1,7 +1,7 @@
-"""What the live screen shows, as lines that fit: a function of what was found and of the terminal's size.
+"""Lines of the live screen: a function of the moments and of the terminal's size.
 
-Parts get rows in the order of their worth: the verdict always, then timelines, the best advice, evidence, phases of a
-step and of the training, notes, then more of each. So 60×20 has what matters, and a large terminal has all of it.
+Parts get rows in the order of their worth: the verdict, timelines, the best advice, evidence, phases of a step and of
+the training, notes, then more of each. A terminal of 60×20 shows the most important ones, a large one shows all.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from iofast.monitor.render.figures import own_devices
 from iofast.monitor.render.moment import Moment
 
 Lines = list[Text]
-_TALL = 32  # rows for one job, from which timelines take two each
+_TALL = 32  # rows for one job from which timelines take two rows each
 _MOST_ADVICE = 5
-_WIDEST = 0.4  # bounds that are shown in a timeline; a verdict abstains on wider ones
+_WIDEST = 0.4  # width of bounds beyond which a timeline shows nothing and a verdict abstains
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TITLE = 10  # columns of a part's title
 _GAP = Text("")
@@ -29,9 +29,9 @@ _ORDER = ("job", "verdict", "timelines", "gpus", "advice", "evidence", "step", "
 def drawn(
     moments: Sequence[Moment], selected: int, size: tuple[int, int], message: str = "", *, keys: bool = True
 ) -> Lines:
-    """Lines that fit into `size` (columns, rows): the jobs, and the one at `selected` in detail.
+    """Lines that fit into `size` (columns, rows): the jobs, with the one at `selected` in detail.
 
-    `message` stands where there is no job, `keys` names those that work.
+    `message` is shown if there is no job, `keys` adds the keys.
     """
     width, height = size
     pressed = ("tab: next job  " if len(moments) > 1 else "") + "q: quit" if keys else ""
@@ -71,7 +71,7 @@ def _jobs(moments: Sequence[Moment], selected: int, most: int) -> Lines:
 
 
 def _fitted(moment: Moment, width: int, height: int) -> Lines:
-    """The parts of one job, as many and as large as fit."""
+    """The parts of one job that fit."""
     verdict, timelines, gpus = _verdict(moment, width), _timelines(moment, width, 1), _devices(moment)
     tall = _timelines(moment, width, 2) if height >= _TALL else timelines
     pieces = [_advice(moment, number, width) for number in range(len(moment.verdict.advice[:_MOST_ADVICE]))]
@@ -132,7 +132,7 @@ def _timelines(moment: Moment, width: int, tall: int) -> Lines:
     for row in wording.rows(moment):
         values = [_middle(getattr(now, row.low), getattr(now, row.high)) for now in recent[-room:]]
         if all(getattr(now, row.low) is None for now in recent[-room:]):
-            continue  # a note says why
+            continue  # a note has the reason
         known = [value for value in values if value is not None] or [1.0]
         style = "yellow" if row.low == "stall_low" else "cyan"
         rows = sparkline(values, room, row.scale or max(known), tall)
@@ -144,13 +144,13 @@ def _timelines(moment: Moment, width: int, tall: int) -> Lines:
 
 
 def _middle(low: float | None, high: float | None) -> float | None:
-    """Of bounds that say something: half a row of blocks for "anything from 0 to 100 %" would be a guess."""
+    """Middle of two bounds; None if they are so wide that it would be a guess."""
     return None if low is None or high is None or high - low > _WIDEST else (low + high) / 2
 
 
 def sparkline(values: Sequence[float | None], width: int, scale: float, rows: int = 1) -> list[str]:
-    """`values`, the newest at the right, as `rows` lines of blocks; `scale` fills them. What is not known is empty."""
-    steps = 8 * rows - 1  # a gap stays below the timeline above
+    """`values` as `rows` lines of blocks, the newest at the right; `scale` is full height, None is empty."""
+    steps = 8 * rows - 1  # leaves a gap below the timeline above
     levels = [0 if value is None else _level(value, scale, steps) for value in values[-width:]]
     levels = [0] * (width - len(levels)) + levels
     if rows == 1:
@@ -160,7 +160,7 @@ def sparkline(values: Sequence[float | None], width: int, scale: float, rows: in
 
 def _level(value: float, scale: float, steps: int) -> int:
     if value <= 0 or scale <= 0:
-        return 1  # a zero that was measured shows as the lowest block
+        return 1  # a measured zero is the lowest block
     return steps if value >= scale else int(value / scale * steps + 0.5) or 1
 
 
@@ -169,7 +169,7 @@ def _devices(moment: Moment) -> Lines:
     for device in own_devices(moment.snapshot):
         parts = [f"busy {wording.percent(device.busy)}", f"SM {wording.percent(device.sm_active)}"]
         parts += [f"slowed by {', '.join(map(plain, device.throttle_reasons))}"] if device.throttle_reasons else []
-        parts += ["not seen whose"] if device.own is None else []  # what is news first: 80 columns cut the rest
+        parts += ["not seen whose"] if device.own is None else []  # the rest may be cut at 80 columns
         if device.memory_used is not None and device.memory_total:
             parts.append(f"memory {device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB")
         if device.power_w is not None:
@@ -208,9 +208,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _part(title: str, texts: Sequence[str], style: str) -> Lines:
-    """Lines with a title beside the first; the job's line, without a title, begins at the left."""
+    """Lines with a title beside the first one. The line of the job has no title and begins at the left."""
     if not title and style == "dim":
-        return [Text(text, style) for text in texts]  # who draws it cuts it
+        return [Text(text, style) for text in texts]  # cut by `drawn`
     titles = [title, *[""] * (len(texts) - 1)]
     pairs = zip(titles, texts, strict=False)
     return [Text.assemble((f"{name:<{_TITLE}} ", "bold"), (text, style)) for name, text in pairs]

@@ -1,4 +1,4 @@
-"""Plain lines, for where the output is no terminal: a log file, a pipe, the end of a run."""
+"""Plain lines, for output that is no terminal: a log file, a pipe."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, View
 
-EVERY_S = 30.0  # a line about a job, unless its verdict changes before
-_ENDED = 64  # jobs whose end was said and need not be again
+EVERY_S = 30.0  # between lines about a job whose verdict does not change
+_ENDED = 64  # jobs whose end was printed
 _ADVICE = 3
 
 
 class Lines(View):
-    """A line when a verdict changes and each `every` seconds; one for each job at its end, or at ours."""
+    """Prints a line when a verdict changes, every `every` seconds, and at the end of each job or of the monitor."""
 
     def __init__(self, out: TextIO, every: float = EVERY_S) -> None:
         self._out, self._every = out, every
@@ -26,7 +26,7 @@ class Lines(View):
         self._message = ""
 
     def update(self, moment: Moment) -> None:
-        """Say how it stands, where that is news."""
+        """Print the job's verdict if it is new or old enough."""
         key, now = (moment.job.pid, moment.job.start_time), moment.snapshot.time_s
         judged = (moment.verdict.bound, moment.verdict.cause)
         if moment.ended:
@@ -43,13 +43,13 @@ class Lines(View):
         self._print(wording.summary(moment))
 
     def waiting(self, message: str) -> None:
-        """Once, until something is watched again."""
+        """Print the message once until a job is watched."""
         if message != self._message:
             self._message = message
             self._print(plain(message))
 
     def close(self, moments: Sequence[Moment]) -> None:
-        """The last word about each job."""
+        """Print the last verdict of each job."""
         for moment in moments:
             if moment.ended:
                 self._end(moment)
@@ -67,7 +67,7 @@ class Lines(View):
 
 
 def paragraphs(moment: Moment) -> list[str]:
-    """A verdict in full, as `--once` prints it."""
+    """A verdict in full, for `--once`."""
     verdict, snapshot = moment.verdict, moment.snapshot
     lines = [wording.name(moment.job, 200), f"  {wording.headline(verdict).upper()}  {_severity(verdict)}".rstrip()]
     lines.append(f"  {wording.explanation(verdict)}")

@@ -1,4 +1,4 @@
-"""A Prometheus endpoint: the newest interval of every live job, on the loopback unless told otherwise."""
+"""A Prometheus endpoint with the newest interval of every live job, on the loopback by default."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from iofast.monitor.render.figures import Figures, own_devices
 from iofast.monitor.render.moment import Moment, View
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_LONGEST = 120  # characters of a label that a program chooses
-_SLOWEST_S = 10.0  # a client that says nothing for this long is left
+_LONGEST = 120  # characters of a label whose text comes from a watched program
+_SLOWEST_S = 10.0  # a silent client is disconnected after so long
 
 HELP = {
     "iofast_jobs": "training processes watched",
-    "iofast_verdict": "1 for the verdict that holds, with its cause and severity",
+    "iofast_verdict": "1 for the current verdict, with its cause and severity",
     "iofast_stall_low_ratio": "lower bound of the exposed stall, a share of training time",
     "iofast_stall_high_ratio": "upper bound of the exposed stall",
     "iofast_wait_ratio": "share of training time that the training thread spends at the line where it waits longest",
@@ -44,7 +44,7 @@ class Metric(NamedTuple):
 
 
 def exposition(moments: Sequence[Moment]) -> str:
-    """What is known of the jobs, in the text format. A figure that is not available has no line."""
+    """Metrics of live jobs in the text format; a figure that is not available has no line."""
     live = [moment for moment in moments if not moment.ended]
     samples = [Metric("iofast_jobs", (), len(live)), *(sample for moment in live for sample in _samples(moment))]
     lines = []
@@ -109,7 +109,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 class Endpoint(View):
-    """Serves `/metrics` from a thread of its own. Raises OptionError where the address cannot be had."""
+    """Serves `/metrics` from a thread of its own. Raises OptionError if the address cannot be bound."""
 
     def __init__(self, host: str, port: int) -> None:
         self._moments: dict[tuple[int, int], Moment] = {}
@@ -139,12 +139,12 @@ class Endpoint(View):
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Scrapes are no news."""
+                """Do not log scrapes."""
 
         return Handler
 
     def update(self, moment: Moment) -> None:
-        """What the next scrape gets; formatted here, so that a scrape sees nothing half-made."""
+        """Format the text for the next scrape, so that a scrape never sees a mixture."""
         self._moments[moment.job.pid, moment.job.start_time] = moment
         self._moments = {key: kept for key, kept in self._moments.items() if not kept.ended}
         self._text = exposition(list(self._moments.values()))
@@ -158,7 +158,7 @@ class Endpoint(View):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # a client that holds its connection does not hold us
+    block_on_close = False  # an open connection must not block the end
 
 
 class _Server6(_Server):

@@ -1,4 +1,4 @@
-"""TensorBoard and W&B: the figures as scalars over time, beside those that the training logs itself."""
+"""TensorBoard and W&B: figures as scalars over time, beside those that the training logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WRITERS = ("torch.utils.tensorboard", "tensorboardX")
 
 
 def scalars(moment: Moment, prefix: str | None = None) -> dict[str, float]:
-    """What is known, by tag. The tags have no text of the watched process in them, at most its rank or pid."""
+    """Known figures by tag. Tags contain the rank or pid of the watched process, but none of its text."""
     prefix = prefix or _prefix(moment)
     now = moment.figures
     values = {f"{prefix}/{name}": getattr(now, name) for name in NAMES}
@@ -29,7 +29,7 @@ def _prefix(moment: Moment) -> str:
 
 
 class TensorBoard(View):
-    """Writes event files into `folder`; a step is a second of watching. Raises OptionError without a writer."""
+    """Writes event files into `folder`; a step is a second of watching. Raises OptionError without a writer package."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -38,10 +38,10 @@ class TensorBoard(View):
         self._verdicts: dict[int, str] = {}
 
     def update(self, moment: Moment) -> None:
-        """The interval's scalars; a verdict that changed as text."""
+        """Write the interval's scalars, and a new verdict as text."""
         pid, step = moment.job.pid, int(moment.history.seconds)
         if pid not in self._writers:
-            first = not self._writers  # one job: its curves lie directly in the folder
+            first = not self._writers  # curves of a single job are directly in the folder
             self._writers[pid] = self._make(self._folder if first else f"{self._folder}/pid{pid}")
         writer = self._writers[pid]
         for tag, value in scalars(moment).items():
@@ -55,7 +55,7 @@ class TensorBoard(View):
             del self._verdicts[pid]
 
     def close(self, _moments: Sequence[Moment]) -> None:
-        """Write what is buffered."""
+        """Flush and close the files."""
         for writer in self._writers.values():
             writer.close()
 
@@ -70,7 +70,7 @@ def _writer_class() -> Any:
 
 
 class WeightsAndBiases(View):
-    """Logs to the run that is active here, or to a new one, which `WANDB_RUN_ID` and the like describe."""
+    """Logs to the active run, or to a new one (`WANDB_RUN_ID` and similar variables apply)."""
 
     def __init__(self) -> None:
         try:
@@ -81,11 +81,11 @@ class WeightsAndBiases(View):
         self._own = self._wandb.run is None
         try:
             self._run: Any = self._wandb.init(job_type="iofast-monitor") if self._own else self._wandb.run
-        except Exception as error:  # of its own kinds: nobody has logged in, or the service does not answer
+        except Exception as error:  # wandb's own errors: no login, no answer from the service
             raise OptionError(f"--wandb cannot begin a run: {reason_of(error)}") from error
 
     def update(self, moment: Moment) -> None:
-        """The interval's scalars, the verdict and its tier; of several jobs that are no ranks each under its pid."""
+        """Log the interval's scalars, verdict and tier; several jobs without ranks are logged under their pids."""
         key, prefix = (moment.job.pid, moment.job.start_time), _prefix(moment)
         others = [used for other, used in self._prefixes.items() if other != key]
         if key not in self._prefixes:
@@ -95,6 +95,6 @@ class WeightsAndBiases(View):
         self._run.log({**scalars(moment, prefix), **judged})
 
     def close(self, _moments: Sequence[Moment]) -> None:
-        """Finish the run, where it is ours."""
+        """Finish the run if it was begun here."""
         if self._own:
             self._run.finish()

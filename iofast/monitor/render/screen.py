@@ -1,4 +1,4 @@
-"""The live screen: layout.py's lines on the alternate screen, redrawn in place, and the keys that work there."""
+"""The live screen: the lines of layout.py on the alternate screen, redrawn in place, and its keys."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from iofast.monitor.render import wording
 from iofast.monitor.render.layout import drawn
 from iofast.monitor.render.moment import Moment, View
 
-_ENDED = 3  # jobs that ended and are still listed
-_LEAST_S = 0.2  # from one drawing to the next
+_ENDED = 3  # ended jobs that stay listed
+_LEAST_S = 0.2  # between two drawings
 _WORST = (Severity.SEVERE, Severity.BOUND, Severity.NOTICE, Severity.NONE)
 
 
 class Screen(View):
-    """Draws on `out`. With `keys` it reads the terminal's keys too, which a program that we started may want itself."""
+    """Draws on `out`. `keys` reads the terminal's keys; not beside a started program, which may read them itself."""
 
     def __init__(self, out: TextIO, *, keys: bool = True) -> None:
         self._out = out
@@ -46,9 +46,9 @@ class Screen(View):
         return live
 
     def update(self, moment: Moment) -> None:
-        """Draw anew, with this job's newest interval."""
+        """Draw this job's newest interval."""
         key = (moment.job.pid, moment.job.start_time)
-        self._moments.pop(key, None)  # the newest at the end
+        self._moments.pop(key, None)  # newest last
         self._moments[key] = moment
         for old in [key for key, other in self._moments.items() if other.ended][:-_ENDED]:
             del self._moments[old]
@@ -56,18 +56,18 @@ class Screen(View):
         self._redraw_now_and_then()
 
     def _redraw_now_and_then(self) -> None:
-        """Of several jobs each has its news in each interval: they are drawn together."""
+        """Draw if there is news; the news of several jobs are drawn together."""
         if self._stale and time.monotonic() - self._drawn >= _LEAST_S:
             self.redraw()
 
     def waiting(self, message: str) -> None:
-        """Say what is waited for, where there is nothing else to show."""
+        """Show the message if there is no job."""
         self._message = message
         if not self._moments:
             self.redraw()
 
     def redraw(self) -> None:
-        """Draw what is known at the size that the terminal has now."""
+        """Draw everything at the present size of the terminal."""
         order = self._order()
         selected = order.index(self._chosen) if self._chosen in order else 0
         shown = [self._moments[key] for key in order]
@@ -76,12 +76,12 @@ class Screen(View):
         self._stale, self._drawn = False, time.monotonic()
 
     def _order(self) -> list[tuple[int, int]]:
-        """Live jobs before ended ones, the worst first; where it comes to the same, by pid, so that nothing dances."""
+        """Live jobs before ended ones, the worst first, then by pid to keep the order stable."""
         rank = {key: (m.ended, _WORST.index(m.verdict.severity), *key) for key, m in self._moments.items()}
         return sorted(self._moments, key=rank.__getitem__)
 
     def quits(self) -> bool:
-        """Draw what is news, follow the keys that were pressed; True for the one that ends it."""
+        """Draw news and handle pressed keys; True if a key ends the monitor."""
         self._redraw_now_and_then()
         for key in self._keys.pressed() if self._keys else "":
             if key in "qQ":
@@ -94,19 +94,19 @@ class Screen(View):
         return False
 
     def pause(self) -> None:
-        """Give the terminal back, as it was: the monitor is being stopped."""
+        """Restore the terminal while the monitor is stopped."""
         self._live.stop()
         if self._keys:
             self._keys.close()
 
     def resume(self) -> None:
-        """After `pause`: draw again."""
+        """Draw again after `pause`."""
         self._live = self._start()
         self._keys = _Keys() if self._keys else None
         self.redraw()
 
     def close(self, moments: Sequence[Moment]) -> None:
-        """Leave the screen; what remains is a line for each job."""
+        """Leave the screen and print a line for each job."""
         try:
             self.pause()
             for moment in moments:
@@ -116,7 +116,7 @@ class Screen(View):
 
 
 class _Keys:
-    """Keys as they are pressed, without echo; where standard input is a terminal."""
+    """Reads pressed keys without echo, if standard input is a terminal."""
 
     def __init__(self) -> None:
         self._before: Any = None
@@ -129,7 +129,7 @@ class _Keys:
             tty.setcbreak(self._input)
 
     def pressed(self) -> str:
-        """What was pressed since last time."""
+        """Keys pressed since the last call."""
         if self._input < 0 or not select.select([self._input], [], [], 0)[0]:
             return ""
         with contextlib.suppress(OSError):
@@ -137,9 +137,9 @@ class _Keys:
         return ""
 
     def close(self) -> None:
-        """Put the terminal back."""
+        """Restore the terminal."""
         if self._before is not None:
             import termios
 
-            with contextlib.suppress(termios.error):  # it may be gone: the window was closed
+            with contextlib.suppress(termios.error):  # the window may have been closed
                 termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)

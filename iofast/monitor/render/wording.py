@@ -1,4 +1,4 @@
-"""A verdict as sentences. What comes from the watched process is made plain here, once for all views for people."""
+"""A verdict as sentences, with text of the watched process made plain."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ TIERS = {
 }
 STYLES = {Severity.NONE: "green", Severity.NOTICE: "cyan", Severity.BOUND: "yellow", Severity.SEVERE: "red"}
 NONE = "–"
-_TOLD = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
+_IN_SUMMARY = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
 
 
 def headline(verdict: Verdict) -> str:
-    """Verdict and cause in the words of the enums."""
+    """Verdict and cause by their names."""
     return verdict.bound.value if verdict.cause is None else f"{verdict.bound.value}: {verdict.cause.value}"
 
 
 def style(verdict: Verdict) -> str:
-    """A colour's name: by severity; what is no judgement has none."""
+    """Name of a colour by severity; dim for unknown and idle."""
     if not verdict.bound.sure:
         return "dim"
     quiet = verdict.severity is Severity.NONE and verdict.bound not in (Bound.COMPUTE, Bound.MEMORY)
@@ -62,7 +62,7 @@ def style(verdict: Verdict) -> str:
 
 
 def explanation(verdict: Verdict) -> str:
-    """What the verdict means, in a sentence; of an abstention the reason."""
+    """Meaning of the verdict in a sentence; the reason of unknown and idle."""
     if verdict.reason and not verdict.bound.sure:
         return sentence(plain(verdict.reason))
     alone = verdict.stall is not None and verdict.stall.host_wait
@@ -78,7 +78,7 @@ def sentence(text: str) -> str:
 
 
 def bounds(low: float | None, high: float | None) -> str:
-    """A share or its bounds in percent: 31–38%, 34%."""
+    """A share or its bounds in percent: 34%, 31–38%."""
     if low is None or high is None:
         return NONE
     a, b = round(100 * low), round(100 * high)
@@ -86,7 +86,7 @@ def bounds(low: float | None, high: float | None) -> str:
 
 
 def stall_text(stall: StallBounds | None) -> str:
-    """The stall with its bounds, and what kind of measurement it is."""
+    """The stall with its bounds and its kind."""
     if stall is None:
         return "stall not known"
     if stall.host_wait:
@@ -95,13 +95,13 @@ def stall_text(stall: StallBounds | None) -> str:
 
 
 def basis(verdict: Verdict) -> str:
-    """What the verdict rests on: tier, steps, seconds."""
+    """Tier, steps and seconds that the verdict rests on."""
     steps = "" if verdict.steps is None else f"{verdict.steps:,} steps in "
     return f"{TIERS[verdict.tier]}, {steps}{verdict.seconds:.0f} s of training"
 
 
 def gain(advice: Advice) -> str:
-    """What the advice promises, and what it may cost."""
+    """Predicted gain of the advice, and its risk."""
     parts = [] if advice.gain is None else [f"at most {advice.gain:.2f}× as fast"]
     parts += ["changes accuracy"] if advice.changes_accuracy else []
     parts += [plain(advice.risk)] if advice.risk else []
@@ -109,7 +109,7 @@ def gain(advice: Advice) -> str:
 
 
 def phases(verdict: Verdict) -> str:
-    """The share of each phase in the time that was judged; "" where nothing was seen."""
+    """Share of each phase in the watched time; "" without any."""
     total = sum(verdict.phases.values())
     order = list(Phase)
     known = sorted(verdict.phases.items(), key=lambda item: order.index(item[0]))
@@ -119,7 +119,7 @@ def phases(verdict: Verdict) -> str:
 
 
 def step(snapshot: Snapshot) -> str:
-    """The phases of a step that the program names, with their shares; "" where it names none."""
+    """Phases of a step with their shares; "" if the program names none."""
     return "  ".join(f"{plain(phase)} {percent(share)}" for phase, share in step_phases(snapshot).items())
 
 
@@ -128,7 +128,7 @@ def name(job: Job, longest: int = 60) -> str:
     several = job.rank is not None and job.world_size != 1
     rank = (f" rank {job.rank}" + (f"/{job.world_size}" if job.world_size else "")) if several else ""
     program, _, rest = job.command.partition(" ")
-    command = f"{program.rpartition('/')[2]} {rest}".rstrip()  # where an interpreter lies is of no interest
+    command = f"{program.rpartition('/')[2]} {rest}".rstrip()  # without the folder of the interpreter
     return f"pid {job.pid}{rank}: {plain(command, longest)}"
 
 
@@ -140,7 +140,7 @@ def count(value: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time as a clock shows it: 0:42, 12:05, 27:03:10."""
+    """A time as minutes and seconds: 0:42, 12:05, 27:03:10."""
     whole = int(seconds)
     minutes = f"{whole // 60 % 60:02d}" if whole >= 3600 else f"{whole // 60}"
     return (f"{whole // 3600}:" if whole >= 3600 else "") + f"{minutes}:{whole % 60:02d}"
@@ -152,7 +152,7 @@ def percent(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Bytes a second with a decimal unit."""
+    """Bytes per second with a decimal unit."""
     if value is None:
         return NONE
     for unit in ("B", "kB", "MB", "GB"):
@@ -163,12 +163,12 @@ def rate(value: float | None) -> str:
 
 
 def cores(value: float | None, system: SystemFigures) -> str:
-    """Cores used, of how many."""
+    """Cores in use, and all cores."""
     return NONE if value is None else f"{value:.1f} of {system.cores:g} cores"
 
 
 def summary(moment: Moment) -> str:
-    """One line: the job, its verdict, the stall, what they rest on, the best advice."""
+    """One line: job, verdict, stall, tier, best advice."""
     verdict = moment.verdict
     parts = [name(moment.job, 40), headline(verdict)]
     if verdict.stall is not None:
@@ -178,13 +178,13 @@ def summary(moment: Moment) -> str:
     parts.append(f"tier {verdict.tier.value}")
     if verdict.advice:
         parts.append(plain(verdict.advice[0].change or verdict.advice[0].text))
-    elif told := [evidence.text for evidence in verdict.evidence if evidence.name in _TOLD]:
-        parts.append(plain(told[0]))
+    elif texts := [evidence.text for evidence in verdict.evidence if evidence.name in _IN_SUMMARY]:
+        parts.append(plain(texts[0]))
     return " · ".join(parts)
 
 
 class Row(NamedTuple):
-    """A timeline: its name, its figure now, its columns of `Figures` (low and high where they differ), full scale."""
+    """A timeline: name, present figure, columns of `Figures` (low and high may be the same), full scale."""
 
     name: str
     now: str
@@ -194,7 +194,7 @@ class Row(NamedTuple):
 
 
 def rows(moment: Moment) -> list[Row]:
-    """The timelines of a job, as all views for people have them."""
+    """The timelines of a job."""
     now = moment.figures
     system = moment.snapshot.system
     stall = moment.verdict.stall
