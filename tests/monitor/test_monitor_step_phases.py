@@ -69,7 +69,7 @@ def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
     assert verdict.bound is Bound.COMPUTE
     (evidence,) = [one for one in verdict.evidence if one.name == "stack_phases"]
     assert evidence.value == pytest.approx(0.6)
-    assert evidence.text == "the training thread is in backward in 60%, forward in 30% of 400 looks"
+    assert evidence.text == "the training thread is in backward in 60%, forward in 30% of 400 stack samples"
     judged = moment(5, last=verdict, loaders=())
     assert wording.summary(judged).endswith(" · " + evidence.text)
     for silent in (training(doing=BUSY, idle=0.02, stacks=seen), training(doing=HOST, idle=None)):
