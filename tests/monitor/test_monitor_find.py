@@ -21,16 +21,6 @@ LAUNCHER = b"python\0/bin/torchrun\0--nproc-per-node=2\0train.py\0"
 MAPPED = "7f00-7f01 r-xp 00000000 08:01 1 /lib/python/torch/lib/libtorch_cpu.so\n"
 
 
-class Gpus:
-    """Stands for NvmlProbe."""
-
-    def __init__(self, *pids: int) -> None:
-        self.pids = pids
-
-    def processes(self) -> dict[int, set[int]]:
-        return {pid: {0} for pid in self.pids}
-
-
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcFolder:
     monkeypatch.setattr("iofast.monitor.find.pages", list)
@@ -39,7 +29,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcFolder:
 
 
 def found(proc: ProcFolder, *on_gpu: int) -> list[int]:
-    return [job.pid for job in find_jobs(Gpus(*on_gpu), proc.path)]
+    return [job.pid for job in find_jobs(on_gpu, proc.path)]
 
 
 # --- find_jobs
@@ -90,7 +80,7 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
         folder = proc.process(pid, parent=5)
         (folder / "environ").write_bytes(f"A=1\0RANK={rank}\0WORLD_SIZE=2\0".encode())
         proc.process(pid + 1, "pt_data_worker", pid)
-    jobs = find_jobs(None, proc.path)
+    jobs = find_jobs((), proc.path)
     assert [(job.pid, job.rank, job.world_size, job.command) for job in jobs] == [
         (10, 0, 2, "python train.py"),
         (20, 1, 2, "python train.py"),

@@ -14,7 +14,7 @@ from proc_folder import ProcFolder, job, running, until
 
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.proc import JobEnded, ProcProbe
-from iofast.monitor.probe.states import called, sleeping_in
+from iofast.monitor.probe.states import doing_by_call, doing_by_function
 from iofast.monitor.snapshot import Doing, Job, ProcessFigures
 
 
@@ -47,7 +47,7 @@ def proc(tmp_path: Path) -> ProcFolder:
     ],
 )
 def test_functions_of_kernels(function: str, doing: Doing) -> None:
-    assert sleeping_in(function) is doing
+    assert doing_by_function(function) is doing
 
 
 PROGRAMS = {
@@ -93,7 +93,7 @@ def test_system_calls(line: str, doing: Doing | None, tmp_path: Path) -> None:
     (tmp_path / "fd").mkdir()
     (tmp_path / "fd" / "3").symlink_to("pipe:[123]")
     (tmp_path / "fd" / "4").symlink_to("socket:[124]")
-    assert called(line, tmp_path) is doing
+    assert doing_by_call(line, tmp_path) is doing
 
 
 def test_a_kernel_that_does_not_tell_the_function(proc: ProcFolder) -> None:

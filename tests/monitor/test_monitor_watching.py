@@ -16,10 +16,9 @@ from typing import Any, ClassVar
 import pytest
 from proc_folder import running, until
 
-from iofast.errors import OptionError
 from iofast.monitor import bursts
 from iofast.monitor.bursts import Bursts, together
-from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
+from iofast.monitor.find import ProcessTable, find_jobs, job_of
 from iofast.monitor.probe.proc import JobEnded
 from iofast.monitor.snapshot import (
     DeviceFigures,
@@ -128,22 +127,6 @@ def test_stacks_that_cannot_be_had(stacks: type[Stacks], monkeypatch: pytest.Mon
         watch.interval()
         assert "not allowed" in watch.interval().notes
         watch.close()
-        watch = Watch(job_of(process.pid), WatchOptions(0.1, stacks="on"))
-        with pytest.raises(MonitorError, match="not allowed"):
-            watch.interval()
-        watch.close()
-
-
-# --- watching
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"interval": 0}, {"interval": float("nan")}, {"rate": 21}, {"rate": 0}, {"stacks": "maybe"}, {"device": -1}],
-)
-def test_options(wrong: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=next(iter(wrong))):
-        WatchOptions(**wrong)
 
 
 class Gpu:

@@ -1,6 +1,6 @@
-"""Other ranks of a job on this machine: how much each waits, so that a slow one is not taken for a slow device.
+"""Other ranks of a job on this machine: how long each waits, so that a slow rank is not taken for a slow device.
 
-Those with a telemetry page say it themselves (PagesProbe); of the others the training thread is looked at now and then.
+Ranks with a telemetry page report it themselves (PagesProbe). Of the others the training thread is looked at.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from iofast.monitor.probe.family import command_line
-from iofast.monitor.probe.states import PROC, Gone, Thread, read_stat
+from iofast.monitor.probe.states import PROC, Gone, Thread, command_line, process_ids, read_stat
 from iofast.monitor.snapshot import Doing, Job
 
 _MOST: Final = 8
-_NAMES: Final = (
+_VARIABLES: Final = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
@@ -23,34 +22,34 @@ _NAMES: Final = (
 
 
 def rank_of(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
-    """(rank, world size) as the launcher wrote them into the environment of a process of this user."""
+    """(rank, world size) that the launcher wrote into the environment of a process; None where it cannot be read."""
     try:
         words = (proc / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return None
-    given = dict(word.decode(errors="replace").split("=", 1) for word in words if b"=" in word)
-    for rank, size in _NAMES:
-        found, world = given.get(rank, ""), given.get(size, "")
-        if found.isascii() and world.isascii() and found.isdigit() and world.isdigit() and int(found) < int(world):
-            return int(found), int(world)
+    values = dict(word.decode(errors="replace").split("=", 1) for word in words if b"=" in word)
+    for names in _VARIABLES:
+        rank, size = (values.get(name, "") for name in names)
+        if f"{rank}{size}".isascii() and rank.isdigit() and size.isdigit() and int(rank) < int(size):
+            return int(rank), int(size)
     return None
 
 
 class Peers:
-    """Training threads of the ranks that the same launcher started; none where the job's rank is not known."""
+    """Training threads of the ranks that the same launcher started; none where the job's rank is unknown."""
 
     def __init__(self, job: Job, proc: Path = PROC) -> None:
         self._threads: dict[int, Thread] = {}
         if job.rank is None or job.world_size is None or job.world_size < 2:
             return
         for pid in _siblings(job.pid, proc):
-            found = rank_of(pid, proc)
-            if found is not None and found[0] != job.rank and found[1] == job.world_size and len(self._threads) < _MOST:
+            rank, size = rank_of(pid, proc) or (job.rank, 0)
+            if rank != job.rank and size == job.world_size and len(self._threads) < _MOST:
                 with contextlib.suppress(Gone, OSError):
-                    self._threads[found[0]] = Thread(pid, proc / str(pid) / "task" / str(pid))
+                    self._threads[rank] = Thread(pid, proc / str(pid) / "task" / str(pid))
 
     def look(self) -> None:
-        """One look at each."""
+        """Look once at each rank."""
         for rank, thread in list(self._threads.items()):
             try:
                 thread.look()
@@ -69,15 +68,12 @@ class Peers:
 
 
 def _siblings(pid: int, proc: Path) -> list[int]:
-    """Children of the same parent with the same command, as a launcher starts ranks."""
-    try:
-        parent, command = read_stat(pid, proc).parent, command_line(pid, proc)
-    except Gone:
-        return []
+    """Children of the same parent with the same command: this is how launchers start ranks."""
     found = []
-    for entry in proc.iterdir():
-        if entry.name.isdigit() and int(entry.name) != pid:
+    with contextlib.suppress(Gone):
+        parent, command = read_stat(pid, proc).parent, command_line(pid, proc)
+        for other in process_ids(proc):
             with contextlib.suppress(Gone):
-                if read_stat(int(entry.name), proc).parent == parent and command_line(int(entry.name), proc) == command:
-                    found.append(int(entry.name))
+                if other != pid and read_stat(other, proc).parent == parent and command_line(other, proc) == command:
+                    found.append(other)
     return sorted(found)
