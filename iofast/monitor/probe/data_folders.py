@@ -1,4 +1,4 @@
-"""Where the data lies, by the files that workers have open: a glimpse at one process an interval."""
+"""Where the data lies, by the files that workers have open: one process is looked at in an interval."""
 
 from __future__ import annotations
 
@@ -14,26 +14,21 @@ from typing import Final
 from iofast.monitor.probe.states import PROC
 
 IMAGES: Final = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".heic", ".avif"))
-_DATA: Final = (
-    IMAGES
-    | frozenset(
-        (".lmdb", ".mdb", ".tar", ".zip", ".tfrecord", ".tfrecords", ".rec", ".beton", ".h5", ".hdf5", ".npy", ".npz")
-    )
-    | frozenset(
-        (".parquet", ".arrow", ".feather", ".sqlite", ".db", ".bin", ".dat", ".mds", ".mp4", ".wav", ".flac", ".jsonl")
-    )
+_DATA: Final = IMAGES.union(
+    ".lmdb .mdb .tar .zip .tfrecord .tfrecords .rec .beton .h5 .hdf5 .npy .npz .parquet .arrow .feather".split(),
+    ".sqlite .db .bin .dat .mds .mp4 .wav .flac .jsonl".split(),
 )
 _ELSEWHERE: Final = ("/proc/", "/dev/", "/sys/", "/usr/", "/lib", "/etc/", "/run/", "/snap/")
 _NOT_DATA: Final = ("/site-packages/", "/dist-packages/", "/.cache/torch", "/.triton/", "torchinductor_", ".log")
-_MOST: Final = 256  # descriptors that are looked at in one process
-_EAGER: Final = 16  # glimpses, one an interval; after that it is seldom that there is anything new
+_MOST: Final = 256  # descriptors of one process that are looked at
+_EAGER: Final = 16  # glimpses, one an interval: later ones rarely find anything new
 _SELDOM: Final = 5  # intervals
 _FOLDERS: Final = 16
 _SIZES: Final = 256
 
 
 class DataFolders:
-    """Folders of data files seen so far, those of images first, then by how often; sizes of images among them."""
+    """Folders of data files seen so far, folders of images first, then by how often; sizes of the images."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -44,20 +39,17 @@ class DataFolders:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """At most 16. Classes of an image folder, which lie side by side, are named by what they lie in."""
-        by_parent: dict[str, set[str]] = {}
-        for folder in self._seen:
-            by_parent.setdefault(os.path.dirname(folder), set()).add(folder)
+        """At most 16. Classes of an image folder lie side by side and are named by their common folder."""
+        side_by_side = Counter(map(os.path.dirname, self._seen))
         counts: Counter[str] = Counter()
-        pictures = set()
+        of_images = set()
         for folder, count in self._seen.items():
             parent = os.path.dirname(folder)
-            name = parent if len(by_parent[parent]) > 1 and len(parent) > 1 else folder
+            name = parent if side_by_side[parent] > 1 and len(parent) > 1 else folder
             counts[name] += count
             if folder in self._of_images:
-                pictures.add(name)
-        order = sorted(counts, key=lambda name: (name not in pictures, -counts[name]))
-        return tuple(order[:_FOLDERS])
+                of_images.add(name)
+        return tuple(sorted(counts, key=lambda name: (name not in of_images, -counts[name]))[:_FOLDERS])
 
     @property
     def image_bytes(self) -> int | None:
@@ -65,11 +57,9 @@ class DataFolders:
         return round(median(self._sizes)) if self._sizes else None
 
     def glimpse(self, pids: Sequence[int]) -> None:
-        """Look at one of the processes; each gets its turn."""
-        if not pids:
-            return
+        """Look at one of the processes, in turn."""
         self._turn += 1
-        if self._turn > _EAGER and self._turn % _SELDOM:
+        if not pids or (self._turn > _EAGER and self._turn % _SELDOM):
             return
         folder = f"{self._proc}/{pids[self._turn % len(pids)]}/fd"
         with contextlib.suppress(OSError):
@@ -82,16 +72,14 @@ class DataFolders:
 
     def _look(self, link: str) -> None:
         path = os.readlink(link)
-        if not path.startswith("/") or path.startswith(_ELSEWHERE) or path.endswith(" (deleted)"):
+        suffix = PurePosixPath(path).suffix.lower()
+        if not path.startswith("/") or path.startswith(_ELSEWHERE) or suffix not in _DATA:
             return
         if any(part in path for part in _NOT_DATA):
             return
-        suffix = PurePosixPath(path).suffix.lower()
-        if suffix not in _DATA:
-            return
-        found = os.stat(link)  # through the link: also where the job has other file systems mounted
-        if stat.S_ISREG(found.st_mode):
+        status = os.stat(link)  # through the link: the job may have mounted other file systems
+        if stat.S_ISREG(status.st_mode):
             self._seen[os.path.dirname(path)] += 1
             if suffix in IMAGES:
                 self._of_images.add(os.path.dirname(path))
-                self._sizes.append(found.st_size)
+                self._sizes.append(status.st_size)
