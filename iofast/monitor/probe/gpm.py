@@ -1,11 +1,12 @@
 """GPU performance monitoring of Hopper and later: means of hardware counters between two samples, without root.
 
-What "busy" cannot say: how many of the SMs work, whether the tensor cores do, how much of the memory's and of the bus's
-bandwidth is used. Samples must lie 100 ms apart; one asked for sooner answers what the last two said.
+These say more than "busy": how many of the SMs work, whether the tensor cores do, and how much of the memory's and the
+bus's bandwidth is used. Samples must lie 100 ms apart.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass
@@ -15,82 +16,64 @@ from iofast.monitor.probe.driver import Driver, Unit
 
 _APART_S = 0.105  # 100 ms by the driver's clock, and some for the two clocks
 _FIGURE = "SM, tensor and DRAM activity"
-_GRAPHICS, _SM, _TENSOR, _DRAM, _TX, _RX = 1, 2, 5, 10, 20, 21  # NVML_GPM_METRIC_...
+_GRAPHICS, _SM, _TENSOR, _DRAM, _RX = _METRICS = (1, 2, 5, 10, 21)  # NVML_GPM_METRIC_...
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class GpmFigures:
-    """Shares of the time between two samples; bytes a second. `busy`: that anything ran; `sm`: of all SMs."""
+    """Shares of the time between two samples; bytes a second. `busy`: anything ran; `sm`: of all SMs."""
 
-    time_s: float  # monotonic, its end
-    seconds: float
-    busy: float | None
-    sm: float | None
-    tensor: float | None
-    dram: float | None
-    rx_bytes_per_s: float | None  # host to device
+    time_s: float = 0.0  # monotonic, its end
+    seconds: float = 0.0
+    busy: float | None = None
+    sm: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
+    rx_bytes_per_s: float | None = None  # host to device
 
 
 class Gpm:
-    """The samples of one driver's GPUs."""
+    """The samples of one GPU or MIG instance."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._supported: dict[str, bool] = {}
-        self._last: dict[str, tuple[Any, float]] = {}  # by uuid: a sample, and when it was taken
-        self._figures: dict[str, GpmFigures] = {}
+        self._supported: bool | None = None
+        self._last: tuple[Any, float] | None = None  # a sample, and its time
+        self._figures = GpmFigures()
 
-    def figures(self, unit: Unit) -> GpmFigures | None:
-        """Since the call before; None at the first, and where there is no GPM."""
+    def figures(self, unit: Unit) -> GpmFigures:
+        """Means since the previous call; unknown at the first call, and without GPM. Repeated if called too soon."""
         now = time.monotonic()
-        before = self._last.get(unit.uuid)
-        if before is not None and now - before[1] < _APART_S:
-            return self._figures.get(unit.uuid)
-        self._figures.pop(unit.uuid, None)
-        sample = self._take(unit) if self._has_it(unit) else None
+        if self._last is not None and now - self._last[1] < _APART_S:
+            return self._figures
+        self._figures = GpmFigures()
+        sample = self._take(unit) if self._is_supported(unit) else None
         if sample is None:
-            return None
-        self._last[unit.uuid] = sample, time.monotonic()
-        if before is None:
-            return None
-        values = self._between(unit, before[0], sample)
-        self._free(before[0])
-        if values is None:
-            return None
-        rx = values.get(_RX)
-        self._figures[unit.uuid] = figures = GpmFigures(
-            time_s=now,
-            seconds=now - before[1],
-            busy=_share(values.get(_GRAPHICS)),
-            sm=_share(values.get(_SM)),
-            tensor=_share(values.get(_TENSOR)),
-            dram=_share(values.get(_DRAM)),
-            rx_bytes_per_s=None if rx is None else max(0.0, rx) * _MIB,
-        )
-        return figures
-
-    def forget(self, uuid: str) -> None:
-        """The GPU is gone, or the driver was restarted: what was sampled says nothing about what comes."""
-        self._figures.pop(uuid, None)
-        self._supported.pop(uuid, None)
-        if (last := self._last.pop(uuid, None)) is not None:
-            self._free(last[0])
+            return self._figures
+        before, self._last = self._last, (sample, time.monotonic())
+        if before is not None:
+            values = self._between(unit, before[0], sample)
+            self._free(before[0])
+            if values is not None:
+                busy, sm, tensor, dram = (_share(values.get(name)) for name in (_GRAPHICS, _SM, _TENSOR, _DRAM))
+                received = None if _RX not in values else max(0.0, values[_RX]) * _MIB
+                self._figures = GpmFigures(now, now - before[1], busy, sm, tensor, dram, received)
+        return self._figures
 
     def close(self) -> None:
-        """Give the samples back."""
-        for uuid in list(self._last):
-            self.forget(uuid)
+        """Free the sample."""
+        if self._last is not None:
+            self._free(self._last[0])
+            self._last = None
 
-    def _has_it(self, unit: Unit) -> bool:
-        if unit.uuid not in self._supported:
+    def _is_supported(self, unit: Unit) -> bool:
+        if self._supported is None:
             answer = self._driver.ask(unit, _FIGURE, "nvmlGpmQueryDeviceSupport", unit.whole)
-            if answer is None:
-                return False
-            self._supported[unit.uuid] = bool(answer.isSupportedDevice)
-            if not answer.isSupportedDevice:
-                self._driver.note(unit, _FIGURE, "NVML has them from Hopper on")
-        return self._supported[unit.uuid]
+            if answer is not None:
+                self._supported = bool(answer.isSupportedDevice)
+                self._driver.note(unit, _FIGURE, None if self._supported else "NVML has them from Hopper on")
+        return bool(self._supported)
 
     def _take(self, unit: Unit) -> Any:
         sample = self._driver.ask(unit, _FIGURE, "nvmlGpmSampleAlloc")
@@ -106,23 +89,20 @@ class Gpm:
 
     def _between(self, unit: Unit, first: Any, second: Any) -> dict[int, float] | None:
         nvml = self._driver.nvml
-        asked = nvml.c_nvmlGpmMetricsGet_t()
-        asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        asked.sample1, asked.sample2 = first, second
-        wanted = (_GRAPHICS, _SM, _TENSOR, _DRAM, _TX, _RX)
-        asked.numMetrics = len(wanted)
-        for place, metric in enumerate(wanted):
-            asked.metrics[place].metricId = metric
-        if self._driver.ask(unit, _FIGURE, "nvmlGpmMetricsGet", asked) is None:
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.sample1, request.sample2 = first, second
+        request.numMetrics = len(_METRICS)
+        for metric, number in zip(request.metrics, _METRICS, strict=False):
+            metric.metricId = number
+        if self._driver.ask(unit, _FIGURE, "nvmlGpmMetricsGet", request) is None:
             return None
-        answers = [asked.metrics[place] for place in range(len(wanted))]
-        return {a.metricId: a.value for a in answers if a.nvmlReturn == 0 and math.isfinite(a.value)}
+        answers = request.metrics[: len(_METRICS)]
+        return {each.metricId: each.value for each in answers if each.nvmlReturn == 0 and math.isfinite(each.value)}
 
     def _free(self, sample: Any) -> None:
-        try:
+        with contextlib.suppress(self._driver.nvml.NVMLError):
             self._driver.nvml.nvmlGpmSampleFree(sample)
-        except self._driver.nvml.NVMLError:
-            return
 
 
 def _share(percent: float | None) -> float | None:

@@ -187,13 +187,11 @@ def _disks(
         return None, None
     sectors = sum(max(0, now[name][0] - before[name][0]) for name in both)
     busiest = max(max(0.0, now[name][1] - before[name][1]) for name in both)
-    return sectors * _SECTOR, min(1.0, busiest / seconds) if seconds > 0 else None
+    return sectors * _SECTOR, min(1.0, busiest / seconds)
 
 
 def _rate(now: float | None, before: float | None, seconds: float) -> float | None:
-    if now is None or before is None or seconds <= 0:
-        return None
-    return max(0.0, now - before) / seconds
+    return None if now is None or before is None else max(0.0, now - before) / seconds
 
 
 def _share(value: float | None) -> float | None:
