@@ -152,7 +152,7 @@ class Watch:
         return own or tuple(each for each in devices if each.own is None)
 
     def _own(self, devices: tuple[DeviceFigures, ...]) -> DeviceFigures | None:
-        """The device whose readings are joined with the looks: of several the busiest, and the same one from then on."""
+        """The device whose readings are joined with the looks: of several the busiest one, which is then kept."""
         own = [each for each in devices if each.own] or (list(devices) if len(devices) == 1 else [])
         if not own:
             self._device = None

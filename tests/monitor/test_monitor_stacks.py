@@ -247,12 +247,15 @@ def test_without_py_spy(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lines_of_source_are_read_and_nothing_else(tmp_path: Path) -> None:
-    text = SourceText(os.getpid())
+    source = SourceText(os.getpid())
     program = tmp_path / "train.py"
     program.write_bytes(b"a = 1\nloss.item()  # \xff\n")
     os.mkfifo(tmp_path / "pipe.py")
-    assert text(call("main", str(program), 2)) == "loss.item()  # \ufffd"
+    assert source.line(call("main", str(program), 2)) == "loss.item()  # \ufffd"
     for path, line in ((program, 9), (program, 0), (tmp_path / "pipe.py", 1), (tmp_path, 1), (tmp_path / "no.py", 1)):
-        assert text(call("main", str(path), line)) == ""
-    assert text(call("main", "train.py", 1)) == ""
-    assert text(call("main", "/a\0b", 1)) == ""
+        assert source.line(call("main", str(path), line)) == ""
+    assert source.line(call("main", "train.py", 1)) == ""
+    assert source.line(call("main", "/a\0b", 1)) == ""
+    program.write_text("edited = 1")
+    assert source.line(call("main", str(program), 1)) == "a = 1", "as the program has read it"
+    assert SourceText(os.getpid()).line(call("main", str(program), 1)) == "edited = 1"

@@ -15,8 +15,8 @@ from iofast.monitor.probe.states import PROC
 
 IMAGES: Final = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".heic", ".avif"))
 _DATA: Final = IMAGES.union(
-    ".lmdb .mdb .tar .zip .tfrecord .tfrecords .rec .beton .h5 .hdf5 .npy .npz .parquet .arrow .feather".split(),
-    ".sqlite .db .bin .dat .mds .mp4 .wav .flac .jsonl".split(),
+    (".lmdb", ".mdb", ".tar", ".zip", ".tfrecord", ".tfrecords", ".rec", ".beton", ".h5", ".hdf5", ".npy", ".npz"),
+    (".parquet", ".arrow", ".feather", ".sqlite", ".db", ".bin", ".dat", ".mds", ".mp4", ".wav", ".flac", ".jsonl"),
 )
 _ELSEWHERE: Final = ("/proc/", "/dev/", "/sys/", "/usr/", "/lib", "/etc/", "/run/", "/snap/")
 _NOT_DATA: Final = ("/site-packages/", "/dist-packages/", "/.cache/torch", "/.triton/", "torchinductor_", ".log")

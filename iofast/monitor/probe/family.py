@@ -1,7 +1,8 @@
 """The processes below a training process, and which of them make batches.
 
-torch names a worker's process pt_data_worker since 2.5. Where no process has that name, a worker is what multiprocessing
-started: a child with its parent's command line (fork), or with the start-up command of spawn or forkserver.
+torch names a worker's process pt_data_worker since 2.5. Where no process has that name, a worker is a process that
+multiprocessing started: a child with its parent's command line (fork), or with the start-up command of spawn or
+forkserver.
 """
 
 from __future__ import annotations

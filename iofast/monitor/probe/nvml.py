@@ -1,9 +1,9 @@
 """The GPUs by NVML: `DeviceFigures` for each GPU or MIG instance, and busy readings with their times.
 
 Busy is the share of time in which a kernel ran, however few of the SMs it used. The driver measures it in periods of
-1/6 s to 1 s, by product, rounds it to whole percent, and keeps about a hundred periods with their times. So asking once a
-second loses none. Over an interval the periods are averaged by their overlap: the mean is within half a percent, without
-the last period before "now".
+1/6 s to 1 s, by product, rounds it to whole percent, and keeps about a hundred periods with their times, so asking once
+a second loses none. Over an interval the periods are averaged by their overlap: the mean is within half a percent,
+without the last period before "now".
 
 Sources, best first. Busy: the kept samples; GPM (on MIG, where samples are refused); the last period alone. Bytes from
 the host: GPM; the byte counter.
