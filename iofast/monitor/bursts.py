@@ -35,11 +35,11 @@ class Bursts:
         self._credit_s = _AHEAD_S
         self._turn = 0
         self._figures: list[StackFigures] = []
-        self._error: str | None = None
+        self._error = ""
 
     @property
-    def note(self) -> str | None:
-        """One line that says why there are no stacks."""
+    def note(self) -> str:
+        """One line that says why there are no stacks, or ""."""
         return self._probe.note or self._error
 
     def start_if_due(self, workers: Sequence[int]) -> None:

@@ -94,7 +94,7 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
     info, then, figures = now.info, before.figures, now.figures
 
     def grown(name: str) -> int:
-        return max(0, getattr(figures, name) - getattr(then, name))
+        return max(0, int(getattr(figures, name)) - int(getattr(then, name)))
 
     steps, device_ns = grown("steps"), grown("device_step_ns")
     transfer_s = None
