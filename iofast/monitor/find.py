@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from iofast.errors import IofastError
@@ -16,7 +15,7 @@ from iofast.meter import pages
 from iofast.monitor.probe.family import WORKER, Family
 from iofast.monitor.probe.peers import rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
-from iofast.monitor.probe.states import PROC, Gone, Stat, command_line, process_ids, read_stat
+from iofast.monitor.probe.states import Gone, Stat, command_line, folder, process_ids, read_stat
 from iofast.monitor.snapshot import Job
 
 _NOT_TRAININGS: Final = re.compile(  # what an interpreter runs: a train_notebook.py may train
@@ -62,13 +61,12 @@ class _Process:
 class ProcessTable:
     """The processes of a user at one moment; without a user, all processes."""
 
-    def __init__(self, user: int | None, proc: Path = PROC) -> None:
-        self.proc = proc
+    def __init__(self, user: int | None) -> None:
         self.processes: dict[int, _Process] = {}
-        for pid in process_ids(proc):
+        for pid in process_ids():
             with contextlib.suppress(Gone, OSError):
-                if user is None or (proc / str(pid)).stat().st_uid == user:
-                    self.processes[pid] = _Process(read_stat(pid, proc), command_line(pid, proc))
+                if user is None or folder(pid).stat().st_uid == user:
+                    self.processes[pid] = _Process(read_stat(pid), command_line(pid))
 
     def trainer(self, pid: int) -> int:
         """The process that a loader's worker works for; for any other process, itself."""
@@ -91,7 +89,7 @@ class ProcessTable:
     def _has_loader(self, pid: int) -> bool:
         """Whether it has workers, or threads that only a training has."""
         workers = any(each.is_worker and each.stat.parent == pid for each in self.processes.values())
-        return workers or _has_named_threads(pid, self.proc)
+        return workers or _has_named_threads(pid)
 
     def below(self, pid: int) -> set[int]:
         """All descendants of a process."""
@@ -119,24 +117,24 @@ class ProcessTable:
     def job(self, pid: int) -> Job | None:
         """The job of a training process; None when it has ended."""
         try:
-            stat = read_stat(pid, self.proc)
+            stat = read_stat(pid)
         except Gone:
             return None
-        rank, size = rank_of(pid, self.proc) or (None, None)
+        rank, size = rank_of(pid) or (None, None)
         for page in pages() if rank is None else ():
             if page.pid == pid and page.start_time == stat.start_time:
                 rank, size = page.rank, page.world_size or None
-        words = command_line(pid, self.proc).decode(errors="replace").split("\0")
+        words = command_line(pid).decode(errors="replace").split("\0")
         return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
 
 
-def find_jobs(on_gpu: Collection[int] = (), proc: Path = PROC) -> list[Job]:
+def find_jobs(on_gpu: Collection[int] = ()) -> list[Job]:
     """Return the trainings of this user, by pid. `on_gpu`: processes that a driver lists.
 
     Takes a quarter of a second, to see which processes compute. Never returns the monitor itself, its parents, or a
     Jupyter server; a notebook that trains can be named by its pid.
     """
-    table = ProcessTable(os.geteuid(), proc)
+    table = ProcessTable(os.geteuid())
     own = table.above(os.getpid())
     sure = {page.pid for page in pages()}.union(on_gpu) & table.processes.keys()
     sure |= {table.trainer(pid) for pid, process in table.processes.items() if process.is_worker}
@@ -144,11 +142,11 @@ def find_jobs(on_gpu: Collection[int] = (), proc: Path = PROC) -> list[Job]:
     for pid, process in table.processes.items():
         if pid in sure or pid in own or not process.is_python or process.never_trains:
             continue
-        if _has_named_threads(pid, proc):
+        if _has_named_threads(pid):
             sure.add(table.trainer(pid))
-        elif _maps_torch(pid, proc):
+        elif _maps_torch(pid):
             likely.append(pid)
-    sure |= {table.trainer(pid) for pid in _computing(likely, proc)}
+    sure |= {table.trainer(pid) for pid in _computing(likely)}
     jobs = []
     for pid in sorted((sure & table.processes.keys()) - own):
         process = table.processes[pid]
@@ -157,21 +155,21 @@ def find_jobs(on_gpu: Collection[int] = (), proc: Path = PROC) -> list[Job]:
     return jobs
 
 
-def job_of(pid: int, proc: Path = PROC) -> Job:
+def job_of(pid: int) -> Job:
     """Return the job that a process belongs to: for a worker its trainer, for a launcher the rank that it started.
 
     Raises MonitorError when there is no such process, it is another user's, or it has started several ranks.
     """
     missing = MonitorError(f"there is no process {pid} to watch here, or it has ended")
     try:
-        owner = (proc / str(pid)).stat().st_uid
-        stat = read_stat(pid, proc)
+        owner = folder(pid).stat().st_uid
+        stat = read_stat(pid)
     except (OSError, Gone):
         raise missing from None
     if os.geteuid() not in (0, owner):
         raise MonitorError(f"process {pid} belongs to user {owner}, this is user {os.geteuid()}: watch it as that user")
-    table = ProcessTable(None if os.geteuid() == 0 else owner, proc)
-    if stat.parent in (0, 2) and not command_line(pid, proc):
+    table = ProcessTable(None if os.geteuid() == 0 else owner)
+    if stat.parent in (0, 2) and not command_line(pid):
         raise MonitorError(f"process {pid} is the kernel's ({stat.name}): expected a training")
     trainer = table.trainer(pid)
     if trainer == pid and not table.trains(pid):
@@ -186,9 +184,9 @@ def job_of(pid: int, proc: Path = PROC) -> Job:
     return job
 
 
-def _has_named_threads(pid: int, proc: Path) -> bool:
+def _has_named_threads(pid: int) -> bool:
     """Whether it has threads whose names only a training's threads have."""
-    tasks = proc / str(pid) / "task"
+    tasks = folder(pid) / "task"
     with contextlib.suppress(OSError):
         for tid in os.listdir(tasks)[:_MOST_THREADS]:
             with contextlib.suppress(OSError):
@@ -197,32 +195,32 @@ def _has_named_threads(pid: int, proc: Path) -> bool:
     return False
 
 
-def _maps_torch(pid: int, proc: Path) -> bool:
+def _maps_torch(pid: int) -> bool:
     try:
-        with open(proc / str(pid) / "maps", "rb") as file:
+        with open(folder(pid) / "maps", "rb") as file:
             return b"libtorch" in file.read(_MOST_MAPS)
     except OSError:
         return False
 
 
-def _computing(pids: list[int], proc: Path) -> list[int]:
+def _computing(pids: list[int]) -> list[int]:
     """Those that use a processor, or whose workers do, during a trial."""
     if not pids:
         return []
-    before = {pid: _cpu_s(pid, proc) for pid in pids}
+    before = {pid: _cpu_s(pid) for pid in pids}
     time.sleep(_TRIAL_S)
-    return [pid for pid in pids if _cpu_s(pid, proc) - before[pid] >= _USES_CPU * _TRIAL_S]
+    return [pid for pid in pids if _cpu_s(pid) - before[pid] >= _USES_CPU * _TRIAL_S]
 
 
-def _cpu_s(pid: int, proc: Path) -> float:
+def _cpu_s(pid: int) -> float:
     """CPU seconds of a process and its workers: behind slow workers a training itself has nothing to do."""
     total = 0.0
     with contextlib.suppress(Gone):
-        total = read_stat(pid, proc).cpu_s
-        for kin in Family(pid, proc).kin():
+        total = read_stat(pid).cpu_s
+        for kin in Family(pid).kin():
             if kin.role == "worker":
                 with contextlib.suppress(Gone):
-                    total += read_stat(kin.pid, proc).cpu_s
+                    total += read_stat(kin.pid).cpu_s
     return total
 
 

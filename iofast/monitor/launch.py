@@ -1,7 +1,7 @@
 """Start a program and stay beside it: the program keeps its terminal, streams, signals and exit status.
 
-The program runs in our process group, so Ctrl-C and Ctrl-Z in the terminal reach it directly. Signals that are sent to
-us alone (by `kill`, by a batch system) are passed on. A thread takes signals with `sigwaitinfo`, because only that names
+The program runs in our process group, so Ctrl-C and Ctrl-Z in the terminal reach it directly. Signals sent to us
+alone (by `kill`, by a batch system) are passed on. A thread takes signals with `sigwaitinfo`, because only that names
 the sender: a signal of the terminal has reached the program already and must not reach it twice.
 """
 
@@ -12,7 +12,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
+
+from iofast.monitor.probe.states import ptrace_scope
 
 _PASSED = (
     signal.SIGINT,
@@ -27,7 +28,6 @@ _PASSED = (
 )
 _FROM_TERMINAL = 0x80  # SI_KERNEL
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a program would inherit this
-_PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61
 
 
@@ -55,10 +55,13 @@ class Program:
         self._reaper.start()
 
     def _start(self, arguments: Sequence[str]) -> int:
-        if not _only_descendants_may_be_traced():
+        if ptrace_scope() != "1":
             return os.posix_spawnp(
                 arguments[0], list(arguments), os.environ, setsigmask=self._mask, setsigdef=_IGNORED_BY_PYTHON
             )
+        # A process may trace its descendants alone: py-spy, which we start, is no ancestor of the program. The program
+        # may name one more tracer (prctl(2), PR_SET_PTRACER): us, and with us our descendants. That survives its exec,
+        # but does not apply to what it forks.
         import ctypes
         import subprocess
 
@@ -117,14 +120,3 @@ class Program:
             signal.pthread_kill(self._signals.ident, signal.SIGUSR1)  # wakes it
             self._signals.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-
-
-def _only_descendants_may_be_traced() -> bool:
-    """Whether Yama lets a process trace its descendants alone: py-spy, which we start, is no ancestor of the program.
-
-    The program may name one more tracer (prctl(2), PR_SET_PTRACER): us, and with us our descendants. That survives its
-    exec, but does not apply to what it forks.
-    """
-    with contextlib.suppress(OSError):
-        return _PTRACE_SCOPE.read_text().strip() == "1"
-    return False

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from proc_folder import TRAIN, ProcFolder, job
 
 from iofast.monitor.probe.family import Family
@@ -16,13 +13,8 @@ TRACKER = b"python\0-c\0from multiprocessing.resource_tracker import main;main(4
 COMPILING = b"python\0/lib/torch/_inductor/compile_worker/__main__.py\0--workers=2\0"
 
 
-@pytest.fixture
-def proc(tmp_path: Path) -> ProcFolder:
-    return ProcFolder(tmp_path / "proc")
-
-
 def roles(proc: ProcFolder, pid: int = 10) -> dict[int, str]:
-    return {kin.pid: kin.role for kin in Family(pid, proc.path).kin()}
+    return {kin.pid: kin.role for kin in Family(pid).kin()}
 
 
 def test_torch_names_its_workers(proc: ProcFolder) -> None:
@@ -75,7 +67,7 @@ def test_a_worker_that_names_itself_late(proc: ProcFolder) -> None:
     proc.process(10)
     proc.process(11, parent=10, line=SPAWNED)
     proc.process(12, parent=10)
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     assert probe.workers == (11, 12)
     proc.stat(proc.path / "11", 11, "pt_data_worker", 10)
     probe.take(1.0)
@@ -85,7 +77,7 @@ def test_a_worker_that_names_itself_late(proc: ProcFolder) -> None:
 def test_what_a_command_line_was_is_remembered(proc: ProcFolder) -> None:
     proc.process(10)
     proc.process(11, parent=10)
-    family = Family(10, proc.path)
+    family = Family(10)
     for _ in range(3):
         family.kin()
     (proc.path / "11" / "cmdline").unlink()

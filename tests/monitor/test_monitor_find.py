@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from glob import glob
-from pathlib import Path
 
 import pytest
 from proc_folder import ProcFolder, running, until
@@ -22,14 +21,14 @@ MAPPED = "7f00-7f01 r-xp 00000000 08:01 1 /lib/python/torch/lib/libtorch_cpu.so\
 
 
 @pytest.fixture
-def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcFolder:
+def proc(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch) -> ProcFolder:
     monkeypatch.setattr("iofast.monitor.find.pages", list)
     monkeypatch.setattr("iofast.monitor.find._TRIAL_S", 0.0)
-    return ProcFolder(tmp_path / "proc")
+    return proc
 
 
 def found(proc: ProcFolder, *on_gpu: int) -> list[int]:
-    return [job.pid for job in find_jobs(on_gpu, proc.path)]
+    return [job.pid for job in find_jobs(on_gpu)]
 
 
 # --- find_jobs
@@ -80,7 +79,7 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
         folder = proc.process(pid, parent=5)
         (folder / "environ").write_bytes(f"A=1\0RANK={rank}\0WORLD_SIZE=2\0".encode())
         proc.process(pid + 1, "pt_data_worker", pid)
-    jobs = find_jobs((), proc.path)
+    jobs = find_jobs()
     assert [(job.pid, job.rank, job.world_size, job.command) for job in jobs] == [
         (10, 0, 2, "python train.py"),
         (20, 1, 2, "python train.py"),
@@ -145,7 +144,7 @@ def test_a_worker_leads_to_its_training(proc: ProcFolder) -> None:
     proc.process(11, "pt_data_worker", 10)
     proc.process(12, parent=10)
     proc.process(13, parent=10, line=b"python\0-c\0from multiprocessing.spawn import spawn_main\0")
-    assert {job_of(pid, proc.path).pid for pid in (10, 11, 12, 13)} == {10}
+    assert {job_of(pid).pid for pid in (10, 11, 12, 13)} == {10}
 
 
 def test_a_rank_that_was_spawned_is_no_worker(proc: ProcFolder) -> None:
@@ -154,19 +153,19 @@ def test_a_rank_that_was_spawned_is_no_worker(proc: ProcFolder) -> None:
         proc.process(pid, parent=5, line=b"python\0-c\0from multiprocessing.spawn import spawn_main\0")
         proc.process(pid + 1, "pt_data_worker", pid)
     assert found(proc) == [10, 20]
-    assert job_of(11, proc.path).pid == 10
-    assert job_of(20, proc.path).pid == 20
+    assert job_of(11).pid == 10
+    assert job_of(20).pid == 20
     with pytest.raises(MonitorError, match="2 trainings: name one of 10, 20"):
-        job_of(5, proc.path)
+        job_of(5)
 
 
 def test_a_shell_leads_to_what_it_started(proc: ProcFolder) -> None:
     proc.process(5, "bash", line=b"bash\0train.sh\0")
-    assert job_of(5, proc.path).pid == 5
+    assert job_of(5).pid == 5
     proc.process(6, "uv", 5, line=b"uv\0run\0")
     proc.process(10, parent=6)
     proc.thread(10, 20, "pt_data_pin")
-    assert job_of(5, proc.path).pid == 10
+    assert job_of(5).pid == 10
 
 
 @pytest.mark.parametrize(("state", "message"), [(None, "no process 10"), ("Z", "no process 10")])
@@ -174,27 +173,27 @@ def test_a_process_that_is_not_there(proc: ProcFolder, state: str | None, messag
     if state:
         proc.process(10, state=state)
     with pytest.raises(MonitorError, match=message):
-        job_of(10, proc.path)
+        job_of(10)
 
 
 def test_the_kernels_own(proc: ProcFolder) -> None:
     proc.process(10, "kworker/0:1", 2, line=b"")
     with pytest.raises(MonitorError, match="the kernel's"):
-        job_of(10, proc.path)
+        job_of(10)
 
 
 def test_another_users(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = proc.process(10).stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     with pytest.raises(MonitorError, match=f"belongs to user {owner}"):
-        job_of(10, proc.path)
+        job_of(10)
 
 
 def test_commands_are_bounded(proc: ProcFolder) -> None:
     proc.process(10, line=b"python\0" + b"x" * 100_000)
     proc.process(11, line=b"python\0\xff\xfe\0")
-    assert len(job_of(10, proc.path).command) == 1000
-    assert job_of(11, proc.path).command == "python ��"
+    assert len(job_of(10).command) == 1000
+    assert job_of(11).command == "python ��"
 
 
 # --- ranks
@@ -214,8 +213,8 @@ def test_commands_are_bounded(proc: ProcFolder) -> None:
 )
 def test_ranks(proc: ProcFolder, environ: bytes, rank: tuple[int, int] | None) -> None:
     (proc.process(10) / "environ").write_bytes(environ)
-    assert rank_of(10, proc.path) == rank
-    assert rank_of(11, proc.path) is None
+    assert rank_of(10) == rank
+    assert rank_of(11) is None
 
 
 def test_peers(proc: ProcFolder) -> None:
@@ -223,7 +222,7 @@ def test_peers(proc: ProcFolder) -> None:
     for pid, rank in ((10, 0), (20, 1), (30, 2)):
         (proc.process(pid, parent=5) / "environ").write_bytes(f"RANK={rank}\0WORLD_SIZE=3\0".encode())
     (proc.process(40, parent=5) / "environ").write_bytes(b"RANK=1\0WORLD_SIZE=2\0")  # of another launch
-    peers = Peers(Job(10, 100, "python train.py", 0, 3), proc.path)
+    peers = Peers(Job(10, 100, "python train.py", 0, 3))
     proc.state(20, "S", "poll_schedule_timeout")
     proc.state(30, "R")
     for _ in range(4):
@@ -233,7 +232,7 @@ def test_peers(proc: ProcFolder) -> None:
     peers.look()
     assert peers.take() == {2: 0.0}
     peers.close()
-    assert Peers(Job(10, 100, "python train.py"), proc.path).take() == {}
+    assert Peers(Job(10, 100, "python train.py")).take() == {}
 
 
 # --- for real

@@ -50,12 +50,11 @@ int prctl(int option, unsigned long tracer) {
   return 0;
 }
 """
-# As BESIDE, on a kernel whose ptrace_scope is what the file argv[1] says.
+# As BESIDE, on a kernel whose ptrace_scope is argv[1].
 UNDER_YAMA = """
 import os, sys
-from pathlib import Path
 from iofast.monitor import launch
-launch._PTRACE_SCOPE = Path(sys.argv[1])
+launch.ptrace_scope = lambda: sys.argv[1]
 with launch.Program(sys.argv[2:]) as program:
     status = program.wait()
 print("beside", os.getpid(), program.pid, flush=True)  # at its end: the program's own lines come before
@@ -189,16 +188,15 @@ def test_a_program_that_ignores_a_signal_is_waited_for() -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the stand-in is compiled, and there is no cc")
-@pytest.mark.parametrize(("scope", "allowed"), [("1\n", True), ("0\n", False), ("2\n", False)])
+@pytest.mark.parametrize(("scope", "allowed"), [("1", True), ("0", False), ("2", False)])
 def test_under_yama_the_program_allows_us_to_look(scope: str, allowed: bool, tmp_path: Path) -> None:
     """It names us before it becomes the program: a right that an exec keeps, and that what it forks does not have."""
-    (tmp_path / "scope").write_text(scope)
     (tmp_path / "calls").touch()
     (tmp_path / "prctl.c").write_text(PRCTL)
     library = str(tmp_path / "prctl.so")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(tmp_path / "prctl.c")], check=True)
     code = "import os; print('mine', os.getpid()); raise SystemExit(7)"
-    command = [sys.executable, "-c", UNDER_YAMA, str(tmp_path / "scope"), *PYTHON, code]
+    command = [sys.executable, "-c", UNDER_YAMA, scope, *PYTHON, code]
     environment = os.environ | {"LD_PRELOAD": library, "PRCTL_CALLS": str(tmp_path / "calls")}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20, env=environment)
     mine, program, _, monitor, started = ended.stdout.split()
@@ -207,21 +205,20 @@ def test_under_yama_the_program_allows_us_to_look(scope: str, allowed: bool, tmp
     assert calls == ([f"59616d61 {program} allows {monitor}"] if allowed else [])
 
 
-def test_under_yama_all_else_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_yama_all_else_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its masks, its signals, its group, and what cannot be started."""
-    (tmp_path / "scope").write_text("1\n")
     code = (
         "import os; print(os.getpgrp(), *[l for l in open('/proc/self/status') if l.startswith(('SigBlk', 'SigIgn'))])"
     )
     bare = subprocess.run([*PYTHON, code], capture_output=True, text=True, timeout=20, check=True).stdout
-    command = [sys.executable, "-c", UNDER_YAMA, str(tmp_path / "scope"), *PYTHON, code]
+    command = [sys.executable, "-c", UNDER_YAMA, "1", *PYTHON, code]
     ours = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     assert ours.rpartition("beside")[0] == bare
-    monkeypatch.setattr(launch, "_PTRACE_SCOPE", tmp_path / "scope")
+    monkeypatch.setattr(launch, "ptrace_scope", lambda: "1")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with pytest.raises(FileNotFoundError):
         Program(["/does/not/exist"])
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    command = [sys.executable, "-c", UNDER_YAMA, str(tmp_path / "scope"), *PYTHON, killed]
+    command = [sys.executable, "-c", UNDER_YAMA, "1", *PYTHON, killed]
     assert subprocess.run(command, capture_output=True, timeout=20).returncode == 137

@@ -17,12 +17,6 @@ from iofast.monitor.probe.proc import JobEnded, ProcProbe
 from iofast.monitor.probe.states import doing_by_call, doing_by_function
 from iofast.monitor.snapshot import Doing, Job, ProcessFigures
 
-
-@pytest.fixture
-def proc(tmp_path: Path) -> ProcFolder:
-    return ProcFolder(tmp_path / "proc")
-
-
 # --- what a thread sleeps in
 
 
@@ -99,7 +93,7 @@ def test_system_calls(line: str, doing: Doing | None, tmp_path: Path) -> None:
 def test_a_kernel_that_does_not_tell_the_function(proc: ProcFolder) -> None:
     """The system call says it; where that may not be read either, nothing is guessed."""
     folder = proc.process(10) / "task" / "10"
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     (folder / "syscall").write_text("202 0x1" if os.uname().machine == "x86_64" else "98 0x1")
     look = probe.look()
     assert (look.doing, look.blind, probe.notes) == (Doing.FUTEX, False, {})
@@ -114,14 +108,14 @@ def test_a_kernel_that_does_not_tell_the_function(proc: ProcFolder) -> None:
 )
 def test_states(proc: ProcFolder, state: str, doing: Doing) -> None:
     proc.process(10)
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     proc.state(10, state)
     assert probe.look().doing is doing
 
 
 def test_a_name_may_hold_anything(proc: ProcFolder) -> None:
     proc.process(10, "evil) R 1 (x")
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     (proc.path / "10" / "task" / "10" / "wchan").write_text("futex_do_wait")
     assert probe.look().doing is Doing.FUTEX
     assert probe.take(1.0)[1][0].name == "evil) R 1 (x"
@@ -135,7 +129,7 @@ def test_a_new_epoch_brings_new_workers(proc: ProcFolder, monkeypatch: pytest.Mo
     monkeypatch.setattr("iofast.monitor.probe.proc._AGAIN_S", 0.0)
     proc.process(10)
     old = proc.process(11, "pt_data_worker", 10)
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     proc.stat(old / "task" / "11", 11, "pt_data_worker", 10, ticks=50, state="R")
     probe.look()
     proc.end(11)
@@ -152,7 +146,7 @@ def test_a_new_epoch_brings_new_workers(proc: ProcFolder, monkeypatch: pytest.Mo
 def test_the_number_of_an_ended_worker_is_used_again(proc: ProcFolder) -> None:
     proc.process(10)
     proc.process(11, "pt_data_worker", 10)
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     proc.end(11)
     proc.process(11, "pt_data_worker", 10, start=900)
     probe.take(1.0)
@@ -162,7 +156,7 @@ def test_the_number_of_an_ended_worker_is_used_again(proc: ProcFolder) -> None:
 
 def test_io_and_run_queue(proc: ProcFolder) -> None:
     folder = proc.process(10)
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     (folder / "io").write_text("rchar: 5000\nwchar: 7\nread_bytes: 4096\nwrite_bytes: 512\ncancelled_write_bytes: -3\n")
     (folder / "task" / "10" / "schedstat").write_text("250000000 50000000 17\n")
     looks, (main,), _ = probe.take(1.0)
@@ -178,7 +172,7 @@ def test_threads_of_loaders_and_backward(proc: ProcFolder) -> None:
     proc.thread(10, 20, "pt_data_pin")
     autograd = proc.thread(10, 21, "pt_autograd_0", state="R")
     proc.thread(10, 22, "python")
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     assert probe.look().backward
     proc.stat(autograd, 21, "pt_autograd_0", ticks=20)
     assert not probe.look().backward
@@ -200,7 +194,7 @@ def test_many_workers_take_turns(proc: ProcFolder) -> None:
     proc.process(10)
     for pid in range(100, 140):
         proc.process(pid, "pt_data_worker", 10)
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     probe.take(1.0)
     for _ in range(10):
         probe.look()
@@ -214,12 +208,12 @@ def test_many_workers_take_turns(proc: ProcFolder) -> None:
 def test_a_job_that_is_another_one_by_now(proc: ProcFolder) -> None:
     proc.process(10, start=100)
     with pytest.raises(JobEnded, match="10"):
-        ProcProbe(job(10, start_time=99), proc.path)
+        ProcProbe(job(10, start_time=99))
 
 
 def test_a_job_that_ends(proc: ProcFolder) -> None:
     proc.process(10)
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     proc.end(10)
     with pytest.raises(JobEnded):
         probe.look()
@@ -314,7 +308,7 @@ def test_files_are_closed(proc: ProcFolder) -> None:
     proc.process(10)
     proc.process(11, "pt_data_worker", 10)
     proc.thread(10, 20, "pt_data_pin")
-    probe = ProcProbe(job(10), proc.path)
+    probe = ProcProbe(job(10))
     probe.look()
     probe.take(1.0)
     probe.close()

@@ -7,11 +7,11 @@ import os
 import stat
 from collections import Counter, deque
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from statistics import median
 from typing import Final
 
-from iofast.monitor.probe.states import PROC
+from iofast.monitor.probe.states import folder
 
 IMAGES: Final = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".heic", ".avif"))
 _DATA: Final = IMAGES.union(
@@ -30,8 +30,7 @@ _SIZES: Final = 256
 class DataFolders:
     """Folders of data files seen so far, folders of images first, then by how often; sizes of the images."""
 
-    def __init__(self, proc: Path = PROC) -> None:
-        self._proc = proc
+    def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
         self._of_images: set[str] = set()
         self._sizes: deque[int] = deque(maxlen=_SIZES)
@@ -43,11 +42,11 @@ class DataFolders:
         side_by_side = Counter(map(os.path.dirname, self._seen))
         counts: Counter[str] = Counter()
         of_images = set()
-        for folder, count in self._seen.items():
-            parent = os.path.dirname(folder)
-            name = parent if side_by_side[parent] > 1 and len(parent) > 1 else folder
+        for path, count in self._seen.items():
+            parent = os.path.dirname(path)
+            name = parent if side_by_side[parent] > 1 and len(parent) > 1 else path
             counts[name] += count
-            if folder in self._of_images:
+            if path in self._of_images:
                 of_images.add(name)
         return tuple(sorted(counts, key=lambda name: (name not in of_images, -counts[name]))[:_FOLDERS])
 
@@ -61,11 +60,11 @@ class DataFolders:
         self._turn += 1
         if not pids or (self._turn > _EAGER and self._turn % _SELDOM):
             return
-        folder = f"{self._proc}/{pids[self._turn % len(pids)]}/fd"
+        descriptors = folder(pids[self._turn % len(pids)]) / "fd"
         with contextlib.suppress(OSError):
-            for name in os.listdir(folder)[:_MOST]:
+            for name in os.listdir(descriptors)[:_MOST]:
                 with contextlib.suppress(OSError):
-                    self._look(f"{folder}/{name}")
+                    self._look(f"{descriptors}/{name}")
         if len(self._seen) > 8 * _FOLDERS:
             self._seen = Counter(dict(self._seen.most_common(4 * _FOLDERS)))
             self._of_images &= self._seen.keys()

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from iofast.monitor.probe.states import PROC, Gone, Stat, command_line, process_ids, read_stat
+from iofast.monitor.probe.states import Gone, Stat, command_line, folder, process_ids, read_stat
 
 WORKER: Final = "pt_data_worker"
 _COMPILING: Final = (b"_inductor/compile_worker", b"torch._inductor.compile_worker")
@@ -35,15 +34,14 @@ class Kin(NamedTuple):
 class Family:
     """Descendants of `pid`. Command lines are kept: reading one can wait for a process that waits for a disk."""
 
-    def __init__(self, pid: int, proc: Path = PROC) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._proc = proc
         self._lines: dict[tuple[int, int, str], tuple[bytes, int]] = {}  # with the number of reads
         self._lines_before = self._lines
 
     def kin(self) -> list[Kin]:
         """All descendants, parents first. Raises Gone when the process itself has ended."""
-        own = read_stat(self.pid, self._proc)
+        own = read_stat(self.pid)
         self._lines_before, self._lines = self._lines, {}
         own_line = self._line(self.pid, own)
         children = self._children_by_kernel()
@@ -54,7 +52,7 @@ class Family:
             if pid in found or len(found) >= _MOST:
                 continue
             try:
-                stat = read_stat(pid, self._proc)
+                stat = read_stat(pid)
             except Gone:
                 continue
             line = self._line(pid, stat)
@@ -73,18 +71,18 @@ class Family:
 
     def _children_by_kernel(self) -> Callable[[int], Iterable[int]]:
         """How to get a process's children: a kernel may be built without the files that list them."""
-        if (self._proc / str(self.pid) / "task" / str(self.pid) / "children").exists():
+        if (folder(self.pid) / "task" / str(self.pid) / "children").exists():
             return self._listed_children
         children: dict[int, list[int]] = {}
-        for pid in process_ids(self._proc):
+        for pid in process_ids():
             with contextlib.suppress(Gone):
-                children.setdefault(read_stat(pid, self._proc).parent, []).append(pid)
+                children.setdefault(read_stat(pid).parent, []).append(pid)
         return lambda pid: children.get(pid, ())
 
     def _listed_children(self, pid: int) -> Iterator[int]:
         """Children of all threads: a child belongs to the thread that forked it."""
         with contextlib.suppress(OSError):
-            for task in (self._proc / str(pid) / "task").iterdir():
+            for task in (folder(pid) / "task").iterdir():
                 with contextlib.suppress(OSError, ValueError):
                     yield from map(int, (task / "children").read_bytes().split())
 
@@ -92,6 +90,6 @@ class Family:
         key = pid, stat.start_time, stat.name
         line, reads = self._lines_before.get(key, (b"", 0))
         if reads < _STEADY:
-            line, reads = command_line(pid, self._proc), reads + 1
+            line, reads = command_line(pid), reads + 1
         self._lines[key] = line, reads
         return line

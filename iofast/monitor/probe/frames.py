@@ -17,7 +17,7 @@ from iofast.monitor.probe.calls import Call, Patterns
 from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.waits import Wait, wait_of
 from iofast.monitor.probe.worker_tasks import task_of
-from iofast.monitor.snapshot import Frame, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, SyncSite, WaitSource, WorkerTask
 
 TRAINING = frozenset({Frame.BACKWARD, Frame.OPTIMIZER})
 _DECISIVE = TRAINING | {Frame.COMPILE, Frame.COMMUNICATION, Frame.TRANSFER}
@@ -99,24 +99,16 @@ _TRANSFER_LINE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
-    """A line of the user's code that waits for the device, and the call that it makes."""
-
-    file: str
-    line: int
-    call: str
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """What one stack of the training thread shows.
 
-    `inline`: the calls within the loader, if it works in this thread. `wait`: where the thread waits, or makes a batch,
-    except in PyTorch's loader or ours. `trains`: it is in a training loop.
+    `sync`: a line that waits for the device; its share is unknown. `inline`: the calls within the loader, if it works
+    here. `wait`: where the thread waits, or makes a batch, except in PyTorch's loader or ours. `trains`: it is in
+    a training loop.
     """
 
     frame: Frame
-    sync: Sync | None = None
+    sync: SyncSite | None = None
     inline: tuple[Call, ...] = ()
     wait: Wait | None = None
     trains: bool = False
@@ -234,11 +226,11 @@ def _mark(call: Call) -> Frame | None:
     return None if _STARTUP.match(call.label) else _MARKS.match(call.label)
 
 
-def _site(calls: Sequence[Call], name: str) -> Sync | None:
+def _site(calls: Sequence[Call], name: str) -> SyncSite | None:
     """The innermost line of the user's code; without one, of a framework other than PyTorch."""
     site = next((c for c in calls if c.user), None)
     site = site or next((c for c in calls if not c.where.startswith(("std/", "torch/"))), None)
-    return None if site is None else Sync(site.path, site.line, name)
+    return None if site is None else SyncSite(site.path, site.line, name, 0.0)
 
 
 def _validates(call: Call) -> bool:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from iofast.machine import control_groups, number, quota_v1, quota_v2
-from iofast.monitor.probe.states import PROC, TICKS
+from iofast.monitor.probe import states
 from iofast.monitor.snapshot import Job, SystemFigures
 
-_CGROUPS: Final = Path("/sys/fs/cgroup")
-_BLOCKS: Final = Path("/sys/block")
+_CGROUPS = Path("/sys/fs/cgroup")  # tests have other folders
+_BLOCKS = Path("/sys/block")
 _SECTOR: Final = 512  # of /proc/diskstats, whatever the disk's own
 _NOT_DISKS: Final = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")  # no disks, or made of others that count already
 _SELDOM_S: Final = 5.0
@@ -40,12 +40,10 @@ class _Totals(NamedTuple):
 class SystemProbe:
     """Reads totals at the start and at each take. The control groups are the job's, not this process's."""
 
-    def __init__(self, job: Job, proc: Path = PROC, cgroups: Path = _CGROUPS, blocks: Path = _BLOCKS) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
-        self._proc = proc
-        self._blocks = blocks
         self._unified, self._cpu, self._memory = (
-            list(control_groups(proc / str(job.pid) / "cgroup", cgroups, name)) for name in ("", "cpu", "memory")
+            list(control_groups(states.folder(job.pid) / "cgroup", _CGROUPS, name)) for name in ("", "cpu", "memory")
         )
         self._seldom_at = -math.inf
         self._read_seldom()
@@ -109,9 +107,9 @@ class SystemProbe:
     def _idle(self, allowed: set[int]) -> float | None:
         """Seconds in which the cores of the job had nothing to do, waiting for a disk included."""
         names = {f"cpu{core}" for core in allowed}
-        lines = (line.split() for line in _text(self._proc / "stat").splitlines() if line.startswith("cpu"))
+        lines = (line.split() for line in _text(states.PROC / "stat").splitlines() if line.startswith("cpu"))
         ticks = [int(fields[4]) + int(fields[5]) for fields in lines if fields[0] in names]
-        return sum(ticks) / TICKS if ticks else None
+        return sum(ticks) / states.TICKS if ticks else None
 
     def _smallest_quota(self) -> tuple[float, Path] | None:
         """The smallest of the job's quotas, in cores, and its control group."""
@@ -121,7 +119,7 @@ class SystemProbe:
 
     def _pressure(self, kind: str) -> float | None:
         """Seconds of "some": of the job's own group where that keeps account, else of the machine."""
-        for path in (*(group / f"{kind}.pressure" for group in self._unified[:1]), self._proc / "pressure" / kind):
+        for path in (*(group / f"{kind}.pressure" for group in self._unified[:1]), states.PROC / "pressure" / kind):
             for line in _text(path).splitlines():
                 if line.startswith("some "):
                     with contextlib.suppress(ValueError):
@@ -130,14 +128,14 @@ class SystemProbe:
 
     def _diskstats(self) -> dict[str, tuple[int, float]]:
         disks = {}
-        for line in _text(self._proc / "diskstats").splitlines():
+        for line in _text(states.PROC / "diskstats").splitlines():
             fields = line.split()
-            if len(fields) > 12 and not fields[2].startswith(_NOT_DISKS) and (self._blocks / fields[2]).exists():
+            if len(fields) > 12 and not fields[2].startswith(_NOT_DISKS) and (_BLOCKS / fields[2]).exists():
                 disks[fields[2]] = int(fields[5]), int(fields[12]) / 1e3
         return disks
 
     def _meminfo(self, name: str) -> int | None:
-        kibibytes = _field(self._proc / "meminfo", name)
+        kibibytes = _field(states.PROC / "meminfo", name)
         return None if kibibytes is None else kibibytes * 1024
 
     def _available_memory(self) -> int | None:

@@ -19,12 +19,12 @@ import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from iofast.monitor.probe.driver import Driver, DriverError, Unit
 from iofast.monitor.probe.gpm import Gpm, GpmFigures
 from iofast.monitor.probe.pcie import Pcie
+from iofast.monitor.probe.states import folder
 from iofast.monitor.snapshot import DeviceFigures
 
 _UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
@@ -285,4 +285,4 @@ def _only_bit(words: Sequence[int]) -> int | None:
 
 
 def _exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    return folder(pid).exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from iofast.meter import LoaderReport, Page, PhaseTotals, StageStats, Totals, pages, read_page
-from iofast.monitor.probe.states import PROC
+from iofast.monitor.probe.states import folder
 from iofast.monitor.snapshot import Job, LoaderFigures
 
 _SEARCH_S: Final = 2.0  # between searches for a missing page
@@ -165,7 +165,7 @@ def _failed(report: LoaderReport) -> int:
 def _why_unreadable(pid: int) -> str:
     """Pages name processes by the numbers of their own pid namespace, so pages of another one are not searched."""
     with contextlib.suppress(OSError):
-        if not os.path.samestat(os.stat(PROC / str(pid) / "ns" / "pid"), os.stat(PROC / "self" / "ns" / "pid")):
+        if not os.path.samestat(os.stat(folder(pid) / "ns/pid"), os.stat(folder(os.getpid()) / "ns/pid")):
             return (
                 "the job runs in a container of its own: what its loaders report can be read from inside of that only"
             )

@@ -6,10 +6,9 @@ Ranks with a telemetry page report it themselves (PagesProbe). Of the others the
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Final
 
-from iofast.monitor.probe.states import PROC, Gone, Thread, command_line, process_ids, read_stat
+from iofast.monitor.probe.states import Gone, Thread, command_line, folder, process_ids, read_stat
 from iofast.monitor.snapshot import Doing, Job
 
 _MOST: Final = 8
@@ -21,10 +20,10 @@ _VARIABLES: Final = (
 )
 
 
-def rank_of(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
+def rank_of(pid: int) -> tuple[int, int] | None:
     """(rank, world size) that the launcher wrote into the environment of a process; None where it cannot be read."""
     try:
-        words = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+        words = (folder(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return None
     values = dict(word.decode(errors="replace").split("=", 1) for word in words if b"=" in word)
@@ -38,15 +37,15 @@ def rank_of(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
 class Peers:
     """Training threads of the ranks that the same launcher started; none where the job's rank is unknown."""
 
-    def __init__(self, job: Job, proc: Path = PROC) -> None:
+    def __init__(self, job: Job) -> None:
         self._threads: dict[int, Thread] = {}
         if job.rank is None or job.world_size is None or job.world_size < 2:
             return
-        for pid in _siblings(job.pid, proc):
-            rank, size = rank_of(pid, proc) or (job.rank, 0)
+        for pid in _siblings(job.pid):
+            rank, size = rank_of(pid) or (job.rank, 0)
             if rank != job.rank and size == job.world_size and len(self._threads) < _MOST:
                 with contextlib.suppress(Gone, OSError):
-                    self._threads[rank] = Thread(pid, proc / str(pid) / "task" / str(pid))
+                    self._threads[rank] = Thread(pid, folder(pid) / "task" / str(pid))
 
     def look(self) -> None:
         """Look once at each rank."""
@@ -67,13 +66,13 @@ class Peers:
         self._threads = {}
 
 
-def _siblings(pid: int, proc: Path) -> list[int]:
+def _siblings(pid: int) -> list[int]:
     """Children of the same parent with the same command: this is how launchers start ranks."""
     found = []
     with contextlib.suppress(Gone):
-        parent, command = read_stat(pid, proc).parent, command_line(pid, proc)
-        for other in process_ids(proc):
+        parent, command = read_stat(pid).parent, command_line(pid)
+        for other in process_ids():
             with contextlib.suppress(Gone):
-                if other != pid and read_stat(other, proc).parent == parent and command_line(other, proc) == command:
+                if other != pid and read_stat(other).parent == parent and command_line(other) == command:
                     found.append(other)
     return sorted(found)

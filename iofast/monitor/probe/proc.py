@@ -10,13 +10,12 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from iofast.errors import IofastError
 from iofast.monitor.probe.family import Family, Kin
 from iofast.monitor.probe.machine_facts import numa_nodes
-from iofast.monitor.probe.states import PROC, Gone, ProcFiles, Stat, Thread, parse_stat, read_stat, shares
+from iofast.monitor.probe.states import Gone, ProcFiles, Stat, Thread, folder, parse_stat, read_stat, shares
 from iofast.monitor.snapshot import Doing, Job, Looks, ProcessFigures, ThreadFigures
 
 AUTOGRAD: Final = "pt_autograd_"
@@ -56,11 +55,11 @@ class _Totals(NamedTuple):
 class _Process(ProcFiles):
     """One process, and its totals at the last take."""
 
-    def __init__(self, kin: Kin, folder: Path, *, new: bool) -> None:
+    def __init__(self, kin: Kin, *, new: bool) -> None:
         """`new`: it began after the last take. Raises Gone."""
-        super().__init__(folder)
+        super().__init__(folder(kin.pid))
         self.kin = kin
-        self.thread = Thread(kin.pid, folder / "task" / str(kin.pid), new=new)
+        self.thread = Thread(kin.pid, self.folder / "task" / str(kin.pid), new=new)
         self._totals = self._read(parse_stat(self.read("stat")))
         if new:
             self._totals = _Totals(self._totals.stat._replace(cpu_s=0.0, major_faults=0), 0.0, {})
@@ -102,12 +101,10 @@ class _Process(ProcFiles):
 class ProcProbe:
     """Looks at a job. The constructor and the methods raise JobEnded when the job has ended."""
 
-    def __init__(self, job: Job, proc: Path = PROC) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
         self.notes: dict[str, str] = {}  # by subject: what cannot be seen
-        self._proc = proc
-        self._folder = proc / str(job.pid)
-        self._family = Family(job.pid, proc)
+        self._family = Family(job.pid)
         self._kin: dict[tuple[int, int], _Process] = {}  # by pid and start time
         self._ended: list[_Process] = []
         self._threads: dict[int, tuple[str, Thread]] = {}  # those with names that we know
@@ -118,7 +115,7 @@ class ProcProbe:
         self._children = b""
         self._started = False
         with self._ending():
-            self._main = _Process(Kin(job.pid, 0, job.start_time, "", "main"), self._folder, new=False)
+            self._main = _Process(Kin(job.pid, 0, job.start_time, "", "main"), new=False)
         self._scheduled = self._main.thread.scheduled()
         self._changed_at = time.monotonic()
         self._search()
@@ -179,7 +176,7 @@ class ProcProbe:
     def _search(self) -> None:
         """Find the processes below, and the threads with names that we know."""
         with self._ending():
-            if read_stat(self.job.pid, self._proc).start_time != self.job.start_time:
+            if read_stat(self.job.pid).start_time != self.job.start_time:
                 raise Gone
             found = {(kin.pid, kin.start_time): kin for kin in self._family.kin()}
         self._searched_at = time.monotonic()
@@ -189,13 +186,13 @@ class ProcProbe:
                 self._kin[key].kin = kin
             elif len(self._kin) + len(self._threads) < _MOST_OPEN:
                 with contextlib.suppress(Gone, OSError):
-                    self._kin[key] = _Process(kin, self._proc / str(kin.pid), new=self._started)
+                    self._kin[key] = _Process(kin, new=self._started)
             else:
                 self.notes["many"] = f"only {_MOST_OPEN} of the job's processes and threads are looked at"
         self._search_threads()
 
     def _search_threads(self) -> None:
-        tasks = self._folder / "task"
+        tasks = self._main.folder / "task"
         try:
             tids = {int(name) for name in os.listdir(tasks)} - {self.job.pid}
         except OSError:

@@ -19,8 +19,9 @@ from pathlib import Path
 from iofast.monitor.probe import frames, worker_tasks
 from iofast.monitor.probe.calls import Stack, parse
 from iofast.monitor.probe.feeds import Feeds
-from iofast.monitor.probe.frames import Seen, Sync
+from iofast.monitor.probe.frames import Seen
 from iofast.monitor.probe.source_text import SourceText
+from iofast.monitor.probe.states import folder, ptrace_scope
 from iofast.monitor.probe.waits import wait_of
 from iofast.monitor.snapshot import Frame, Job, StackFigures, SyncSite, WaitSite, WaitSource, WorkerTask
 
@@ -32,7 +33,6 @@ _MOST_SITES = 20
 _FED_BY_THREADS = (WaitSource.THREADS, WaitSource.EVENTS)
 _READING = (WaitSource.FILE, WaitSource.SOCKET, WaitSource.TIMER)
 _TRIES = 3  # of bursts that fail for an unknown reason
-_PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 class StackProbe:
@@ -49,7 +49,7 @@ class StackProbe:
         if self._program is None:
             self.note = "no Python stacks: py-spy is not installed (pip install 'iofast[monitor]')"
 
-    def burst(self, worker_pids: Collection[int], looks: int) -> StackFigures | None:
+    def burst(self, worker_pids: Collection[int], looks: int) -> Tally | None:
         """Look about `looks` times at the training thread and at each of these workers. This takes three seconds.
 
         None where the training cannot be looked at; then `note` says why. A worker that cannot be is left out.
@@ -61,7 +61,7 @@ class StackProbe:
         rate = max(1, min(_FASTEST, round(looks / _SECONDS)))
         self._running = [_Recording(self._program, pid, rate) for pid in pids]
         (text, error), *results = [recording.result() for recording in self._running]
-        tally = _Tally(self._feeds)
+        tally = Tally(self._feeds)
         for stack in parse(text):
             tally.add_training(stack, self._job.pid)
         if not tally.looks:
@@ -72,7 +72,7 @@ class StackProbe:
             tally.add_worker(pid, parse(text))
             self._workers_refused |= not text and _forbidden(error)
         self.note = f"no Python stacks of its workers: {missing_right(of_worker=True)}" if self._workers_refused else ""
-        return tally.figures()
+        return tally
 
     def stop(self) -> None:
         """End the burst of another thread; it returns None."""
@@ -82,7 +82,7 @@ class StackProbe:
     def _failed(self, error: str) -> None:
         self._failures += 1
         pid = self._job.pid
-        if not os.path.exists(f"/proc/{pid}") or "check that the process is running" in error.lower():  # or is a zombie
+        if not folder(pid).exists() or "check that the process is running" in error.lower():  # or is a zombie
             self.note = f"no Python stacks: process {pid} has ended"
         elif _forbidden(error):
             self._refused = True
@@ -93,15 +93,15 @@ class StackProbe:
             self.note = f"no Python stacks of process {pid}: py-spy: {line.removeprefix('Error: ')[:200]}"
 
 
-class _Tally:
-    """Looks of a burst, counted by what they saw."""
+class Tally:
+    """Looks of one or more bursts, counted by what they saw."""
 
     def __init__(self, feeds: Feeds) -> None:
         self._feeds, self._text = feeds, feeds.source.line
         self._frames: Counter[Frame] = Counter()
         self._tasks: Counter[WorkerTask] = Counter()
         self._own_threads: Counter[WorkerTask] = Counter()  # of the program's threads, which may feed its training
-        self._syncs: Counter[Sync] = Counter()
+        self._syncs: Counter[SyncSite] = Counter()
         self._waits: Counter[WaitSite] = Counter()
         self._features: set[str] = set()
         self._trains = False
@@ -110,6 +110,16 @@ class _Tally:
     def looks(self) -> int:
         """Of the training thread."""
         return self._frames.total()
+
+    def add(self, other: Tally) -> None:
+        """Add the looks of another burst."""
+        self._frames.update(other._frames)
+        self._tasks.update(other._tasks)
+        self._own_threads.update(other._own_threads)
+        self._syncs.update(other._syncs)
+        self._waits.update(other._waits)
+        self._features |= other._features
+        self._trains |= other._trains
 
     def add_training(self, stack: Stack, pid: int) -> None:
         """Add a thread of the training process: its main thread trains, others may work for a loader."""
@@ -168,7 +178,7 @@ class _Tally:
             main={frame: count / looks for frame, count in self._frames.items()},
             worker_looks=worker_looks,
             workers={task: count / worker_looks for task, count in self._tasks.items() if count},
-            syncs=tuple(SyncSite(sync.file, sync.line, sync.call, count / looks) for sync, count in syncs),
+            syncs=tuple(replace(site, share=count / looks) for site, count in syncs),
             waits=tuple(replace(site, share=count / looks) for site, count in waits),
             trains=self._trains,
             single_tensor_optimizer="single_tensor_optimizer" in self._features,
@@ -233,10 +243,7 @@ class _Recording:
 
 def missing_right(*, of_worker: bool = False) -> str:
     """Why this process may not read another's memory, and what would allow it."""
-    try:
-        scope = _PTRACE_SCOPE.read_text().strip()
-    except OSError:
-        scope = ""
+    scope = ptrace_scope()
     if scope == "3":
         return "kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot"
     if scope == "2":

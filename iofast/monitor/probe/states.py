@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from iofast.monitor.snapshot import Doing
 
-PROC: Final = Path("/proc")
+PROC = Path("/proc")  # tests have another one
 TICKS: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 Kind = TypeVar("Kind")
@@ -58,6 +58,11 @@ class Stat(NamedTuple):
     processor: int | None
 
 
+def folder(pid: int) -> Path:
+    """Of a process in /proc."""
+    return PROC / str(pid)
+
+
 def parse_stat(raw: bytes) -> Stat:
     """Raises Gone for anything but a whole line."""
     try:
@@ -77,10 +82,10 @@ def parse_stat(raw: bytes) -> Stat:
         raise Gone from None
 
 
-def read_stat(pid: int, proc: Path = PROC) -> Stat:
+def read_stat(pid: int) -> Stat:
     """Raises Gone when there is no such process, and for zombies."""
     try:
-        stat = parse_stat((proc / str(pid) / "stat").read_bytes())
+        stat = parse_stat((folder(pid) / "stat").read_bytes())
     except OSError:
         raise Gone from None
     if stat.state in _DEAD:
@@ -88,15 +93,15 @@ def read_stat(pid: int, proc: Path = PROC) -> Stat:
     return stat
 
 
-def process_ids(proc: Path = PROC) -> Iterator[int]:
+def process_ids() -> Iterator[int]:
     """All processes, of every user."""
-    return (int(name) for name in os.listdir(proc) if name.isdigit())
+    return (int(name) for name in os.listdir(PROC) if name.isdigit())
 
 
-def command_line(pid: int, proc: Path = PROC) -> bytes:
+def command_line(pid: int) -> bytes:
     """The words of a process's command, each ended by a zero; b"" where it has none or it cannot be read."""
     with contextlib.suppress(OSError):
-        return (proc / str(pid) / "cmdline").read_bytes()
+        return (folder(pid) / "cmdline").read_bytes()
     return b""
 
 
@@ -205,6 +210,13 @@ class Thread(ProcFiles):
             return int(ran) / 1e9, int(waited) / 1e9
         except (OSError, ValueError, Gone):
             return None
+
+
+def ptrace_scope() -> str:
+    """Yama's setting for reading another process's memory, 0 to 3; "" without Yama."""
+    with contextlib.suppress(OSError):
+        return (PROC / "sys/kernel/yama/ptrace_scope").read_text().strip()
+    return ""
 
 
 def shares(counts: Mapping[Kind, int]) -> dict[Kind, float]:
