@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from proc_folder import ProcFolder, job, running, until
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.proc import JobEnded, ProcProbe
 from iofast.monitor.probe.states import doing_by_call, doing_by_function
-from iofast.monitor.snapshot import Doing, Job, ProcessFigures
+from iofast.monitor.snapshot import Doing, Job
 
 # --- what a thread sleeps in
 
@@ -205,45 +204,16 @@ def test_many_workers_take_turns(proc: ProcFolder) -> None:
 # --- ends
 
 
-def test_a_job_that_is_another_one_by_now(proc: ProcFolder) -> None:
+def test_a_job_that_ends(proc: ProcFolder) -> None:
     proc.process(10, start=100)
     with pytest.raises(JobEnded, match="10"):
-        ProcProbe(job(10, start_time=99))
-
-
-def test_a_job_that_ends(proc: ProcFolder) -> None:
-    proc.process(10)
+        ProcProbe(job(10, start_time=99))  # its number belongs to another process now
     probe = ProcProbe(job(10))
     proc.end(10)
     with pytest.raises(JobEnded):
         probe.look()
     with pytest.raises(ProcessLookupError):
         probe.take(1.0)
-
-
-def test_a_real_job_that_ends_and_is_not_reaped() -> None:
-    with running("print(1, flush=True); input()") as process:
-        probe = ProcProbe(job_of(process.pid))
-        process.kill()
-        assert until(lambda: ended(probe))
-
-
-def ended(probe: ProcProbe) -> bool:
-    try:
-        probe.look()
-    except JobEnded:
-        return True
-    return False
-
-
-def test_a_job_that_is_paused_and_goes_on() -> None:
-    with running(PROGRAMS[Doing.QUEUE]) as process:
-        probe = ProcProbe(job_of(process.pid))
-        process.send_signal(signal.SIGSTOP)
-        assert until(lambda: probe.look().doing is Doing.STOPPED)
-        process.send_signal(signal.SIGCONT)
-        assert until(lambda: probe.look().doing is Doing.QUEUE)
-        probe.close()
 
 
 def test_exec_keeps_the_job() -> None:
@@ -258,49 +228,6 @@ def test_exec_keeps_the_job() -> None:
         assert until(lambda: probe.look().doing is Doing.ASLEEP)
         assert probe.take(1.0)[1][0].pid == process.pid
         probe.close()
-
-
-FORKING = """
-    import ctypes, multiprocessing as m, sys, time
-    def work():
-        ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)
-        time.sleep(60)
-    if __name__ == "__main__":
-        for epoch in range(2):
-            workers = [m.get_context("fork").Process(target=work, daemon=True) for _ in range(2)]
-            [each.start() for each in workers]
-            print(epoch, flush=True)
-            input()
-            [each.kill() or each.join() for each in workers]
-        print("over", flush=True)
-        input()
-"""
-
-
-def test_real_workers_of_two_epochs() -> None:
-    with running(FORKING) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        probe = ProcProbe(job_of(process.pid))
-        assert until(lambda: looked(probe) == 2)
-        first = set(probe.workers)
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "1\n"
-        assert until(lambda: looked(probe) == 2 and not first & set(probe.workers))
-        roles = {each.role for each in probe.take(1.0)[1] if each.pid in first}
-        assert roles <= {"worker", "other"}
-        assert job_of(probe.workers[0]).pid == process.pid
-        probe.close()
-
-
-def looked(probe: ProcProbe) -> int:
-    probe.look()
-    return len([each for each in workers(probe) if each.name == "pt_data_worker"])
-
-
-def workers(probe: ProcProbe) -> list[ProcessFigures]:
-    return [each for each in probe.take(0.01)[1] if each.role == "worker"]
 
 
 def test_files_are_closed(proc: ProcFolder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from iofast.monitor.find import job_of
 from iofast.monitor.probe import machine_facts
 from iofast.monitor.probe.data_folders import DataFolders
 from iofast.monitor.probe.machine_facts import SystemProbe, numa_nodes
-from iofast.monitor.snapshot import SystemFigures
 
 DISKS = """\
    8       0 sda 100 0 {sectors} 50 0 0 0 0 0 {busy} 0 0 0 0 0 0 0
@@ -81,23 +81,8 @@ def test_nothing_is_guessed(machine: Machine) -> None:
     for name in ("stat", "diskstats", "meminfo", "pressure/cpu", "pressure/io"):
         (machine.proc.path / name).unlink()
     figures = machine.probe().take(1.0)
-    assert figures == SystemFigures(
-        cores=len(machine.cores),
-        **dict.fromkeys(UNKNOWN),
-        numa_nodes=figures.numa_nodes,  # type: ignore[arg-type]
-    )
-
-
-UNKNOWN = (
-    "idle_cores",
-    "throttled_s",
-    "pressure_cpu",
-    "pressure_io",
-    "memory_available",
-    "page_cache",
-    "disk_read_bytes",
-    "disk_busy",
-)
+    known = {name for name, value in asdict(figures).items() if value is not None}
+    assert known - {"numa_nodes"} == {"cores"}
 
 
 def test_quota_of_version_2(machine: Machine) -> None:
@@ -215,7 +200,7 @@ def test_open_files(proc: ProcFolder, tmp_path: Path) -> None:
 def test_open_files_stay_few(proc: ProcFolder, tmp_path: Path) -> None:
     proc.process(10)
     files = DataFolders()
-    for number in range(200):
+    for number in range(140):
         (proc.path / "10" / "fd").mkdir(exist_ok=True)
         link = proc.path / "10" / "fd" / "3"
         link.unlink(missing_ok=True)
