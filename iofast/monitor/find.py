@@ -12,8 +12,7 @@ from typing import Final
 
 from iofast.errors import IofastError
 from iofast.meter import pages
-from iofast.monitor.probe.family import WORKER, Family
-from iofast.monitor.probe.peers import rank_of
+from iofast.monitor.probe.family import WORKER, Family, rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
 from iofast.monitor.probe.states import Gone, Stat, command_line, folder, process_ids, read_stat
 from iofast.monitor.snapshot import Job

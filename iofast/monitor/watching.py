@@ -15,10 +15,10 @@ from typing import Final, Literal
 from iofast.monitor.bursts import Bursts
 from iofast.monitor.look_windows import LATE_S, Loading, Windows
 from iofast.monitor.probe.data_folders import DataFolders
+from iofast.monitor.probe.family import Peers
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe, Reading
 from iofast.monitor.probe.pages import PagesProbe
-from iofast.monitor.probe.peers import Peers
 from iofast.monitor.probe.proc import Look, ProcProbe
 from iofast.monitor.snapshot import DeviceFigures, Job, LoaderFigures, ProcessFigures, Snapshot
 

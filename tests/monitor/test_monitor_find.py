@@ -13,7 +13,7 @@ from proc_folder import TRAIN, ProcFolder, running, until
 from iofast import meter as telemetry
 from iofast.meter import LoaderInfo, Slot, Totals
 from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
-from iofast.monitor.probe.peers import Peers, rank_of
+from iofast.monitor.probe.family import Peers, rank_of
 from iofast.monitor.snapshot import Job
 
 LAUNCHER = b"python\0/bin/torchrun\0--nproc-per-node=2\0train.py\0"

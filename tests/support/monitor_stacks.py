@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 
 from iofast.monitor.probe.calls import Call, Stack, parse
-from iofast.monitor.probe.feeds import Feeds
-from iofast.monitor.probe.source_text import SourceText
+from iofast.monitor.probe.feeds import Feeds, SourceText
 
 
 def stack(text: str) -> Stack:

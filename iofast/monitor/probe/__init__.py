@@ -1,12 +1,12 @@
 """The probes of one job. A probe returns None for what it cannot see, and notes the reason once.
 
 states         what the kernel reports of processes and threads
-family, peers  the processes below a training process, and its other ranks
+family         the processes below a training process, and its other ranks
 proc           the job's processes and threads: ProcProbe
 machine_facts  cores, quotas, pressure, disks, memory: SystemProbe
 pages          loaders that report from inside: PagesProbe
 data_folders   where the data lies, by open files
-nvml           GPUs: NvmlProbe, on driver, gpm, pcie
+nvml           GPUs: NvmlProbe, on driver and counters
 stacks         Python stacks by py-spy: StackProbe, on calls (parsed stacks); waits, frames, worker_tasks (what they
-               show); feeds, source_text, loops, syntax (what the program's source adds)
+               show); feeds, loops, syntax (what the program's source adds)
 """

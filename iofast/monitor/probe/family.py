@@ -1,4 +1,4 @@
-"""The processes below a training process, and which of them make batches.
+"""The processes below a training process, which of them make batches, and the other ranks of its job.
 
 torch names a worker's process pt_data_worker since 2.5. Where no process has that name, a worker is a process that
 multiprocessing started: a child with its parent's command line (fork), or with the start-up command of spawn or
@@ -11,7 +11,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from iofast.monitor.probe.states import Gone, Stat, command_line, folder, process_ids, read_stat
+from iofast.monitor.probe.states import Gone, Stat, Thread, command_line, folder, process_ids, read_stat
+from iofast.monitor.snapshot import Doing, Job
 
 WORKER: Final = "pt_data_worker"
 _COMPILING: Final = (b"_inductor/compile_worker", b"torch._inductor.compile_worker")
@@ -19,6 +20,13 @@ _SPAWN: Final = b"from multiprocessing.spawn import spawn_main"
 _FORKSERVER: Final = b"from multiprocessing.forkserver import main"
 _STEADY: Final = 3  # a command line is read so often: an exec comes right after the fork
 _MOST: Final = 4096  # processes below one
+_MOST_PEERS: Final = 8
+_VARIABLES: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
 
 
 class Kin(NamedTuple):
@@ -93,3 +101,64 @@ class Family:
             line, reads = command_line(pid), reads + 1
         self._lines[key] = line, reads
         return line
+
+
+def rank_of(pid: int) -> tuple[int, int] | None:
+    """(rank, world size) that the launcher wrote into the environment of a process; None where it cannot be read."""
+    try:
+        words = (folder(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    values = dict(word.decode(errors="replace").split("=", 1) for word in words if b"=" in word)
+    for names in _VARIABLES:
+        rank, size = (values.get(name, "") for name in names)
+        if f"{rank}{size}".isascii() and rank.isdigit() and size.isdigit() and int(rank) < int(size):
+            return int(rank), int(size)
+    return None
+
+
+class Peers:
+    """Training threads of the ranks that the same launcher started; none where the job's rank is unknown.
+
+    So a slow rank is not taken for a slow device. Ranks with a telemetry page report themselves (PagesProbe).
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._threads: dict[int, Thread] = {}
+        if job.rank is None or job.world_size is None or job.world_size < 2:
+            return
+        for pid in _siblings(job.pid):
+            rank, size = rank_of(pid) or (job.rank, 0)
+            if rank != job.rank and size == job.world_size and len(self._threads) < _MOST_PEERS:
+                with contextlib.suppress(Gone, OSError):
+                    self._threads[rank] = Thread(pid, folder(pid) / "task" / str(pid))
+
+    def look(self) -> None:
+        """Look once at each rank."""
+        for rank, thread in list(self._threads.items()):
+            try:
+                thread.look()
+            except Gone:
+                del self._threads[rank]
+
+    def take(self) -> dict[int, float]:
+        """Share of the looks since the last take in which a rank waited for a queue, by rank."""
+        return {rank: thread.take()[2].get(Doing.QUEUE, 0.0) for rank, thread in self._threads.items() if thread.doings}
+
+    def close(self) -> None:
+        """Close the files."""
+        for thread in self._threads.values():
+            thread.close()
+        self._threads = {}
+
+
+def _siblings(pid: int) -> list[int]:
+    """Children of the same parent with the same command: this is how launchers start ranks."""
+    found = []
+    with contextlib.suppress(Gone):
+        parent, command = read_stat(pid).parent, command_line(pid)
+        for other in process_ids():
+            with contextlib.suppress(Gone):
+                if other != pid and read_stat(other).parent == parent and command_line(other) == command:
+                    found.append(other)
+    return sorted(found)

@@ -37,8 +37,7 @@ class PagesProbe:
         before, self._reports = self._reports, self._read()
         figures = {}
         for serial, report in self._reports.items():
-            # a loader made since the last take: all its totals are of this interval
-            then = before.get(serial, LoaderReport(report.serial, report.info, Totals(), {}))
+            then = before.get(serial, _beginning(report))
             if any(getattr(report.figures, name) < getattr(then.figures, name) for name in _NEVER_FALL):
                 then = report  # an exec made another loader of the same number
             figures[serial] = difference(then, report)
@@ -60,9 +59,9 @@ class PagesProbe:
                 continue
             waited = stepped = 0
             for report in page.loaders:
-                then = before[page.pid].get(report.serial, LoaderReport(report.serial, report.info, Totals(), {}))
-                waited += max(0, report.figures.wait_ns - then.figures.wait_ns)
-                stepped += max(0, report.figures.step_ns - then.figures.step_ns)
+                then = before[page.pid].get(report.serial, _beginning(report)).figures
+                waited += max(0, report.figures.wait_ns - then.wait_ns)
+                stepped += max(0, report.figures.step_ns - then.step_ns)
             if stepped:
                 shares[page.rank] = min(1.0, waited / stepped)
         return shares
@@ -127,6 +126,11 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
         device_step_s=device_ns / 1e9 if device_ns else None,
         epoch_start_s=grown("epoch_start_ns") / 1e9,
     )
+
+
+def _beginning(report: LoaderReport) -> LoaderReport:
+    """The report of a loader before it did anything: it was made since the last take."""
+    return LoaderReport(report.serial, report.info, Totals(), {})
 
 
 def _first_batches(then: Totals, now: Totals) -> int:

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from iofast.monitor.probe import frames, worker_tasks
 from iofast.monitor.probe.calls import Stack, parse
-from iofast.monitor.probe.feeds import Feeds
+from iofast.monitor.probe.feeds import Feeds, SourceText
 from iofast.monitor.probe.frames import Seen
-from iofast.monitor.probe.source_text import SourceText
 from iofast.monitor.probe.states import folder, ptrace_scope
 from iofast.monitor.probe.waits import wait_of
 from iofast.monitor.snapshot import Frame, Job, StackFigures, SyncSite, WaitSite, WaitSource, WorkerTask
@@ -33,6 +32,13 @@ _MOST_SITES = 20
 _FED_BY_THREADS = (WaitSource.THREADS, WaitSource.EVENTS)
 _READING = (WaitSource.FILE, WaitSource.SOCKET, WaitSource.TIMER)
 _TRIES = 3  # of bursts that fail for an unknown reason
+_YAMA = "kernel.yama.ptrace_scope"
+_MISSING_RIGHT = {
+    "1": f"{_YAMA} is 1: start the program with `iofast monitor -- python train.py`, or allow it (sudo sysctl"
+    f" {_YAMA}=0)",
+    "2": f"{_YAMA} is 2: only root may look (sudo)",
+    "3": f"{_YAMA} is 3, which forbids it to everybody until the next boot",
+}
 
 
 class StackProbe:
@@ -244,20 +250,12 @@ class _Recording:
 def missing_right(*, of_worker: bool = False) -> str:
     """Why this process may not read another's memory, and what would allow it."""
     scope = ptrace_scope()
-    if scope == "3":
-        return "kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot"
-    if scope == "2":
-        return "kernel.yama.ptrace_scope is 2: only root may look (sudo)"
     if scope == "1" and of_worker:
-        return (
-            "kernel.yama.ptrace_scope is 1, where what a program allows is for itself alone: set it to 0 (sudo sysctl)"
-        )
-    if scope == "1":
-        return (
-            "kernel.yama.ptrace_scope is 1: start the program with `iofast monitor -- python train.py`, or allow it"
-            " (sudo sysctl kernel.yama.ptrace_scope=0)"
-        )
-    return "the right to read its memory is missing: run this as the same user; a container needs --cap-add SYS_PTRACE"
+        return f"{_YAMA} is 1, where what a program allows is for itself alone: set it to 0 (sudo sysctl)"
+    return _MISSING_RIGHT.get(
+        scope,
+        "the right to read its memory is missing: run this as the same user; a container needs --cap-add SYS_PTRACE",
+    )
 
 
 def _forbidden(error: str) -> bool:

@@ -117,4 +117,5 @@ def called(call: ast.Call) -> str:
 
 
 def last_line(node: ast.stmt | ast.expr) -> int:
+    """The number of a node's last line."""
     return node.end_lineno or node.lineno
