@@ -253,7 +253,9 @@ def test_a_gpu_that_vanishes_and_returns(play: Play, script: Path) -> None:
     write(script, "gpu 0 uuid=GPU-7")  # and the driver no longer counts it
     assert [d.busy for d in probe.devices(ME, 1.0)] == [1.0, None]
     write(script, "gpu 0 uuid=GPU-7\ngpu 1 uuid=GPU-8")
-    assert [d.busy for d in probe.devices(ME, 1.0)] == [1.0, 1.0]
+    time.sleep(0.12)
+    first, second = probe.devices(ME, 1.0)
+    assert (first.busy, second.busy, second.sm_active) == (1.0, 1.0, None), "its earlier sample says nothing any more"
     assert probe.notes == ()
 
 
@@ -272,6 +274,14 @@ def test_a_driver_that_is_restarted(play: Play, script: Path, monkeypatch: pytes
     figures = only(probe)
     assert (figures.busy, figures.power_w) == (1.0, 200), "what the driver before refused is asked for again"
     assert probe.notes == ()
+
+
+def test_samples_of_an_earlier_driver_are_not_freed(play: Play, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_RETRY_S", 0.0)
+    probe = play("gpu 0")
+    write(script, "gpu 0\ngeneration 2")
+    assert probe.readings(0, 0.0) == []
+    assert only(probe).busy == 1.0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from proc_folder import ProcFolder, job, running, until
 
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.proc import JobEnded, ProcProbe
-from iofast.monitor.probe.states import doing_by_call, doing_by_function
+from iofast.monitor.probe.states import doing_by_call, doing_by_function, ptrace_scope
 from iofast.monitor.snapshot import Doing, Job
 
 # --- what a thread sleeps in
@@ -112,6 +112,13 @@ def test_states(proc: ProcFolder, state: str, doing: Doing) -> None:
     assert probe.look().doing is doing
 
 
+def test_yama(proc: ProcFolder) -> None:
+    assert ptrace_scope() == ""
+    (proc.path / "sys/kernel/yama").mkdir(parents=True)
+    (proc.path / "sys/kernel/yama/ptrace_scope").write_text("1\n")
+    assert ptrace_scope() == "1"
+
+
 def test_a_name_may_hold_anything(proc: ProcFolder) -> None:
     proc.process(10, "evil) R 1 (x")
     probe = ProcProbe(job(10))
@@ -134,9 +141,9 @@ def test_a_new_epoch_brings_new_workers(proc: ProcFolder, monkeypatch: pytest.Mo
     proc.end(11)
     (proc.path / "10" / "task" / "10" / "children").write_text("")
     new = proc.process(12, "pt_data_worker", 10, start=300)
+    proc.stat(new, 12, "pt_data_worker", 10, start=300, ticks=30)  # before it was seen: still of this interval
     probe.look()
     assert probe.workers == (12,)
-    proc.stat(new, 12, "pt_data_worker", 10, start=300, ticks=30)
     _, processes, _ = probe.take(1.0)
     assert {each.pid: each.cpu_s for each in processes} == {10: 0, 11: 0.5, 12: 0.3}
     assert {each.pid for each in probe.take(1.0)[1]} == {10, 12}

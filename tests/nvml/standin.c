@@ -12,8 +12,8 @@ so that a GPU can fail while it is watched. Without it, nvmlInit says that no dr
       jpeg=0                                            percent
       node=0                                            NUMA node; -1: the driver names none
       link_gen=4 link_width=16                          what the PCIe link can do
-      rx=0 tx=0 rx_start=0 counter_bits=64              bytes a second to and from the GPU; where its counter began, on
-                                                        the first call of this process, and how many bits it has
+      rx=0 tx=0 rx_start=0 counter_bits=64              bytes a second to and from the GPU; where its counter began, at
+                                                        nvmlInit, and how many bits it has
       capability=90                                     CUDA's, without the dot
       sm=80 tensor=40 dram=50                           percent, of busy time, that GPM reports
       sample_ms=166 samples=120                         period and number of the utilisation samples that are kept
@@ -214,7 +214,6 @@ static int refresh(void) {
   fclose(file);
   snprintf(read_path, sizeof read_path, "%s", path);
   read_stat = found;
-  if (!epoch_us) epoch_us = now_us();
   return 1;
 }
 
@@ -303,7 +302,7 @@ int nvmlInitWithFlags(unsigned flags) {
   if (!refresh()) return DRIVER_NOT_LOADED;
   int code = refused("nvmlInitWithFlags", -1);
   if (!code && generation != script.generation) live_samples = 0; /* the driver that had them is no more */
-  if (!code) started = 1, generation = script.generation;
+  if (!code) started = 1, generation = script.generation, epoch_us = now_us();
   return code;
 }
 
