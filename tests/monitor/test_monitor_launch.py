@@ -23,6 +23,7 @@ BESIDE = """
 import os, sys
 from iofast.monitor import launch
 launch.ptrace_scope = lambda: sys.argv[1]
+if "RECORD" in os.environ: os.kill = lambda pid, number: print("passed on", number, flush=True)
 with launch.Program(sys.argv[2:]) as program:
     status = program.wait()
 if "NAMES" in os.environ: print("beside", os.getpid(), program.pid, flush=True)  # after the program's own lines
@@ -144,7 +145,7 @@ def test_a_signal_for_us_is_passed_on_once(name: str) -> None:
 def test_ctrl_c_in_the_terminal_reaches_it_once() -> None:
     pid, leader = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", BESIDE, "0", *PYTHON, COUNTS])
+        os.execve(sys.executable, [sys.executable, "-c", BESIDE, "0", *PYTHON, COUNTS], os.environ | {"RECORD": "1"})
     seen = b""
 
     def until(words: bytes) -> None:
@@ -158,6 +159,7 @@ def test_ctrl_c_in_the_terminal_reaches_it_once() -> None:
     until(b"ready")
     os.write(leader, b"\x03")
     until(b"seen 2\r\n")
+    assert b"passed on" not in seen
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(leader)
 
