@@ -33,9 +33,7 @@ class Kin(NamedTuple):
     """A process below the training process. `role` as in ProcessFigures."""
 
     pid: int
-    parent: int
     start_time: int
-    name: str
     role: str
 
 
@@ -71,7 +69,7 @@ class Family:
             elif stat.parent in servers or (stat.parent == self.pid and (_SPAWN in line or line == own_line != b"")):
                 likely.add(pid)
             role = "worker" if stat.name == WORKER and pid not in compiling else "other"
-            found[pid] = Kin(pid, stat.parent, stat.start_time, stat.name, role)
+            found[pid] = Kin(pid, stat.start_time, role)
             queue += children(pid)
         if not any(kin.role == "worker" for kin in found.values()):
             found.update({pid: found[pid]._replace(role="worker") for pid in likely})

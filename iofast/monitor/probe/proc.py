@@ -115,7 +115,7 @@ class ProcProbe:
         self._children = b""
         self._started = False
         with self._ending():
-            self._main = _Process(Kin(job.pid, 0, job.start_time, "", "main"), new=False)
+            self._main = _Process(Kin(job.pid, job.start_time, "main"), new=False)
         self._scheduled = self._main.thread.scheduled()
         self._changed_at = time.monotonic()
         self._search()
