@@ -1,4 +1,4 @@
-"""Which processes train: this user's, by GPU, telemetry page, and what PyTorch's threads and workers are called."""
+"""Which processes train: this user's, by GPU, telemetry page, and the names of PyTorch's threads and workers."""
 
 from __future__ import annotations
 
@@ -6,63 +6,69 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from iofast.errors import IofastError
 from iofast.meter import pages
-from iofast.monitor.probe.family import WORKER, Family, command_line
-from iofast.monitor.probe.peers import rank_of
+from iofast.monitor.probe.family import WORKER, Family, rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
-from iofast.monitor.probe.states import PROC, Gone, Stat, read_stat
+from iofast.monitor.probe.states import Gone, Stat, command_line, folder, process_ids, read_stat
 from iofast.monitor.snapshot import Job
 
-_NOT_TRAININGS: Final = re.compile(  # what an interpreter runs: a train_notebook.py is one
+_NOT_TRAININGS: Final = re.compile(  # what an interpreter runs: a train_notebook.py may train
     r"(?!.*\.py$)(jupyter|ipykernel|notebook|tensorboard)([-_.].*)?$"
     r"|.*(multiprocessing\.(resource_tracker|forkserver)|compile_worker)",
     re.DOTALL,
 )
-_LIBRARIES: Final = (b"libtorch",)
+_STARTED: Final = (b"multiprocessing.forkserver", b"_inductor/compile_worker", b"multiprocessing.resource_tracker")
 _TRIAL_S: Final = 0.25
 _USES_CPU: Final = 0.1  # of a core, in the trial
 _MOST_THREADS: Final = 1024
-_MOST_MAPS: Final = 4 << 20  # bytes of a list of mappings: of torch with CUDA it has 0.5 MB
-_COMMAND: Final = 1000  # characters that are kept of a command
+_MOST_MAPS: Final = 4 << 20  # bytes of a list of mappings: torch with CUDA has 0.5 MB
+_COMMAND: Final = 1000  # characters of a command that are kept
 
 
 class MonitorError(IofastError, ValueError):
-    """There is nothing to watch, or it may not be watched; the message says why."""
-
-
-class Devices(Protocol):
-    """What is asked of NvmlProbe: indices of GPUs by process."""
-
-    def processes(self) -> Mapping[int, set[int]]: ...
+    """There is nothing to watch, or it must not be watched; the message gives the reason."""
 
 
 @dataclass(frozen=True)
-class _Listed:
+class _Process:
     stat: Stat
     line: bytes
 
+    @property
+    def is_worker(self) -> bool:
+        return self.stat.name == WORKER
+
+    @property
+    def is_python(self) -> bool:
+        program = os.path.basename(self.line.split(b"\0", 1)[0])
+        return b"python" in program or self.stat.name.startswith(("python", "pt_"))
+
+    @property
+    def never_trains(self) -> bool:
+        words = self.line.decode(errors="replace").split("\0")
+        program = _program(words)
+        if program in ("iofast", "iofast.__main__"):
+            return "monitor" in words
+        return _NOT_TRAININGS.match(program) is not None
+
 
 class ProcessTable:
-    """The processes of a user at one moment; everybody's, without one."""
+    """The processes of a user at one moment; without a user, all processes."""
 
-    def __init__(self, user: int | None, proc: Path = PROC) -> None:
-        self.proc = proc
-        self.processes: dict[int, _Listed] = {}
-        for entry in proc.iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(Gone, OSError):
-                    if user is None or entry.stat().st_uid == user:
-                        pid = int(entry.name)
-                        self.processes[pid] = _Listed(read_stat(pid, proc), command_line(pid, proc))
+    def __init__(self, user: int | None) -> None:
+        self.processes: dict[int, _Process] = {}
+        for pid in process_ids():
+            with contextlib.suppress(Gone, OSError):
+                if user is None or folder(pid).stat().st_uid == user:
+                    self.processes[pid] = _Process(read_stat(pid), command_line(pid))
 
     def trainer(self, pid: int) -> int:
-        """The process that a loader's worker works for; of any other process itself."""
+        """The process that a loader's worker works for; for any other process, itself."""
         seen = {pid}
         while (process := self.processes.get(pid)) and (parent := process.stat.parent) not in seen:
             above = self.processes.get(parent)
@@ -72,186 +78,153 @@ class ProcessTable:
             seen.add(pid)
         return pid
 
-    def _works_for(self, pid: int, process: _Listed, above: _Listed) -> bool:
-        """A worker, a forked copy, or what multiprocessing started; but not a rank, which has workers of its own."""
-        if process.stat.name == WORKER or b"multiprocessing.forkserver" in process.line:
+    def _works_for(self, pid: int, process: _Process, above: _Process) -> bool:
+        """A worker, a forked copy, or a process of multiprocessing; but no rank, which has workers of its own."""
+        if process.is_worker or any(part in process.line for part in _STARTED):
             return True
-        if b"_inductor/compile_worker" in process.line or b"multiprocessing.resource_tracker" in process.line:
-            return True
-        started = b"multiprocessing.spawn" in process.line or (process.line == above.line and _is_python(above))
-        return started and not any(each.stat.parent == pid for each in self._named()) and not _threads(pid, self.proc)
+        copy = b"multiprocessing.spawn" in process.line or (process.line == above.line and above.is_python)
+        return copy and not self._has_loader(pid)
 
-    def _named(self) -> Iterator[_Listed]:
-        return (each for each in self.processes.values() if each.stat.name == WORKER)
+    def _has_loader(self, pid: int) -> bool:
+        """Whether it has workers, or threads that only a training has."""
+        workers = any(each.is_worker and each.stat.parent == pid for each in self.processes.values())
+        return workers or _has_named_threads(pid)
 
     def below(self, pid: int) -> set[int]:
-        """Everybody below a process."""
-        found: set[int] = set()
-        grown = {pid}
+        """All descendants of a process."""
+        found, grown = set[int](), {pid}
         while grown:
             grown = {other for other, each in self.processes.items() if each.stat.parent in grown} - found
             found |= grown
         return found
 
+    def above(self, pid: int) -> set[int]:
+        """A process and its ancestors."""
+        found = set[int]()
+        while pid in self.processes and pid not in found:
+            found.add(pid)
+            pid = self.processes[pid].stat.parent
+        return found
 
-def find_jobs(nvml: Devices | None = None, proc: Path = PROC) -> list[Job]:
-    """Trainings of this user, by pid. Takes a quarter of a second, to see which processes compute.
+    def trains(self, pid: int) -> bool:
+        """Whether it has workers, threads of a loader or a telemetry page: launchers that import torch have none."""
+        process = self.processes.get(pid)
+        if process is None or not process.is_python or process.never_trains:
+            return False
+        return self._has_loader(pid) or any(page.pid == pid for page in pages())
 
-    Never the monitor itself or what it runs in, nor a Jupyter; a notebook that trains can be named by its pid.
+    def job(self, pid: int) -> Job | None:
+        """The job of a training process; None when it has ended."""
+        try:
+            stat = read_stat(pid)
+        except Gone:
+            return None
+        rank, size = rank_of(pid) or (None, None)
+        for page in pages() if rank is None else ():
+            if page.pid == pid and page.start_time == stat.start_time:
+                rank, size = page.rank, page.world_size or None
+        words = command_line(pid).decode(errors="replace").split("\0")
+        return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
+
+
+def find_jobs(on_gpu: Collection[int] = ()) -> list[Job]:
+    """Return the trainings of this user, by pid. `on_gpu`: processes that a driver lists.
+
+    Takes a quarter of a second, to see which processes compute. Never returns the monitor itself, its parents, or a
+    Jupyter server; a notebook that trains can be named by its pid.
     """
-    table = ProcessTable(os.geteuid(), proc)
-    own = _own_line(table)
-    reporting = {page.pid for page in pages()}
-    on_gpu = set(nvml.processes()) if nvml is not None else set()
-    sure = (reporting | on_gpu) & table.processes.keys()
+    table = ProcessTable(os.geteuid())
+    own = table.above(os.getpid())
+    sure = {page.pid for page in pages()}.union(on_gpu) & table.processes.keys()
+    sure |= {table.trainer(pid) for pid, process in table.processes.items() if process.is_worker}
+    likely = []
     for pid, process in table.processes.items():
-        if process.stat.name == WORKER:
-            sure.add(table.trainer(pid))
-    maybe = []
-    for pid, process in table.processes.items():
-        if pid in sure or pid in own or not _is_python(process) or _is_never(process):
+        if pid in sure or pid in own or not process.is_python or process.never_trains:
             continue
-        if _threads(pid, proc):
+        if _has_named_threads(pid):
             sure.add(table.trainer(pid))
-        elif _maps(pid, proc):
-            maybe.append(pid)
-    sure |= {table.trainer(pid) for pid in _computing(maybe, proc)}
-    return [
-        job
-        for pid in sorted(sure)
-        if pid in table.processes
-        and pid not in own
-        and not _is_never(table.processes[pid])
-        and table.processes[pid].stat.name != WORKER
-        and (job := _job(pid, table))
-    ]
+        elif _maps_torch(pid):
+            likely.append(pid)
+    sure |= {table.trainer(pid) for pid in _computing(likely)}
+    jobs = []
+    for pid in sorted((sure & table.processes.keys()) - own):
+        process = table.processes[pid]
+        if not process.never_trains and not process.is_worker and (job := table.job(pid)):
+            jobs.append(job)
+    return jobs
 
 
-def job_of(pid: int, proc: Path = PROC) -> Job:
-    """The job that a process belongs to: of a loader's worker its trainer, of a launcher the rank that it started.
+def job_of(pid: int) -> Job:
+    """Return the job that a process belongs to: for a worker its trainer, for a launcher the rank that it started.
 
-    Raises MonitorError where there is no such process, it is another user's, or it has started several ranks.
+    Raises MonitorError when there is no such process, it is another user's, or it has started several ranks.
     """
-    folder = proc / str(pid)
+    missing = MonitorError(f"there is no process {pid} to watch here, or it has ended")
     try:
-        owner = folder.stat().st_uid
-        stat = read_stat(pid, proc)
+        owner = folder(pid).stat().st_uid
+        stat = read_stat(pid)
     except (OSError, Gone):
-        raise MonitorError(f"there is no process {pid} to watch here, or it has ended") from None
+        raise missing from None
     if os.geteuid() not in (0, owner):
         raise MonitorError(f"process {pid} belongs to user {owner}, this is user {os.geteuid()}: watch it as that user")
-    table = ProcessTable(None if os.geteuid() == 0 else owner, proc)
-    line = command_line(pid, proc)
-    if not line and stat.parent in (0, 2):
+    table = ProcessTable(None if os.geteuid() == 0 else owner)
+    if stat.parent in (0, 2) and not command_line(pid):
         raise MonitorError(f"process {pid} is the kernel's ({stat.name}): expected a training")
     trainer = table.trainer(pid)
-    if trainer == pid and not _trains(pid, table):
-        ranks = sorted({table.trainer(other) for other in table.below(pid) if _trains(other, table)} - {pid})
+    if trainer == pid and not table.trains(pid):
+        ranks = sorted({table.trainer(other) for other in table.below(pid) if table.trains(other)} - {pid})
         if len(ranks) > 1:
             listed = ", ".join(map(str, ranks[:16]))
             raise MonitorError(f"process {pid} has started {len(ranks)} trainings: name one of {listed}")
         trainer = ranks[0] if ranks else pid
-    job = _job(trainer, table)
+    job = table.job(trainer)
     if job is None:
-        raise MonitorError(f"there is no process {pid} to watch here, or it has ended")
+        raise missing
     return job
 
 
-def _job(pid: int, table: ProcessTable) -> Job | None:
-    try:
-        stat = read_stat(pid, table.proc)
-    except Gone:
-        return None
-    rank, size = rank_of(pid, table.proc) or (None, None)
-    for page in pages() if rank is None else ():
-        if page.pid == pid and page.start_time == stat.start_time:
-            rank, size = page.rank, page.world_size or None
-    words = command_line(pid, table.proc).decode(errors="replace").split("\0")
-    return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
-
-
-def _own_line(table: ProcessTable) -> set[int]:
-    """This process and those that it runs in."""
-    found, pid = set(), os.getpid()
-    while pid and pid not in found:
-        found.add(pid)
-        pid = table.processes[pid].stat.parent if pid in table.processes else 0
-    return found
-
-
-def _trains(pid: int, table: ProcessTable) -> bool:
-    """By threads, workers, or a mapped libtorch with workers or not; launchers that only import torch are idle."""
-    process = table.processes.get(pid)
-    if process is None or not _is_python(process) or _is_never(process):
-        return False
-    named = any(each.stat.parent == pid for each in table._named())
-    return named or bool(_threads(pid, table.proc)) or any(page.pid == pid for page in pages())
-
-
-def _threads(pid: int, proc: Path) -> set[str]:
-    """Names of its threads that only a training has."""
-    found = set()
+def _has_named_threads(pid: int) -> bool:
+    """Whether it has threads whose names only a training's threads have."""
+    tasks = folder(pid) / "task"
     with contextlib.suppress(OSError):
-        for tid in os.listdir(proc / str(pid) / "task")[:_MOST_THREADS]:
+        for tid in os.listdir(tasks)[:_MOST_THREADS]:
             with contextlib.suppress(OSError):
-                name = (proc / str(pid) / "task" / tid / "comm").read_text(errors="replace").rstrip()
-                if name.startswith((AUTOGRAD, *LOADER_THREADS)):
-                    found.add(name)
-    return found
+                if (tasks / tid / "comm").read_text(errors="replace").startswith((AUTOGRAD, *LOADER_THREADS)):
+                    return True
+    return False
 
 
-def _maps(pid: int, proc: Path) -> bool:
+def _maps_torch(pid: int) -> bool:
     try:
-        with open(proc / str(pid) / "maps", "rb") as file:
-            text = file.read(_MOST_MAPS)
+        with open(folder(pid) / "maps", "rb") as file:
+            return b"libtorch" in file.read(_MOST_MAPS)
     except OSError:
         return False
-    return any(library in text for library in _LIBRARIES)
 
 
-def _computing(pids: list[int], proc: Path) -> list[int]:
-    """Those that use a processor while we look."""
-
-    def used() -> dict[int, float]:
-        found = {}
-        for pid in pids:
-            with contextlib.suppress(Gone):
-                found[pid] = read_stat(pid, proc).cpu_s + _of_workers(pid, proc)
-        return found
-
+def _computing(pids: list[int]) -> list[int]:
+    """Those that use a processor, or whose workers do, during a trial."""
     if not pids:
         return []
-    before = used()
+    before = {pid: _cpu_s(pid) for pid in pids}
     time.sleep(_TRIAL_S)
-    return [pid for pid, seconds in used().items() if seconds - before.get(pid, seconds) >= _USES_CPU * _TRIAL_S]
+    return [pid for pid in pids if _cpu_s(pid) - before[pid] >= _USES_CPU * _TRIAL_S]
 
 
-def _of_workers(pid: int, proc: Path) -> float:
-    """CPU time of its workers: where they are slow, the training itself has nothing to do."""
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process and its workers: behind slow workers a training itself has nothing to do."""
     total = 0.0
     with contextlib.suppress(Gone):
-        for kin in Family(pid, proc).kin():
+        total = read_stat(pid).cpu_s
+        for kin in Family(pid).kin():
             if kin.role == "worker":
                 with contextlib.suppress(Gone):
-                    total += read_stat(kin.pid, proc).cpu_s
+                    total += read_stat(kin.pid).cpu_s
     return total
 
 
-def _is_python(process: _Listed) -> bool:
-    words = process.line.split(b"\0", 1)[0]
-    return b"python" in os.path.basename(words) or process.stat.name.startswith(("python", "pt_"))
-
-
-def _is_never(process: _Listed) -> bool:
-    words = process.line.decode(errors="replace").split("\0")
-    program = _program(words)
-    if program in ("iofast", "iofast.__main__"):
-        return "monitor" in words
-    return _NOT_TRAININGS.match(program) is not None
-
-
 def _program(words: list[str]) -> str:
-    """What an interpreter was told to run: the name of a script without its folder, a module, or the text after -c."""
+    """What an interpreter runs: the name of a script without its folder, a module, or the text after -c."""
     at = 1
     while at < len(words):
         word = words[at]

@@ -1,8 +1,8 @@
-"""Start a program and stand beside it: it keeps its terminal, its streams, its signals and its exit status.
+"""Start a program and stay beside it: the program keeps its terminal, streams, signals and exit status.
 
-The program runs in our process group, so that Ctrl-C and Ctrl-Z in the terminal reach it as they would without us. What
-is sent to us alone (by `kill`, by a batch system) is passed on. Signals are taken by a thread in `sigwaitinfo`, because
-only that tells who sent them: what the terminal sent has reached the program already and must not reach it twice.
+The program runs in our process group, so Ctrl-C and Ctrl-Z in the terminal reach it directly. Signals sent to us
+alone (by `kill`, by a batch system) are passed on. A thread takes signals with `sigwaitinfo`, because only that names
+the sender: a signal of the terminal has reached the program already and must not reach it twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
+
+from iofast.monitor.probe.states import ptrace_scope
 
 _PASSED = (
     signal.SIGINT,
@@ -21,24 +22,20 @@ _PASSED = (
     signal.SIGQUIT,
     signal.SIGTSTP,
     signal.SIGCONT,
-    signal.SIGUSR1,  # batch systems warn with these two before they end a job
+    signal.SIGUSR1,  # batch systems send these two before they end a job,
     signal.SIGUSR2,
-    signal.SIGXCPU,  # and some with this one
+    signal.SIGXCPU,  # and some this one
 )
 _FROM_TERMINAL = 0x80  # SI_KERNEL
-_IGNORED_BY_PYTHON = (
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-)  # what it ignores for itself, a program it starts would ignore too
-_PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a program would inherit this
 _PR_SET_PTRACER = 0x59616D61
 
 
 class Program:
-    """A running program. Raises OSError where it cannot be started. A context manager: leaving waits for its end.
+    """A running program. Raises OSError when it cannot be started. A context manager, which waits for its end.
 
-    `stopping`, where it is set, is called before Ctrl-Z stops us, and gives what is to be called when we go on: a
-    screen is put away and drawn again.
+    `stopping`, if set, is called before Ctrl-Z stops us, and returns a function to call when we continue: a screen is
+    put away and drawn again.
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
@@ -46,22 +43,25 @@ class Program:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._status = 0
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # before it starts: none gets lost in between
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # before the start: no signal gets lost
         try:
-            self.pid = self._started(arguments)
+            self.pid = self._start(arguments)
         except OSError:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             raise
         self._signals = threading.Thread(target=self._pass_on, name="iofast-signals", daemon=True)
-        self._end = threading.Thread(target=self._await, name="iofast-wait", daemon=True)
+        self._reaper = threading.Thread(target=self._reap, name="iofast-wait", daemon=True)
         self._signals.start()
-        self._end.start()
+        self._reaper.start()
 
-    def _started(self, arguments: Sequence[str]) -> int:
-        if not _must_allow_us():
+    def _start(self, arguments: Sequence[str]) -> int:
+        if ptrace_scope() != "1":
             return os.posix_spawnp(
                 arguments[0], list(arguments), os.environ, setsigmask=self._mask, setsigdef=_IGNORED_BY_PYTHON
             )
+        # A process may trace its descendants alone: py-spy, which we start, is no ancestor of the program. The program
+        # may name one more tracer (prctl(2), PR_SET_PTRACER): us, and with us our descendants. That survives its exec,
+        # but does not apply to what it forks.
         import ctypes
         import subprocess
 
@@ -73,43 +73,41 @@ class Program:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
         program = subprocess.Popen(list(arguments), close_fds=False, preexec_fn=allow)
-        program.returncode = 0  # subprocess has nothing more to do with it: who waits for its end is _await
+        program.returncode = 0  # `_reap` waits for its end, so subprocess must not
         return program.pid
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """The exit status, 128 + the signal's number where one ended it; None while it runs after `timeout` seconds."""
+        """The exit status, or 128 + the number of the signal that ended it; None if it still runs after `timeout` s."""
         return self._status if self._ended.wait(timeout) else None
 
-    def _await(self) -> None:
-        os.waitid(
-            os.P_PID, self.pid, os.WEXITED | os.WNOWAIT
-        )  # its pid is not given away while a signal may be on its way
+    def _reap(self) -> None:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # keeps its pid, as `_send` may be using that
         with self._lock:
-            _, status = os.waitpid(self.pid, 0)
-            self._status = os.waitstatus_to_exitcode(status)
-            if self._status < 0:
-                self._status = 128 - self._status
+            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            self._status = 128 - status if status < 0 else status
             self._ended.set()
 
     def _pass_on(self) -> None:
         while True:
-            found = signal.sigwaitinfo(_PASSED)
+            info = signal.sigwaitinfo(_PASSED)
             if self._ended.is_set():
                 return
-            number = signal.Signals(found.si_signo)
-            if found.si_code != _FROM_TERMINAL and found.si_pid != self.pid:
+            number = signal.Signals(info.si_signo)
+            if info.si_code != _FROM_TERMINAL and info.si_pid != self.pid:
                 self._send(number)
             if number is signal.SIGTSTP:
-                again = self.stopping() if self.stopping is not None else None
-                signal.raise_signal(signal.SIGSTOP)  # by os.kill this thread would run on for a moment, and continue it
+                resume = self.stopping() if self.stopping is not None else None
+                signal.raise_signal(
+                    signal.SIGSTOP
+                )  # os.kill would let this thread run on for a moment, and continue it
                 self._send(signal.SIGCONT)
-                if again is not None:
-                    again()
+                if resume is not None:
+                    resume()
 
     def _send(self, number: signal.Signals) -> None:
         with self._lock:
             if not self._ended.is_set():
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # a setuid program
                     os.kill(self.pid, number)
 
     def __enter__(self) -> Program:
@@ -117,19 +115,8 @@ class Program:
 
     def __exit__(self, *_: object) -> None:
         self._ended.wait()
-        self._end.join()
+        self._reaper.join()
         if self._signals.is_alive() and self._signals.ident is not None:
-            signal.pthread_kill(self._signals.ident, signal.SIGUSR1)  # only to wake it: it sees that all is over
+            signal.pthread_kill(self._signals.ident, signal.SIGUSR1)  # wakes it
             self._signals.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-
-
-def _must_allow_us() -> bool:
-    """Whether the kernel lets a process look into its descendants alone: py-spy, which we run, is beside the program.
-
-    The program may name one that may look all the same (prctl(2), PR_SET_PTRACER): us, and with us what we run. That
-    holds across its exec, and not for what it forks.
-    """
-    with contextlib.suppress(OSError):
-        return _PTRACE_SCOPE.read_text().strip() == "1"
-    return False

@@ -55,7 +55,9 @@ def _stack_phases(training: Training) -> Evidence | None:
     if not named or training.frame_looks < _FEW or training.idle is not None or training.devices:
         return None
     text = ", ".join(f"{name} in {share:.0%}" for share, name in named)
-    return Evidence("stack_phases", named[0][0], f"the training thread is in {text} of {training.frame_looks} stack samples")
+    return Evidence(
+        "stack_phases", named[0][0], f"the training thread is in {text} of {training.frame_looks} stack samples"
+    )
 
 
 def _bound(training: Training, stall: StallBounds) -> Finding:

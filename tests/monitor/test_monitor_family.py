@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from proc_folder import TRAIN, ProcFolder, job
 
@@ -14,49 +12,44 @@ SPAWNED = b"python\0-c\0from multiprocessing.spawn import spawn_main; spawn_main
 SERVER = b"python\0-c\0from multiprocessing.forkserver import main; main(5, 6, ['__main__'])\0"
 TRACKER = b"python\0-c\0from multiprocessing.resource_tracker import main;main(4)\0"
 COMPILING = b"python\0/lib/torch/_inductor/compile_worker/__main__.py\0--workers=2\0"
+WORKER, OTHER = "pt_data_worker", "python"
+
+# below process 10: name, parent, command line, and what it is
+TREES = {
+    "torch names its workers": [
+        (WORKER, 10, TRAIN, "worker"),
+        (WORKER, 10, SPAWNED, "worker"),
+        (OTHER, 10, TRAIN, "other"),  # a forked process of something else, a manager
+        ("nvidia-smi", 10, b"nvidia-smi\0", "other"),
+    ],
+    "workers without a name": [
+        (OTHER, 10, TRAIN, "worker"),
+        (OTHER, 10, SPAWNED, "worker"),
+        (OTHER, 10, TRACKER, "other"),
+        (OTHER, 10, b"python\0other.py\0", "other"),
+    ],
+    "a fork server": [
+        (OTHER, 10, SERVER, "other"),
+        (OTHER, 11, SERVER, "worker"),
+        (OTHER, 11, SERVER, "worker"),
+    ],
+    "compiling is not loading": [
+        (OTHER, 10, COMPILING, "other"),
+        (WORKER, 11, COMPILING, "other"),  # whatever its name
+        (OTHER, 11, TRAIN, "other"),
+    ],
+}
 
 
-@pytest.fixture
-def proc(tmp_path: Path) -> ProcFolder:
-    return ProcFolder(tmp_path / "proc")
+def roles(proc: ProcFolder) -> dict[int, str]:
+    return {kin.pid: kin.role for kin in Family(10).kin()}
 
 
-def roles(proc: ProcFolder, pid: int = 10) -> dict[int, str]:
-    return {kin.pid: kin.role for kin in Family(pid, proc.path).kin()}
-
-
-def test_torch_names_its_workers(proc: ProcFolder) -> None:
+@pytest.mark.parametrize("name", TREES)
+def test_roles(proc: ProcFolder, name: str) -> None:
     proc.process(10)
-    proc.process(11, "pt_data_worker", 10)
-    proc.process(12, "pt_data_worker", 10, line=SPAWNED)
-    proc.process(13, "python", 10)  # a forked process of something else, a manager
-    proc.process(14, "nvidia-smi", 10, line=b"nvidia-smi\0")
-    assert roles(proc) == {11: "worker", 12: "worker", 13: "other", 14: "other"}
-
-
-def test_workers_without_a_name(proc: ProcFolder) -> None:
-    proc.process(10)
-    proc.process(11, parent=10)
-    proc.process(12, parent=10, line=SPAWNED)
-    proc.process(13, parent=10, line=TRACKER)
-    proc.process(14, parent=10, line=b"python\0other.py\0")
-    assert roles(proc) == {11: "worker", 12: "worker", 13: "other", 14: "other"}
-
-
-def test_workers_of_a_fork_server(proc: ProcFolder) -> None:
-    proc.process(10)
-    proc.process(11, parent=10, line=SERVER)
-    proc.process(12, parent=11, line=SERVER)
-    proc.process(13, parent=11, line=SERVER)
-    assert roles(proc) == {11: "other", 12: "worker", 13: "worker"}
-
-
-def test_compiling_is_not_loading(proc: ProcFolder) -> None:
-    proc.process(10)
-    proc.process(11, parent=10, line=COMPILING)
-    proc.process(12, "pt_data_worker", 11, line=COMPILING)  # whatever it is called
-    proc.process(13, parent=11)
-    assert roles(proc) == {11: "other", 12: "other", 13: "other"}
+    proc.tree(*((pid, *each[:3]) for pid, each in enumerate(TREES[name], 11)))
+    assert roles(proc) == {pid: each[3] for pid, each in enumerate(TREES[name], 11)}
 
 
 def test_children_of_other_threads_and_kernels_that_do_not_list_any(proc: ProcFolder) -> None:
@@ -72,22 +65,19 @@ def test_children_of_other_threads_and_kernels_that_do_not_list_any(proc: ProcFo
 
 
 def test_a_worker_that_names_itself_late(proc: ProcFolder) -> None:
-    proc.process(10)
-    proc.process(11, parent=10, line=SPAWNED)
-    proc.process(12, parent=10)
-    probe = ProcProbe(job(10), proc.path)
+    proc.tree((10, OTHER, 1, TRAIN), (11, OTHER, 10, SPAWNED), (12, OTHER, 10, TRAIN))
+    probe = ProcProbe(job(10))
     assert probe.workers == (11, 12)
-    proc.stat(proc.path / "11", 11, "pt_data_worker", 10)
+    proc.stat(proc.path / "11", 11, WORKER, 10)
     probe.take(1.0)
     assert probe.workers == (11,)
 
 
-def test_what_a_command_line_was_is_remembered(proc: ProcFolder) -> None:
+def test_command_lines_are_kept(proc: ProcFolder) -> None:
     proc.process(10)
     proc.process(11, parent=10)
-    family = Family(10, proc.path)
+    family = Family(10)
     for _ in range(3):
         family.kin()
     (proc.path / "11" / "cmdline").unlink()
     assert [kin.role for kin in family.kin()] == ["worker"]
-    assert TRAIN in {line for line, _ in family._lines.values()}

@@ -8,7 +8,7 @@ Stacks as py-spy 0.4.3 recorded them on Python 3.11; of what they are at, the so
 from __future__ import annotations
 
 import pytest
-from monitor_stacks import knowing, lines, stack
+from monitor_stacks import knowing, stack
 
 from iofast.monitor.probe.frames import Seen, frame_of
 from iofast.monitor.snapshot import Frame, WaitSource
@@ -93,7 +93,7 @@ FORWARD = "Module._call_impl (~torch/nn/modules/module.py:1789);Linear.forward (
 
 
 def seen(text: str) -> Seen:
-    return frame_of(stack(text).calls, lines(SOURCE), knowing(SOURCE))
+    return frame_of(stack(text).calls, knowing(SOURCE))
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,13 @@ def test_other_stacks_tell_what_trains() -> None:
     waits = stack(f"<module> ({T}:61);engine ({T}:36);batches ({T}:3);{GET}").calls
     sleeps = stack(f"<module> ({T}:61);engine ({T}:38)").calls
     step = stack(f"<module> ({T}:61);engine ({T}:37);run (/u/runner.py:7);{BACKWARD}").calls
-    assert frame_of(waits, lines(SOURCE), feeds).frame is Frame.WAITING
+    assert frame_of(waits, feeds).frame is Frame.WAITING
     feeds.learn(step, 3, trains=True)
     feeds.learn(waits, 90, trains=False)
     torn = stack(f"<module> ({T}:61);engine ({T}:36);{BACKWARD}").calls
     feeds.learn(torn, 1, trains=True)
-    assert frame_of(waits, lines(SOURCE), feeds).frame is Frame.LOADER_WAIT, "one of 91 looks at the line was torn"
-    found = frame_of(sleeps, lines(SOURCE), feeds)
+    assert frame_of(waits, feeds).frame is Frame.LOADER_WAIT, "one of 91 looks at the line was torn"
+    found = frame_of(sleeps, feeds)
     assert (found.frame, found.trains) == (Frame.WAITING, True)
 
 
@@ -187,9 +187,9 @@ def test_an_iterator_is_known_without_its_source() -> None:
     feeds = knowing()
     waits = stack(f"cell (/tmp/ipykernel_7/1.py:4);Batches.__next__ (/tmp/ipykernel_7/2.py:3);{GET}").calls
     step = stack(f"cell (/tmp/ipykernel_7/1.py:6);{BACKWARD}").calls
-    assert frame_of(waits, lines({}), feeds).frame is Frame.WAITING
+    assert frame_of(waits, feeds).frame is Frame.WAITING
     feeds.learn(step, 1, trains=True)
-    assert frame_of(waits, lines({}), feeds).frame is Frame.LOADER_WAIT
+    assert frame_of(waits, feeds).frame is Frame.LOADER_WAIT
 
 
 def test_a_generator_that_trains_is_no_loader() -> None:
@@ -201,4 +201,4 @@ def test_a_generator_that_trains_is_no_loader() -> None:
     waits = stack(f"<module> ({T}:6);fit ({T}:4);{GET}").calls
     feeds.learn(step, 5, trains=True)
     feeds.learn(waits, 5, trains=False)
-    assert frame_of(waits, lines(source), feeds).frame is Frame.WAITING
+    assert frame_of(waits, feeds).frame is Frame.WAITING

@@ -6,65 +6,59 @@ import os
 import sys
 import time
 from glob import glob
-from pathlib import Path
 
 import pytest
-from proc_folder import ProcFolder, running, until
+from proc_folder import TRAIN, ProcFolder, running, until
 
 from iofast import meter as telemetry
 from iofast.meter import LoaderInfo, Slot, Totals
 from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
-from iofast.monitor.probe.peers import Peers, rank_of
+from iofast.monitor.probe.family import Peers, rank_of
 from iofast.monitor.snapshot import Job
 
 LAUNCHER = b"python\0/bin/torchrun\0--nproc-per-node=2\0train.py\0"
 MAPPED = "7f00-7f01 r-xp 00000000 08:01 1 /lib/python/torch/lib/libtorch_cpu.so\n"
 
 
-class Gpus:
-    """Stands for NvmlProbe."""
-
-    def __init__(self, *pids: int) -> None:
-        self.pids = pids
-
-    def processes(self) -> dict[int, set[int]]:
-        return {pid: {0} for pid in self.pids}
-
-
 @pytest.fixture
-def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcFolder:
+def proc(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch) -> ProcFolder:
     monkeypatch.setattr("iofast.monitor.find.pages", list)
     monkeypatch.setattr("iofast.monitor.find._TRIAL_S", 0.0)
-    return ProcFolder(tmp_path / "proc")
+    return proc
 
 
-def found(proc: ProcFolder, *on_gpu: int) -> list[int]:
-    return [job.pid for job in find_jobs(Gpus(*on_gpu), proc.path)]
+def found(*on_gpu: int) -> list[int]:
+    return [job.pid for job in find_jobs(on_gpu)]
 
 
 # --- find_jobs
 
 
-def test_nothing(proc: ProcFolder) -> None:
-    proc.process(10, "bash", line=b"bash\0")
-    proc.process(11, line=b"python\0serve.py\0")
-    assert found(proc) == []
+SHELL, SERVER = b"bash\0train.sh\0", b"python\0-c\0from multiprocessing.forkserver import main\0"
+SPAWNED = b"python\0-c\0from multiprocessing.spawn import spawn_main\0"
+WORKER, PYTHON = "pt_data_worker", "python"
 
 
-def test_by_gpu(proc: ProcFolder) -> None:
-    proc.process(10)
-    proc.process(11, "blender", line=b"/usr/bin/blender\0")
-    proc.process(12)
-    assert found(proc, 10, 11, 77) == [10, 11]  # 77: another user's, or of the machine while this is a container
-
-
-def test_by_workers(proc: ProcFolder) -> None:
-    proc.process(10)
-    proc.process(11, "pt_data_worker", 10)
-    proc.process(20)
-    proc.process(21, parent=20, line=b"python\0-c\0from multiprocessing.forkserver import main\0")
-    proc.process(22, "pt_data_worker", 21, line=b"python\0-c\0from multiprocessing.forkserver import main\0")
-    assert found(proc) == [10, 20]
+@pytest.mark.parametrize(
+    ("tree", "on_gpu", "trainings"),
+    [
+        ([(10, "bash", 1, SHELL), (11, PYTHON, 1, b"python\0serve.py\0")], (), []),
+        # 77: another user's, or of the machine while this is a container
+        (
+            [(10, PYTHON, 1, TRAIN), (11, "blender", 1, b"/bin/blender\0"), (12, PYTHON, 1, TRAIN)],
+            (10, 11, 77),
+            [10, 11],
+        ),
+        ([(10, PYTHON, 1, TRAIN), (11, WORKER, 10, TRAIN)], (), [10]),
+        ([(20, PYTHON, 1, TRAIN), (21, PYTHON, 20, SERVER), (22, WORKER, 21, SERVER)], (), [20]),
+    ],
+    ids=["none", "gpu", "workers", "fork server"],
+)
+def test_by_gpu_and_by_workers(
+    proc: ProcFolder, tree: list[tuple[int, str, int, bytes]], on_gpu: tuple[int, ...], trainings: list[int]
+) -> None:
+    proc.tree(*tree)
+    assert found(*on_gpu) == trainings
 
 
 @pytest.mark.parametrize("name", ["pt_data_pin", "pt_autograd_0", "iofast-2"])
@@ -73,7 +67,7 @@ def test_by_threads(proc: ProcFolder, name: str) -> None:
     proc.thread(10, 20, name)
     proc.process(11)
     proc.thread(11, 21, "pt_elastic")
-    assert found(proc) == [10]
+    assert found() == [10]
 
 
 def test_by_torch_that_computes(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +75,7 @@ def test_by_torch_that_computes(proc: ProcFolder, monkeypatch: pytest.MonkeyPatc
         (proc.process(pid) / "maps").write_text(MAPPED if pid < 12 else "")
     monkeypatch.setattr("time.sleep", lambda _: proc.stat(proc.path / "10", 10, "python", ticks=50))
     monkeypatch.setattr("iofast.monitor.find._TRIAL_S", 1.0)
-    assert found(proc) == [10]
+    assert found() == [10]
 
 
 def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
@@ -90,7 +84,7 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
         folder = proc.process(pid, parent=5)
         (folder / "environ").write_bytes(f"A=1\0RANK={rank}\0WORLD_SIZE=2\0".encode())
         proc.process(pid + 1, "pt_data_worker", pid)
-    jobs = find_jobs(None, proc.path)
+    jobs = find_jobs()
     assert [(job.pid, job.rank, job.world_size, job.command) for job in jobs] == [
         (10, 0, 2, "python train.py"),
         (20, 1, 2, "python train.py"),
@@ -98,113 +92,99 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "trains"),
     [
-        b"python\0/bin/jupyter-lab\0",
-        b"python\0-m\0ipykernel_launcher\0-f\0kernel.json\0",
-        b"python\0-m\0notebook\0",
-        b"python\0-m\0tensorboard.main\0--logdir\0runs\0",
-        b"python\0-m\0iofast\0monitor\0",
-        b"python\0/bin/iofast\0monitor\0--once\0",
-        b"python\0/bin/tensorboard\0--logdir\0runs\0",
-        b"python\0/lib/torch/_inductor/compile_worker/__main__.py\0",
-        b"python\0-c\0from multiprocessing.resource_tracker import main;main(4)\0",
+        (b"python\0/bin/jupyter-lab\0", False),
+        (b"python\0-m\0ipykernel_launcher\0-f\0kernel.json\0", False),
+        (b"python\0-m\0notebook\0", False),
+        (b"python\0-m\0tensorboard.main\0--logdir\0runs\0", False),
+        (b"python\0-m\0iofast\0monitor\0", False),
+        (b"python\0/bin/iofast\0monitor\0--once\0", False),
+        (b"python\0/bin/tensorboard\0--logdir\0runs\0", False),
+        (b"python\0/lib/torch/_inductor/compile_worker/__main__.py\0", False),
+        (b"python\0-c\0from multiprocessing.resource_tracker import main;main(4)\0", False),
+        (b"python\0train.py\0--tensorboard\0jupyter\0", True),  # words of options do not matter
+        (b"python\0train_notebook.py\0", True),
+        (b"python\0tensorboard_training.py\0", True),
+        (b"python\0notebook.py\0", True),
+        (b"python\0-u\0train.py\0monitor\0", True),
+        (b"python\0-W\0error\0train.py\0", True),
+        (b"python\0-m\0iofast\0bench\0", True),
     ],
 )
-def test_never(proc: ProcFolder, line: bytes) -> None:
+def test_programs_that_never_train(proc: ProcFolder, line: bytes, trains: bool) -> None:
     proc.process(10, line=line)
     proc.thread(10, 20, "pt_autograd_0")
-    assert found(proc, 10) == []
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"python\0train.py\0--tensorboard\0jupyter\0",
-        b"python\0train_notebook.py\0",
-        b"python\0tensorboard_training.py\0",
-        b"python\0notebook.py\0",
-        b"python\0-u\0train.py\0monitor\0",
-        b"python\0-m\0iofast\0bench\0",
-    ],
-)
-def test_words_of_options_do_not_matter(proc: ProcFolder, line: bytes) -> None:
-    proc.process(10, line=line)
-    assert found(proc, 10) == [10]
+    assert found(10) == ([10] if trains else [])
 
 
 def test_never_this_process_nor_what_it_runs_in(proc: ProcFolder) -> None:
     proc.process(10)
     proc.process(os.getpid(), parent=10)
     proc.thread(10, 20, "pt_autograd_0")
-    assert found(proc, os.getpid()) == []
+    assert found(os.getpid()) == []
 
 
 def test_only_this_users(proc: ProcFolder) -> None:
     if os.geteuid():
         pytest.skip("only root can make files of another user")
     os.chown(proc.process(10), 65534, 65534)
-    assert found(proc, 10) == []
+    assert found(10) == []
 
 
 # --- job_of
 
 
 def test_a_worker_leads_to_its_training(proc: ProcFolder) -> None:
-    proc.process(10)
-    proc.process(11, "pt_data_worker", 10)
-    proc.process(12, parent=10)
-    proc.process(13, parent=10, line=b"python\0-c\0from multiprocessing.spawn import spawn_main\0")
-    assert {job_of(pid, proc.path).pid for pid in (10, 11, 12, 13)} == {10}
+    proc.tree((10, PYTHON, 1, TRAIN), (11, WORKER, 10, TRAIN), (12, PYTHON, 10, TRAIN), (13, PYTHON, 10, SPAWNED))
+    assert {job_of(pid).pid for pid in (10, 11, 12, 13)} == {10}
 
 
-def test_a_rank_that_was_spawned_is_no_worker(proc: ProcFolder) -> None:
+def test_a_spawned_rank_is_no_worker(proc: ProcFolder) -> None:
     proc.process(5)
     for pid in (10, 20):
-        proc.process(pid, parent=5, line=b"python\0-c\0from multiprocessing.spawn import spawn_main\0")
-        proc.process(pid + 1, "pt_data_worker", pid)
-    assert found(proc) == [10, 20]
-    assert job_of(11, proc.path).pid == 10
-    assert job_of(20, proc.path).pid == 20
+        proc.tree((pid, PYTHON, 5, SPAWNED), (pid + 1, WORKER, pid, TRAIN))
+    assert found() == [10, 20]
+    assert job_of(11).pid == 10
+    assert job_of(20).pid == 20
     with pytest.raises(MonitorError, match="2 trainings: name one of 10, 20"):
-        job_of(5, proc.path)
+        job_of(5)
 
 
-def test_a_shell_leads_to_what_it_started(proc: ProcFolder) -> None:
-    proc.process(5, "bash", line=b"bash\0train.sh\0")
-    assert job_of(5, proc.path).pid == 5
-    proc.process(6, "uv", 5, line=b"uv\0run\0")
-    proc.process(10, parent=6)
+def test_a_shell_leads_to_its_training(proc: ProcFolder) -> None:
+    proc.process(5, "bash", line=SHELL)
+    assert job_of(5).pid == 5
+    proc.tree((6, "uv", 5, b"uv\0run\0"), (10, PYTHON, 6, TRAIN))
     proc.thread(10, 20, "pt_data_pin")
-    assert job_of(5, proc.path).pid == 10
+    assert job_of(5).pid == 10
 
 
-@pytest.mark.parametrize(("state", "message"), [(None, "no process 10"), ("Z", "no process 10")])
-def test_a_process_that_is_not_there(proc: ProcFolder, state: str | None, message: str) -> None:
-    if state:
-        proc.process(10, state=state)
+@pytest.mark.parametrize(
+    ("pid", "user", "message"),
+    [
+        (9, 0, "there is no process 9"),
+        (10, 0, "there is no process 10"),
+        (11, 0, "the kernel's"),
+        (12, 1, "belongs to user"),
+    ],
+    ids=["missing", "zombie", "kernel", "another user"],
+)
+def test_what_cannot_be_watched(
+    proc: ProcFolder, monkeypatch: pytest.MonkeyPatch, pid: int, user: int, message: str
+) -> None:
+    proc.process(10, state="Z")
+    proc.process(11, "kworker/0:1", 2, line=b"")
+    owner = proc.process(12).stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + user)
     with pytest.raises(MonitorError, match=message):
-        job_of(10, proc.path)
-
-
-def test_the_kernels_own(proc: ProcFolder) -> None:
-    proc.process(10, "kworker/0:1", 2, line=b"")
-    with pytest.raises(MonitorError, match="the kernel's"):
-        job_of(10, proc.path)
-
-
-def test_another_users(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = proc.process(10).stat().st_uid
-    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
-    with pytest.raises(MonitorError, match=f"belongs to user {owner}"):
-        job_of(10, proc.path)
+        job_of(pid)
 
 
 def test_commands_are_bounded(proc: ProcFolder) -> None:
     proc.process(10, line=b"python\0" + b"x" * 100_000)
     proc.process(11, line=b"python\0\xff\xfe\0")
-    assert len(job_of(10, proc.path).command) == 1000
-    assert job_of(11, proc.path).command == "python ��"
+    assert len(job_of(10).command) == 1000
+    assert job_of(11).command == "python ��"
 
 
 # --- ranks
@@ -224,8 +204,8 @@ def test_commands_are_bounded(proc: ProcFolder) -> None:
 )
 def test_ranks(proc: ProcFolder, environ: bytes, rank: tuple[int, int] | None) -> None:
     (proc.process(10) / "environ").write_bytes(environ)
-    assert rank_of(10, proc.path) == rank
-    assert rank_of(11, proc.path) is None
+    assert rank_of(10) == rank
+    assert rank_of(11) is None
 
 
 def test_peers(proc: ProcFolder) -> None:
@@ -233,7 +213,7 @@ def test_peers(proc: ProcFolder) -> None:
     for pid, rank in ((10, 0), (20, 1), (30, 2)):
         (proc.process(pid, parent=5) / "environ").write_bytes(f"RANK={rank}\0WORLD_SIZE=3\0".encode())
     (proc.process(40, parent=5) / "environ").write_bytes(b"RANK=1\0WORLD_SIZE=2\0")  # of another launch
-    peers = Peers(Job(10, 100, "python train.py", 0, 3), proc.path)
+    peers = Peers(Job(10, 100, "python train.py", 0, 3))
     proc.state(20, "S", "poll_schedule_timeout")
     proc.state(30, "R")
     for _ in range(4):
@@ -243,7 +223,7 @@ def test_peers(proc: ProcFolder) -> None:
     peers.look()
     assert peers.take() == {2: 0.0}
     peers.close()
-    assert Peers(Job(10, 100, "python train.py"), proc.path).take() == {}
+    assert Peers(Job(10, 100, "python train.py")).take() == {}
 
 
 # --- for real

@@ -5,13 +5,11 @@
 from __future__ import annotations
 
 import pytest
-from monitor_stacks import at, knowing, stack
+from monitor_stacks import Source, knowing, stack
 
-from iofast.monitor.probe import frames
-from iofast.monitor.probe import worker_tasks as work
 from iofast.monitor.probe.calls import Call, parse
-from iofast.monitor.probe.frames import frame_of
-from iofast.monitor.probe.worker_tasks import work_of
+from iofast.monitor.probe.frames import features, frame_of
+from iofast.monitor.probe.worker_tasks import feeds, task_of, thread_task
 from iofast.monitor.snapshot import Frame, WorkerTask
 
 # In these, ~ is a site-packages folder and ^ the standard library's.
@@ -109,7 +107,7 @@ STEP = (
     ],
 )  # fmt: skip
 def test_the_training_thread(frame: Frame, text: str, line: str) -> None:
-    assert frame_of(stack(text).calls, at(line), knowing()).frame is frame
+    assert frame_of(stack(text).calls, knowing(line=line)).frame is frame
 
 
 @pytest.mark.parametrize(
@@ -144,22 +142,18 @@ def test_the_training_thread(frame: Frame, text: str, line: str) -> None:
     ],
 )  # fmt: skip
 def test_a_worker(kind: WorkerTask, text: str, line: str) -> None:
-    assert work_of(stack(text).calls, at(line)) is kind
+    assert task_of(stack(text).calls, Source(line=line).line) is kind
 
 
-def test_pil_reads_where_its_line_says_so() -> None:
+def test_pil_reads_where_its_line_calls_read() -> None:
     calls = stack(f"{ITEM};ImageFile.load (~PIL/ImageFile.py:390)").calls
-    assert (
-        work_of(calls, lambda call: "s = read(self.decodermaxblock)" if "PIL" in call.where else "") is WorkerTask.READ
-    )
+    assert task_of(calls, lambda c: "" if c.user else "s = read(self.decodermaxblock)") is WorkerTask.READ
 
 
-def test_what_is_done_inline_is_worker_work() -> None:
-    seen = frame_of(
-        stack(f"{SINGLE};Data.__getitem__ (/u/train.py:16);Image.resize (~PIL/Image.py:2440)").calls, at(), knowing()
-    )
-    assert work_of(seen.inline, at()) is WorkerTask.RESIZE
-    assert frame_of(stack(f"{MULTI};{POLL}").calls, at(), knowing()).inline == ()
+def test_inline_work_is_worker_work() -> None:
+    inline = f"{SINGLE};Data.__getitem__ (/u/train.py:16);Image.resize (~PIL/Image.py:2440)"
+    assert task_of(frame_of(stack(inline).calls, knowing()).inline, Source().line) is WorkerTask.RESIZE
+    assert frame_of(stack(f"{MULTI};{POLL}").calls, knowing()).inline == ()
 
 
 @pytest.mark.parametrize(
@@ -173,49 +167,54 @@ def test_what_is_done_inline_is_worker_work() -> None:
     ],
 )  # fmt: skip
 def test_where_the_host_waits_for_the_device(text: str, line: str, site: tuple[str, int, str] | None) -> None:
-    found = frame_of(stack(text).calls, at(line), knowing()).sync
+    found = frame_of(stack(text).calls, knowing(line=line)).sync
     assert (None if found is None else (found.file, found.line, found.call.removeprefix("."))) == site
 
 
-def test_what_else_is_seen() -> None:
-    def flags(text: str) -> tuple[bool, ...]:
-        calls = stack(text).calls
-        return tuple(of(calls) for of in (frames.single_tensor, frames.convolutions, frames.compiled, frames.anomalies))
-
-    assert flags(f"{LOOP};{STEP};_single_tensor_adam (~torch/optim/adam.py:456)") == (True, False, False, False)
-    assert flags(f"{LOOP};{CONV}") == (False, True, False, False)
-    assert flags(f"{LOOP};compile_wrapper (~torch/_dynamo/eval_frame.py:1)") == (False, False, True, False)
-    assert flags(f"{LOOP};inner (~torch/_compile.py:54);_fn (~torch/_dynamo/eval_frame.py:1)") == (False,) * 4, (
-        "disabled"
-    )
-    assert flags(f"{LOOP};{CONV};format_stack (~torch/fx/traceback.py:9)") == (False, True, False, True)
-    compiling = f"{LOOP};transform (~torch/_dynamo/convert_frame.py:2)"
-    assert flags(f"{compiling};format_stack (~torch/fx/traceback.py:9)") == (False, False, True, False)
+COMPILING = f"{LOOP};transform (~torch/_dynamo/convert_frame.py:2)"
+TRACEBACK = "format_stack (~torch/fx/traceback.py:9)"
 
 
-def test_threads_that_work_for_a_loader() -> None:
-    pinning = "_pin_memory_loop (~torch/utils/data/_utils/pin_memory.py:52)"
-    assert (
-        work.pin_work(
-            stack(f"run (^threading.py:9);{pinning};pin_memory (~torch/utils/data/_utils/pin_memory.py:70)").calls
-        )
-        is WorkerTask.PIN
-    )
-    assert work.pin_work(stack(f"{pinning};{POLL}").calls) is None
-    assert work.pin_work(stack(LOOP).calls) is None
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        (f"{LOOP};{STEP};_single_tensor_adam (~torch/optim/adam.py:456)", {"single_tensor_optimizer"}),
+        (f"{LOOP};{CONV}", {"convolutions"}),
+        (f"{LOOP};compile_wrapper (~torch/_dynamo/eval_frame.py:1)", {"compiled"}),
+        (f"{LOOP};inner (~torch/_compile.py:54);_fn (~torch/_dynamo/eval_frame.py:1)", set()),  # disabled
+        (f"{LOOP};{CONV};{TRACEBACK}", {"convolutions", "anomaly_detection"}),
+        (f"{COMPILING};{TRACEBACK}", {"compiled"}),
+    ],
+)  # fmt: skip
+def test_flags(text: str, flags: set[str]) -> None:
+    assert features(stack(text).calls) == flags
+
+
+PINS = "run (^threading.py:9);_pin_memory_loop (~torch/utils/data/_utils/pin_memory.py:52)"
+WORKS = "_work (~iofast/prefetch/jobs.py:321)"
+TASK = f"{WORKS};_Shared.task (~iofast/prefetch/jobs.py:78)"
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        (WorkerTask.PIN, f"{PINS};pin_memory (~torch/utils/data/_utils/pin_memory.py:70)"),
+        (None, f"{PINS};{POLL}"),
+        (None, LOOP),
+        (WorkerTask.OTHER, WORKS),
+        (WorkerTask.DECODE, f"{WORKS};run (~iofast/prefetch/jobs.py:114);decode_batch (~iofast/kernel/native.py:127)"),
+        (WorkerTask.STARVED, TASK),
+        (None, f"{TASK};Queue.get (^queue.py:171)"),  # parked: not needed for now
+    ],
+)  # fmt: skip
+def test_threads_that_work_for_a_loader(task: WorkerTask | None, text: str) -> None:
+    assert thread_task(stack(text).calls, Source().line) is task
+
+
+def test_the_thread_that_writes_to_the_pipe() -> None:
     feeder = "Thread.run (^threading.py:982);Queue._feed (^multiprocessing/queues.py:231)"
-    assert not work.feeds(stack(f"{feeder};Condition.wait (^threading.py:327)").calls)
-    assert work.feeds(stack(f"{feeder};reduce_storage (~torch/multiprocessing/reductions.py:600)").calls)
-    ours = "_work (~iofast/prefetch/jobs.py:321)"
-    assert work.works(stack(ours).calls)
-    assert (
-        work_of(
-            stack(f"{ours};run (~iofast/prefetch/jobs.py:114);decode_batch (~iofast/kernel/native.py:127)").calls,
-            at(),
-        )
-        is WorkerTask.DECODE
-    )
-    assert work_of(stack(f"{ours};_Shared.task (~iofast/prefetch/jobs.py:78)").calls, at()) is WorkerTask.STARVED
+    assert not feeds(stack(f"{feeder};Condition.wait (^threading.py:327)").calls)
+    assert feeds(stack(f"{feeder};reduce_storage (~torch/multiprocessing/reductions.py:600)").calls)
 
 
 def test_parsing() -> None:
@@ -238,6 +237,8 @@ def test_parsing() -> None:
         ("/usr/lib/python3/dist-packages/PIL/Image.py", "PIL/Image.py", False),
         ("/opt/conda/lib/python3.13t/multiprocessing/queues.py", "std/multiprocessing/queues.py", False),
         ("/src/pytorch/torch/utils/data/dataloader.py", "torch/utils/data/dataloader.py", False),
+        ("/src/iofast/prefetch/jobs.py", "iofast/prefetch/jobs.py", False),
+        ("/src/iofast/meter/loop.py", "iofast/meter/loop.py", False),
         ("<frozen importlib._bootstrap>", "std/<frozen importlib._bootstrap>", False),
         ("/u/iofast/train.py", "/u/iofast/train.py", True),
         ("train.py", "train.py", True),

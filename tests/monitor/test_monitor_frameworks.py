@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from monitor_stacks import knowing, lines, stack
+from monitor_stacks import knowing, stack
 
-from iofast.monitor.probe import worker_tasks as work
 from iofast.monitor.probe.calls import Stack
-from iofast.monitor.probe.frames import compiled, frame_of
+from iofast.monitor.probe.frames import features, frame_of
+from iofast.monitor.probe.worker_tasks import task_of, thread_task
 from iofast.monitor.snapshot import Frame, WorkerTask
 
 PROGRAM = """\
@@ -58,17 +58,17 @@ RECORDED = recorded()
 def test_what_it_is_at(one: Recorded) -> None:
     if one.thread == "training":
         source = {"/u/train.py": PROGRAM} if one.library.startswith(OWN) else {}
-        assert frame_of(one.stack.calls, lines(source), knowing(source)).frame is Frame(one.kind)
+        assert frame_of(one.stack.calls, knowing(source)).frame is Frame(one.kind)
         return
-    assert one.thread == "worker" or work.works(one.stack.calls)
-    assert work.work_of(one.stack.calls, lambda _: "") is WorkerTask(one.kind)
+    task = task_of if one.thread == "worker" else thread_task
+    assert task(one.stack.calls, lambda _: "") is WorkerTask(one.kind)
 
 
 def test_none_of_them_is_compiled() -> None:
     """zero_grad() and Lightning's log() go through torch/_dynamo, where they are kept from being compiled."""
     dynamo = [one for one in RECORDED if any("torch/_dynamo/" in call.where for call in one.stack.calls)]
     assert {one.library.split()[0] for one in dynamo} >= {"lightning", "torchdata"}
-    assert not any(compiled(one.stack.calls) for one in RECORDED)
+    assert not any("compiled" in features(one.stack.calls) for one in RECORDED)
 
 
 def test_every_library_is_there() -> None:

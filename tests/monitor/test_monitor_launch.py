@@ -11,18 +11,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from iofast.monitor import launch
 from iofast.monitor.launch import Program
 
-# Stands beside a program as the command does, and ends as it does.
+# Runs a program beside itself as the command does, on a kernel whose ptrace_scope is argv[1], and ends as it does.
 BESIDE = """
-import sys
-from iofast.monitor.launch import Program
-with Program(sys.argv[1:]) as program:
+import os, sys
+from iofast.monitor import launch
+launch.ptrace_scope = lambda: sys.argv[1]
+if "RECORD" in os.environ: os.kill = lambda pid, number: print("passed on", number, flush=True)
+with launch.Program(sys.argv[2:]) as program:
     status = program.wait()
+if "NAMES" in os.environ: print("beside", os.getpid(), program.pid, flush=True)  # after the program's own lines
 sys.exit(status)
 """
 PYTHON = (sys.executable, "-S", "-c")
@@ -37,8 +41,6 @@ while not seen and time.monotonic() < end: time.sleep(0.01)
 time.sleep(0.3)
 print("seen", *map(int, seen), flush=True)
 """
-
-
 # Takes prctl's place, as a kernel with Yama has it: writes down who allowed whom.
 PRCTL = """
 #include <stdio.h>
@@ -50,34 +52,40 @@ int prctl(int option, unsigned long tracer) {
   return 0;
 }
 """
-# As BESIDE, on a kernel whose ptrace_scope is what the file argv[1] says.
-UNDER_YAMA = """
-import os, sys
-from pathlib import Path
-from iofast.monitor import launch
-launch._PTRACE_SCOPE = Path(sys.argv[1])
-with launch.Program(sys.argv[2:]) as program:
-    status = program.wait()
-print("beside", os.getpid(), program.pid, flush=True)  # at its end: the program's own lines come before
-sys.exit(status)
-"""
 
 
-def beside(*program: str, **options: object) -> subprocess.Popen[str]:
+@pytest.fixture(params=["0", "1"], ids=["plain", "yama"])
+def scope(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of this process too: a program is started in two ways."""
+    monkeypatch.setattr(launch, "ptrace_scope", lambda: request.param)
+    return str(request.param)
+
+
+def beside(*program: str, scope: str = "0", **options: Any) -> subprocess.Popen[str]:
     """A process that runs `program` beside itself."""
-    command = [sys.executable, "-c", BESIDE, *program]
-    return subprocess.Popen(command, text=True, **options)  # type: ignore[call-overload,no-any-return]
+    command = [sys.executable, "-c", BESIDE, scope, *program]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, **options)
 
 
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
-def wait_for(pid: int, wanted: str) -> None:
+def ended(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    process.stdout.close()
+    return process.wait(10)
+
+
+def wait_for(pid: int, states: str) -> None:
+    def state() -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
     end = time.monotonic() + 5
-    while state(pid) not in wanted and time.monotonic() < end:
+    while state() not in states and time.monotonic() < end:
         time.sleep(0.01)
-    assert state(pid) in wanted
+    assert state() in states
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,7 @@ def wait_for(pid: int, wanted: str) -> None:
         ("import os, signal; signal.signal(15, signal.SIG_DFL); os.kill(os.getpid(), 15)", 143),
     ],
 )
-def test_its_exit_status_is_ours(code: str, status: int) -> None:
+def test_its_exit_status_is_ours(scope: str, code: str, status: int) -> None:
     with Program([*PYTHON, code]) as program:
         assert program.wait(20) == status
         assert program.wait() == status
@@ -98,27 +106,23 @@ def test_its_exit_status_is_ours(code: str, status: int) -> None:
 
 def test_streams_are_its_own() -> None:
     code = "import sys; sys.stdout.write('out ' + sys.stdin.read()); sys.stderr.write('err')"
-    pipe = subprocess.PIPE
-    process = beside(*PYTHON, code, stdin=pipe, stdout=pipe, stderr=pipe)
+    process = beside(*PYTHON, code, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.communicate("in", timeout=20) == ("out in", "err")
     assert process.returncode == 0
 
 
-def test_signals_and_group_are_as_without_us() -> None:
+def test_signals_and_group_are_as_without_us(scope: str) -> None:
     code = (
         "import os; print(os.getpgrp(), *[l for l in open('/proc/self/status') if l.startswith(('SigBlk', 'SigIgn'))])"
     )
     bare = subprocess.run([*PYTHON, code], capture_output=True, text=True, timeout=20, check=True).stdout.split()
-    command = [sys.executable, "-c", BESIDE, *PYTHON, code]
-    ours = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
-    internal = (
-        0b11 << 31
-    )  # signals 32 and 33 are glibc's own: its posix_spawn has them ignored, its threads take them back
+    ours = beside(*PYTHON, code, scope=scope).communicate(timeout=20)[0].split()
+    internal = 0b11 << 31  # signals 32 and 33 are glibc's: its posix_spawn has them ignored, its threads take them back
     assert ours[:-1] == bare[:-1]
     assert int(ours[-1], 16) & ~internal == int(bare[-1], 16) & ~internal
 
 
-def test_the_masks_of_this_process_come_back() -> None:
+def test_the_masks_of_this_process_come_back(scope: str) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with Program([*PYTHON, "pass"]):
         assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -131,19 +135,17 @@ def test_the_masks_of_this_process_come_back() -> None:
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
 def test_a_signal_for_us_is_passed_on_once(name: str) -> None:
     number = getattr(signal, name)
-    process = beside(*PYTHON, COUNTS, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("ready")
+    process = beside(*PYTHON, COUNTS)
+    assert line(process).startswith("ready")
     process.send_signal(number)
-    assert process.stdout.readline() == f"seen {int(number)}\n"
-    assert process.wait(10) == 0
-    process.stdout.close()
+    assert line(process) == f"seen {int(number)}\n"
+    assert ended(process) == 0
 
 
 def test_ctrl_c_in_the_terminal_reaches_it_once() -> None:
     pid, leader = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", BESIDE, *PYTHON, COUNTS])
+        os.execve(sys.executable, [sys.executable, "-c", BESIDE, "0", *PYTHON, COUNTS], os.environ | {"RECORD": "1"})
     seen = b""
 
     def until(words: bytes) -> None:
@@ -157,71 +159,44 @@ def test_ctrl_c_in_the_terminal_reaches_it_once() -> None:
     until(b"ready")
     os.write(leader, b"\x03")
     until(b"seen 2\r\n")
+    assert b"passed on" not in seen
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(leader)
 
 
 def test_stop_and_continue() -> None:
     """As a shell does it with a job in a process group of its own."""
-    process = beside(*PYTHON, COUNTS, stdout=subprocess.PIPE, process_group=0)
-    assert process.stdout is not None
-    child = int(process.stdout.readline().split()[1])
-    process.send_signal(signal.SIGTSTP)
-    wait_for(process.pid, "T")
-    wait_for(child, "T")
-    process.send_signal(signal.SIGCONT)
-    wait_for(process.pid, "SR")
-    wait_for(child, "SR")
+    process = beside(*PYTHON, COUNTS, process_group=0)
+    child = int(line(process).split()[1])
+    for number, states in ((signal.SIGTSTP, "T"), (signal.SIGCONT, "SR")):
+        process.send_signal(number)
+        wait_for(process.pid, states)
+        wait_for(child, states)
     process.terminate()
-    assert process.stdout.readline() == "seen 15\n"
-    assert process.wait(10) == 0
-    process.stdout.close()
+    assert line(process) == "seen 15\n"
+    assert ended(process) == 0
 
 
 def test_a_program_that_ignores_a_signal_is_waited_for() -> None:
     code = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(.5); sys.exit(5)"
-    process = beside(*PYTHON, code, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
+    process = beside(*PYTHON, code)
+    line(process)
     process.terminate()
-    assert process.wait(10) == 5
-    process.stdout.close()
+    assert ended(process) == 5
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the stand-in is compiled, and there is no cc")
-@pytest.mark.parametrize(("scope", "allowed"), [("1\n", True), ("0\n", False), ("2\n", False)])
+@pytest.mark.parametrize(("scope", "allowed"), [("1", True), ("0", False), ("2", False)])
 def test_under_yama_the_program_allows_us_to_look(scope: str, allowed: bool, tmp_path: Path) -> None:
-    """It names us before it becomes the program: a right that an exec keeps, and that what it forks does not have."""
-    (tmp_path / "scope").write_text(scope)
+    """It names us before it becomes the program: a right that survives an exec, but not a fork."""
     (tmp_path / "calls").touch()
     (tmp_path / "prctl.c").write_text(PRCTL)
     library = str(tmp_path / "prctl.so")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(tmp_path / "prctl.c")], check=True)
     code = "import os; print('mine', os.getpid()); raise SystemExit(7)"
-    command = [sys.executable, "-c", UNDER_YAMA, str(tmp_path / "scope"), *PYTHON, code]
-    environment = os.environ | {"LD_PRELOAD": library, "PRCTL_CALLS": str(tmp_path / "calls")}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=20, env=environment)
-    mine, program, _, monitor, started = ended.stdout.split()
-    assert (ended.returncode, mine, program) == (7, "mine", started), ended.stderr
-    calls = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("59616d61 ")]
+    environment = os.environ | {"LD_PRELOAD": library, "PRCTL_CALLS": str(tmp_path / "calls"), "NAMES": "1"}
+    process = beside(*PYTHON, code, scope=scope, env=environment)
+    mine, program, _, monitor, started = process.communicate(timeout=20)[0].split()
+    assert (process.returncode, mine, program) == (7, "mine", started)
+    calls = [each for each in (tmp_path / "calls").read_text().splitlines() if each.startswith("59616d61 ")]
     assert calls == ([f"59616d61 {program} allows {monitor}"] if allowed else [])
-
-
-def test_under_yama_all_else_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its masks, its signals, its group, and what cannot be started."""
-    (tmp_path / "scope").write_text("1\n")
-    code = (
-        "import os; print(os.getpgrp(), *[l for l in open('/proc/self/status') if l.startswith(('SigBlk', 'SigIgn'))])"
-    )
-    bare = subprocess.run([*PYTHON, code], capture_output=True, text=True, timeout=20, check=True).stdout
-    command = [sys.executable, "-c", UNDER_YAMA, str(tmp_path / "scope"), *PYTHON, code]
-    ours = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-    assert ours.rpartition("beside")[0] == bare
-    monkeypatch.setattr(launch, "_PTRACE_SCOPE", tmp_path / "scope")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with pytest.raises(FileNotFoundError):
-        Program(["/does/not/exist"])
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    command = [sys.executable, "-c", UNDER_YAMA, str(tmp_path / "scope"), *PYTHON, killed]
-    assert subprocess.run(command, capture_output=True, timeout=20).returncode == 137

@@ -168,6 +168,13 @@ for x in loader:  # batch
     loss = criterion(y)
     loss.backward()
 """,
+    "answers to what a counting loop sends": """
+while True:
+    questions.put(weights)
+    y = answers.get()
+    loss = criterion(y)
+    loss.backward()
+""",
     "gradients of other processes": """
 while True:
     weights.put(net.state_dict())

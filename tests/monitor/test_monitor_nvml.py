@@ -81,7 +81,7 @@ def test_what_a_gpu_tells(play: Play) -> None:
     assert (figures.memory_used, figures.memory_total) == (300, 1000)
     assert (figures.throttle_reasons, figures.jpeg_busy, figures.numa_node) == (("power", "thermal"), 0.12, 1)
     assert (figures.own, figures.others, figures.capability) == (True, 1, (8, 6))
-    assert probe.note == ""
+    assert probe.notes == ()
 
 
 def test_readings_of_a_sawtooth_have_the_times_at_which_it_was_busy(play: Play) -> None:
@@ -150,7 +150,7 @@ def test_a_counter_of_32_bits(play: Play, link: str, known: bool) -> None:
     probe = play(f"gpu 0 counter_bits=32 rx=200000000 rx_start={(1 << 32) - 10_000_000} {link}\ngpm 0 off")
     time.sleep(0.15)
     moved = only(probe).pcie_rx_bytes
-    assert ("PCIe bytes" in probe.note) is not known
+    assert ("PCIe bytes" in str(probe.notes)) is not known
     assert moved == (pytest.approx(2e8, rel=0.25) if known else None)
 
 
@@ -159,7 +159,7 @@ def test_the_counter_stands_in_until_gpm_has_two_samples(play: Play) -> None:
     assert only(probe).pcie_rx_bytes is None
     time.sleep(0.12)
     assert only(probe).pcie_rx_bytes == 1 << 20
-    assert probe.note == ""
+    assert probe.notes == ()
 
 
 def test_mig_instances_take_the_place_of_their_gpu(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_mig_instances_take_the_place_of_their_gpu(play: Play, monkeypatch: pyte
     assert first.sm_active == pytest.approx(0.48, abs=0.01)
     assert (first.own, second.own, other.own) == (True, False, False)
     assert first.memory_total == (1 << 34) // 8
-    assert "busy samples" not in probe.note
+    assert "busy samples" not in str(probe.notes)
     assert probe.processes() == {os.getpid(): {0}}
     assert probe.readings(0, 0.0) == [], "of which of the two?"
     (reading,) = probe.readings(0, 0.0, first.uuid)
@@ -233,10 +233,10 @@ def test_each_error_costs_its_own_figure_and_has_its_line(play: Play) -> None:
 def test_a_note_goes_when_the_answer_comes(play: Play, script: Path) -> None:
     probe = play("gpu 0\nerror nvmlDeviceGetMemoryInfo 0 NVML_ERROR_UNKNOWN")
     assert only(probe).memory_used is None
-    assert probe.note != ""
+    assert probe.notes != ()
     write(script, "gpu 0 ")
     assert only(probe).memory_used == 1 << 30
-    assert probe.note == ""
+    assert probe.notes == ()
 
 
 def test_a_gpu_that_vanishes_and_returns(play: Play, script: Path) -> None:
@@ -249,12 +249,14 @@ def test_a_gpu_that_vanishes_and_returns(play: Play, script: Path) -> None:
         assert (first.busy, second.uuid) == (1.0, "GPU-8")
         told = (second.busy, second.sm_active, second.memory_used, second.power_w, second.own, second.pcie_rx_bytes)
         assert told == (None,) * 6
-        assert "GPU 1: no figures at all: the GPU is lost" in probe.note
+        assert "GPU 1: no figures at all: the GPU is lost" in str(probe.notes)
     write(script, "gpu 0 uuid=GPU-7")  # and the driver no longer counts it
     assert [d.busy for d in probe.devices(ME, 1.0)] == [1.0, None]
     write(script, "gpu 0 uuid=GPU-7\ngpu 1 uuid=GPU-8")
-    assert [d.busy for d in probe.devices(ME, 1.0)] == [1.0, 1.0]
-    assert probe.note == ""
+    time.sleep(0.12)
+    first, second = probe.devices(ME, 1.0)
+    assert (first.busy, second.busy, second.sm_active) == (1.0, 1.0, None), "its earlier sample says nothing any more"
+    assert probe.notes == ()
 
 
 def test_a_driver_that_is_restarted(play: Play, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,14 +266,22 @@ def test_a_driver_that_is_restarted(play: Play, script: Path, monkeypatch: pytes
     write(script, "gpu 0\ngeneration 2")
     assert probe.readings(0, 0.0) == []
     assert probe.notes[-1] == "GPU 0: no figures at all: the driver was restarted"
-    assert (only(probe).busy, probe.note) == (1.0, "")
+    assert (only(probe).busy, probe.notes) == (1.0, ())
     write(script, "gpu 0\ngeneration 3\nerror nvmlInitWithFlags * NVML_ERROR_DRIVER_NOT_LOADED")
     assert (probe.processes(), probe.readings(0, 0.0), only(probe).busy) == ({}, [], None)
-    assert "the driver is not loaded" in probe.note
+    assert "the driver is not loaded" in str(probe.notes)
     write(script, "gpu 0\ngeneration 3")
     figures = only(probe)
     assert (figures.busy, figures.power_w) == (1.0, 200), "what the driver before refused is asked for again"
-    assert probe.note == ""
+    assert probe.notes == ()
+
+
+def test_samples_of_an_earlier_driver_are_not_freed(play: Play, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_RETRY_S", 0.0)
+    probe = play("gpu 0")
+    write(script, "gpu 0\ngeneration 2")
+    assert probe.readings(0, 0.0) == []
+    assert only(probe).busy == 1.0
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,8 @@ def test_what_was_before_does_not_count(own_pages: Job) -> None:
     slot.write(BEFORE)
     probe = PagesProbe(own_pages)
     assert live(probe.take()) == {"train": 0}
-    slot.write(BEFORE._replace(steps=2, step_ns=5, updated_ns=9))  # totals fell: another loader of that number
+    another = BEFORE._replace(steps=2, step_ns=5, wait_ns=BEFORE.wait_ns + 10**9, updated_ns=9)
+    slot.write(another)  # totals fell: another loader of that number
     (found,) = probe.take()
     assert (found.batches, found.step_s, found.wait_s) == (0, None, 0.0)
     slot.close()

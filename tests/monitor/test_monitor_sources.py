@@ -23,13 +23,13 @@ JOBS = [Job(pid, 1, "python train.py") for pid in (10, 20)]
 
 
 class Gpus:
-    """A driver that names these processes."""
+    """A driver that names these processes, with their GPUs."""
 
-    def __init__(self, **on: set[int]) -> None:
-        self._on = {int(pid.removeprefix("pid")): gpus for pid, gpus in on.items()}
+    def __init__(self, gpus: dict[int, set[int]]) -> None:
+        self._gpus = gpus
 
     def processes(self) -> dict[int, set[int]]:
-        return self._on
+        return self._gpus
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ def test_all_of_this_user(seen: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("on", "found"),
     [
-        ({"pid10": {0}, "pid20": {1}}, [20]),
-        ({"pid10": {0, 1}, "pid20": {1}}, [10, 20]),
-        ({"pid10": {0}}, []),
+        ({10: {0}, 20: {1}}, [20]),
+        ({10: {0, 1}, 20: {1}}, [10, 20]),
+        ({10: {0}}, []),
         ({}, [10, 20]),  # a driver that names nobody, in a container
     ],
 )
-def test_those_on_one_gpu(seen: dict[str, Any], on: dict[str, set[int]], found: list[int]) -> None:
-    seen["nvml"] = Gpus(**on)
+def test_those_on_one_gpu(seen: dict[str, Any], on: dict[int, set[int]], found: list[int]) -> None:
+    seen["nvml"] = Gpus(on)
     assert [job.pid for job in machine(Request(gpu=1)).find()] == found
 
 
@@ -77,7 +77,7 @@ def test_a_gpu_that_cannot_be_seen(seen: dict[str, Any], monkeypatch: pytest.Mon
 
 def test_what_was_named(seen: dict[str, Any]) -> None:
     """It is looked up once, and watched as asked: the GPU too, which in a container the driver does not name."""
-    seen["nvml"] = Gpus()
+    seen["nvml"] = Gpus({})
     request = Request(pids=(os.getpid(),), gpu=1, interval=0.5, stacks="off")
     made = machine(request)
     (job,) = made.find()

@@ -8,38 +8,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from iofast.monitor.probe import stacks
 from iofast.monitor.probe.calls import call
-from iofast.monitor.probe.source_text import SourceText
+from iofast.monitor.probe.feeds import SourceText
 from iofast.monitor.probe.stacks import StackProbe, missing_right
 from iofast.monitor.snapshot import Frame, Job, WaitSource, WorkerTask
 
-TRAINING = """
-import time
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-class Slow(Dataset):
-    def __len__(self):
-        return 1 << 30
-    def __getitem__(self, index):
-        return self.decode(index)
-    def decode(self, index):
-        time.sleep(0.02)
-        return torch.zeros(1)
-
-if __name__ == "__main__":
-    batches = iter(DataLoader(Slow(), batch_size=2, num_workers=1))
-    next(batches)
-    print("on", flush=True)
-    for batch in batches:
-        pass
-"""
 OWN = """
 import queue, sys, threading, time
 import torch
@@ -82,39 +62,8 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
     return standin
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Iterator[tuple[int, int]]:
-    """The pids of a training and of its worker."""
-    program = tmp_path / "train.py"
-    program.write_text(TRAINING)
-    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "on\n"
-        tasks = Path(f"/proc/{process.pid}/task")
-        children = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-        yield process.pid, children[0]
-        process.kill()
-
-
-def test_a_training_that_waits_for_its_worker(training: tuple[int, int]) -> None:
-    main, worker = training
-    probe = StackProbe(Job(main, 0, ""))
-    if stacks._find() is None:
-        pytest.skip("py-spy is not installed")
-    figures = probe.burst([worker], 20)
-    if figures is None and "memory is missing" in probe.note:
-        pytest.skip(probe.note)
-    assert figures is not None, probe.note
-    assert probe.note == ""
-    assert figures.looks >= 10
-    assert figures.main.get(Frame.LOADER_WAIT, 0.0) > 0.7, figures
-    assert figures.worker_looks >= 10
-    assert figures.workers.get(WorkerTask.DECODE, 0.0) > 0.7, figures
-    assert sum(figures.main.values()) == pytest.approx(1.0)
-
-
 def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
-    """A generator round a queue: what waits is the loader, the line is named, and the thread behind it is looked at."""
+    """A generator round a queue: it is the loader, its line is named, and the thread behind it is looked at."""
     program = tmp_path / "train.py"
     program.write_text(OWN)
     if stacks._find() is None:
@@ -123,13 +72,14 @@ def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
         probe = StackProbe(Job(process.pid, 0, ""))
-        figures = probe.burst([], 20)
+        tally = probe.burst([], 20)
         process.kill()
-    if figures is None and "memory is missing" in probe.note:
+    if tally is None and "memory is missing" in probe.note:
         pytest.skip(probe.note)
-    assert figures is not None, probe.note
+    assert tally is not None, probe.note
+    figures = tally.figures()
+    assert (probe.note, figures.trains) == ("", True)
     assert figures.main.get(Frame.LOADER_WAIT, 0.0) > 0.5, figures
-    assert figures.trains
     site = figures.waits[0]
     assert (site.file, site.line, site.function) == (str(program), 14, "batches")
     assert (site.call, site.source, site.loader) == ("queue.get", WaitSource.THREADS, True)
@@ -137,7 +87,7 @@ def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
     assert figures.workers.get(WorkerTask.READ, 0.0) > 0.5, "a storage that sleeps is a storage"
 
 
-def test_one_that_has_ended() -> None:
+def test_an_ended_process() -> None:
     with subprocess.Popen(["true"]) as process:
         pass
     if stacks._find() is None:
@@ -149,16 +99,13 @@ def test_one_that_has_ended() -> None:
 
 @pytest.mark.parametrize(
     ("scope", "way"),
-    [("0", "--cap-add SYS_PTRACE"), ("1", "`iofast monitor -- python train.py`"), ("2", "sudo"), ("3", "forbids"), (None, "same user")],
+    [("0", "--cap-add SYS_PTRACE"), ("1", "`iofast monitor -- python train.py`"), ("2", "sudo"), ("3", "forbids"), ("", "same user")],
 )  # fmt: skip
 def test_a_right_that_is_missing(
-    standin: Standin, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str | None, way: str
+    standin: Standin, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, way: str
 ) -> None:
     """It is asked for once: the right does not come while the program runs."""
-    setting = tmp_path / "ptrace_scope"
-    if scope is not None:
-        setting.write_text(f"{scope}\n")
-    monkeypatch.setattr(stacks, "_PTRACE_SCOPE", setting)
+    monkeypatch.setattr(stacks, "ptrace_scope", lambda: scope)
     standin("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1")
     probe = StackProbe(job)
     for _ in range(3):
@@ -173,15 +120,15 @@ def test_workers_that_may_not_be_looked_at(
     standin: Standin, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that was started under Yama allows itself to be looked at, its workers do not: one line, asked once."""
-    (tmp_path / "ptrace_scope").write_text("1\n")
-    monkeypatch.setattr(stacks, "_PTRACE_SCOPE", tmp_path / "ptrace_scope")
+    monkeypatch.setattr(stacks, "ptrace_scope", lambda: "1")
     standin(f"""
     [ $pid = {job.pid} ] && echo 'thread ({job.pid}): MainThread;main (/u/train.py:7) 5' > $output && exit 0
     echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1""")
     probe = StackProbe(job)
     for _ in range(3):
-        figures = probe.burst([4194303], 5)
-        assert figures is not None
+        tally = probe.burst([4194303], 5)
+        assert tally is not None
+        figures = tally.figures()
         assert (figures.looks, figures.worker_looks) == (5, 0)
     assert probe.note == f"no Python stacks of its workers: {missing_right(of_worker=True)}"
     assert "for itself alone" in probe.note
@@ -207,8 +154,9 @@ thread (13): QueueFeederThread;_feed ({standard}/multiprocessing/queues.py:1);du
 END
     [ $pid = 4194302 ] && echo nonsense > $output
     exit 0""")
-    figures = StackProbe(job).burst([4194303, 4194302], 10)
-    assert figures is not None
+    tally = StackProbe(job).burst([4194303, 4194302], 10)
+    assert tally is not None
+    figures = tally.figures()
     assert (figures.looks, figures.worker_looks) == (10, 8)
     assert figures.main == {Frame.LOADER_WAIT: 0.6, Frame.SYNC: 0.3, Frame.OPTIMIZER: 0.1}
     assert figures.workers == {
@@ -220,6 +168,10 @@ END
     (site,) = figures.syncs
     assert (site.file, site.line, site.call, site.share) == ("/u/train.py", 9, "synchronize()", 0.3)
     assert figures.single_tensor_optimizer
+    again = StackProbe(job).burst([4194303, 4194302], 10)
+    assert again is not None
+    again.add(tally)
+    assert again.figures() == replace(figures, looks=20, worker_looks=16), "bursts together are one"
 
 
 def test_a_py_spy_that_hangs_or_fails(
@@ -247,12 +199,15 @@ def test_without_py_spy(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lines_of_source_are_read_and_nothing_else(tmp_path: Path) -> None:
-    text = SourceText(os.getpid())
+    source = SourceText(os.getpid())
     program = tmp_path / "train.py"
     program.write_bytes(b"a = 1\nloss.item()  # \xff\n")
     os.mkfifo(tmp_path / "pipe.py")
-    assert text(call("main", str(program), 2)) == "loss.item()  # \ufffd"
+    assert source.line(call("main", str(program), 2)) == "loss.item()  # \ufffd"
     for path, line in ((program, 9), (program, 0), (tmp_path / "pipe.py", 1), (tmp_path, 1), (tmp_path / "no.py", 1)):
-        assert text(call("main", str(path), line)) == ""
-    assert text(call("main", "train.py", 1)) == ""
-    assert text(call("main", "/a\0b", 1)) == ""
+        assert source.line(call("main", str(path), line)) == ""
+    assert source.line(call("main", "train.py", 1)) == ""
+    assert source.line(call("main", "/a\0b", 1)) == ""
+    program.write_text("edited = 1")
+    assert source.line(call("main", str(program), 1)) == "a = 1", "as the program has read it"
+    assert SourceText(os.getpid()).line(call("main", str(program), 1)) == "edited = 1"

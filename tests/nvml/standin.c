@@ -12,8 +12,8 @@ so that a GPU can fail while it is watched. Without it, nvmlInit says that no dr
       jpeg=0                                            percent
       node=0                                            NUMA node; -1: the driver names none
       link_gen=4 link_width=16                          what the PCIe link can do
-      rx=0 tx=0 rx_start=0 counter_bits=64              bytes a second to and from the GPU; where its counter began, on
-                                                        the first call of this process, and how many bits it has
+      rx=0 tx=0 rx_start=0 counter_bits=64              bytes a second to and from the GPU; where its counter began, at
+                                                        nvmlInit, and how many bits it has
       capability=90                                     CUDA's, without the dot
       sm=80 tensor=40 dram=50                           percent, of busy time, that GPM reports
       sample_ms=166 samples=120                         period and number of the utilisation samples that are kept
@@ -33,6 +33,7 @@ so that a GPU can fail while it is watched. Without it, nvmlInit says that no dr
                                  number. NVML_ERROR_FUNCTION_NOT_FOUND stands for a driver that is too old
 
 GPM metrics are means between two samples, which must lie 100 ms apart. nvml_standin_samples() counts those not freed. */
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,33 +105,28 @@ static void unescape(char *to, size_t size, const char *from) {
   to[at] = 0;
 }
 
+#define KEY(name, kind) {#name, offsetof(gpu, name), kind}
+static const struct { const char *name; size_t at; enum { U32, U64, I32, REAL } kind; } KEYS[] = {
+  KEY(memory_total, U64), KEY(memory_used, U64), KEY(memory_reserved, U64), KEY(power, U32), KEY(power_limit, U32),
+  KEY(reasons, U64), KEY(jpeg, U32), KEY(node, I32), KEY(link_gen, U32), KEY(link_width, U32), KEY(rx, U64), KEY(tx, U64),
+  KEY(rx_start, U64), KEY(capability, U32), KEY(counter_bits, U32), KEY(sm, REAL), KEY(tensor, REAL), KEY(dram, REAL),
+  KEY(sample_ms, U32), KEY(samples, U32)
+};
+
 static void set(gpu *g, const char *key, const char *value) {
-  double number = strtod(value, NULL);
-  uint64_t whole = strtoull(value, NULL, 0);
-  if (!strcmp(key, "name")) unescape(g->name, sizeof g->name, value);
-  else if (!strcmp(key, "uuid")) unescape(g->uuid, sizeof g->uuid, value);
-  else if (!strcmp(key, "ring")) unescape(g->ring, sizeof g->ring, value), g->trace = RING;
-  else if (!strcmp(key, "memory_total")) g->memory_total = whole;
-  else if (!strcmp(key, "memory_used")) g->memory_used = whole;
-  else if (!strcmp(key, "memory_reserved")) g->memory_reserved = whole;
-  else if (!strcmp(key, "power")) g->power = (unsigned)whole;
-  else if (!strcmp(key, "power_limit")) g->power_limit = (unsigned)whole;
-  else if (!strcmp(key, "reasons")) g->reasons = whole;
-  else if (!strcmp(key, "jpeg")) g->jpeg = (unsigned)whole;
-  else if (!strcmp(key, "node")) g->node = (int)number;
-  else if (!strcmp(key, "link_gen")) g->link_gen = (unsigned)whole;
-  else if (!strcmp(key, "link_width")) g->link_width = (unsigned)whole;
-  else if (!strcmp(key, "rx")) g->rx = whole;
-  else if (!strcmp(key, "tx")) g->tx = whole;
-  else if (!strcmp(key, "rx_start")) g->rx_start = whole;
-  else if (!strcmp(key, "capability")) g->capability = (unsigned)whole;
-  else if (!strcmp(key, "counter_bits")) g->counter_bits = (unsigned)whole;
-  else if (!strcmp(key, "sm")) g->sm = number;
-  else if (!strcmp(key, "tensor")) g->tensor = number;
-  else if (!strcmp(key, "dram")) g->dram = number;
-  else if (!strcmp(key, "sample_ms")) g->sample_ms = whole ? (unsigned)whole : 1;
-  else if (!strcmp(key, "samples")) g->samples = (unsigned)whole;
-  else fprintf(stderr, "nvml stand-in: gpu has no %s\n", key);
+  if (!strcmp(key, "name")) { unescape(g->name, sizeof g->name, value); return; }
+  if (!strcmp(key, "uuid")) { unescape(g->uuid, sizeof g->uuid, value); return; }
+  if (!strcmp(key, "ring")) { unescape(g->ring, sizeof g->ring, value), g->trace = RING; return; }
+  for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+    if (strcmp(key, KEYS[i].name)) continue;
+    void *at = (char *)g + KEYS[i].at;
+    if (KEYS[i].kind == REAL) *(double *)at = strtod(value, NULL);
+    else if (KEYS[i].kind == U64) *(uint64_t *)at = strtoull(value, NULL, 0);
+    else *(unsigned *)at = (unsigned)strtoll(value, NULL, 0);
+    if (!g->sample_ms) g->sample_ms = 1;
+    return;
+  }
+  fprintf(stderr, "nvml stand-in: gpu has no %s\n", key);
 }
 
 static void add_gpu(int number, char **words) {
@@ -218,7 +214,6 @@ static int refresh(void) {
   fclose(file);
   snprintf(read_path, sizeof read_path, "%s", path);
   read_stat = found;
-  if (!epoch_us) epoch_us = now_us();
   return 1;
 }
 
@@ -307,7 +302,7 @@ int nvmlInitWithFlags(unsigned flags) {
   if (!refresh()) return DRIVER_NOT_LOADED;
   int code = refused("nvmlInitWithFlags", -1);
   if (!code && generation != script.generation) live_samples = 0; /* the driver that had them is no more */
-  if (!code) started = 1, generation = script.generation;
+  if (!code) started = 1, generation = script.generation, epoch_us = now_us();
   return code;
 }
 
@@ -321,12 +316,6 @@ const char *nvmlErrorString(int code) {
   static char text[64];
   snprintf(text, sizeof text, "stand-in error %d", code);
   return text;
-}
-
-int nvmlSystemGetDriverVersion(char *text, unsigned size) {
-  int code = ready("nvmlSystemGetDriverVersion");
-  if (!code) snprintf(text, size, "580.0-standin");
-  return code;
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count) {

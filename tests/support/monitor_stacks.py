@@ -1,12 +1,12 @@
-"""Stacks and sources for the tests of what stacks say, written as text."""
+"""Stacks and sources, written as text."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
-from iofast.monitor.probe.calls import Call, Stack, Text, parse
-from iofast.monitor.probe.feeds import Feeds
-from iofast.monitor.probe.loops import Loops
+from iofast.monitor.probe.calls import Call, Stack, parse
+from iofast.monitor.probe.feeds import Feeds, SourceText
 
 
 def stack(text: str) -> Stack:
@@ -16,22 +16,22 @@ def stack(text: str) -> Stack:
     return found
 
 
-def at(line: str = "") -> Text:
-    """Every line of the user's code reads so."""
-    return lambda call: line if call.user else ""
+class Source(SourceText):
+    """A program with these files. `line`, if given, stands for every line of the user's code."""
+
+    def __init__(self, files: Mapping[str, str] | None = None, line: str | None = None) -> None:
+        super().__init__(os.getpid())
+        self._files, self._line = files or {}, line
+
+    def read(self, path: str) -> list[str]:
+        return self._files.get(path, "").split("\n")
+
+    def line(self, call: Call) -> str:
+        if self._line is None:
+            return super().line(call)
+        return self._line if call.user else ""
 
 
-def lines(files: Mapping[str, str]) -> Text:
-    """The lines of these files, by path."""
-
-    def text(call: Call) -> str:
-        found = files.get(call.path, "").split("\n")
-        return found[call.line - 1] if 0 < call.line <= len(found) else ""
-
-    return text
-
-
-def knowing(files: Mapping[str, str] | None = None) -> Feeds:
-    """What is known of a program with these files before anything was seen of it."""
-    files = files or {}
-    return Feeds(lines(files), lambda call: Loops(files.get(call.path, "")))
+def knowing(files: Mapping[str, str] | None = None, line: str | None = None) -> Feeds:
+    """What is known of a program before any stack of it was seen."""
+    return Feeds(Source(files, line))

@@ -19,7 +19,7 @@ TRAIN = b"python\0train.py\0"
 
 
 class ProcFolder:
-    """Processes are written as the kernel writes them; what is written again is seen by who has the file open."""
+    """Processes are written as the kernel writes them; what is written again is seen through an open file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,6 +45,11 @@ class ProcFolder:
         if above.exists() and str(pid) not in above.read_text().split():
             above.write_text(above.read_text() + f"{pid} ")
         return folder
+
+    def tree(self, *processes: tuple[int, str, int, bytes]) -> None:
+        """Processes by pid, name, parent and command line; the parents first."""
+        for pid, name, parent, line in processes:
+            self.process(pid, name, parent, line=line)
 
     def thread(
         self, pid: int, tid: int, name: str, parent: int = 1, *, wchan: str = "0", start: int = 100, state: str = "S"
@@ -76,7 +81,7 @@ class ProcFolder:
         shutil.rmtree(self.path / str(pid) / "task" / str(tid))
 
     def end(self, pid: int) -> None:
-        """Nothing is left, and who has the files open reads nothing."""
+        """Nothing is left, and an open file reads as empty."""
         for file in (self.path / str(pid)).rglob("stat"):
             file.write_text("")
         shutil.rmtree(self.path / str(pid))

@@ -1,12 +1,12 @@
-"""What can be seen of a job, one kind of sight a module. Each says None, and once why, for what it cannot see.
+"""The probes of one job. A probe returns None for what it cannot see, and notes the reason once.
 
-states     threads by their open files in /proc: what the kernel says they are at
-family     the processes below a training process, and which of them load
-proc       the job's processes and threads: ProcProbe
-system     cores, quotas, pressure, disks, memory: SystemProbe
-pages      loaders that report from inside, and other ranks: PagesProbe
-peers      other ranks that report nothing: a look at their training threads
-open_files where the data lies
-nvml       devices
-stacks     Python stacks, by py-spy
+states         what the kernel reports of processes and threads
+family         the processes below a training process, and its other ranks
+proc           the job's processes and threads: ProcProbe
+machine_facts  cores, quotas, pressure, disks, memory: SystemProbe
+pages          loaders that report from inside: PagesProbe
+data_folders   where the data lies, by open files
+nvml           GPUs: NvmlProbe, on driver and counters
+stacks         Python stacks by py-spy: StackProbe, on calls (parsed stacks); waits, frames, worker_tasks (what they
+               show); feeds, loops, syntax (what the program's source adds)
 """

@@ -1,29 +1,36 @@
-"""Stacks as py-spy writes them, parsed: what functions a thread was in, and whose code they are.
+"""Parsed stacks of py-spy: which functions a thread was in, and whose code they are.
 
-`py-spy record --format raw --threads --full-filenames` writes a line for each distinct stack, outermost call first, and
-how often it was seen:
+`py-spy record --format raw --threads --full-filenames` writes a line for each distinct stack, outermost call first,
+with the number of looks that saw it:
 
     process 7:"python train.py";thread (7): MainThread;<module> (/a/train.py:9);main (/a/train.py:5) 12
 
-All of it comes from the watched process: what cannot be parsed is a call of nobody's.
+All of it comes from the watched process: parts that cannot be parsed are skipped.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Kind = TypeVar("Kind")
 
 _MOST_CALLS = 400  # of one stack: deeper ones lose their outermost
 _LONGEST = 4096  # characters of a path
 _THREAD = re.compile(r"thread \((0x[0-9A-Fa-f]+|\d+)\)(?:: (.*))?$")
 _CALL = re.compile(r"(.*?) \((.*?)(?::(\d+))?\)$")
-# The part of a path that says which library's module it is. PyTorch and iofast may lie in a checkout.
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/(.+)$")
-_STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+t?/(.+)$")
-_CHECKOUT = re.compile(
-    r"/(torch/(?:nn|utils|autograd|optim|distributed|_dynamo|_inductor|_functorch|cuda|amp|multiprocessing)/.+"
-    r"|iofast/(?:loader|stall|kernel|containers|source|transforms|pixels|order)/.+)$"
+_LIBRARIES = (  # the part of a path that names a library's module; PyTorch and iofast may be installed from a checkout
+    ("", re.compile(r"/(?:site|dist)-packages/(.+)$")),
+    ("std/", re.compile(r"/lib(?:64)?/python3\.\d+t?/(.+)$")),
+    (
+        "",
+        re.compile(
+            r"/(torch/(?:nn|utils|autograd|optim|distributed|_dynamo|_inductor|_functorch|cuda|amp|multiprocessing)/.+"
+            r"|iofast/(?:loader|meter|prefetch|gpu|kernel|containers|source|transforms|pixels|order)/.+)$"
+        ),
+    ),
 )
 
 
@@ -31,9 +38,9 @@ _CHECKOUT = re.compile(
 class Call:
     """A function that has been entered, at a line of it.
 
-    `name` has no class in front of it, `owner` is the class or enclosing function, where Python tells (from 3.11 on).
-    `where` is the module's file within its library, `torch/nn/modules/conv.py`; within Python's own,
-    `std/threading.py`; and for the user's code the whole path.
+    `name` is unqualified; `owner` is the class or enclosing function, known from Python 3.11 on. `where` is the file
+    within its library, `torch/nn/modules/conv.py`; within the standard library, `std/threading.py`; for the user's code
+    the whole path.
     """
 
     name: str
@@ -43,13 +50,18 @@ class Call:
     where: str
     user: bool
 
+    @property
+    def label(self) -> str:
+        """`torch/nn/modules/conv.py:forward`: what patterns match."""
+        return f"{self.where}:{self.name}"
+
 
 Text = Callable[[Call], str]  # the line of source that a call is at, "" where unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A thread's calls, the innermost first, and in how many looks they were these."""
+    """A thread's calls, the innermost first, and the number of looks that saw them."""
 
     thread: int  # the system's number, where py-spy found it
     thread_name: str
@@ -57,8 +69,26 @@ class Stack:
     looks: int
 
 
+class Patterns(Generic[Kind]):
+    """Regular expressions by kind of thing; the first expression that matches decides."""
+
+    def __init__(self, patterns: Mapping[Kind, str], flags: int = 0) -> None:
+        self._patterns = {kind: re.compile(pattern, flags) for kind, pattern in patterns.items()}
+
+    def match(self, *texts: str) -> Kind | None:
+        """The kind whose expression matches the beginning of one of these texts."""
+        return next((kind for kind, pattern in self._patterns.items() if any(map(pattern.match, texts))), None)
+
+    def search(self, text: str) -> tuple[Kind, str] | None:
+        """The kind whose expression occurs in a text, and its first group, or all that it matched."""
+        for kind, pattern in self._patterns.items():
+            if (found := pattern.search(text)) is not None:
+                return kind, next(filter(None, found.groups()), found.group())
+        return None
+
+
 def parse(text: str) -> Iterator[Stack]:
-    """The stacks in what py-spy wrote; lines that are none are passed over."""
+    """The stacks in the output of py-spy; other lines are skipped."""
     for line in text.splitlines():
         body, _, count = line.rpartition(" ")
         if body and count.isdecimal() and (stack := _stack(body, int(count))) is not None:
@@ -89,10 +119,7 @@ def _stack(body: str, looks: int) -> Stack | None:
 def _whose(path: str) -> tuple[str, bool]:
     if path.startswith("<"):  # <frozen importlib._bootstrap>, <string>, <eval_with_key>.3
         return f"std/{path}", path.startswith(("<stdin>", "<ipython"))
-    if (found := _INSTALLED.search(path)) is not None:
-        return found[1], False
-    if (found := _STANDARD.search(path)) is not None:
-        return f"std/{found[1]}", False
-    if (found := _CHECKOUT.search(path)) is not None:
-        return found[1], False
+    for prefix, library in _LIBRARIES:
+        if (found := library.search(path)) is not None:
+            return prefix + found[1], False
     return path, True

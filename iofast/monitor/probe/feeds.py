@@ -1,46 +1,102 @@
-"""Where a stack of the training thread gets its batch: by the source of its functions, or by what other stacks show."""
+"""Where a stack of the training thread gets its batch: by the source of its functions, or by what other stacks show.
+
+The program's source is read as text and never run.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
-from iofast.monitor.probe.calls import Call, Text
+from iofast.monitor.probe.calls import Call
 from iofast.monitor.probe.loops import Loop, Loops
 from iofast.monitor.probe.waits import Wait
 from iofast.monitor.snapshot import WaitSource
 
 _ITERATES = re.compile(r"\s*(async\s+)?for\b|.*\b(next|anext)\(")
 _NEXT = frozenset({"__next__", "__anext__"})
-_STEP = 0.1  # of a line's looks: py-spy, which does not stop a thread, sees some calls below the line after theirs
+_TORN = 0.1  # of a line's looks: py-spy does not stop a thread, so some looks mix the calls of two moments
 _PYTORCH = ("std/", "torch/")
+_LARGEST = 4 << 20
+_LARGEST_PARSED = 1 << 20  # characters; 100,000 take 10 ms
+_FILES = 64  # that are kept
+
+
+class SourceText:
+    """The source of one process, by the paths that the process knows.
+
+    A file is read once: when it is edited later, the program still runs what it read.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._root = f"/proc/{pid}/root"  # the program may live in a container with files of its own
+        try:
+            self._root = "" if os.path.samestat(os.stat(self._root), os.stat("/")) else self._root
+        except OSError:
+            self._root = ""
+        self._lines = lru_cache(_FILES)(self.read)
+        self._loops = lru_cache(_FILES)(self._parse)
+
+    def line(self, call: Call) -> str:
+        """The line that a call is at; "" where it cannot be read."""
+        lines = self._lines(call.path)
+        return lines[call.line - 1] if 0 < call.line <= len(lines) else ""
+
+    def loops(self, call: Call) -> Loops:
+        """The training loops of the file that a call is in; none where it cannot be read."""
+        return self._loops(call.path)
+
+    def read(self, path: str) -> list[str]:
+        """The lines of a file; none where it cannot be read, is no regular file, or is too large."""
+        if not path.startswith("/"):
+            return []
+        try:  # a path may name a pipe, which must not block
+            file = os.open(self._root + path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except (OSError, ValueError):
+            return []
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+                return []
+            return os.read(file, _LARGEST).decode("utf-8", "replace").split("\n")
+        except OSError:
+            return []
+        finally:
+            os.close(file)
+
+    def _parse(self, path: str) -> Loops:
+        text = "\n".join(self._lines(path))
+        return Loops(text if len(text) <= _LARGEST_PARSED else "")
 
 
 class Feeds:
-    """Knows which functions train, by their source and by the stacks that were learned from."""
+    """Which functions train and where they get their batches, by their source and by stacks."""
 
-    def __init__(self, text: Text, loops: Callable[[Call], Loops]) -> None:
-        self._text, self._loops = text, loops
+    def __init__(self, source: SourceText) -> None:
+        self.source = source
         self._training: set[tuple[str, str]] = set()  # path and name of functions below which training was seen
-        self._seen: Counter[tuple[str, int]] = Counter()  # looks by path and line, and
-        self._steps: Counter[tuple[str, int]] = Counter()  # those of them below which training was seen
+        self._looks: Counter[tuple[str, int]] = Counter()  # by path and line, and
+        self._training_looks: Counter[tuple[str, int]] = Counter()  # those of them below which training was seen
 
     def learn(self, calls: Sequence[Call], looks: int, *, trains: bool) -> None:
-        """From a stack. `trains`: it is within a backward pass or an optimizer's step."""
+        """Learn from a stack. `trains`: it is within a backward pass or an optimizer's step."""
         for call in calls:
             if call.where.startswith(_PYTORCH):
                 continue
-            self._seen[call.path, call.line] += looks
+            self._looks[call.path, call.line] += looks
             if trains:
                 self._training.add((call.path, call.name))
-                self._steps[call.path, call.line] += looks
+                self._training_looks[call.path, call.line] += looks
 
     def trains(self, calls: Sequence[Call], wait: Wait) -> bool:
         """Whether one of these functions is in a training loop, or runs an asyncio loop for one."""
-        return bool(self._run(wait)) or any(
+        return bool(self._asyncio_loops(wait)) or any(
             (call.path, call.name) in self._training
-            or (call.user and self._loops(call).trains_at(call.name, call.line))
+            or (call.user and self.source.loops(call).trains_at(call.name, call.line))
             for call in calls
         )
 
@@ -50,24 +106,27 @@ class Feeds:
 
     def _gets(self, calls: Sequence[Call], place: int, wait: Wait | None) -> bool:
         call, callee = calls[place], calls[place - 1].name if place else ""
-        if call.user and self._loops(call).head_at(call.name, call.line):
+        if call.user and self.source.loops(call).head_at(call.name, call.line):
             return True
-        if call.user and self._loops(call).gets_at(call.name, call.line, callee):
+        if call.user and self.source.loops(call).gets_at(call.name, call.line, callee):
             return (wait is not None and wait.source is not WaitSource.NONE) or self._iterates(call, callee)
         if callee == "" or (call.path, call.name) not in self._training or not self._iterates(call, callee):
             return False
-        return self._steps[call.path, call.line] <= _STEP * self._seen[call.path, call.line]
+        return self._training_looks[call.path, call.line] <= _TORN * self._looks[call.path, call.line]
 
     def _iterates(self, call: Call, callee: str) -> bool:
-        return callee in _NEXT or _ITERATES.match(self._text(call)) is not None
+        return callee in _NEXT or _ITERATES.match(self.source.line(call)) is not None
 
     def awaits(self, wait: Wait) -> Call | None:
-        """The line at which an asyncio training waits for its batch while all its tasks sleep; None where it may wait
-        for something else as well. No stack has it: a task that sleeps is on none."""
-        loops, at = self._run(wait), wait.at
+        """The line at which an asyncio training waits for its batch while all its tasks sleep.
+
+        No stack shows it, as a sleeping task is on none. None where the training may wait for something else as well.
+        """
+        loops, at = self._asyncio_loops(wait), wait.at
         if not loops or not loops[0].fed:
             return None
         return Call(loops[0].function, "", at.path, loops[0].awaits[0], at.where, at.user)
 
-    def _run(self, wait: Wait) -> list[Loop]:
-        return self._loops(wait.at).run_at(wait.at.line) if wait.source is WaitSource.EVENTS and wait.at.user else []
+    def _asyncio_loops(self, wait: Wait) -> list[Loop]:
+        runs = wait.source is WaitSource.EVENTS and wait.at.user
+        return self.source.loops(wait.at).run_at(wait.at.line) if runs else []

@@ -1,6 +1,6 @@
 """Training loops in a program's source, and the lines at which they get their batches. Parsed as text, never run.
 
-A stack does not say that a function is a generator, nor whose value is a batch; the source of its caller does:
+A stack does not show that a function is a generator, nor whose value is a batch; the source of its caller does:
 
     for batch in batches():        a loop over batches gets them in its header
     while True:                    a loop that counts, or never ends, gets a batch at a line
@@ -8,8 +8,8 @@ A stack does not say that a function is a generator, nor whose value is a batch;
 
 A loop trains if it calls `backward()`, an optimizer's `step()`, or a function that does, by its name or by its body in
 the same file. Calls in a nested loop over something else do not count: a loop over epochs is no training loop, nor is
-one that gets a job and trains for many steps. A loop that sends something to others gets answers from them, and these
-cannot be told from batches.
+one that gets a job and trains for many steps. A loop that sends something to others gets answers from them, which look
+like batches, so it is left out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from iofast.monitor.probe import syntax
 from iofast.monitor.probe.syntax import For, Function, Scope, called, calls
 
 _TRAINS = re.compile(r"((\w*_)?(backward|apply_gradients|apply_updates|value_and_grad|GradientTape)|grad)$")
-_TRAINS_BATCH = re.compile(  # where it is given one; train(job) may be a whole training
+_TRAINS_BATCH = re.compile(  # where it gets a batch as an argument; train(job) may be a whole training
     r"((\w*_)?(train|training|fit|learn|learning|optimi[sz]e|update)_(on_|one_)?(step|batch|iter|iteration)(_fn)?"
     r"|partial_fit)$"
 )
@@ -33,21 +33,23 @@ _SENDS = re.compile(r"(put|put_nowait|send\w*|publish|remote|rpc_\w+)$")
 _HANDLES = frozenset({"result", "get"})  # of a future, of an asynchronous result
 _DEEPEST = 8  # functions that call each other, from the loop to the call that trains
 
+Gets = dict[int, frozenset[str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Loop:
     """A loop that trains, or a function that makes one step.
 
     head    lines of what it iterates over; none where it counts
-    gets    lines that get a batch, with the functions called there that are given the batch
-    awaits  lines that wait in an asyncio loop, in order; `fed` says whether all of them wait for batches
+    gets    lines that get a batch, with the functions called there that take the batch
+    awaits  lines that wait in an asyncio loop, in order; `fed`: all of them wait for batches
     """
 
     function: str
     first: int
     last: int
     head: range
-    gets: dict[int, frozenset[str]]
+    gets: Gets
     awaits: tuple[int, ...] = ()
     fed: bool = False
 
@@ -56,15 +58,16 @@ class Loops:
     """The training loops of one file, the inner ones first. A file that cannot be parsed has none."""
 
     def __init__(self, text: str) -> None:
-        self._file = _File()
         self.loops: list[Loop] = []
+        self._functions: dict[str, list[Function]] = {}
+        self._training: dict[str, bool] = {}  # whether a function of the file trains, by name
         try:
             self._tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self._tree = ast.Module([], [])
         for node in ast.walk(self._tree):
             if isinstance(node, Function):
-                self._file.functions.setdefault(node.name, []).append(node)
+                self._functions.setdefault(node.name, []).append(node)
         self._search(self._tree, "<module>", frozenset())
         self.loops.sort(key=lambda loop: loop.last - loop.first)
 
@@ -81,24 +84,27 @@ class Loops:
         return any(loop.first <= line <= loop.last for loop in self._of(function))
 
     def _of(self, function: str) -> list[Loop]:
-        """Only those of the function that the stack names: in a file that was edited since, lines are elsewhere."""
+        """Loops of the function that the stack names: in a file that was edited since, lines have moved."""
         return [loop for loop in self.loops if loop.function == function]
 
     def run_at(self, line: int) -> list[Loop]:
         """The asynchronous training loops in what this line runs: `asyncio.run(train())`."""
         if not any(loop.awaits for loop in self.loops):
             return []
-        statements = [node for node in ast.walk(self._tree) if isinstance(node, ast.stmt) and syntax.holds(node, line)]
-        names = syntax.mentioned(min(statements, key=syntax.length)) if statements else set[str]()
+        nodes = [node for node in ast.walk(self._tree) if isinstance(node, ast.stmt)]
+        statements = [node for node in nodes if node.lineno <= line <= syntax.last_line(node)]
+        if not statements:
+            return []
+        names = syntax.mentioned(min(statements, key=lambda node: syntax.last_line(node) - node.lineno))
         functions = set[str]()
-        while missing := (names & self._file.functions.keys()) - functions:
+        while missing := (names & self._functions.keys()) - functions:
             functions |= missing
             for name in missing:
-                names = names.union(*map(syntax.mentioned, self._file.functions[name]))
+                names = names.union(*map(syntax.mentioned, self._functions[name]))
         return [loop for loop in self.loops if loop.awaits and loop.function in functions]
 
     def _search(self, node: ast.AST, function: str, batch: frozenset[str]) -> None:
-        """`batch`: names of what the loops around this node have got."""
+        """Add the loops below a node. `batch`: names of what the loops around it have got."""
         for child in ast.iter_child_nodes(node):
             inside, known = function, batch
             if isinstance(child, Function):
@@ -108,35 +114,25 @@ class Loops:
             self._search(child, inside, known)
 
     def _add(self, scope: Scope, function: str, batch: frozenset[str]) -> frozenset[str]:
-        """Add a scope that trains; names of what it has got, for the loops in it."""
+        """Add a scope if it trains; return the names of what it has got, for the loops in it."""
         head = range(0)
         if isinstance(scope, For) and not syntax.is_counter(scope.iter):
             if batch.isdisjoint(syntax.names(scope.iter)):  # no part of a batch
-                head = range(scope.lineno, (scope.iter.end_lineno or scope.lineno) + 1)
+                head = range(scope.lineno, syntax.last_line(scope.iter) + 1)
             batch |= syntax.assigned(scope)
         nodes = list(syntax.turn(scope, nested=True))
-        training = [call for call in calls(nodes) if self._file.trains(call)]
+        training = [call for call in calls(nodes) if self._trains(call)]
         trains = any(call in training for call in calls(syntax.turn(scope, nested=False)))
         if trains or (head and _reaches(syntax.assigned(scope), _statements(nodes), training)):
-            gets = _Gets(scope, nodes, training, batch, counting=not head)
+            gets, batch = _gets(scope, nodes, training, batch, counting=not head)
             awaits = [scope.lineno] if isinstance(scope, ast.AsyncFor) else []
             awaits += [node.lineno for node in nodes if isinstance(node, ast.Await)]
-            fed = all(line in head or line in gets.lines for line in awaits)
-            last = scope.end_lineno or scope.lineno
-            self.loops.append(Loop(function, scope.lineno, last, head, gets.lines, tuple(awaits), fed))
-            batch = gets.batch
+            fed = all(line in head or line in gets for line in awaits)
+            self.loops.append(Loop(function, scope.lineno, syntax.last_line(scope), head, gets, tuple(awaits), fed))
         return frozenset() if isinstance(scope, Function) else batch
 
-
-@dataclass
-class _File:
-    """The functions of a file by name and, of those asked for, which of them train."""
-
-    functions: dict[str, list[Function]] = field(default_factory=dict)
-    training: dict[str, bool] = field(default_factory=dict)
-
-    def trains(self, call: ast.Call, depth: int = 0) -> bool:
-        """Whether a call trains the network, or is of a function of this file that does."""
+    def _trains(self, call: ast.Call, depth: int = 0) -> bool:
+        """Whether a call trains the network, or calls a function of this file that does."""
         name = called(call)
         if _TRAINS.match(name):
             return True
@@ -144,68 +140,58 @@ class _File:
             return True
         if name == "step" and isinstance(call.func, ast.Attribute) and _OPTIMIZER.search(ast.unparse(call.func.value)):
             return True
-        if name not in self.training and depth < _DEEPEST:
-            self.training[name] = False  # functions may call each other
-            bodies = self.functions.get(name, ())
+        if name not in self._training and depth < _DEEPEST:
+            self._training[name] = False  # functions may call each other
+            bodies = self._functions.get(name, ())
             inner = (one for body in bodies for one in calls(syntax.turn(body, nested=False)))
-            self.training[name] = any(self.trains(one, depth + 1) for one in inner)
-        return self.training.get(name, False)
+            self._training[name] = any(self._trains(one, depth + 1) for one in inner)
+        return self._training.get(name, False)
 
 
-class _Gets:
-    """Lines of a scope that get a batch, and the names of what they get."""
-
-    def __init__(
-        self,
-        scope: Scope,
-        nodes: Sequence[ast.AST],
-        training: Sequence[ast.Call],
-        batch: frozenset[str],
-        *,
-        counting: bool,
-    ) -> None:
-        self.lines: dict[int, frozenset[str]] = {}
-        self.batch = batch
-        self._training = training
-        counters = syntax.assigned(scope) if counting else frozenset()
-        sends = any(
-            _SENDS.match(called(call)) and set(syntax.names(*call.args)) - counters for call in calls(ast.walk(scope))
-        )
-        statements: list[ast.stmt] = [scope] if isinstance(scope, ast.While) else []
-        statements += _statements(nodes)
-        for place, statement in enumerate(statements):
-            sources = [
-                node
-                for node in syntax.within(statement)
-                if isinstance(node, ast.Call | ast.Await) and node not in training
-            ]
-            is_next = any(called(call) in _NEXT for call in calls(sources))
-            is_handle = not counting and any(_is_handle(node, syntax.assigned(scope)) for node in sources)
-            if is_next or is_handle or (counting and not sends and not self._is_made_of_batch(statement, sources)):
-                self._add(statement, sources, statements[place + 1 :])
-            if self.batch & syntax.used(statement):
-                self.batch |= syntax.assigned(statement)
-
-    def _is_made_of_batch(self, statement: ast.stmt, sources: Sequence[ast.expr]) -> bool:
-        if isinstance(statement, For) and not self.batch.isdisjoint(syntax.names(statement.iter)):
-            return True
-        return any(not self.batch.isdisjoint(syntax.names(*call.args)) for call in calls(sources))
-
-    def _add(self, statement: ast.stmt, sources: Sequence[ast.expr], later: Sequence[ast.stmt]) -> None:
-        """Add the lines of a statement, if what it gets goes into a call that trains."""
-        given = frozenset(
+def _gets(
+    scope: Scope, nodes: Sequence[ast.AST], training: Sequence[ast.Call], batch: frozenset[str], *, counting: bool
+) -> tuple[Gets, frozenset[str]]:
+    """The lines of a scope that get a batch, and the names of the batch and of what is made of it."""
+    gets: Gets = {}
+    targets = syntax.assigned(scope)
+    counters = targets if counting else frozenset()
+    sends = any(
+        _SENDS.match(called(call)) and set(syntax.names(*call.args)) - counters for call in calls(ast.walk(scope))
+    )
+    statements: list[ast.stmt] = [scope] if isinstance(scope, ast.While) else []
+    statements += _statements(nodes)
+    for place, statement in enumerate(statements):
+        within = list(syntax.within(statement))
+        sources = [node for node in within if isinstance(node, ast.Call | ast.Await) and node not in training]
+        waits = any(called(call) in _NEXT for call in calls(sources))
+        if counting:
+            waits |= not sends and not _is_made_of(batch, statement, sources)
+        else:
+            waits |= any(_is_handle(node, targets) for node in sources)
+        takers = frozenset(  # update(state, next(batches))
             called(call)
-            for call in calls(syntax.within(statement))
-            if call in self._training and any(part in sources for each in call.args for part in ast.walk(each))
-        )  # update(state, next(batches))
-        if given or (sources and _reaches(syntax.assigned(statement), later, self._training)):
-            self.batch |= syntax.assigned(statement)
+            for call in calls(within)
+            if call in training and any(part in sources for each in call.args for part in ast.walk(each))
+        )
+        later = statements[place + 1 :]
+        if waits and (takers or (sources and _reaches(syntax.assigned(statement), later, training))):
+            batch |= syntax.assigned(statement)
             for line in syntax.lines(statement):
-                self.lines[line] = self.lines.get(line, frozenset()) | given
+                gets[line] = gets.get(line, frozenset()) | takers
+        if batch & syntax.used(statement):
+            batch |= syntax.assigned(statement)
+    return gets, batch
+
+
+def _is_made_of(batch: frozenset[str], statement: ast.stmt, sources: Sequence[ast.expr]) -> bool:
+    """Whether a statement goes through a batch, or passes one to its calls."""
+    if isinstance(statement, For) and not batch.isdisjoint(syntax.names(statement.iter)):
+        return True
+    return any(not batch.isdisjoint(syntax.names(*call.args)) for call in calls(sources))
 
 
 def _is_handle(node: ast.expr, targets: frozenset[str]) -> bool:
-    """Whether this waits for what a target of the loop stands for: `future.result()`, `await task`."""
+    """Whether this waits for a target of the loop: `future.result()`, `await task`."""
     waited: ast.expr | None = node.value if isinstance(node, ast.Await) else None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
         waited = node.func.value if node.func.attr in _HANDLES else None
@@ -213,7 +199,7 @@ def _is_handle(node: ast.expr, targets: frozenset[str]) -> bool:
 
 
 def _reaches(value: frozenset[str], later: Sequence[ast.stmt], training: Sequence[ast.Call]) -> bool:
-    """Whether what these names hold goes into a call that trains. A value that is the loss itself is no batch."""
+    """Whether the value of these names goes into a call that trains. A value that is the loss itself is no batch."""
     first = value
     for statement in later:
         if not value & syntax.used(statement):

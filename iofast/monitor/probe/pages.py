@@ -1,4 +1,4 @@
-"""Loaders that report from inside: differences of the telemetry page of a job, and what its other ranks' pages say."""
+"""Loaders that report from inside: differences of a job's telemetry page, and the pages of its other ranks."""
 
 from __future__ import annotations
 
@@ -10,59 +10,73 @@ from pathlib import Path
 from typing import Final
 
 from iofast.meter import LoaderReport, Page, PhaseTotals, StageStats, Totals, pages, read_page
-from iofast.monitor.probe.states import PROC
+from iofast.monitor.probe.states import folder
 from iofast.monitor.snapshot import Job, LoaderFigures
 
-_SEARCH_S: Final = 2.0  # between looks for a page that was not there
-_NOTHING: Final = StageStats()
+_SEARCH_S: Final = 2.0  # between searches for a missing page
+_NO_STAGE: Final = StageStats()
 _NO_PHASE: Final = PhaseTotals(0, 0, 0)
+_NEVER_FALL: Final = ("images", "steps", "step_ns", "wait_ns", "epoch_start_ns", "device_step_ns", "updated_ns")
 
 
 class PagesProbe:
-    """What the loaders of a job did between two takes. `note`: why nothing can be known, where that is so."""
+    """What the loaders of a job did between two takes. `note` says why nothing can be known, or is empty."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.note: str | None = _other_place(job.pid)
+        self.note = _why_unreadable(job.pid)
         self.rank, self.world_size = job.rank, job.world_size
         self._path: Path | None = None
         self._searched_at = -_SEARCH_S
-        self._seen: dict[int, LoaderReport] = {}  # by serial
-        self._last_live: frozenset[int] = frozenset()
+        self._live: frozenset[int] = frozenset()  # serials of the loaders that advanced last
         self._peers: dict[int, dict[int, LoaderReport]] = {}  # by process
-        page = self._page()
-        if page is not None:
-            self._seen = {report.serial: report for report in page.loaders}
+        self._reports = self._read()
 
     def take(self) -> tuple[LoaderFigures, ...]:
-        """The loaders that are there now. Those that advanced are `live`; where none did, those that did last."""
-        return self._compare(self._page())
+        """The current loaders. `live` are those that advanced; if none did, those that advanced last."""
+        before, self._reports = self._reports, self._read()
+        figures = {}
+        for serial, report in self._reports.items():
+            then = before.get(serial, _beginning(report))
+            if any(getattr(report.figures, name) < getattr(then.figures, name) for name in _NEVER_FALL):
+                then = report  # an exec made another loader of the same number
+            figures[serial] = difference(then, report)
+        self._live = frozenset(serial for serial, each in figures.items() if each.batches) or self._live
+        live = self._live & figures.keys() or figures.keys()
+        return tuple(replace(figures[serial], live=serial in live) for serial in sorted(figures))
 
     def peers(self) -> dict[int, float]:
         """Share of their step time that other ranks of this job waited since the last call, by rank."""
-        found: dict[int, float] = {}
-        seen: dict[int, dict[int, LoaderReport]] = {}
+        shares: dict[int, float] = {}
         if self.world_size is None or self.world_size < 2:
-            return found
+            return shares
+        before, self._peers = self._peers, {}
         for page in pages():
             if page.pid == self.job.pid or page.rank is None or page.world_size != self.world_size:
                 continue
-            before = self._peers.get(page.pid)
-            seen[page.pid] = {report.serial: report for report in page.loaders}
-            if before is None:
+            self._peers[page.pid] = {report.serial: report for report in page.loaders}
+            if page.pid not in before:
                 continue
             waited = stepped = 0
-            for serial, report in seen[page.pid].items():
-                figures, then = report.figures, before[serial].figures if serial in before else Totals()
-                waited += max(0, figures.wait_ns - then.wait_ns)
-                stepped += max(0, figures.step_ns - then.step_ns)
+            for report in page.loaders:
+                then = before[page.pid].get(report.serial, _beginning(report)).figures
+                waited += max(0, report.figures.wait_ns - then.wait_ns)
+                stepped += max(0, report.figures.step_ns - then.step_ns)
             if stepped:
-                found[page.rank] = min(1.0, waited / stepped)
-        self._peers = seen
-        return found
+                shares[page.rank] = min(1.0, waited / stepped)
+        return shares
+
+    def _read(self) -> dict[int, LoaderReport]:
+        """The reports of the job's page, by serial."""
+        page = self._page()
+        if page is None:
+            return {}
+        if page.rank is not None:
+            self.rank, self.world_size = page.rank, page.world_size or self.world_size
+        return {report.serial: report for report in page.loaders}
 
     def _page(self) -> Page | None:
-        """The job's page; found anew where it was made later, or again by an exec."""
+        """The job's page. It may be created later, or again by an exec."""
         page = None if self._path is None else read_page(self._path)
         if page is None and (self._path is not None or time.monotonic() - self._searched_at >= _SEARCH_S):
             self._searched_at = time.monotonic()
@@ -71,38 +85,21 @@ class PagesProbe:
         if page is not None and page.start_time != self.job.start_time:
             page = None
         self._path = None if page is None else page.path
-        if page is not None and page.rank is not None:
-            self.rank, self.world_size = page.rank, page.world_size or self.world_size
         return page
-
-    def _compare(self, page: Page | None) -> tuple[LoaderFigures, ...]:
-        reports = {} if page is None else {report.serial: report for report in page.loaders}
-        figures = {}
-        for serial, report in reports.items():
-            before = self._seen.get(serial)
-            if before is None:  # made since the last take, so that all its totals are of this interval
-                before = LoaderReport(report.serial, report.info, Totals(), {})
-            elif _fell(before.figures, report.figures):  # an exec made another loader of the same number
-                before = report
-            figures[serial] = difference(before, report)
-        self._seen = reports
-        advanced = frozenset(serial for serial, each in figures.items() if each.batches)
-        if advanced:
-            self._last_live = advanced
-        live = self._last_live & figures.keys() or figures.keys()
-        return tuple(replace(figures[serial], live=serial in live) for serial in sorted(figures))
 
 
 def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
     """What a loader did between two reports."""
-    then, figures = before.figures, now.figures
-    steps = max(0, figures.steps - then.steps)
-    step_ns = max(0, figures.step_ns - then.step_ns)
-    device_ns = max(0, figures.device_step_ns - then.device_step_ns)
-    images = max(0, figures.images - then.images)
-    stages = {name: _stage(before.stages.get(name, _NOTHING), stats) for name, stats in now.stages.items()}
-    info, copied = now.info, now.stages.get("transfer")
-    waited = None if copied is None else copied.wait_s - before.stages.get("transfer", _NOTHING).wait_s
+    info, then, figures = now.info, before.figures, now.figures
+
+    def grown(name: str) -> int:
+        return max(0, int(getattr(figures, name)) - int(getattr(then, name)))
+
+    steps, device_ns = grown("steps"), grown("device_step_ns")
+    transfer_s = None
+    if device_ns and (copied := now.stages.get("transfer")) is not None:
+        # not its time at work: copies beside a step of the device cost the step nothing
+        transfer_s = max(0.0, copied.wait_s - before.stages.get("transfer", _NO_STAGE).wait_s)
     return LoaderFigures(
         name=info.name,
         kind=info.kind if info.kind == "FastLoader" else info.name,
@@ -112,21 +109,28 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
         device=info.device,
         epoch=figures.epoch,
         batches=steps + _first_batches(then, figures),
-        images=images or (None if not figures.images else 0),
-        step_s=step_ns / steps / 1e9 if steps else None,
-        wait_s=max(0, figures.wait_ns - then.wait_ns) / 1e9,
-        exposed_s=max(0, figures.device_stall_ns - then.device_stall_ns) / 1e9 if device_ns else None,
-        # not its time at work: copies that the device makes beside its step cost the step nothing
-        transfer_s=max(0.0, waited) if device_ns and waited is not None else None,
+        images=grown("images") if figures.images else None,
+        step_s=grown("step_ns") / steps / 1e9 if steps else None,
+        wait_s=grown("wait_ns") / 1e9,
+        exposed_s=grown("device_stall_ns") / 1e9 if device_ns else None,
+        transfer_s=transfer_s,
         phases=_phases(before, now),
         phases_on_device=now.phases_on_device,
-        stages=stages,
-        failed=max(0, sum(_failed(now)) - sum(_failed(before))),
+        stages={
+            name: max(0.0, stats.work_s - before.stages.get(name, _NO_STAGE).work_s)
+            for name, stats in now.stages.items()
+        },
+        failed=max(0, _failed(now) - _failed(before)),
         live=True,
         steps=steps,
         device_step_s=device_ns / 1e9 if device_ns else None,
-        epoch_start_s=max(0, figures.epoch_start_ns - then.epoch_start_ns) / 1e9,
+        epoch_start_s=grown("epoch_start_ns") / 1e9,
     )
+
+
+def _beginning(report: LoaderReport) -> LoaderReport:
+    """The report of a loader before it did anything: it was made since the last take."""
+    return LoaderReport(report.serial, report.info, Totals(), {})
 
 
 def _first_batches(then: Totals, now: Totals) -> int:
@@ -137,48 +141,36 @@ def _first_batches(then: Totals, now: Totals) -> int:
         return 1
     if now.epoch > then.epoch:
         return now.epoch - then.epoch
-    # the same number again, or a smaller one: a loader whose epoch is set by its user
+    # the same or a smaller number: the user sets the loader's epoch
     return int(now.epoch < then.epoch or now.batch < then.batch)
 
 
 def _phases(before: LoaderReport, now: LoaderReport) -> dict[str, float]:
     """Seconds by name of the phases that were entered since.
 
-    A device tells times some steps later: how often a phase was entered counts, and how long it took where it was timed
-    since, or on average until now.
+    A device reports times some steps later. So the number of entries counts, times the mean duration of those that were
+    timed since; if none was, of all.
     """
-    found = {}
+    seconds = {}
     for name, totals in now.phases.items():
         then = before.phases.get(name, _NO_PHASE)
         entered, timed, ns = (value - value_then for value, value_then in zip(totals, then, strict=True))
         if timed <= 0 or ns < 0:
             timed, ns = totals.timed, totals.ns
         if entered > 0 and timed:
-            found[name] = entered * ns / timed / 1e9
-    return found
+            seconds[name] = entered * ns / timed / 1e9
+    return seconds
 
 
-def _stage(before: StageStats, now: StageStats) -> float:
-    return max(0.0, now.work_s - before.work_s)
+def _failed(report: LoaderReport) -> int:
+    return sum(stats.failed for stats in report.stages.values())
 
 
-def _failed(report: LoaderReport) -> list[int]:
-    return [stats.failed for stats in report.stages.values()]
-
-
-def _fell(before: Totals, now: Totals) -> bool:
-    """Totals never fall, within one loader."""
-    totals = ("images", "steps", "step_ns", "wait_ns", "epoch_start_ns", "device_step_ns", "updated_ns")
-    return any(getattr(now, name) < getattr(before, name) for name in totals)
-
-
-def _other_place(pid: int) -> str | None:
-    """Pages name processes as their own pid namespace counts, so that of another one is not looked for."""
-    try:
-        if os.stat(PROC / str(pid) / "ns" / "pid").st_ino != os.stat(PROC / "self" / "ns" / "pid").st_ino:
+def _why_unreadable(pid: int) -> str:
+    """Pages name processes by the numbers of their own pid namespace, so pages of another one are not searched."""
+    with contextlib.suppress(OSError):
+        if not os.path.samestat(os.stat(folder(pid) / "ns/pid"), os.stat(folder(os.getpid()) / "ns/pid")):
             return (
                 "the job runs in a container of its own: what its loaders report can be read from inside of that only"
             )
-    except OSError:
-        pass
-    return None
+    return ""

@@ -1,7 +1,7 @@
-"""What the kernel says a thread is at, from files in /proc that stay open.
+"""What the kernel reports of processes and threads, from files in /proc.
 
-A file in /proc belongs to the thread it was opened for, so an open one can never answer for another thread that was
-given the same number; and reading it again costs 2 µs, opening it by name costs more than that by itself.
+An open file in /proc belongs to the thread that it was opened for: it never answers for a later thread with the same
+number. Reading it again costs 2 µs, less than opening it by name.
 """
 
 from __future__ import annotations
@@ -9,30 +9,32 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from iofast.monitor.snapshot import Doing
 
-PROC: Final = Path("/proc")
+PROC = Path("/proc")  # tests have another one
 TICKS: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 Kind = TypeVar("Kind")
 
-_GONE: Final = "ZXx"
+_DEAD: Final = "ZXx"
 _BY_LETTER: Final = {"R": Doing.RUNNING, "D": Doing.DISK, "T": Doing.STOPPED, "t": Doing.STOPPED}
-# What a thread sleeps in, by parts of the names of functions in kernels 4.15 to 6.18.
-_BY_FUNCTION: Final = (
-    ("futex", Doing.FUTEX),
-    ("poll", Doing.QUEUE),  # poll_schedule_timeout, ep_poll, do_epoll_wait
-    ("select", Doing.QUEUE),
-    ("unix_stream", Doing.QUEUE),
-    ("pipe_read", Doing.QUEUE),  # anon_pipe_read since 6.15
-    ("pipe_wait", Doing.QUEUE),
-)
-# The same by the number of the system call, for kernels that do not tell the function. Reading is not here: what is
-# read from, a pipe or a file, the number does not say.
-_CALLS: Final = {
+# Parts of the names of the functions that a thread sleeps in, in kernels 4.15 to 6.18.
+_BY_FUNCTION: Final = {
+    "futex": Doing.FUTEX,
+    "poll": Doing.QUEUE,  # poll_schedule_timeout, ep_poll, do_epoll_wait
+    "select": Doing.QUEUE,
+    "unix_stream": Doing.QUEUE,
+    "pipe_read": Doing.QUEUE,  # anon_pipe_read since 6.15
+    "pipe_wait": Doing.QUEUE,
+}
+# Numbers of system calls, for kernels that hide the function. A read is not among them: its number does not say whether
+# it reads a pipe or a file.
+_BY_CALL: Final = {
     "x86_64": {202: Doing.FUTEX, 449: Doing.FUTEX, **dict.fromkeys((7, 23, 232, 270, 271, 281, 441), Doing.QUEUE)},
     "aarch64": {98: Doing.FUTEX, 449: Doing.FUTEX, **dict.fromkeys((22, 72, 73, 441), Doing.QUEUE)},
 }.get(platform.machine(), {})
@@ -44,7 +46,7 @@ class Gone(Exception):  # noqa: N818 (no failure: threads end)
 
 
 class Stat(NamedTuple):
-    """What the monitor uses of a `stat` file, of a thread or of a whole process."""
+    """The part of a `stat` file that the monitor uses, of a thread or of a whole process."""
 
     name: str
     state: str
@@ -56,10 +58,15 @@ class Stat(NamedTuple):
     processor: int | None
 
 
+def folder(pid: int) -> Path:
+    """Of a process in /proc."""
+    return PROC / str(pid)
+
+
 def parse_stat(raw: bytes) -> Stat:
-    """Raises Gone for what is not a whole line."""
+    """Raises Gone for anything but a whole line."""
     try:
-        end = raw.rindex(b")")  # a name may hold anything, also blanks and parentheses
+        end = raw.rindex(b")")  # a name may contain anything, also blanks and parentheses
         fields = raw[end + 2 :].split()
         return Stat(
             name=raw[raw.index(b"(") + 1 : end].decode(errors="replace"),
@@ -75,43 +82,55 @@ def parse_stat(raw: bytes) -> Stat:
         raise Gone from None
 
 
-def read_stat(pid: int, proc: Path = PROC) -> Stat:
-    """Of a process. Raises Gone where there is none, and for zombies."""
+def read_stat(pid: int) -> Stat:
+    """Raises Gone when there is no such process, and for zombies."""
     try:
-        found = parse_stat((proc / str(pid) / "stat").read_bytes())
+        stat = parse_stat((folder(pid) / "stat").read_bytes())
     except OSError:
         raise Gone from None
-    if found.state in _GONE:
+    if stat.state in _DEAD:
         raise Gone
-    return found
+    return stat
 
 
-def sleeping_in(function: str) -> Doing:
+def process_ids() -> Iterator[int]:
+    """All processes, of every user."""
+    return (int(name) for name in os.listdir(PROC) if name.isdigit())
+
+
+def command_line(pid: int) -> bytes:
+    """The words of a process's command, each ended by a zero; b"" where it has none or it cannot be read."""
+    with contextlib.suppress(OSError):
+        return (folder(pid) / "cmdline").read_bytes()
+    return b""
+
+
+def doing_by_function(function: str) -> Doing:
     """What a sleep in this function of the kernel means."""
-    return next((doing for part, doing in _BY_FUNCTION if part in function), Doing.ASLEEP)
+    return next((doing for part, doing in _BY_FUNCTION.items() if part in function), Doing.ASLEEP)
 
 
-def called(syscall: str, thread: Path) -> Doing | None:
-    """The same from a line of `/proc/PID/syscall`; None where the line tells nothing. `thread`: its folder in /proc."""
-    number, *arguments = syscall.split()
+def doing_by_call(line: str, thread: Path) -> Doing | None:
+    """What a line of `/proc/PID/syscall` means; None where it names no call. `thread` is the thread's folder."""
+    number, *arguments = line.split()
     if not number.isdigit():
         return Doing.RUNNING if number == "running" else None
     if int(number) in _READS and arguments:
         with contextlib.suppress(OSError, ValueError):
             if os.readlink(thread / "fd" / str(int(arguments[0], 16))).startswith("pipe:"):
                 return Doing.QUEUE
-    return _CALLS.get(int(number), Doing.ASLEEP)
+    return _BY_CALL.get(int(number), Doing.ASLEEP)
 
 
 class ProcFiles:
-    """Files of one folder in /proc, opened when first read and then kept open."""
+    """Files of one folder in /proc. Each is opened by its first read and stays open."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._open: dict[str, int] = {}
 
     def read(self, name: str) -> bytes:
-        """Raises Gone where the thread has ended, PermissionError where this user may not, other OSError."""
+        """Raises Gone when the thread has ended, PermissionError when this user may not read, other OSError."""
         try:
             file = self._open.get(name)
             if file is None:
@@ -131,72 +150,76 @@ class ProcFiles:
         self.close()
 
 
-class Thread:
-    """A thread that is looked at again and again, and how often it was found in which state since the last `take`."""
+class Thread(ProcFiles):
+    """A thread, and what its looks since the last `take` found."""
 
     def __init__(self, tid: int, folder: Path, *, new: bool = False) -> None:
-        """`new`: it began since the last take. Raises Gone."""
+        """`new`: the thread began after the last `take`. Raises Gone."""
+        super().__init__(folder)
         self.tid = tid
-        self.files = ProcFiles(folder)
-        self.blind = False  # in its last look it slept, and nobody would say in what
-        self._last = self.files.read("stat")
-        self._cpu_s = 0.0 if new else parse_stat(self._last).cpu_s
-        self.states: dict[str, int] = {}
-        self.doings: dict[Doing, int] = {}
+        self.blind = False  # the last look found it asleep and could not see in what
+        self._stat = self.read("stat")
+        self._cpu_s = 0.0 if new else parse_stat(self._stat).cpu_s
+        self.states: Counter[str] = Counter()
+        self.doings: Counter[Doing] = Counter()
 
     def state(self) -> str:
-        """One look: the letter of its state. Raises Gone."""
-        self._last = raw = self.files.read("stat")
+        """Look once: return the letter of its state. Raises Gone."""
+        self._stat = raw = self.read("stat")
         letter = chr(raw[raw.rindex(b")") + 2])
-        if letter in _GONE:
+        if letter in _DEAD:
             raise Gone
-        self.states[letter] = self.states.get(letter, 0) + 1
+        self.states[letter] += 1
         return letter
 
     def look(self) -> Doing:
-        """One look: what it is at. Raises Gone."""
+        """Look once: return what it is doing. Raises Gone."""
         doing = _BY_LETTER.get(self.state()) or self._asleep()
-        self.doings[doing] = self.doings.get(doing, 0) + 1
+        self.doings[doing] += 1
         return doing
 
     def _asleep(self) -> Doing:
         self.blind = False
-        with contextlib.suppress(OSError):  # not allowed, or no descriptor left for it
-            function = self.files.read("wchan").decode(errors="replace")
+        with contextlib.suppress(OSError):  # not allowed, or no descriptor left
+            function = self.read("wchan").decode(errors="replace")
             if function not in ("0", ""):
-                return sleeping_in(function)
-        raw = self.files.read("stat")
-        if raw[raw.rindex(b")") + 2] == ord("R"):  # woken up between the two files
+                return doing_by_function(function)
+        if parse_stat(self.read("stat")).state == "R":  # it woke up between the two files
             return Doing.RUNNING
         with contextlib.suppress(OSError):  # needs the right to trace
-            doing = called(self.files.read("syscall").decode(errors="replace"), self.files.folder)
+            doing = doing_by_call(self.read("syscall").decode(errors="replace"), self.folder)
             if doing is not None:
                 return doing
         self.blind = True
         return Doing.ASLEEP
 
     def take(self) -> tuple[float, dict[str, float], dict[Doing, float]]:
-        """CPU seconds and shares of looks since the last `take`, by state and by what it was at. Also of one gone."""
+        """CPU seconds since the last `take`, and shares of looks by state and by activity. Also for an ended thread."""
         with contextlib.suppress(Gone):
-            self._last = self.files.read("stat")
-        before, self._cpu_s = self._cpu_s, parse_stat(self._last).cpu_s
-        states, self.states = shares(self.states), {}
-        doings, self.doings = shares(self.doings), {}
+            self._stat = self.read("stat")
+        before, self._cpu_s = self._cpu_s, parse_stat(self._stat).cpu_s
+        states, doings = shares(self.states), shares(self.doings)
+        self.states.clear()
+        self.doings.clear()
         return max(0.0, self._cpu_s - before), states, doings
 
     def scheduled(self) -> tuple[float, float] | None:
-        """Seconds on a processor and waiting for one, since it began; None where the kernel does not count them."""
+        """Seconds on a processor and waiting for one since its start; None where the kernel does not count them."""
         try:
-            ran, waited, *_ = self.files.read("schedstat").split()
+            ran, waited, *_ = self.read("schedstat").split()
             return int(ran) / 1e9, int(waited) / 1e9
         except (OSError, ValueError, Gone):
             return None
 
-    def close(self) -> None:
-        self.files.close()
+
+def ptrace_scope() -> str:
+    """Yama's setting for reading another process's memory, 0 to 3; "" without Yama."""
+    with contextlib.suppress(OSError):
+        return (PROC / "sys/kernel/yama/ptrace_scope").read_text().strip()
+    return ""
 
 
-def shares(counts: dict[Kind, int]) -> dict[Kind, float]:
-    """Of the sum."""
+def shares(counts: Mapping[Kind, int]) -> dict[Kind, float]:
+    """Each count divided by their sum; empty where all are 0."""
     total = sum(counts.values())
     return {kind: count / total for kind, count in counts.items()} if total else {}

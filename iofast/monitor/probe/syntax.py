@@ -17,8 +17,8 @@ _GROWS = frozenset({"append", "appendleft", "extend", "add"})
 def turn(scope: Scope, *, nested: bool) -> Iterator[ast.AST]:
     """Nodes of one turn of a loop or one call of a function, in order, without the functions defined in it.
 
-    Of the loops in it only those over parts of its targets. With `nested` also those that count or never end and, where
-    the scope itself counts, those over parts of what it has assigned.
+    Of the loops in it, only those over parts of its targets are included. With `nested` also those that count or never
+    end and, where the scope itself counts, those over parts of what it has assigned.
     """
     parts = set(assigned(scope)) if isinstance(scope, For) else set[str]()
     counts = not isinstance(scope, For) or is_counter(scope.iter)
@@ -50,20 +50,20 @@ def within(statement: ast.stmt) -> Iterator[ast.AST]:
 def lines(statement: ast.stmt) -> set[int]:
     """Lines of the expressions of a statement, without those of its body."""
     parts = [node for node in within(statement) if isinstance(node, ast.expr)]
-    return {line for node in parts for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return {line for node in parts for line in range(node.lineno, last_line(node) + 1)}
 
 
 def is_counter(iterated: ast.expr) -> bool:
-    """Whether a loop over this counts, or goes through what is written there."""
-    if isinstance(iterated, ast.Call) and called(iterated) in _WRAPPERS and iterated.args:
+    """Whether a loop over this counts, or goes through a literal."""
+    if not isinstance(iterated, ast.Call):
+        return isinstance(iterated, ast.Tuple | ast.List | ast.Constant)
+    if called(iterated) in _WRAPPERS and iterated.args:
         return all(map(is_counter, iterated.args if called(iterated) == "zip" else iterated.args[:1]))
-    if isinstance(iterated, ast.Call):
-        return called(iterated) in _COUNTS
-    return isinstance(iterated, ast.Tuple | ast.List | ast.Constant)
+    return called(iterated) in _COUNTS
 
 
 def assigned(statement: ast.stmt) -> frozenset[str]:
-    """Names that a statement assigns to, or the list that it appends to; without those of its body."""
+    """Names that a statement assigns to, or the list that it appends to; without its body."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         function = statement.value.func
         if isinstance(function, ast.Attribute) and function.attr in _GROWS:
@@ -72,7 +72,7 @@ def assigned(statement: ast.stmt) -> frozenset[str]:
 
 
 def used(statement: ast.stmt) -> frozenset[str]:
-    """Names that a statement reads; without those of its body."""
+    """Names that a statement reads; without its body."""
     return _in_context(statement, ast.Load)
 
 
@@ -82,7 +82,7 @@ def _in_context(statement: ast.stmt, context: type[ast.expr_context]) -> frozens
 
 
 def names(*nodes: ast.AST) -> Iterator[str]:
-    """Of all variables in these nodes."""
+    """Names of all variables in these nodes."""
     return (name for node in nodes for part in ast.walk(node) for name in variable(part))
 
 
@@ -94,18 +94,18 @@ def variable(node: ast.AST) -> tuple[str, ...]:
 
 
 def mentioned(node: ast.AST) -> set[str]:
-    """Of all variables and attributes in a node, those of objects other than `self` as well."""
-    found = [part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)]
-    return {part.id if isinstance(part, ast.Name) else part.attr for part in found}
+    """Names of all variables and attributes in a node, also of objects other than `self`."""
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)]
+    return {part.id if isinstance(part, ast.Name) else part.attr for part in parts}
 
 
 def parameters(function: Function) -> frozenset[str]:
-    """Without `self`."""
+    """Names of a function's parameters, without `self`."""
     return frozenset(node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg) and node.arg != "self")
 
 
 def calls(nodes: Iterable[ast.AST]) -> list[ast.Call]:
-    """Those of these nodes that are calls."""
+    """The calls among these nodes."""
     return [node for node in nodes if isinstance(node, ast.Call)]
 
 
@@ -116,11 +116,6 @@ def called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def holds(node: ast.stmt, line: int) -> bool:
-    """Whether a line is one of the statement's."""
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
-
-
-def length(node: ast.stmt) -> int:
-    """Lines after the first."""
-    return (node.end_lineno or node.lineno) - node.lineno
+def last_line(node: ast.stmt | ast.expr) -> int:
+    """The number of a node's last line."""
+    return node.end_lineno or node.lineno

@@ -6,45 +6,39 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iofast.monitor.probe.calls import Call, Text
+from iofast.monitor.probe.calls import Call, Patterns, Text
 from iofast.monitor.snapshot import WaitSource
 
-_LIBRARIES: tuple[tuple[WaitSource, re.Pattern[str]], ...] = (  # that a thread sleeps in; the first that is met decides
-    (WaitSource.SOCKET, re.compile(r"(grpc|zmq|nats|kafka|pika|redis|websockets?)/")),
-    (
-        WaitSource.FILE,  # what answers a request of this thread's own is read by it, as a file is
-        re.compile(
-            r"std/(http|urllib)/|(requests|urllib3|httpx|aiohttp|boto3|botocore|s3fs|gcsfs|fsspec|google/cloud)/"
-        ),
-    ),
-    (WaitSource.EVENTS, re.compile(r"std/asyncio/|(uvloop|trio|anyio)/")),
-    (WaitSource.PROCESSES, re.compile(r"std/(multiprocessing/(queues|connection|synchronize|pool)|subprocess)\.py$")),
-    (WaitSource.THREADS, re.compile(r"std/(queue|threading|concurrent/futures/\w+)\.py$")),
-    (WaitSource.SOCKET, re.compile(r"std/(socket|ssl|selectors)\.py$")),
+_LIBRARIES = Patterns(  # that a thread sleeps in
+    {
+        WaitSource.SOCKET: r"(grpc|zmq|nats|kafka|pika|redis|websockets?)/",
+        # an answer to a request of this thread is read by the thread itself, as a file is
+        WaitSource.FILE: r"std/(http|urllib)/"
+        r"|(requests|urllib3|httpx|aiohttp|boto3|botocore|s3fs|gcsfs|fsspec|google/cloud)/",
+        WaitSource.EVENTS: r"std/asyncio/|(uvloop|trio|anyio)/",
+        WaitSource.PROCESSES: r"std/(multiprocessing/(queues|connection|synchronize|pool)|subprocess)\.py$",
+        WaitSource.THREADS: r"std/(queue|threading|concurrent/futures/\w+)\.py$",
+    }
 )
 _SLEEPS = re.compile(  # the innermost function of a thread that sleeps in one of these
     r"std/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/(queues|connection|synchronize|pool)"
     r"|concurrent/futures/_base|asyncio/.*)\.py$|(zmq|grpc|uvloop)/"
 )
-_LINES: tuple[tuple[WaitSource, re.Pattern[str]], ...] = (  # of the text of a line that called into C
-    (WaitSource.TIMER, re.compile(r"([\w.]*\bsleep)\(")),
-    (
-        WaitSource.SOCKET,
-        re.compile(r"([\w.]*(?:\brecv\w*|\baccept|\bselect\.select|\.poll|\bstd(?:in|out)(?:\.buffer)?\.read\w*))\("),
-    ),
-    (WaitSource.THREADS, re.compile(r"([\w.]*\bacquire)\(|([\w.]*\bget)\((?:\)|block|timeout|True)")),
-    (
-        WaitSource.FILE,
-        re.compile(
-            r"([\w.]*(?:\bopen|\.read\w*|\.pread|\bnp\.(?:load|fromfile|memmap)|\btorch\.load|\b(?:txn|cursor)\.get))\("
-        ),
-    ),
+_LINES = Patterns(  # in the text of a line that called into C; the group is the call
+    {
+        WaitSource.TIMER: r"([\w.]*\bsleep)\(",
+        WaitSource.SOCKET: r"([\w.]*(?:\brecv\w*|\baccept|\bselect\.select|\.poll"
+        r"|\bstd(?:in|out)(?:\.buffer)?\.read\w*))\(",
+        WaitSource.THREADS: r"([\w.]*\bacquire)\(|([\w.]*\bget)\((?:\)|block|timeout|True)",
+        WaitSource.FILE: r"([\w.]*(?:\bopen|\.read\w*|\.pread|\bnp\.(?:load|fromfile|memmap)|\btorch\.load"
+        r"|\b(?:txn|cursor)\.get))\(",
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A call in which a thread waits, or none: Source.NONE and "" where it works. Of the line of the user's code."""
+    """A call in which a thread waits, at a line of the user's code. WaitSource.NONE and "" where it works there."""
 
     source: WaitSource
     call: str
@@ -52,7 +46,7 @@ class Wait:
 
 
 def wait_of(calls: Sequence[Call], text: Text) -> Wait | None:
-    """What a thread with these calls, the innermost first, waits for; None where it is in no code to be named."""
+    """What a thread with these calls, the innermost first, waits for; None where all of them are Python's own."""
     at = next((place for place, call in enumerate(calls) if call.user), None)
     if at is None:
         at = next((place for place, call in enumerate(calls) if not call.where.startswith("std/")), None)
@@ -60,22 +54,13 @@ def wait_of(calls: Sequence[Call], text: Text) -> Wait | None:
         return None
     within = calls[:at]
     if not within:
-        source, name = _by_line(text(calls[0]))
+        source, name = _LINES.search(text(calls[0])) or (WaitSource.NONE, "")
         return Wait(source, name, calls[at])
     if not _SLEEPS.match(within[0].where):
         return Wait(WaitSource.NONE, "", calls[at])
-    for source, pattern in _LIBRARIES:
-        if any(pattern.match(call.where) for call in within):
-            public = (call for call in reversed(within) if not call.name.startswith("_") or call.name.endswith("__"))
-            return Wait(source, _named(next(public, within[-1])), calls[at])
-    return Wait(WaitSource.NONE, "", calls[at])
-
-
-def _by_line(line: str) -> tuple[WaitSource, str]:
-    for source, pattern in _LINES:
-        if (found := pattern.search(line)) is not None:
-            return source, next(filter(None, found.groups()))
-    return WaitSource.NONE, ""
+    source = _LIBRARIES.match(*(call.where for call in within)) or WaitSource.SOCKET
+    public = (call for call in reversed(within) if not call.name.startswith("_") or call.name.endswith("__"))
+    return Wait(source, _named(next(public, within[-1])), calls[at])
 
 
 def _named(call: Call) -> str:
