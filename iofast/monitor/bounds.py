@@ -154,10 +154,10 @@ class _HostShares:
         waking = 1.0 + (min(_WAKING_UP, running / queue) if queue else 0.0)
         sure = training.named_workers and self._waiting < thresholds.notice
         self._surely = {Doing.QUEUE: 1.0} if sure else {}
-        if queues and not within:
-            self._maybe = {Doing.QUEUE: waking, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER}
-        elif queues or within:
-            self._maybe = {Doing.QUEUE: waking, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER, Doing.FUTEX: 1.0}
+        if queues or within:
+            self._maybe = {Doing.QUEUE: waking, Doing.DISK: 1.0, Doing.RUNNING: _TAKING_OVER, Doing.UNSEEN: 1.0}
+            if within:
+                self._maybe[Doing.FUTEX] = 1.0
         else:  # no worker: the thread loads its batches itself, or an unknown loader does
             self._maybe = dict.fromkeys(set(Doing) - {Doing.STOPPED}, 1.0)
             self._surely = {Doing.DISK: 1.0}  # it reads data; checkpoints and pauses are other phases
@@ -190,13 +190,8 @@ class _HostShares:
 
     def loader(self, windows: Sequence[Window]) -> Share:
         """Bounds of |L| in these windows."""
-        looks, doing = self._doing(windows)
-        if doing is None:  # windows with bounds instead of samples
-            seconds = fsum(window.seconds for window in windows) or 1.0
-            low = fsum(window.seconds * window.wait_low for window in windows) / seconds
-            high = fsum(window.seconds * window.wait_high for window in windows) / seconds
-        else:
-            low, high = _sum(doing, self._surely), _sum(doing, self._maybe)
+        looks, doing = _doing(windows)
+        low, high = _sum(doing, self._surely), _sum(doing, self._maybe)
         found = Share(wilson(low, looks, self._z).low, wilson(high, looks, self._z).high)
         whole = self.loader_total
         if len(windows) < len(self._training.windows):
@@ -207,15 +202,12 @@ class _HostShares:
 
     def least(self, windows: Sequence[Window]) -> float:
         """Lower bound of |L|; 1 if sleep on a lock may be a wait for the loader."""
-        return 1.0 if self._maybe.get(Doing.FUTEX) else self.loader(windows).low
+        locked = self._maybe.get(Doing.FUTEX) or self._training.doing[Doing.UNSEEN]
+        return 1.0 if locked else self.loader(windows).low
 
     def host(self, windows: Sequence[Window]) -> float:
         """Upper bound of |H| in these windows."""
-        looks, doing = self._doing(windows)
-        if doing is None:
-            seconds = fsum(window.seconds for window in windows) or 1.0
-            low = fsum(window.seconds * window.wait_low for window in windows) / seconds
-            return 1.0 - wilson(low, looks, self._z).low
+        looks, doing = _doing(windows)
         return min(1.0, wilson(_sum(doing, self._host), looks, self._z).high + self._autograd + self._waiting)
 
     def sampled(self, windows: Sequence[Window], least: float, idle: float | None) -> tuple[float, float]:
@@ -246,18 +238,6 @@ class _HostShares:
         mean = fsum(parts) / len(parts)
         return self._z * (sqrt(fsum((part - mean) ** 2 for part in parts)) * _JITTERED + 0.5 / len(parts))
 
-    def _doing(self, windows: Sequence[Window]) -> tuple[float, dict[Doing, float] | None]:
-        """Number of samples in these windows, and shares of their states; None if the windows have none."""
-        looks = sum(window.looks for window in windows)
-        if looks:
-            seen: dict[Doing, list[float]] = {what: [] for what in Doing}
-            for window in windows:
-                for what, share in window.doing.items():
-                    seen[what].append(window.looks * share)
-            return looks, {what: fsum(parts) / looks for what, parts in seen.items()}
-        whole = fsum(window.seconds for window in self._training.windows) or self._training.seconds or 1.0
-        return self._training.looks * fsum(window.seconds for window in windows) / whole, None
-
 
 def _whole_idle(training: Training) -> float | None:
     """Idle share by the device's own mean, which has no gaps; None if its windows contradict it."""
@@ -268,7 +248,14 @@ def _whole_idle(training: Training) -> float | None:
 
 
 def _whole(training: Training) -> Window:
-    return Window(training.seconds, 0.0, 1.0, None, training.looks, training.doing)
+    return Window(training.seconds, None, training.looks, training.doing)
+
+
+def _doing(windows: Sequence[Window]) -> tuple[int, dict[Doing, float]]:
+    """Number of samples in these windows, and the shares of their states."""
+    looks = sum(window.looks for window in windows)
+    seen = {what: fsum(window.looks * window.doing.get(what, 0.0) for window in windows) for what in Doing}
+    return looks, {what: count / max(1, looks) for what, count in seen.items()}
 
 
 def _sum(doing: dict[Doing, float], weights: dict[Doing, float]) -> float:

@@ -91,7 +91,7 @@ def _single(training: Training) -> Found:
     if training.worker_count or threads or any(one.num_workers for one in training.loaders):
         return None, ()
     running = training.doing[Doing.RUNNING] + training.doing[Doing.DISK]
-    asleep = training.doing[Doing.ASLEEP]
+    asleep = training.doing[Doing.ASLEEP] + training.doing[Doing.UNSEEN]
     if running + asleep < thresholds.notice or training.other_threads >= max(thresholds.disk, running):
         return None, ()  # an unknown loader of threads
     text = f"there are no loader workers; the training thread was running or reading {running:.0%} of the time"

@@ -11,24 +11,15 @@ from typing import Final, NamedTuple
 from iofast.monitor.probe.nvml import Reading
 from iofast.monitor.probe.proc import Look
 from iofast.monitor.probe.states import shares
-from iofast.monitor.snapshot import Doing, Window
+from iofast.monitor.snapshot import Window
 
 ALONE_S: Final = 0.25  # width of a window where no device can be seen
 LATE_S: Final = 3.0  # a driver hands readings over in lots; looks wait for them as long as this
 
 
-class Loading(NamedTuple):
-    """What makes the batches, as far as it can be seen from outside."""
-
-    processes: bool  # workers
-    threads: bool  # pin thread, or a loader's threads
-
-
 class _Weighed(NamedTuple):
     look: Look
     stands_for: float  # seconds
-    low: bool  # it certainly waited for the loader,
-    high: bool  # or perhaps
 
 
 class Windows:
@@ -43,9 +34,9 @@ class Windows:
         """The end of the newest reading; 0 before the first."""
         return self._readings[-1].time_s if self._readings else 0.0
 
-    def add(self, looks: Sequence[Look], seconds: float, loading: Loading) -> None:
+    def add(self, looks: Sequence[Look], seconds: float) -> None:
         """Add the looks of an interval of `seconds`."""
-        self._looks += [_Weighed(look, seconds / len(looks), *waits(look, loading)) for look in looks]
+        self._looks += [_Weighed(look, seconds / len(looks)) for look in looks]
 
     def take(self, readings: Iterable[Reading] | None, idle: float | None, now: float) -> tuple[Window, ...]:
         """Return the windows that are complete by now.
@@ -78,24 +69,9 @@ class Windows:
         return tuple(windows)
 
 
-def waits(look: Look, loading: Loading) -> tuple[bool, bool]:
-    """Whether the training thread waited for its loader: for certain, and perhaps.
-
-    Without a visible loader the thread may load by itself, whatever it is doing, except while it waits for backward.
-    """
-    doing = look.doing
-    if doing is Doing.STOPPED or (doing is Doing.FUTEX and look.backward):
-        return False, False
-    if loading.processes or loading.threads:
-        return doing is Doing.QUEUE and loading.processes, doing in (Doing.QUEUE, Doing.FUTEX) or look.blind
-    return False, True
-
-
 def _window(looks: list[_Weighed], idle: float | None) -> Window:
     return Window(
         seconds=sum(each.stands_for for each in looks),
-        wait_low=sum(each.low for each in looks) / len(looks),
-        wait_high=sum(each.high for each in looks) / len(looks),
         idle=idle,
         looks=len(looks),
         doing=shares(Counter(each.look.doing for each in looks)),

@@ -27,6 +27,7 @@ class Doing(StrEnum):
     FUTEX = "futex"  # asleep on a lock: a queue within the process (pin thread, FastLoader), backward, or a device
     DISK = "disk"  # state D: waiting for a disk
     ASLEEP = "asleep"  # asleep elsewhere: the driver, a timer
+    UNSEEN = "unseen"  # asleep, and the kernel does not show where
     STOPPED = "stopped"  # by a signal or a debugger
 
 
@@ -101,19 +102,15 @@ class Looks:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A short stretch with one reading of the device. Narrow windows give tighter bounds.
+    """A short stretch with one reading of the device, and samples of the training thread.
 
-    `wait_low` and `wait_high` are bounds of the share in which the training thread waited for its loader, `idle` is the
-    share in which the device ran nothing (None: no device can be seen). With samples of the training thread in the
-    window (`looks`, `doing`), the bounds come from these instead.
+    Narrow windows give tighter bounds.
     """
 
     seconds: float
-    wait_low: float
-    wait_high: float
-    idle: float | None
-    looks: int = 0
-    doing: dict[Doing, float] = field(default_factory=dict)  # shares of `looks`
+    idle: float | None  # share in which the device ran nothing; None: no device can be seen
+    looks: int  # samples of the training thread
+    doing: dict[Doing, float]  # shares of these samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from iofast.monitor.bursts import Bursts
-from iofast.monitor.look_windows import LATE_S, Loading, Windows
+from iofast.monitor.look_windows import LATE_S, Windows
 from iofast.monitor.probe.data_folders import DataFolders
 from iofast.monitor.probe.family import Peers
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe, Reading
 from iofast.monitor.probe.pages import PagesProbe
 from iofast.monitor.probe.proc import Look, ProcProbe
-from iofast.monitor.snapshot import DeviceFigures, Job, LoaderFigures, ProcessFigures, Snapshot
+from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot
 
 _MOST_LOOKS: Final = 20.0  # a second
 _FEWEST_LOOKS: Final = 2.0  # a second, whatever they cost
@@ -60,7 +60,6 @@ class Watch:
         self._windows = Windows()
         self._looks: list[Look] = []
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
-        self._loaders: tuple[LoaderFigures, ...] = ()
         self._device: str | None = None  # uuid
         self._notes: dict[str, None] = {}
         self._taken_at = self._due_at = time.monotonic()
@@ -108,12 +107,11 @@ class Watch:
         seconds = max(now - self._taken_at, 1e-3)
         self._taken_at = now
         main, processes, threads = self._proc.take(seconds)
-        self._loaders = self._pages.take()
         self._files.glimpse([*self._proc.workers, self.job.pid])
         devices = self._devices(tuple(each.pid for each in processes), seconds)
         device = self._own(devices)
         looks, self._looks = self._looks, []
-        self._windows.add(looks, seconds, self._loading(processes))
+        self._windows.add(looks, seconds)
         idle = None if device is None or device.busy is None else 1.0 - device.busy
         self.job = replace(self.job, rank=self._pages.rank, world_size=self._pages.world_size)
         snapshot = Snapshot(
@@ -127,7 +125,7 @@ class Watch:
             system=self._system.take(seconds),
             devices=devices,
             stacks=self._bursts.take() if self._bursts is not None else None,
-            loaders=self._loaders,
+            loaders=self._pages.take(),
             dataset_paths=self._files.folders,
             notes=self._noted(devices),
             peers={**self._peers.take(), **self._pages.peers()},
@@ -135,11 +133,6 @@ class Watch:
         )
         self._snapshot_s = self._count(before, self._snapshot_s, 4)
         return snapshot
-
-    def _loading(self, processes: tuple[ProcessFigures, ...]) -> Loading:
-        within = any(each.live and each.kind == "FastLoader" and each.num_workers for each in self._loaders)
-        workers = any(each.role == "worker" for each in processes)
-        return Loading(processes=workers, threads=within or self._proc.loader_threads)
 
     def _devices(self, pids: tuple[int, ...], seconds: float) -> tuple[DeviceFigures, ...]:
         """The job's devices: by option or by pid; where the driver names no processes, all that may be the job's."""

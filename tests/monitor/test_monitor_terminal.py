@@ -26,7 +26,7 @@ from test_monitor_views import shows, texts
 from iofast.monitor.findings import Advice
 from iofast.monitor.render.layout import drawn, sparkline
 from iofast.monitor.render.moment import Moment
-from iofast.monitor.snapshot import Job, Window
+from iofast.monitor.snapshot import Doing, Job, Window
 
 SIZES = ((60, 20), (80, 24), (120, 40), (200, 60))
 TESTS = str(SUPPORT)
@@ -114,7 +114,7 @@ class TestLayout:
 
     def test_bounds_that_say_nothing_are_not_drawn(self) -> None:
         """Of "anything from 0 to 100 %" the middle would be a guess: the row has the bounds and no blocks."""
-        nothing = moment(devices=(), windows=(Window(1.0, 0.0, 1.0, None),))
+        nothing = moment(devices=(), windows=(Window(1.0, None, 20, {Doing.UNSEEN: 1.0}),))
         rows = [
             [line for line in text_of([one], 80, 24).splitlines() if line.startswith("stall     ")]
             for one in (nothing, moment())

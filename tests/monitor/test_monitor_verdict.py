@@ -315,9 +315,7 @@ def anything(draw: st.DrawFn) -> Snapshot:
         phases=draw(st.sampled_from([{}, {"a": 0.0, "b": 9.0}])),
     )
     frames = draw(st.dictionaries(st.sampled_from(list(Frame)), SHARES, max_size=3))
-    window = Window(
-        draw(st.sampled_from([0.0, 1.0])), draw(SHARES), 1.0, draw(MAYBE), draw(st.sampled_from([0, 20])), doing
-    )
+    window = Window(draw(st.sampled_from([0.0, 1.0])), draw(MAYBE), draw(st.sampled_from([0, 20])), doing)
     return Snapshot(
         time_s=draw(st.floats(0, 100)),
         seconds=draw(st.sampled_from([0.0, 1.0, 40.0])),

@@ -92,8 +92,9 @@ class TestFigures:
         )
 
     def test_without_a_device_the_wait_is_the_stall(self) -> None:
-        waits = figures(snapshot(windows=(Window(1.0, 0.2, 0.4, None), Window(3.0, 0.4, 0.6, None))))
-        assert (waits.stall_low, waits.stall_high) == (pytest.approx(0.35), pytest.approx(0.55))
+        doing = {Doing.QUEUE: 0.4, Doing.UNSEEN: 0.2, Doing.ASLEEP: 0.4}
+        waits = figures(snapshot(windows=(Window(1.0, None, 20, doing),), devices=()))
+        assert (waits.stall_low, waits.stall_high) == (0.0, pytest.approx(0.66))  # 15 % more QUEUE: waking up
 
 
 class TestHistory:

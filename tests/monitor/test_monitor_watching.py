@@ -184,7 +184,8 @@ def test_a_training_that_waits(stacks: type[Stacks]) -> None:
         total = sum(window.looks for window in windows)
         assert sum(window.seconds for window in windows) == pytest.approx(sum(each.seconds for each in found), rel=0.1)
         if total >= 30:  # else looks were dear here, and their share is chance
-            assert sum(window.looks * window.wait_low for window in windows) / total == pytest.approx(0.67, abs=0.25)
+            waits = sum(window.looks * window.doing.get(Doing.QUEUE, 0.0) for window in windows)
+            assert waits / total == pytest.approx(0.67, abs=0.25)
         assert {window.idle for window in windows} == {0.5}
         assert {each.role for each in found[-1].processes} == {"main", "worker"}
         assert gpu.pids == {each.pid for each in found[-1].processes}

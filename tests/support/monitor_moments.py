@@ -75,7 +75,7 @@ def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:
         seconds=1.0,
         job=Job(4242, 77, text or "python train.py --data imagenet/train --epochs 90", 0, 1),
         main=Looks(20, {Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}),
-        windows=(Window(1.0, 0.35, 0.45, 1 - wave, 20, {Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}),),
+        windows=(Window(1.0, 1 - wave, 20, {Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}),),
         processes=(process(4242, "main", 0.4), *(process(4300 + i, "worker", 0.93) for i in range(2))),
         threads=(),
         system=SYSTEM,

@@ -59,7 +59,7 @@ def snapshot(
         seconds=1.0,
         job=JOB,
         main=Looks(20, doing),
-        windows=(Window(1.0, 0.0, 1.0, idle, 20, doing),),
+        windows=(Window(1.0, idle, 20, doing),),
         processes=(MAIN, worker(1), worker(2)),
         threads=(),
         system=SYSTEM,
@@ -151,7 +151,7 @@ def _window(start: float, length: float, spans: Any, starts: Sequence[float], st
             idle += max(0.0, min(spans[at][1], end) - max(spans[at][0], start))
         at += 1
     seen = [span[2] for time, span in states if start <= time < end]
-    return Window(length, 0.0, 1.0, min(1.0, idle / length), len(seen), _shares(seen))
+    return Window(length, min(1.0, idle / length), len(seen), _shares(seen))
 
 
 def _shares(seen: Sequence[Any]) -> dict[Any, float]:

@@ -33,15 +33,10 @@ class JobEnded(IofastError, ProcessLookupError):  # noqa: N818 (no failure: jobs
 
 
 class Look(NamedTuple):
-    """One look at the training thread.
-
-    `backward`: an autograd thread ran at the time. `blind`: it slept, and the kernel did not show in what.
-    """
+    """One look at the training thread."""
 
     time_s: float
     doing: Doing
-    backward: bool = False
-    blind: bool = False
 
 
 class _Totals(NamedTuple):
@@ -133,18 +128,11 @@ class ProcProbe:
         """Process ids of the loader's workers."""
         return tuple(each.kin.pid for each in self._kin.values() if each.kin.role == "worker")
 
-    @property
-    def loader_threads(self) -> bool:
-        """Whether the process has threads that load or pin."""
-        return any(name.startswith(LOADER_THREADS) for name, _ in self._threads.values())
-
     def look(self) -> Look:
         """Look at the training thread, and at the states of some others."""
         now, main = time.monotonic(), self._main.thread
         with self._ending():
             doing = main.look()
-            autograd = [thread for name, thread in self._threads.values() if name.startswith(AUTOGRAD)]
-            backward = "R" in [self._state(thread) for thread in autograd]
             for _ in range(min(_IN_TURN, len(self._in_turn))):
                 self._turn += 1
                 self._state(self._in_turn[self._turn % len(self._in_turn)])
@@ -153,13 +141,12 @@ class ProcProbe:
                 if children != self._children and now - self._searched_at >= _AGAIN_S:
                     self._children, self._changed_at = children, now
                     self._search()
-        blind = main.blind and doing is Doing.ASLEEP
-        if blind:
+        if doing is Doing.UNSEEN:
             self.notes["wchan"] = (
                 f"what the training thread waits in cannot be seen: /proc/{self.job.pid}/wchan says nothing "
                 "(another user's process, or a kernel without kallsyms), so its sleep may be waiting for data"
             )
-        return Look(now, doing, backward, blind)
+        return Look(now, doing)
 
     def _state(self, thread: Thread) -> str:
         """The state of a thread or process below; it is forgotten when it has ended."""
@@ -206,7 +193,7 @@ class ProcProbe:
                     self._threads[tid] = name, Thread(tid, tasks / str(tid), new=self._started)
         self._tids, self._young = tids, fresh
         self._in_turn = [each.thread for each in self._kin.values() if each.kin.role == "worker"]
-        self._in_turn += [thread for name, thread in self._threads.values() if not name.startswith(AUTOGRAD)]
+        self._in_turn += [thread for _, thread in self._threads.values()]
 
     def take(self, seconds: float) -> tuple[Looks, tuple[ProcessFigures, ...], tuple[ThreadFigures, ...]]:
         """Figures of the `seconds` since the last take: the main process comes first, ended ones last."""

@@ -157,7 +157,6 @@ class Thread(ProcFiles):
         """`new`: the thread began after the last `take`. Raises Gone."""
         super().__init__(folder)
         self.tid = tid
-        self.blind = False  # the last look found it asleep and could not see in what
         self._stat = self.read("stat")
         self._cpu_s = 0.0 if new else parse_stat(self._stat).cpu_s
         self.states: Counter[str] = Counter()
@@ -179,7 +178,6 @@ class Thread(ProcFiles):
         return doing
 
     def _asleep(self) -> Doing:
-        self.blind = False
         with contextlib.suppress(OSError):  # not allowed, or no descriptor left
             function = self.read("wchan").decode(errors="replace")
             if function not in ("0", ""):
@@ -190,8 +188,7 @@ class Thread(ProcFiles):
             doing = doing_by_call(self.read("syscall").decode(errors="replace"), self.folder)
             if doing is not None:
                 return doing
-        self.blind = True
-        return Doing.ASLEEP
+        return Doing.UNSEEN
 
     def take(self) -> tuple[float, dict[str, float], dict[Doing, float]]:
         """CPU seconds since the last `take`, and shares of looks by state and by activity. Also for an ended thread."""
