@@ -205,7 +205,7 @@ class TestSplits:
         assert val[-5][1] == 12
 
     def test_it_has_to_be_told(self, packed: Path) -> None:
-        with pytest.raises(OptionError, match=r"splits\.lmdb has the splits .*train.*say split="):
+        with pytest.raises(OptionError, match=r"splits\.lmdb has the splits .*train.*with split="):
             FastDataset(packed)
         with pytest.raises(OptionError, match=r"no split 'trian', only .*train"):
             FastDataset(packed, split="trian")

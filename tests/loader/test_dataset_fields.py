@@ -158,7 +158,7 @@ def test_records_without_images(tmp_path: Path) -> None:
     with open_writer(tmp_path / "text.lmdb") as writer:
         for i in range(3):
             writer.write({"txt": f"line {i}", "cls": i, "depth.png": save(Image.fromarray(photo(5, 4, i)), "PNG")})
-    with pytest.raises(OptionError, match=r"text\.lmdb has no images: say fields=, any of label, key, index, cls"):
+    with pytest.raises(OptionError, match=r"text\.lmdb has no images: give fields=, any of label, key, index, cls"):
         FastDataset(tmp_path / "text.lmdb")
     with pytest.raises(OptionError, match="has no field 'image'"):
         FastDataset(tmp_path / "text.lmdb", fields=["image"])

@@ -11,28 +11,15 @@ import numpy as np
 import pytest
 import torch
 from device_model import Block, Device, _bytes, lend, lend_late
-from loader_sets import photographs, with_broken, write_lmdb
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.loader.delivery import _copied
 
-IMAGES = photographs(40)
 COLOURS: dict[str, Any] = {
     "transform": [T.Resize(20), T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()],
     "dtype": torch.float32,
 }
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ragged")
-    write_lmdb(folder / "set.lmdb", IMAGES)
-    with_broken(folder / "broken.lmdb", IMAGES, [5, 6, 30])
-    return folder
-
-
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def here(place: Path, name: str = "set.lmdb", ragged: Any = "list", **options: Any) -> FastLoader:
@@ -40,7 +27,7 @@ def here(place: Path, name: str = "set.lmdb", ragged: Any = "list", **options: A
 
 
 def same(own: FastLoader, other: FastLoader) -> bool:
-    """Whether all images are, of whatever sizes, and their strides; and the labels."""
+    """Whether all images, their strides and the labels are equal."""
     for (images, labels), (expected, theirs) in zip(own, other, strict=True):
         assert torch.equal(labels, theirs)
         for image, wanted in zip(images, expected, strict=True):
@@ -50,7 +37,7 @@ def same(own: FastLoader, other: FastLoader) -> bool:
 
 
 class Counting:
-    """How many copies a device was asked for."""
+    """Counts the copies of a device."""
 
     def __init__(self, device: Device) -> None:
         self.copy, self.count = device.copy, 0
@@ -74,8 +61,8 @@ def test_a_batch_is_two_copies(place: Path, ragged: str, layout: Any, options: d
 
 
 @pytest.mark.parametrize("action", ["replace", "drop"])
-def test_samples_that_are_not_where_they_were_meant_to_be(place: Path, action: Any) -> None:
-    """What takes another's place lies in memory of its own, and what is dropped leaves a hole."""
+def test_replaced_and_dropped_samples(place: Path, action: Any) -> None:
+    """A replacement has memory of its own, and a dropped image leaves a hole."""
     own, other = (here(place, "broken.lmdb", on_error=action) for _ in range(2))
     copies = Counting(lend(own))
     assert same(own, other)
@@ -97,7 +84,7 @@ def test_images_of_a_users_function(place: Path) -> None:
 
 
 class TestWhatIsCopied:
-    """`_copied` by itself, with a bus that notes how much it was given."""
+    """`_copied` by itself, with a bus that records the sizes of copies."""
 
     class Bus:
         device = torch.device("cpu")
@@ -112,7 +99,7 @@ class TestWhatIsCopied:
     @pytest.mark.parametrize(
         ("rows", "nbytes"), [([0, 1], [60]), ([1, 0], [60]), ([0], [36]), ([1], [24]), ([], []), ([0, 0], [60])]
     )
-    def test_a_block_or_what_little_of_it_is_wanted(self, rows: list[int], nbytes: list[int]) -> None:
+    def test_a_block_or_a_small_part_of_it(self, rows: list[int], nbytes: list[int]) -> None:
         block = torch.arange(60, dtype=torch.uint8)
         images = [block[:36].view(3, 4, 3).permute(2, 0, 1), block[36:].view(2, 4, 3).permute(2, 0, 1)]
         bus = self.Bus()

@@ -172,5 +172,5 @@ class TestShares:
     @pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (0, 2), (1, 3)])
     def test_of_another_rank(self, dataset: FastDataset, rank: int, ranks: int) -> None:
         sampler = DistributedSampler(range(N), 2, 1)  # type: ignore[arg-type]
-        with pytest.raises(OptionError, match=f"share of rank 1 of 2, and this loader is rank {rank} of {ranks}"):
+        with pytest.raises(OptionError, match=f"this loader, rank {rank} of {ranks}, found that of rank 1 of 2"):
             make(dataset, sampler, rank, ranks)

@@ -103,7 +103,7 @@ class TestFields:
         assert labels == [0, -1, -2, -3, -4]
         (images, _), *_ = make(FastDataset(path), collate={"image": len})
         assert images == 5
-        with pytest.raises(OptionError, match="collate has 'labels', and a sample has only image, label"):
+        with pytest.raises(OptionError, match="collate must name fields of the dataset, image, label, found 'labels'"):
             make(FastDataset(path), collate={"labels": negative})
         with pytest.raises(OptionError, match="collate must map field names to functions"):
             make(FastDataset(path), collate=negative)
@@ -202,7 +202,7 @@ class TestFunctions:
                 OptionError,
                 "images of one shape",
             ),
-            (lambda sample, rng: sample | {"x" * sample["label"]: 0}, OptionError, "for one sample and"),
+            (lambda sample, rng: sample | {"x" * sample["label"]: 0}, OptionError, "the same names for all samples"),
             (lambda sample, rng: 1 // 0, ZeroDivisionError, "by zero"),
         ],
     )
@@ -215,7 +215,7 @@ class TestFunctions:
             del rng
             return sample | {"image": sample["image"].float()}
 
-        with pytest.raises(OptionError, match=r"returned images of torch\.float32.*must stay uint8"):
+        with pytest.raises(OptionError, match=r"images of map_sample must stay uint8 .*found torch\.float32"):
             list(make(FastDataset(path), map_sample=floats, transform=T.train(24), dtype=torch.float32))
         (images, _), *_ = make(FastDataset(path), map_sample=floats)
         assert images.dtype == torch.float32

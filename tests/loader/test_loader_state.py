@@ -154,9 +154,9 @@ class TestState:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"seed": 4}, "another seed: it has seed 3, this loader 4"),
-            ({"batch_size": 7}, r"another global batch .*: it has B 6, this loader 7"),
-            ({"shuffle": False}, "another order: .*shuffled.*sequential"),
+            ({"seed": 4}, "another seed: expected seed 4, found 3"),
+            ({"batch_size": 7}, r"another global batch .*: expected B 7, found 6"),
+            ({"shuffle": False}, "another order: .*sequential.*found.*shuffled"),
         ],
     )
     def test_another_loaders_state(self, dataset: FastDataset, change: dict[str, Any], message: str) -> None:
@@ -165,7 +165,7 @@ class TestState:
 
     def test_another_dataset(self, dataset: FastDataset, tmp_path: Path) -> None:
         other = FastDataset(write_numbered(tmp_path / "other.lmdb", photographs(N)[::-1]))
-        with pytest.raises(StateError, match="other data: it has fingerprint"):
+        with pytest.raises(StateError, match="other data: expected fingerprint"):
             make(other).load_state_dict(make(dataset).state_dict())
 
     def test_another_part_of_the_dataset(self, dataset: FastDataset) -> None:
@@ -177,11 +177,11 @@ class TestState:
         ("state", "message"),
         [
             ({}, "without version, epoch"),
-            ([1], "found one list"),
-            ({"batch": 5}, "batch 5 of epoch 0, and this loader's epochs have 4"),
+            ([1], "must be a mapping, found list"),
+            ({"batch": 5}, "epoch 0 must be at batch 4 or before, found batch 5"),
             ({"batch": -1}, "batch of a loader's state must be a whole number up to .*, found -1"),
             ({"epoch": "1"}, "epoch of a loader's state must be a whole number up to .*, found '1'"),
-            ({"version": 2}, "another version of the state: it has version 2, this loader 1"),
+            ({"version": 2}, "another version of the state: expected version 1, found 2"),
         ],
     )
     def test_no_state_at_all(self, dataset: FastDataset, state: Any, message: str) -> None:
@@ -290,7 +290,7 @@ class TestFrameworks:
         found, given = make(dataset), make(dataset, rank=0, world_size=1)
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")
-        with pytest.raises(StateError, match="made as rank 0 of 1, and this process is rank 1 of 2 now"):
+        with pytest.raises(StateError, match="rank of its loader, 0 of 1, found rank 1 of 2"):
             iter(found)
         assert len(taken(given)) == 4
 

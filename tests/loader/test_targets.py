@@ -142,7 +142,7 @@ def test_one_that_cannot_follow_is_a_failure_of_its_sample(tmp_path: Path) -> No
             )
     dataset = FastDataset(place, fields=["image", "seg.png", "boxes.json"])
     options: dict[str, Any] = {"targets": {"seg.png": "mask", "boxes.json": "boxes"}, "transform": [T.CenterCrop(32)]}
-    with pytest.raises(DecodeError, match=r"field seg.png: the mask has 51 x 40 pixels, and its image 50 x 40"):
+    with pytest.raises(DecodeError, match=r"seg.png: a mask must have the size of its image, 50 x 40, found 51 x 40"):
         list(FastLoader(dataset, 1, **options))
     loader = FastLoader(dataset, 2, on_error="drop", **options)
     assert sum(len(batch["image"]) for batch in loader) == 3
@@ -154,7 +154,7 @@ def test_one_that_cannot_follow_is_a_failure_of_its_sample(tmp_path: Path) -> No
     [
         ({"seg.png": "masks"}, "must be mask, mask:255, boxes"),
         ({"seg.png": "mask:x"}, "must be mask"),
-        ({"other.png": "mask"}, "the dataset's fields are"),
+        ({"other.png": "mask"}, "must name stored fields of the dataset"),
         ("seg.png", "must map fields"),
     ],
 )
