@@ -65,7 +65,7 @@ class Uniform:
 
 
 class Ragged:
-    """Images of different sizes, each as large as columns 5 and 4 of its box say, all in one block of memory.
+    """Images of different sizes, whose height and width are columns 5 and 4 of their boxes, in one block of memory.
 
     The images are views of one tensor, so that the allocator of page-locked memory sees a copy of any of them.
     """

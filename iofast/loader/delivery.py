@@ -93,7 +93,7 @@ class Delivery:
         return made._replace(batch=mapped(parts, made.batch, epoch, number))
 
     def auto_state(self) -> State | None:
-        """What "auto" has found by now; to be called after each batch, when the next one is asked for."""
+        """The numbers of threads and batches that "auto" has found. Call it after each batch, before the next."""
         if self._auto is None:
             return None
         if self._ahead is None:
@@ -115,7 +115,7 @@ class _Consumer:
 
     def __init__(self) -> None:
         self.left: list[None] = []  # not empty once the consumer is gone; a list, as a finalizer can take no lock
-        self.marks: deque[Event] = deque()  # one per batch asked for, behind the work with the batches before it
+        self.marks: deque[Event] = deque()  # one per requested batch, behind the work with the batches before it
 
 
 class _DeviceJob(PrefetchJob[Issued[MadeBatch], None]):

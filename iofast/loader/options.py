@@ -61,7 +61,7 @@ _INSTEAD = {  # options of torch's DataLoader that FastLoader lacks -> advice
     "generator": "give seed=, which order and augmentation are drawn from",
     "in_order": "leave it out, because batches always come in order",
     "multiprocessing_context": f"{_THREADS}; map_processes= starts processes for map_sample",
-    "num_replicas": "give world_size=, or leave it out, because torch.distributed is asked for the ranks",
+    "num_replicas": "give world_size=, or leave it out, because the ranks come from torch.distributed",
     "num_threads": "give num_workers=",
     "persistent_workers": f"{_THREADS}, which start at once",
     "pin_memory": _PINNED,
@@ -84,7 +84,7 @@ class LoaderOptions:
     seed            of the order and of every random choice, 0 to 2^64-1
     drop_last       leave out a short last batch of an epoch
     num_workers     decoding threads; "auto" = the fewest that keep the consumer from waiting, at most one for each core
-                    that this rank may use; 0 = none: the consumer's thread makes each batch when it asks for it
+                    that this rank may use; 0 = none: the consumer's thread makes each batch when it needs it
     transform       a list from iofast.transforms; without one all images must have one size
     device          where batches go. On a CUDA GPU two are ready ahead of the consumer, finished on a side stream;
                     "cuda" = the device that is current in the consumer's thread when its first epoch begins
@@ -207,7 +207,7 @@ class LoaderOptions:
 
     @property
     def mode(self) -> Mode:
-        """The order that `shuffle` or `order` asks for."""
+        """The order of samples, from `shuffle` and `order`."""
         if isinstance(self.order, Mode):
             return self.order
         return Shuffled() if self.shuffle else Sequential()

@@ -83,7 +83,7 @@ class MapPool:
             if reply is not None:
                 self._answered = True
                 return reply
-            # a used process that was killed before it received the request says nothing about the request
+            # no evidence against the request: a used process that was killed before it received it
             deaths += received or not used
         guard = 'before its first result (a script needs `if __name__ == "__main__":` around what it runs)'
         when = "before its work was done" if self._answered else guard

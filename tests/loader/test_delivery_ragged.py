@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from device_model import Block, Device, _bytes, lend, lend_late
+from loader_sets import check_equal
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -24,16 +25,6 @@ COLOURS: dict[str, Any] = {
 
 def here(place: Path, name: str = "set.lmdb", ragged: Any = "list", **options: Any) -> FastLoader:
     return FastLoader(FastDataset(place / name), 8, num_workers=2, shuffle=True, ragged=ragged, **options)
-
-
-def same(own: FastLoader, other: FastLoader) -> bool:
-    """Whether all images, their strides and the labels are equal."""
-    for (images, labels), (expected, theirs) in zip(own, other, strict=True):
-        assert torch.equal(labels, theirs)
-        for image, wanted in zip(images, expected, strict=True):
-            assert torch.equal(image, wanted)
-            assert image.stride() == wanted.stride()
-    return True
 
 
 class Counting:
@@ -56,7 +47,7 @@ def test_a_batch_is_two_copies(place: Path, ragged: str, layout: Any, options: d
     options = {"memory_format": layout, "ragged": ragged, **options}
     own, other = here(place, **options), here(place, **options)
     copies = Counting(lend(own))
-    assert same(own, other)
+    check_equal(own, other)
     assert copies.count == 2 * len(own)
 
 
@@ -65,22 +56,20 @@ def test_replaced_and_dropped_samples(place: Path, action: Any) -> None:
     """A replacement has memory of its own, and a dropped image leaves a hole."""
     own, other = (here(place, "broken.lmdb", on_error=action) for _ in range(2))
     copies = Counting(lend(own))
-    assert same(own, other)
+    check_equal(own, other)
     assert own.stats.errors == other.stats.errors > 0
     assert 2 * len(own) <= copies.count <= 2 * len(own) + own.stats.errors
 
 
 def test_images_of_a_users_function(place: Path) -> None:
-    """Some in memory of their own, some of another type, some as they were."""
+    """Some in memory of their own, some as they were."""
 
     def function(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
-        if sample["image"].shape[1] % 2:
-            return {**sample, "image": sample["image"] // 2}
-        return sample
+        return {**sample, "image": sample["image"] // 2} if sample["image"].shape[1] % 2 else sample
 
     own, other = (here(place, map_sample=function) for _ in range(2))
     lend(own)
-    assert same(own, other)
+    check_equal(own, other)
 
 
 class TestWhatIsCopied:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from device_model import Block, Device, _bytes, lend_late
+from loader_sets import check_equal
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -71,11 +72,5 @@ def test_a_device_without_streams_of_ours_gets_the_same(dataset: FastDataset, ki
     own, plain = (FastLoader(dataset, 8, num_workers=2, shuffle=True, **KINDS[kind]) for _ in range(2))
     own._spec.device = torch.device("mps")
     own._resources.way = Direct(torch.device("cpu"), own._stages.transfer)  # which has the same calls
-    for (images, labels), (expected, theirs) in zip(own, plain, strict=True):
-        assert torch.equal(labels, theirs)
-        assert all(map(torch.equal, _listed(images), _listed(expected)))
+    check_equal(own, plain)
     assert own.stats.stages["transfer"].items > 0
-
-
-def _listed(images: torch.Tensor | list[torch.Tensor]) -> list[torch.Tensor]:
-    return [images] if isinstance(images, torch.Tensor) else images

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from loader_sets import all_labels
 from loader_sets import labels_of as taken
 from torch.utils.data import RandomSampler, SequentialSampler
 
@@ -84,7 +85,7 @@ class TestPlace:
         whole, loader = taken(make(twenty)), make(twenty)
         assert loader.batch == 0
         taken(loader, 3)
-        assert (loader.epoch, loader.batch) == (1, 0)  # what was left is not gone on with
+        assert (loader.epoch, loader.batch) == (1, 0)  # the rest is not resumed
         loader.set_epoch(0)
         assert (loader.epoch, loader.batch) == (0, 3)
         again = make(twenty)
@@ -95,25 +96,6 @@ class TestPlace:
         assert numbered[-1][0] == len(again) - 1
         assert (again.epoch, again.batch) == (1, 0)
 
-    def test_set_epoch_of_a_running_epoch_ends_with_it(self, twenty: FastDataset) -> None:
-        """A framework may call it behind `iter`. The state at the end is the next epoch's, not this one again."""
-        loader = make(twenty)
-        batches = iter(loader)
-        loader.set_epoch(0)
-        assert len(list(batches)) == 4
-        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
-        assert loader.epoch == 1
-        loader.set_epoch(0)  # but said now it is meant
-        assert (loader.epoch, loader.batch) == (0, 0)
-
-    def test_an_iterator_that_has_not_begun_follows_set_epoch(self, twenty: FastDataset) -> None:
-        whole, loader = make(twenty), make(twenty)
-        epochs = [taken(whole) for _ in range(4)]
-        batches = iter(loader)
-        loader.set_epoch(2)
-        assert [labels.tolist() for _, labels in batches] == epochs[2]
-        assert taken(loader) == epochs[3]
-
 
 class TestSampler:
     @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -123,7 +105,7 @@ class TestSampler:
             loader.sampler.set_epoch(epoch)
             wanted = list(loader.sampler)
             assert len(loader.sampler) == len(wanted) == 7  # of 20
-            assert [label for batch in taken(loader) for label in batch] == wanted
+            assert all_labels(loader) == wanted
 
     def test_kind(self, twenty: FastDataset) -> None:
         """Lightning turns shuffling off for `overfit_batches` unless there is none, and warns of it in validation."""

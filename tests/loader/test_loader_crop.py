@@ -76,7 +76,7 @@ boxes_follow = documented("boxes_follow")
 
 
 def moved(sample: Sample, rng: np.random.Generator) -> Sample:
-    """Boxes and mask as load-reference.md says."""
+    """Boxes and mask, moved as in load-reference.md."""
     crop = sample["crop"]
     mask = Image.fromarray(sample["seg.png"]).resize(crop.size, Image.Resampling.NEAREST, crop.box)
     mask = mask.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if crop.flip else mask

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from device_model import lend
 from kernel_images import jpeg, photo
 from loader_sets import (
     break_out,
@@ -44,9 +45,14 @@ def dataset(request: pytest.FixtureRequest, place: Path) -> FastDataset:
     return FastDataset(place / request.param)
 
 
-@pytest.fixture
-def loader(dataset: FastDataset) -> FastLoader:
-    return FastLoader(dataset, 4, shuffle=True, transform=AUGMENT, num_workers=3)
+@pytest.fixture(params=["set.lmdb", "folder", "device"])
+def loader(request: pytest.FixtureRequest, place: Path) -> FastLoader:
+    """Of a container, of a folder, and on a model of a device."""
+    name = "set.lmdb" if request.param == "device" else request.param
+    loader = FastLoader(FastDataset(place / name), 4, shuffle=True, transform=AUGMENT, num_workers=3)
+    if request.param == "device":
+        lend(loader)
+    return loader
 
 
 @pytest.fixture(autouse=True)
@@ -293,8 +299,9 @@ def test_ctrl_c(place: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file")  # a signal between open() and `with`
-def test_every_ctrl_c_arrives(loader: FastLoader) -> None:
+def test_every_ctrl_c_arrives(dataset: FastDataset) -> None:
     """A signal in a finalizer written in Python is lost; of 600 in such a loop, 14 once were."""
+    loader = FastLoader(dataset, 4, shuffle=True, transform=AUGMENT, num_workers=3)
     interrupt = signal.getsignal(signal.SIGINT)
     delays = random.Random(0)
     try:

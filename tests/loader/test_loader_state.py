@@ -20,6 +20,7 @@ from iofast import FastDataset, FastLoader, order
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError, StateError
 from iofast.loader.loader_stats import Epoch
+from iofast.loader.state import Course
 from iofast.meter.clock import Pass
 from iofast.prefetch.readahead import Readahead
 from tools.torture import determinism
@@ -103,16 +104,6 @@ class TestState:
         assert set(state) == {"version", "epoch", "batch", "seed", "B", "order", "fingerprint"}
         assert len(json.dumps(state)) < 500
 
-    def test_the_newest_iterator_is_meant(self, twenty: FastDataset) -> None:
-        loader = make(twenty)
-        one = iter(loader)
-        next(one)
-        other = iter(loader)
-        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
-        next(one)
-        next(other)
-        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 1)
-
     @pytest.mark.parametrize(
         ("change", "message"),
         [
@@ -186,51 +177,66 @@ class TestState:
         assert [first, *labels_of(again)] == labels_of(make(twenty))
 
 
-class TestSetEpoch:
-    def test_the_epoch_of_a_loaded_state_keeps_its_place(self, twenty: FastDataset) -> None:
-        whole = make(twenty)
-        first, second = labels_of(whole), labels_of(whole)
-        loader = make(twenty)
-        loader.load_state_dict(loader.state_dict() | {"batch": 3})
-        loader.set_epoch(0)
-        assert labels_of(loader) == first[3:]
-        loader.set_epoch(1)
-        assert labels_of(loader) == second
+PLACES = {  # what was done with epochs of four batches -> epoch and batch where the next iterator begins
+    "": (0, 0),
+    "iter": (1, 0),
+    "iter, drop": (0, 0),  # it took nothing: Lightning only checks that it can iterate
+    "iter, take 4": (1, 0),
+    "iter, take 3": (1, 0),  # an epoch that was left is resumed only on request
+    "iter, take 3, set 0": (0, 3),
+    "iter, take 3, anew 0": (0, 0),
+    "iter, take 4, set 0": (0, 0),
+    "iter, take 3, set 0, iter, take 1": (1, 0),
+    "iter, take 1, iter, take 2, set 1": (1, 2),  # the newest iterator counts
+    "iter, set 2": (2, 0),  # one that has not begun follows
+    "iter, set 2, take 1": (2, 1),
+    "iter, set 0, take 4": (1, 0),
+    "iter, take 1, set 0, take 1": (0, 2),
+    "iter, take 1, set 0, take 1, set 5": (5, 0),
+    "load 0 3": (0, 3),
+    "load 0 3, set 0": (0, 3),
+    "load 0 3, anew 0": (0, 3),
+    "load 0 3, set 2": (2, 0),
+    "load 0 2, iter, drop": (0, 2),
+    "load 0 2, iter, take 2": (1, 0),
+    "load 0 2, iter, anew 0": (0, 2),
+}
 
-    def test_any_other_epoch_begins_at_its_start(self, twenty: FastDataset) -> None:
-        loader = make(twenty)
-        loader.load_state_dict(loader.state_dict() | {"batch": 3})
-        loader.set_epoch(2)
-        assert len(labels_of(loader)) == 4
-        assert loader.epoch == 3
-        for wrong in (-1, 1.5, "1", None):
-            with pytest.raises(OptionError, match=f"epoch must be a whole number .* found {wrong!r}"):
-                loader.set_epoch(wrong)  # type: ignore[arg-type]
 
-    def test_an_epoch_that_was_left_goes_on_only_on_request(self, twenty: FastDataset) -> None:
-        loader = make(twenty)
-        first = labels_of(loader, 1)
-        assert len(labels_of(loader)) == 4  # the next epoch
-        loader = make(twenty)
-        assert labels_of(loader, 1) == first
-        loader.set_epoch(0)
-        assert len(labels_of(loader)) == 3
+@pytest.mark.parametrize("script", PLACES)
+def test_where_the_next_iterator_begins(script: str) -> None:
+    course, iterators, progresses = Course(), list[Any](), list[Any]()
+
+    def batches(progress: Any) -> Any:
+        progresses.append(progress)
+        return (number for number in range(4))
+
+    for step in filter(None, script.split(", ")):
+        name, *numbers = step.split()
+        count, *more = map(int, numbers or [0])
+        match name:
+            case "iter":
+                iterators.append(course.begin(4, batches))
+            case "drop":
+                iterators.pop()
+            case "take":
+                progresses[-1].fresh = False
+                progresses[-1].batch += count
+            case "load":
+                course.load((count, *more))  # type: ignore[arg-type]
+            case _:
+                course.set_epoch(count, anew=name == "anew")
+    assert course.next == PLACES[script]
+
+
+def test_epochs_are_whole_numbers(twenty: FastDataset) -> None:
+    for wrong in (-1, 1.5, "1", None):
+        with pytest.raises(OptionError, match=f"epoch must be a whole number .* found {wrong!r}"):
+            make(twenty).set_epoch(wrong)  # type: ignore[arg-type]
 
 
 class TestFrameworks:
     """Calls of training frameworks beside iteration."""
-
-    def test_an_iterator_nobody_used_takes_no_epoch(self, twenty: FastDataset) -> None:
-        whole = make(twenty)
-        first, second = labels_of(whole), labels_of(whole)
-        loader = make(twenty)
-        iter(loader)  # Lightning looks whether it can
-        assert loader.epoch == 0
-        loader.load_state_dict(loader.state_dict() | {"batch": 2})
-        iter(loader)
-        assert labels_of(loader) == first[2:]
-        iter(loader)
-        assert labels_of(loader) == second
 
     def test_in_sequence_any_rank_may_begin_again(self, twenty: FastDataset) -> None:
         """Validation is stopped and restarted: ranks stay in step, because all epochs are alike."""

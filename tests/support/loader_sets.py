@@ -12,11 +12,13 @@ from functools import cache
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from kernel_images import exif, jpeg, photo
 from PIL import Image, ImageOps
+from torch.utils._pytree import tree_flatten
 
 from iofast import FastLoader, open_writer
 from iofast.record import ImageInfo
@@ -128,6 +130,19 @@ def labels_of(batches: Iterable[tuple[object, torch.Tensor]], first: int | None 
 def all_labels(batches: Iterable[tuple[object, torch.Tensor]], first: int | None = None) -> list[int]:
     """`labels_of` in one list."""
     return [label for labels in labels_of(batches, first) for label in labels]
+
+
+def check_equal(own: Iterable[Any], other: Iterable[Any]) -> None:
+    """Compare batches of any structure: tensors with their strides, and other values."""
+    for batch, expected in zip(own, other, strict=True):
+        (leaves, structure), (wanted, same) = tree_flatten(batch), tree_flatten(expected)
+        assert structure == same
+        for found, value in zip(leaves, wanted, strict=True):
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(found, value)
+                assert found.stride() == value.stride()
+            else:
+                assert found == value
 
 
 def break_out(loader: FastLoader) -> None:
