@@ -168,25 +168,25 @@ class TestFunctions:
         assert images.max() <= 1
 
     @pytest.mark.parametrize(
-        ("function", "error", "message"),
+        ("change", "error", "message"),
         [
-            (lambda sample, rng: None, OptionError, "map_sample must return a dictionary, found NoneType"),
-            (lambda sample, rng: {"label": 1}, OptionError, "map_sample must return image and label"),
-            (lambda sample, rng: sample | {"noise": 1}, OptionError, "returned 'noise', for which a pair .* no place"),
-            (lambda sample, rng: sample | {"image": 7}, OptionError, "images that are tensors .* found int"),
-            (lambda sample, rng: sample | {"image": sample["image"][0]}, OptionError, r"found \(24, 24\)"),
+            (lambda sample: None, OptionError, "map_sample must return a dictionary, found NoneType"),
+            (lambda sample: {"label": 1}, OptionError, "map_sample must return image and label"),
+            (lambda sample: sample | {"noise": 1}, OptionError, "returned 'noise', for which a pair .* no place"),
+            (lambda sample: sample | {"image": 7}, OptionError, "images that are tensors .* found int"),
+            (lambda sample: sample | {"image": sample["image"][0]}, OptionError, r"found \(24, 24\)"),
             (
-                lambda sample, rng: sample | {"image": sample["image"][:, sample["label"] :]},
+                lambda sample: sample | {"image": sample["image"][:, sample["label"] :]},
                 OptionError,
                 "images of one shape",
             ),
-            (lambda sample, rng: sample | {"x" * sample["label"]: 0}, OptionError, "the same names for all samples"),
-            (lambda sample, rng: 1 // 0, ZeroDivisionError, "by zero"),
+            (lambda sample: sample | {"x" * sample["label"]: 0}, OptionError, "the same names for all samples"),
+            (lambda sample: 1 // 0, ZeroDivisionError, "by zero"),
         ],
     )
-    def test_faults_of_the_function(self, path: Path, function: Any, error: type[Exception], message: str) -> None:
+    def test_faults_of_the_function(self, path: Path, change: Any, error: type[Exception], message: str) -> None:
         with pytest.raises(error, match=message):
-            list(make(FastDataset(path), map_sample=function, on_error="drop"))
+            list(make(FastDataset(path), map_sample=lambda sample, rng: change(sample), on_error="drop"))
 
     def test_float_images_and_pixel_operations_do_not_go_together(self, path: Path) -> None:
         def floats(sample: Sample, rng: np.random.Generator) -> Sample:

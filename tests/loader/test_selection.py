@@ -102,17 +102,12 @@ def test_filter(place: Path) -> None:
 def test_several_paths(place: Path) -> None:
     dataset = FastDataset([place / "a.lmdb", place / "b"])
     a, b = FastDataset(place / "a.lmdb"), FastDataset(place / "b")
-    assert len(dataset) == 12
     assert dataset.parts == (6, 6)
-    assert labels(dataset) == labels(a) + labels(b)
-    for index, data in enumerate(IMAGES):
-        assert np.abs(np.asarray(dataset[index][0], int) - np.asarray(upright(data), int)).max() <= 1
+    assert labels(dataset) == labels(a) + labels(b) == labels(pickle.loads(pickle.dumps(dataset)))
+    assert [image.tobytes() for image, _ in dataset] == [image.tobytes() for each in (a, b) for image, _ in each]
     assert dataset.path == [str(place / "a.lmdb"), str(place / "b")]
     assert dataset.classes == a.classes
-    assert labels(pickle.loads(pickle.dumps(dataset))) == labels(dataset)
     assert FastDataset([place / "a.lmdb"]).path == str(place / "a.lmdb")
-    with pytest.raises(OptionError, match="path must be a path"):
-        FastDataset([])
     with pytest.raises(OptionError, match="classes"):
         FastDataset([place / "a.lmdb", place / "numbered.lmdb"])
 
