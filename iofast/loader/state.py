@@ -43,11 +43,6 @@ class Progress:
         """The place to continue at; after a finished epoch the beginning of the next."""
         return (self.epoch + 1, 0) if self.batch >= self.count else (self.epoch, self.batch)
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether it has returned some batches and not all."""
-        return 0 < self.batch < self.count
-
 
 class Course:
     """The places where a loader's iterators begin, one after another."""
@@ -84,7 +79,7 @@ class Course:
         newest = self._newest
         if newest is None or newest.confirmed or self._other is not None:
             return None
-        return newest if newest.unfinished else None
+        return newest if 0 < newest.batch < newest.count else None
 
     def set_epoch(self, epoch: int, *, anew: bool = False) -> None:
         """Let the next iterator begin or resume `epoch`; with `anew` resume it only if nothing was returned yet.

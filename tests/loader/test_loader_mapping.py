@@ -194,6 +194,11 @@ class TestErrors:
         assert 'raise TwoArguments("this", "that")' in caught.value.__notes__[1]
         assert mapped([{"do": "nothing"}]) == before  # by the same process
 
+    def test_a_result_that_cannot_be_sent(self, mapped: Map) -> None:
+        with pytest.raises(OptionError, match=r"must return what can be pickled: TypeError.*lock") as caught:
+            mapped([{"do": "nothing"}, {"do": "lock"}, {"do": "nothing"}], str)
+        assert caught.value.__notes__[0] == "in map_sample: 1"
+
     def test_processes_that_die_and_cannot_be_started(self, monkeypatch: pytest.MonkeyPatch, mapped: Map) -> None:
         class Full:
             def Pipe(self) -> None:  # noqa: N802 (multiprocessing's name)
@@ -208,11 +213,6 @@ class TestErrors:
         with pytest.raises(WorkerError, match=r"was killed or crashed before its work was done: signal 9, 2") as caught:
             mapped([{"do": "die"}], "number {}".format)
         assert caught.value.__notes__ == ["in map_sample: one of 1 samples, the first is number 0"]
-
-    def test_a_result_that_cannot_be_sent(self, mapped: Map) -> None:
-        with pytest.raises(OptionError, match=r"must return what can be pickled: TypeError.*lock") as caught:
-            mapped([{"do": "nothing"}, {"do": "lock"}, {"do": "nothing"}], str)
-        assert caught.value.__notes__[0] == "in map_sample: 1"
 
 
 @pytest.mark.slow  # 20 s of starting processes
