@@ -102,6 +102,8 @@ def test_getitems(dataset: FastDataset) -> None:
     assert dataset.__getitems__([]) == []
     with pytest.raises(IndexError, match=f"index {N} "):
         dataset.__getitems__([3, N])
+    with pytest.raises(TypeError):
+        dataset.__getitems__([0.7])  # type: ignore[list-item]
 
 
 def test_transforms(path: Path) -> None:
@@ -136,8 +138,6 @@ def test_without_labels_or_classes(tmp_path: Path) -> None:
 
 
 class TestSplits:
-    SIZES = (("train", 12), ("val", 5), ("test", 3))
-
     @pytest.fixture
     def packed(self, tmp_path: Path) -> Path:
         with open_writer(tmp_path / "splits.lmdb") as writer:
@@ -167,6 +167,15 @@ class TestSplits:
         with open_writer(tmp_path / "one.lmdb", split="train") as writer:
             writer.write({"jpg": IMAGES[0]})
         assert len(FastDataset(tmp_path / "one.lmdb")) == len(FastDataset(tmp_path / "one.lmdb", split="train")) == 1
+
+    def test_of_folders(self, tmp_path: Path) -> None:
+        for name, count in (("train", 6), ("val", 3)):
+            write_folder(tmp_path / name, IMAGES[:count])
+        with pytest.raises(OptionError, match="has the splits"):
+            FastDataset(tmp_path)
+        val, both = (FastDataset(tmp_path, split=name) for name in ("val", "all"))
+        assert val.targets == [0, 1, 2]
+        assert val[2][0].tobytes() == both[8][0].tobytes()
 
     def test_ranges_apart_from_each_other_are_one_split(self, packed: Path) -> None:
         """As appending to a packed set leaves them."""
