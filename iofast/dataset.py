@@ -1,4 +1,4 @@
-"""FastDataset: containers and plain folders as an ordinary map-style torch dataset, and what FastLoader reads from."""
+"""FastDataset: containers and plain folders as a map-style torch dataset, and the source of FastLoader."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from iofast.selection import Columns, Filter, Selection, of_split
 from iofast.transforms.crop_box import CropBox
 
 _EXACT = kernel.DecodeOptions(filter="nearest")  # whole images: no pixel is resampled
-_CHUNK = 1 << 16  # records whose columns are looked up at once, where those of all are wanted
+_CHUNK = 1 << 16  # records per look-up when columns of all records are read
 
 Path = str | os.PathLike[str]
 
 
 class FastDataset(Dataset[Any]):
-    """The samples of a container, of a plain image folder, or of several of them as one, with random access.
+    """The samples of a container, of a plain image folder, or of several of them joined, with random access.
 
-    `dataset[i]` is an upright RGB PIL image and its label (an int, -1 where there is none), after `transform` and
-    `target_transform`, which are callables as torchvision's datasets take them. It is picklable and works under fork
-    and spawn, in torch's own DataLoader with any number of workers; `FastLoader` reads it without going through `[i]`.
+    `dataset[i]` is an upright RGB PIL image and its label (an int, -1 for none), after `transform` and
+    `target_transform`, callables as torchvision's datasets take them. It can be pickled and forked, and works in
+    torch's DataLoader with any number of workers. `FastLoader` does not read it through `[i]`.
 
-    `split` names one of the container's splits, "all" their union. A container of several splits has to be told.
-    Paths in a list are joined one after another; their classes must be the same. A list of tar shards is one set.
+    `split` names one of the container's splits, "all" their union; it is required if there are several.
+    Paths in a list are joined one after another; their classes must be equal. A list of tar shards is one set.
 
     `indices` are the samples to take, in that order; they may repeat, and negative ones count from the end. `filter` is
     called once, with the `Columns` (index, label, width, height) of those samples, and returns a mask or the places of
     the rows to keep.
 
-    `fields` says what a sample consists of, and makes it a dictionary: "image", "label", "key" (a str), "index" (its
-    place in this dataset), "crop" (which part of the stored image "image" is, a `CropBox`) and names of the container's
-    fields, decoded as `fields.decode_field` says, None where a record lacks one. Only these are read. `transform` is
-    called with the image, `target_transform` with the label.
+    `fields` makes a sample a dictionary of "image", "label", "key" (a str), "index" (its place in this dataset), "crop"
+    (which part of the stored image "image" is, a `CropBox`) and fields of the container, decoded by
+    `fields.decode_field`, None if a record lacks one. No other field is read. `transform` gets the image,
+    `target_transform` the label.
 
-    `foreign` says what the files of another program mean, where they do not say it in one of the usual ways: a
-    `source.ForeignOptions`, or a mapping of its members, such as `{"names": {"image": "photo"}, "label_base": 1}`.
+    `foreign` explains the files of another program that do not follow its usual conventions: a `source.ForeignOptions`,
+    or a mapping of its members, such as `{"names": {"image": "photo"}, "label_base": 1}`.
 
-    `orientation` "ignore" gives images as they are stored, without the turn that EXIF or XMP asks for.
+    `orientation="ignore"` gives images as they are stored, without the turn in EXIF or XMP.
 
-    Raises what `open_reader` raises, and `OptionError` for a split, field or index that is not there.
+    Raises what `open_reader` raises, and `OptionError` for a split, field or index that does not exist.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class FastDataset(Dataset[Any]):
 
     @property
     def manifest(self) -> Manifest:
-        """What the container says of itself: count, classes, splits, recipe, fingerprint."""
+        """The container's manifest: count, classes, splits, recipe, fingerprint."""
         return self.reader.manifest
 
     @property
     def classes(self) -> list[str]:
-        """Class names; the label is the index. Empty where there are no classes."""
+        """Class names, by label; empty without classes."""
         return list(self.manifest.classes or ())
 
     @property
@@ -109,9 +109,9 @@ class FastDataset(Dataset[Any]):
 
     @property
     def targets(self) -> list[int]:
-        """The labels of all samples, -1 where there is none: a list, as torchvision's ImageFolder has it.
+        """The labels of all samples, -1 for none, as a list like torchvision's ImageFolder has.
 
-        It is made once, at the first use. Changing it changes no sample; `target_transform` does.
+        Made once, at the first use. Changing the list changes no sample; `target_transform` does.
         """
         if self._targets is None:
             self._targets = self.labels().tolist()
@@ -119,27 +119,27 @@ class FastDataset(Dataset[Any]):
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """How many samples are of each path, in their order; one number where `indices` mixed the paths' samples."""
+        """The number of samples of each path, in order; a single number if `indices` mix the paths' samples."""
         return self._selection.parts([len(reader) for reader, _ in _parts(self)])
 
     @property
     def annotations(self) -> list[str]:
-        """Those of `fields` that hold places in the image: masks, boxes and keypoints, as far as that can be told."""
+        """The fields that are known to hold masks, boxes or keypoints."""
         names = self.fields or ()
         found = set[str]().union(*(annotation_fields(names, reader.manifest) for reader, _ in _parts(self)))
         return [name for name in names if name in found]
 
     @property
     def fingerprint(self) -> str:
-        """A SHA-256 that differs where the samples, or their order, do."""
+        """A SHA-256 of the samples and their order."""
         return self._selection.fingerprint(self.manifest.fingerprint)
 
     def labels(self) -> NDArray[np.int64]:
-        """The labels of all samples as an array, int64 of shape (len,), -1 where there is none."""
+        """The labels of all samples, int64 (len,), -1 for none."""
         return self._columns().label
 
     def sizes(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Widths and heights of all images in pixels, int32 of shape (len,) each, 0 where unknown."""
+        """Widths and heights of all images in pixels, int32 (len,) each, 0 for unknown."""
         columns = self._columns()
         return columns.width, columns.height
 
@@ -147,9 +147,9 @@ class FastDataset(Dataset[Any]):
         return len(self._selection)
 
     def __add__(self, other: Dataset[Any]) -> Any:
-        """The samples of both: a FastDataset where `other` is one with the same fields, orientation and transforms.
+        """Join the samples of both: a FastDataset if `other` is one with equal fields, orientation and transforms.
 
-        With any other dataset it is torch's ConcatDataset. Raises `OptionError` where the classes differ.
+        Otherwise it is torch's ConcatDataset. Raises `OptionError` if the classes differ.
         """
         if not isinstance(other, FastDataset) or not self._gives_samples_like(other):
             return super().__add__(other)
@@ -165,11 +165,11 @@ class FastDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples at once: what torch's DataLoader calls for a batch. Raises `DecodeError` naming the image."""
-        asked = np.array([operator.index(index) for index in indices], np.int64)
-        located = self.locate(asked)
+        wanted = np.array([operator.index(index) for index in indices], np.int64)
+        located = self.locate(wanted)
         names = ("image", "label") if self.fields is None else self.fields
-        # a list: CPython 3.11 leaks what `*` has unpacked so far of a generator that raises
-        columns = [self._transformed(name, asked, located) for name in names]
+        # a list: if a generator raises, CPython 3.11 leaks the values that `*` has unpacked from it
+        columns = [self._transformed(name, wanted, located) for name in names]
         samples = zip(*columns, strict=True)
         return list(samples) if self.fields is None else [dict(zip(names, sample, strict=True)) for sample in samples]
 
@@ -178,7 +178,7 @@ class FastDataset(Dataset[Any]):
         return self._selection.resolve(self._selection.wrap(indices))
 
     def locate(self, indices: NDArray[np.int64]) -> Located:
-        """What the index says of the samples `indices`; sizes and orientation as `orientation` wants them."""
+        """The index's rows of the samples `indices`, with size and orientation after the option `orientation`."""
         located = self.reader.columns(self.resolve(indices))
         if self.orientation == "apply":
             return located
@@ -199,7 +199,7 @@ class FastDataset(Dataset[Any]):
         """The values of one field of the samples `indices`, which were `located`, before any transform.
 
         Raises `DecodeError` or `ContainerError` naming record and field; with `failed` such a row gets None, and its
-        error is put there. Without `check` nothing is compared with its checksum.
+        error goes to `failed`. `check=False` compares no checksums.
         """
         if name == "index":
             return list(self._selection.wrap(indices).tolist())
@@ -234,7 +234,7 @@ class FastDataset(Dataset[Any]):
         return f"FastDataset({self.path!r}{split}): {len(self)} samples{subset}"
 
     def _gives_samples_like(self, other: FastDataset) -> bool:
-        """Whether the samples of both are made in one way."""
+        """Whether samples of both are made alike."""
         same = (self.fields, self.orientation) == (other.fields, other.orientation)
         return same and self.transform is other.transform and self.target_transform is other.target_transform
 
@@ -247,7 +247,7 @@ class FastDataset(Dataset[Any]):
             self._selection = self._selection.keep(filter(columns))
 
     def _columns(self) -> Columns:
-        """Of all samples, looked up a part at a time: a row of the index is several times as large as what is kept."""
+        """Columns of all samples, read in chunks: a row of the index is several times as large as what is kept."""
         count = len(self)
         label = np.empty(count, np.int64)
         width, height = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -271,7 +271,7 @@ class FastDataset(Dataset[Any]):
         failed: Failures | None = None,
         transform: Callable[[Any], Any] | None = None,
     ) -> list[Any]:
-        """Each image is transformed before the next is decoded: those of a batch may be large."""
+        """Decode images. Each is transformed before the next is decoded, because images may be large."""
         images: list[Any] = []
         with self.reader.payloads(located, 0, len(located.indices)) as payloads:
             source = payloads.checked(check)
@@ -312,7 +312,7 @@ class FastDataset(Dataset[Any]):
 
 
 def _parts(dataset: FastDataset) -> list[tuple[Reader, str]]:
-    """The readers that a dataset joins, or its own, each with its name."""
+    """The readers that a dataset joins, or its only one, each with its name."""
     reader = dataset.reader
     if isinstance(reader, JoinedReader):
         return list(zip(reader.parts, reader.names, strict=True))
@@ -320,10 +320,10 @@ def _parts(dataset: FastDataset) -> list[tuple[Reader, str]]:
 
 
 def _paths(path: Path | Sequence[Path]) -> list[str]:
-    given: list[Any] = list(path) if isinstance(path, list | tuple) else [path]
-    if not given or not all(isinstance(each, str | os.PathLike) for each in given):
+    paths: list[Any] = list(path) if isinstance(path, list | tuple) else [path]
+    if not paths or not all(isinstance(each, str | os.PathLike) for each in paths):
         raise OptionError(f"path must be a path, or a list of paths, found {shown(path)}")
-    return [os.fspath(each) for each in given]
+    return [os.fspath(each) for each in paths]
 
 
 def _opened(paths: Sequence[str], foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:

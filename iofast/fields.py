@@ -1,7 +1,7 @@
-"""What the fields of a record hold besides its image: payload to value, and the values of a batch to a tensor.
+"""Fields of a record besides its image: from payload to value, and from the values of a batch to a tensor.
 
-The last part of a field's name says what it is, as in WebDataset: `boxes.json`, `seg.png`, `coarse.cls`. Payloads may
-come from anyone: nothing is unpickled, sizes are checked before memory is taken.
+The last part of a field's name is its type, as in WebDataset: `boxes.json`, `seg.png`, `coarse.cls`. Payloads are not
+trusted: nothing is unpickled, and sizes are checked before memory is allocated.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from iofast.kernel import pillow
 from iofast.kernel.contract import MAX_PIXELS
 from iofast.record import IMAGE_FIELDS, RAW_FIELDS, holds_places, image_field
 
-OF_IMAGE = ("image", "crop")  # what a sample with an image may consist of besides its record's fields
-PSEUDO_FIELDS = (*OF_IMAGE, "label", "key", "index")  # and what every sample may
-MAX_TEXT = 64 << 20  # bytes of JSON or text, as much as a manifest may have; JSON takes ten times that as objects
+OF_IMAGE = ("image", "crop")  # fields that every sample with an image has besides those of its record
+PSEUDO_FIELDS = (*OF_IMAGE, "label", "key", "index")  # the others are those of every sample
+MAX_TEXT = 64 << 20  # bytes of JSON or text, the limit of a manifest; JSON takes ten times as much as objects
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "avif")
-_WIDER = {"u2": np.int32, "u4": np.int64}  # unsigned types that torch has in name only
+_WIDER = {"u2": np.int32, "u4": np.int64}  # unsigned types that torch hardly supports
 _TENSORS = ("b1", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
 
 
 def check_fields(fields: Sequence[str] | None, manifest: Manifest, where: str) -> tuple[str, ...] | None:
-    """What a sample shall consist of, checked; None = image and label. Raises `OptionError` for what is not there."""
+    """Check the option `fields`; None = image and label. Raises `OptionError` for a field that does not exist."""
     has_image = image_field(manifest.fields) is not None or not manifest.count
     known = (*PSEUDO_FIELDS[0 if has_image else len(OF_IMAGE) :], *manifest.fields)
     if fields is None:
         if not has_image:
-            raise OptionError(f"{where} has no images: say fields=, any of {', '.join(known)}")
+            raise OptionError(f"{where} has no images: give fields=, any of {', '.join(known)}")
         return None
     listed = isinstance(fields, Iterable) and not isinstance(fields, str) and getattr(fields, "shape", True) != ()
     names = tuple(fields) if listed else ()
@@ -50,42 +50,42 @@ def check_fields(fields: Sequence[str] | None, manifest: Manifest, where: str) -
 
 
 def annotation_fields(names: Iterable[str], manifest: Manifest) -> set[str]:
-    """Those of `names` that hold places in the image: masks, and boxes and keypoints by the recipe or by their names.
+    """Those of `names` that hold masks, boxes or keypoints, by the recipe or by their names.
 
-    They are as packing made them follow its images: in pixels of the image as it is stored, upright.
+    Their places are in pixels of the image as it is stored, upright.
     """
     merged = manifest.recipe.get("merged")
     recipes = [
         each for each in (merged if isinstance(merged, list) else [manifest.recipe]) if isinstance(each, Mapping)
     ]
-    told = [each.get(option) for each in recipes for option in ("boxes", "keypoints")]
-    return {name for name in names if name.endswith(".png") or holds_places(name) or name in told}
+    declared = [each.get(option) for each in recipes for option in ("boxes", "keypoints")]
+    return {name for name in names if name.endswith(".png") or holds_places(name) or name in declared}
 
 
 def decode_field(name: str, payload: bytes) -> Any:
-    """The value in a payload, told by the last part of its field's name.
+    """Decode a payload by the last part of its field's name.
 
-    `json` → what it says; `cls` → int; `txt`, `text` → str; `npy` → NumPy array; an image's suffix (`seg.png`) → its
-    pixels as stored: uint8 (or uint16, bool) of shape (height, width) or (height, width, channels), palettes as
-    numbers, EXIF ignored. Everything else → bytes: unknown names, pickled data, and the record's own image (`jpg`,
-    `png`, `webp`, `rgb`, `yuv`), of which "image" is the pixels. Raises `DecodeError` naming the field.
+    `json` → its value; `cls` → int; `txt`, `text` → str; `npy` → NumPy array; an image's suffix (`seg.png`) → its
+    pixels as stored, uint8 (or uint16, bool) of shape (height, width) or (height, width, channels), palettes as
+    numbers, EXIF ignored. Other names → bytes: unknown ones, pickled data, and the record's own image (`jpg`, `png`,
+    `webp`, `rgb`, `yuv`), whose pixels are the field "image". Raises `DecodeError` naming the field.
     """
     decode = None if name in (*IMAGE_FIELDS, *RAW_FIELDS) else _DECODERS.get(name.rpartition(".")[2])
     if decode is None:
         return payload
     try:
         return decode(payload)
-    except Exception as error:  # parsers of JSON and .npy raise a dozen kinds, and one payload must not end a batch
+    except Exception as error:  # parsers of JSON and .npy raise many types
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DecodeError(f"field {name}: {reason:.200}") from None
 
 
 def collate(values: Sequence[Any]) -> Any:
-    """The values of one field in a batch as one: a tensor with a first dimension more, or a list.
+    """Collate the values of one field: a tensor with one dimension more, or a list.
 
-    Whole numbers become int64, numbers with a fraction (1.0 is one) float32, truth values bool; lists of numbers (soft
-    labels, boxes) likewise where all have the same shape; arrays and tensors of the same shape and type are stacked as
-    they are. Everything else stays a list: text, bytes, mappings, None, and what differs in shape.
+    int becomes int64, float float32, bool bool; lists of numbers (soft labels, boxes) likewise if all have one shape.
+    Arrays and tensors of one shape and type are stacked. Everything else stays a list: text, bytes, mappings, None, and
+    values of different shapes.
     """
     kinds = set(map(type, values))
     if kinds and kinds <= {torch.Tensor}:
@@ -106,7 +106,7 @@ def collate(values: Sequence[Any]) -> Any:
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:
-    """A number, or a list of numbers of any depth, as an array: bool, int64 or float32. None for anything else."""
+    """A number, or a list of numbers of any depth, as an array of bool, int64 or float32; None for anything else."""
     if isinstance(value, list):
         kinds = set(map(type, value))
         if not kinds <= {bool, int, float}:
@@ -148,32 +148,32 @@ def _json(payload: bytes) -> Any:
 
 def _text(payload: bytes) -> str:
     if len(payload) > MAX_TEXT:
-        raise DecodeError(f"{len(payload)} bytes are more than {MAX_TEXT}")
+        raise DecodeError(f"text must have at most {MAX_TEXT} bytes, found {len(payload)}")
     return payload.decode("utf-8")
 
 
 def _class(payload: bytes) -> int:
     if not payload.isdigit() or len(payload) > 10:
-        raise DecodeError(f"a class index in decimal was expected, found {payload!r:.40}")
+        raise DecodeError(f"a class index must be a decimal number, found {payload!r:.40}")
     return int(payload)
 
 
 def _array(payload: bytes) -> NDArray[Any]:
-    """A .npy file. NumPy's own reader takes memory for whatever shape the header claims, and pickles where told to."""
+    """Read a .npy file. NumPy's own reader allocates memory for any shape that the header claims."""
     stream = BytesIO(payload)
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
-        raise DecodeError(f"version {version} of .npy is not understood, only 1.0 and 2.0")
+        raise DecodeError(f"the version of .npy must be 1.0 or 2.0, found {version}")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)
     if dtype.hasobject:
-        raise DecodeError("it holds pickled objects, which are never loaded")
+        raise DecodeError("pickled objects are never loaded")
     size, found = math.prod(shape) * dtype.itemsize, len(payload) - stream.tell()
     if size != found or min(shape, default=0) < 0:
-        raise DecodeError(f"an array of shape {shape} and type {dtype} has {size} bytes, found {found}")
+        raise DecodeError(f"an array of shape {shape} and type {dtype} must have {size} bytes, found {found}")
     flat = np.frombuffer(payload, dtype, offset=stream.tell()) if size else np.empty(math.prod(shape), dtype)
     array: NDArray[Any] = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
-    return array.copy()  # may be written to, unlike the payload
+    return array.copy()  # writable, unlike the payload
 
 
 def _pixels(payload: bytes) -> NDArray[Any]:
@@ -182,7 +182,7 @@ def _pixels(payload: bytes) -> NDArray[Any]:
         pillow.check_end(opened)
         opened.image.load()
         return np.array(opened.image)
-    except Exception as error:  # Pillow's plugins raise anything on damaged files
+    except Exception as error:  # Pillow's plugins raise any type on damaged files
         raise pillow.decode_error(error) from None
 
 

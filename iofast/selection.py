@@ -1,4 +1,4 @@
-"""Which of a reader's records a dataset has, and in which order: a split, a subset, what a filter leaves."""
+"""The records of a dataset and their order: a split, a subset, a filter's choice."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Columns:
-    """What a filter gets: one row per sample.
+    """The argument of a filter, one row per sample.
 
-    `index` is the sample's place in the split; `width` and `height` are in pixels as the dataset gives the image, 0
-    where unknown; `label` is -1 where there is none.
+    index          place of the sample in the split
+    label          -1 for none
+    width, height  in pixels as the dataset gives the image, 0 for unknown
     """
 
     index: Indices
@@ -33,7 +34,7 @@ Filter = Callable[[Columns], ArrayLike]
 
 
 class Selection:
-    """Samples 0 … len-1, each the number of a record. Without a subset it is as small for ten million as for ten."""
+    """Samples 0 … len-1, each the number of a record: ranges, which take little memory, or a list that was picked."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]], picked: Indices | None = None) -> None:
         self._ranges, self._picked = list(ranges), picked
@@ -46,11 +47,11 @@ class Selection:
 
     @property
     def is_subset(self) -> bool:
-        """Whether `pick` made it."""
+        """Whether the samples were picked one by one."""
         return self._picked is not None
 
     def resolve(self, indices: Indices) -> Indices:
-        """The records that are the samples `indices`, which must be in range."""
+        """The records of the samples `indices`, int64, which must be in range."""
         if self._picked is not None:
             return self._picked[indices]
         if len(self._ranges) == 1:
@@ -60,7 +61,7 @@ class Selection:
         return dense
 
     def wrap(self, indices: Indices) -> Indices:
-        """`indices` in 0 … len-1; negative ones count from the end. Raises `IndexError`."""
+        """`indices` as 0 … len-1; negative ones count from the end. Raises `IndexError`."""
         wrapped = np.where(indices < 0, indices + len(self), indices)
         if wrapped.size and not 0 <= int(wrapped.min()) <= int(wrapped.max()) < len(self):
             outside = indices[(wrapped < 0) | (wrapped >= len(self))][0]
@@ -68,20 +69,20 @@ class Selection:
         return wrapped
 
     def pick(self, name: str, wanted: ArrayLike) -> Selection:
-        """The samples `wanted` alone, in that order, repeats and all. `name` is what messages call them."""
-        given = _array(name, wanted)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise OptionError(f"{name} must be whole numbers in one dimension, found {given.dtype} {given.shape}")
+        """Only the samples `wanted`, in that order; they may repeat. `name` is theirs in messages."""
+        indices = _array(name, wanted)
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+            raise OptionError(f"{name} must be whole numbers in one dimension, found {indices.dtype} {indices.shape}")
         try:
-            if given.dtype == np.uint64:  # one that does not fit would become negative, and count from the end
-                given = np.minimum(given, np.uint64(np.iinfo(np.int64).max))
-            picked = self.resolve(self.wrap(given.astype(np.int64)))
+            if indices.dtype == np.uint64:  # large ones would become negative, and count from the end
+                indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
+            picked = self.resolve(self.wrap(indices.astype(np.int64)))
         except IndexError as error:
             raise OptionError(f"{name}: {error}") from None
         return Selection(self._ranges, picked)
 
     def keep(self, chosen: ArrayLike) -> Selection:
-        """What a filter's answer leaves: a mask with a bool for each sample, or the places of those to keep."""
+        """The samples that a filter keeps: `chosen` is a bool for each sample, or the places of those to keep."""
         answer = _array("what filter returns", chosen)
         if answer.dtype != np.bool_:
             return self.pick("what filter returns", answer)
@@ -90,10 +91,10 @@ class Selection:
         return self.pick("filter", np.flatnonzero(answer))
 
     def followed_by(self, other: Selection, records: int) -> Selection:
-        """These samples, then those of `other`, whose records come behind `records` of these."""
+        """These samples, then those of `other`, whose records come after the `records` records of these."""
         moved = [(start + records, stop + records) for start, stop in other._ranges]
         ranges = self._ranges + moved
-        if self._ranges and moved and self._ranges[-1][1] == moved[0][0]:  # one range, as of a reader of both
+        if self._ranges and moved and self._ranges[-1][1] == moved[0][0]:  # one range, as a reader of both has
             ranges = [*self._ranges[:-1], (self._ranges[-1][0], moved[0][1]), *moved[1:]]
         if not self.is_subset and not other.is_subset:
             return Selection(ranges)
@@ -101,9 +102,9 @@ class Selection:
         return Selection(ranges, np.concatenate(both))
 
     def parts(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """How many samples are of each of the joined datasets, whose records are so many.
+        """The number of samples of each joined dataset, whose numbers of records are `sizes`.
 
-        One number for all where they do not stand one dataset after another: a subset may have any order.
+        A single number if the samples are not in the order of the datasets, as a subset may be.
         """
         ends = np.cumsum(sizes)
         if self._picked is not None:
@@ -119,7 +120,7 @@ class Selection:
         return tuple(counts)
 
     def fingerprint(self, records: str) -> str:
-        """A SHA-256 that is the same for the same samples of records with the fingerprint `records`."""
+        """A SHA-256 of the samples; `records` is the fingerprint of the records."""
         digest = hashlib.sha256(f"{records} {self._ranges}".encode())
         if self._picked is not None:
             digest.update(np.ascontiguousarray(self._picked, "<i8").data)
@@ -129,17 +130,17 @@ class Selection:
 def _array(name: str, values: ArrayLike) -> NDArray[np.generic]:
     try:
         return np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:  # a tensor's, on a GPU or with a gradient
+    except (ValueError, TypeError, RuntimeError) as error:  # a tensor on a GPU or with a gradient
         raise OptionError(f"{name} must be an array in one dimension: {' '.join(str(error).split())}") from None
 
 
 def of_split(manifest: Manifest, split: str | None, path: object) -> Selection:
-    """The samples of a split. Raises `OptionError` where there is none of that name, or several and none was named."""
+    """The samples of a split. Raises `OptionError` for an unknown name, or for no name if there are several splits."""
     names = list(manifest.splits)
     if not isinstance(split, str | None):
         raise OptionError(f"split must be the name of a split, found {shown(split)}")
     if split is None and len(names) > 1:
-        raise OptionError(f"{path} has the splits {', '.join(names)}: say split= one of them, or split={WHOLE!r}")
+        raise OptionError(f"{path} has the splits {', '.join(names)}: name one with split=, or give split={WHOLE!r}")
     if split is None or split == WHOLE:
         return Selection([(0, manifest.count)])
     if split not in manifest.splits:

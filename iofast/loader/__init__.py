@@ -1,19 +1,19 @@
 """FastLoader and its options.
 
-options.py        what a loader can be told; checks.py which options exclude each other
+options.py        the options; checks.py: which of them exclude each other
 fast.py           FastLoader: epochs, handing over, its place
-epochs.py         which samples come when, on which rank
-spec.py           what batches consist of
-resources.py      what they are made with: threads, memory, the path to the device
-state.py          where a loader is, for an exact resume
-samples.py        samples in the making: places, pixels, fields, a user's function (mapping.py, in processes.py)
-canvas.py         where pixels go: one block, or images of different sizes; singly.py: several views, 16 bits
+epochs.py         the order of samples, on this rank
+spec.py           contents of batches
+resources.py      threads, memory, the path to the device
+state.py          the place of a loader, for an exact resume
+samples.py        samples in the making: places, pixels, fields, map_sample (mapping.py, processes.py)
+canvas.py         memory for pixels: one block, or images of different sizes; singly.py: several views, 16 bits
 target_fields.py  masks, boxes and keypoints that follow their image
-assemble.py       from samples to the batch a consumer gets
-batches.py        one batch as a job for threads; what becomes of samples that fail
+assemble.py       from samples to the batch that a consumer gets
+batches.py        one batch as a job for threads; failed samples
 delivery.py       to the consumer, by way of its device
-resident.py       a whole dataset in the device's memory
-loader_stats.py   what a loader has done, and which samples failed
+resident.py       a whole dataset in device memory
+loader_stats.py   sums and failures
 """
 
 from iofast.gpu.decode import Split as Split

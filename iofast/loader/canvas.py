@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -11,27 +12,16 @@ from numpy.typing import NDArray
 from iofast import kernel, pixels
 from iofast.errors import OptionError
 from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
-from iofast.kernel import Payloads
+from iofast.gpu.decode.rows import RowsToDecode
 
 Images = torch.Tensor | list[torch.Tensor] | dict[str, Any]  # a dictionary of several views
 
 
 class Canvas(Protocol):
-    """The pixels of N samples in the making; several threads may decode rows at the same time."""
+    """The pixels of N samples. Several threads may decode rows at the same time."""
 
-    def decode(
-        self,
-        context: kernel.Context,
-        source: Payloads,
-        boxes: NDArray[np.int32],
-        flips: NDArray[np.uint8],
-        rows: NDArray[np.intp],
-        finish: kernel.Finish | None = None,
-    ) -> NDArray[np.int32]:
-        """Decode `rows`, which the other columns have too, and return their status.
-
-        `finish` is done to them then; without it they stay uint8. Rows may be decoded again, also with other boxes.
-        """
+    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
+        """Decode rows and return their status, int32. Rows may be decoded again, also with other boxes."""
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
         """Replace `rows` by the rows `of` another canvas, which was made for that."""
@@ -56,16 +46,9 @@ class Uniform:
         self._images = empty(stored.memory, (rows, 3, *size), stored.dtype, stored.memory_format)
         self._out = pixels.rows_of(self._images)
 
-    def decode(
-        self,
-        context: kernel.Context,
-        source: Payloads,
-        boxes: NDArray[np.int32],
-        flips: NDArray[np.uint8],
-        rows: NDArray[np.intp],
-        finish: kernel.Finish | None = None,
-    ) -> NDArray[np.int32]:
+    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         """See `Canvas`."""
+        context, source, boxes, flips, rows, finish = wanted
         return kernel.decode_into(context, source, boxes, flips, self._out, rows, finish)
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
@@ -82,28 +65,21 @@ class Uniform:
 
 
 class Ragged:
-    """Every image in a size of its own, which its box says (columns 5 and 4), all in one block of memory.
+    """Images of different sizes, whose height and width are columns 5 and 4 of their boxes, in one block of memory.
 
-    The images are views of one tensor, so that the allocator of page-locked memory knows of a copy of any of them.
+    The images are views of one tensor, so that the allocator of page-locked memory sees a copy of any of them.
     """
 
     def __init__(self, boxes: NDArray[np.int32], stored: CanvasStorage) -> None:
         self._stored = stored
-        self._images = self._room(boxes)
+        self._images = self._allocated(boxes)
 
-    def decode(
-        self,
-        context: kernel.Context,
-        source: Payloads,
-        boxes: NDArray[np.int32],
-        flips: NDArray[np.uint8],
-        rows: NDArray[np.intp],
-        finish: kernel.Finish | None = None,
-    ) -> NDArray[np.int32]:
-        """See `Canvas`. A row whose box says another size than before gets new memory."""
+    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
+        """See `Canvas`. A row whose size has changed gets new memory."""
+        context, source, boxes, flips, rows, finish = wanted
         sizes = output_sizes(boxes).tolist()
-        other = [place for place, row in enumerate(rows) if [*self._images[row].shape[1:]] != sizes[place]]
-        for place, image in zip(other, self._room(boxes[other]) if other else (), strict=True):
+        resized = [place for place, row in enumerate(rows) if [*self._images[row].shape[1:]] != sizes[place]]
+        for place, image in zip(resized, self._allocated(boxes[resized]) if resized else (), strict=True):
             self._images[rows[place]] = image
         status = np.zeros(len(rows), np.int32)
         outs = [pixels.rows_of(self._images[row].unsqueeze(0))[0] for row in rows]
@@ -120,40 +96,41 @@ class Ragged:
         """See `Canvas`."""
         return list(self._images)
 
-    def _room(self, boxes: NDArray[np.int32]) -> list[torch.Tensor]:
-        """An image for each box, in one block."""
+    def _allocated(self, boxes: NDArray[np.int32]) -> list[torch.Tensor]:
+        """An image (3, H, W) for each box, in one block."""
         sizes = output_sizes(boxes)
         counts = 3 * sizes.prod(axis=1)
         memory, memory_format, dtype = self._stored
-        block = memory.take((rounded_up(int(counts.sum())),), dtype)
-        parts = zip(np.cumsum(counts).tolist(), counts.tolist(), sizes.tolist(), strict=True)
-        return [_image(block[end - count : end], height, width, memory_format) for end, count, (height, width) in parts]
+        block = memory.take((rounded_up(int(counts.sum())),), dtype)[: counts.sum()]
+        parts = zip(torch.split(block, counts.tolist()), sizes.tolist(), strict=True)
+        return [laid_out(part, size, memory_format) for part, size in parts]
 
 
-def _image(memory: torch.Tensor, height: int, width: int, memory_format: torch.memory_format) -> torch.Tensor:
-    """(3, height, width) over all of `memory`, stored as `memory_format` says."""
+def laid_out(memory: torch.Tensor, sizes: Sequence[int], memory_format: torch.memory_format) -> torch.Tensor:
+    """`memory` as images (..., 3, height, width) in `memory_format`; `sizes` are all dimensions but the channels'."""
+    *outer, height, width = sizes
     if memory_format == torch.contiguous_format:
-        return memory.view(3, height, width)
-    return memory.view(height, width, 3).permute(2, 0, 1)
+        return memory.view(*outer, 3, height, width)
+    return memory.view(*outer, height, width, 3).movedim(-1, -3)
 
 
 def output_sizes(boxes: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Height and width of what each row of `boxes` makes, int64 (N, 2), where the pipeline has no fixed size.
+    """Height and width of what each row of `boxes` makes, int64 (N, 2), for a pipeline without a fixed size.
 
-    At least 1: an image of unknown size has a box of zeros, and the kernel says of it what is wrong.
+    At least 1: an image of unknown size has a box of zeros, and the kernel then reports what is wrong with it.
     """
     return np.maximum(boxes[:, 5:3:-1], 1).astype(np.int64)
 
 
 def size_of(boxes: NDArray[np.int32]) -> tuple[int, int]:
     """(height, width) of images that must all have one size, or `OptionError`."""
-    known = boxes[:, 4] > 0  # the others' headers could not be read: the kernel will say what is wrong
+    known = boxes[:, 4] > 0  # the kernel reports images whose header could not be read
     sizes = np.unique(boxes[known, 5:3:-1], axis=0)
     if len(sizes) > 1:
         (h0, w0), (h1, w1) = sizes[0], sizes[-1]
         raise OptionError(
-            f"the images of a batch differ in size ({w0}x{h0} and {w1}x{h1}): give the loader a transform with a fixed "
-            "size, such as T.RandomResizedCrop(224), or ragged='list' or 'pad'"
+            f"images of a batch must have one size, found {w0}x{h0} and {w1}x{h1}: give the loader a transform with a "
+            "fixed size, such as T.RandomResizedCrop(224), or ragged='list' or 'pad'"
         )
     height, width = sizes[0].tolist() if len(sizes) else (1, 1)
     return height, width
@@ -168,12 +145,20 @@ def one_channel(images: Any) -> Any:
     return [one_channel(each) for each in images]
 
 
-def padded(images: list[torch.Tensor], memory_format: torch.memory_format) -> torch.Tensor:
-    """(N, C, H, W) of the largest height and width, images at the upper left, zeros elsewhere."""
-    height, width = max(image.shape[1] for image in images), max(image.shape[2] for image in images)
-    batch = (
-        images[0].new_zeros((len(images), images[0].shape[0], height, width)).contiguous(memory_format=memory_format)
-    )
-    for row, image in enumerate(images):
-        batch[row, :, : image.shape[1], : image.shape[2]] = image
+def padded(
+    tensors: list[torch.Tensor],
+    *,
+    fill: int = 0,
+    axis: int = 1,
+    memory_format: torch.memory_format = torch.contiguous_format,
+) -> torch.Tensor:
+    """A batch of tensors that differ in height (dimension `axis`) and width (the next one).
+
+    It has the largest height and width; the tensors are at the upper left, `fill` is elsewhere.
+    """
+    shape = list(tensors[0].shape)
+    shape[axis : axis + 2] = np.max([each.shape[axis : axis + 2] for each in tensors], axis=0).tolist()
+    batch = tensors[0].new_full((len(tensors), *shape), fill).contiguous(memory_format=memory_format)
+    for row, each in zip(batch, tensors, strict=True):
+        row.narrow(axis, 0, each.shape[axis]).narrow(axis + 1, 0, each.shape[axis + 1]).copy_(each)
     return batch

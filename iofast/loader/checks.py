@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from iofast.dataset import FastDataset
@@ -16,7 +18,8 @@ from iofast.transforms import Pipeline
 def check_spec(spec: BatchSpec) -> None:
     """Raise `OptionError`, naming the option, for options that exclude each other or do not fit the dataset."""
     _check_fields(spec)
-    _check_views(spec)
+    if spec.pipeline.views:
+        _check_views(spec)
     if spec.deep:
         _check_deep(spec.pipeline, spec.options)
     if spec.pipeline.mix is not None:
@@ -25,7 +28,7 @@ def check_spec(spec: BatchSpec) -> None:
         _check_cache(spec)
 
 
-_HINTS = {  # what to do about another dataset, by an attribute of its class
+_HINTS = {  # what to do with another dataset, by an attribute of its class
     "indices": ": give FastDataset(…, indices=subset.indices)",
     "datasets": ": give FastDataset([…, …]), or add FastDatasets with equal fields, orientation and transforms",
     "root": ": give FastDataset(dataset.root)",
@@ -47,16 +50,17 @@ def check_dataset(dataset: FastDataset) -> None:
 
 
 def _check_fields(spec: BatchSpec) -> None:
+    names = ", ".join(spec.fields)
     spec.check_reserved(spec.fields, "the dataset's fields have")
     if (unknown := sorted(set(spec.collates) - set(spec.fields))) and spec.options.map_sample is None:
-        raise OptionError(f"collate has {unknown[0]!r}, and a sample has only {', '.join(spec.fields)}")
+        raise OptionError(f"collate must name fields of the dataset, {names}, found {unknown[0]!r}")
     if "image" in spec.collates and (spec.pipeline.finishes or spec.options.dtype != torch.uint8):
         raise OptionError(
-            "collate['image'] gets uint8 images and takes the place of pixel operations: leave dtype and "
-            "Normalize out, or collate in map_batch"
+            "collate['image'] gets uint8 images and replaces pixel operations: leave dtype and Normalize out, or "
+            "collate in map_batch"
         )
     if unknown := sorted(set(spec.targets) - set(spec.stored)):
-        raise OptionError(f"targets has {unknown[0]!r}, and the dataset's fields are {', '.join(spec.fields)}")
+        raise OptionError(f"targets must name stored fields of the dataset, {names}, found {unknown[0]!r}")
     left = [name for name in spec.dataset.annotations if name not in spec.targets]
     if left and spec.with_images and spec.pipeline.moves is not None and "crop" not in spec.fields:
         raise OptionError(
@@ -69,72 +73,71 @@ def _check_fields(spec: BatchSpec) -> None:
         )
 
 
+def _refuse(subject_does_not: str, conflicts: Mapping[str, object], advice: str) -> None:
+    """Raise `OptionError` for the first of `conflicts` (name -> whether it is in use)."""
+    for name, in_use in conflicts.items():
+        if in_use:
+            raise OptionError(f"{subject_does_not} go with {name}: {advice}")
+
+
 def _check_views(spec: BatchSpec) -> None:
     options = spec.options
-    given = {
+    conflicts = {
         "map_sample": options.map_sample is not None,
         "collate['image']": "image" in spec.collates,
         f"ragged={options.ragged!r}": options.ragged != "raise",
         f"cache={options.cache!r}": options.cache is not None,
         "the field 'crop'": "crop" in spec.fields,
-        "targets": bool(spec.targets),
+        "targets": spec.targets,
     }
-    if spec.pipeline.views and (several := [name for name, is_given in given.items() if is_given]):
-        raise OptionError(f"several Views do not go with {several[0]}: leave it out")
+    _refuse("several Views do not", conflicts, "leave it out")
 
 
 def _check_mixing(mix: Mix, options: LoaderOptions, classes: list[str]) -> None:
-    """Raise `OptionError` where these options cannot be carried out together with `mix`."""
     name = type(mix).__name__
     if options.batch_size % 2:
         raise OptionError(f"{name} mixes pairs: batch_size must be even, found {options.batch_size}")
-    if options.ragged != "raise":
-        raise OptionError(f"{name} mixes images of one size: it does not go with ragged={options.ragged!r}")
-    if "label" in (options.collate or {}):
-        raise OptionError(f"{name} makes the labels of a batch: it does not go with collate['label']")
+    conflicts = {
+        f"ragged={options.ragged!r}": options.ragged != "raise",
+        "collate['label']": "label" in (options.collate or {}),
+    }
+    _refuse(f"{name} does not", conflicts, "it mixes images of one size, and makes the labels of a batch")
     if len(classes) > mix.num_classes:
-        raise OptionError(f"{name}(num_classes={mix.num_classes}) is too few: the dataset has {len(classes)} classes")
+        raise OptionError(f"num_classes of {name} must be {len(classes)} or more, found {mix.num_classes}")
 
 
 def _check_cache(spec: BatchSpec) -> None:
-    """Raise `OptionError` where options cannot be carried out together with `cache="device"`."""
     options, pipeline = spec.options, spec.pipeline
     if not spec.with_images or spec.stored:
         raise OptionError(
-            f"cache='device' holds images and labels: the dataset's fields must have 'image' and none that is read "
+            "cache='device' holds images and labels: the dataset's fields must have 'image' and none that is read "
             f"from records, found {', '.join(spec.fields)}"
         )
-    if "image" in spec.collates or options.map_sample is not None:
-        name = "collate['image']" if options.map_sample is None else "map_sample"
-        raise OptionError(
-            f"with cache='device' images are made on the device: {name} would never see them; use map_batch"
-        )
-    if options.ragged != "raise":
-        raise OptionError(f"cache='device' makes images of one size: it does not go with ragged={options.ragged!r}")
     if pipeline.filter != "bilinear":
         raise OptionError(f"cache='device' resamples bilinearly, found interpolation={pipeline.filter!r}")
-    if options.readahead is True:
-        raise OptionError("cache='device' reads everything once, at the first use: leave readahead=True out")
-    if options.pixels == "fast":
-        raise OptionError("cache='device' decodes whole images, once, for all crops: leave pixels='fast' out")
-    if torch.device(options.device).type == "meta":
-        raise OptionError("cache='device' keeps pixels in a device's memory, and device='meta' has none")
+    unseen = {"map_sample": options.map_sample is not None, "collate['image']": "image" in spec.collates}
+    _refuse("cache='device' does not", unseen, "images are made on the device, use map_batch")
+    conflicts = {
+        f"ragged={options.ragged!r}": options.ragged != "raise",
+        "readahead=True": options.readahead is True,
+        "pixels='fast'": options.pixels == "fast",
+        "device='meta'": torch.device(options.device).type == "meta",
+    }
+    _refuse("cache='device' does not", conflicts, "it decodes whole images once, into memory of the device")
 
 
 def _check_deep(pipeline: Pipeline, options: LoaderOptions) -> None:
-    """Raise `OptionError` for what there is not for images of 16 bits."""
     others = [op for op in pipeline.ops if not isinstance(op, Normalize)]
     means = {len(set(each)) for op in pipeline.ops if isinstance(op, Normalize) for each in (op.mean, op.std)}
-    wrong = {
-        f"{others[:1]!r}"[1:-1]: bool(others),
+    conflicts = {
+        f"{others[:1]!r}"[1:-1]: others,
         f"{(pipeline.zoom or pipeline.crop)!r}": pipeline.pads,
-        "Views": bool(pipeline.views),
+        "Views": pipeline.views,
         "interpolation without antialias": pipeline.filter == ALIASED,
-        "Normalize of several channels": bool(means - {1}),
+        "Normalize of several channels": means - {1},
         f"ragged={options.ragged!r}": options.ragged != "raise",
         f"cache={options.cache!r}": options.cache is not None,
         f"decode={options.decode!r}": options.decode != "cpu",
     }
-    if found := [name for name, is_given in wrong.items() if is_given]:
-        allowed = "expected resizes, crops, RandomHorizontalFlip and Normalize of one mean and std"
-        raise OptionError(f"image_mode='I;16' does not go with {found[0]}: {allowed}")
+    allowed = "expected resizes, crops, RandomHorizontalFlip and Normalize of one mean and std"
+    _refuse("image_mode='I;16' does not", conflicts, allowed)

@@ -1,39 +1,37 @@
 """From the threads that make batches to the consumer, by way of its device.
 
-If the device has streams, one more thread takes finished batches, has them copied and finished there, and keeps a few
-ahead. It is a second `Prefetch` behind the first, so that errors, Ctrl-C and leaving early mean the same for it.
-Without threads (`num_workers=0`) the consumer does that too.
+On a device with streams one more thread takes finished batches, has them copied and finished there, and keeps a few
+ahead. It is a second `Prefetch` behind the first, so errors, Ctrl-C and leaving early work in the same way.
+Without threads (`num_workers=0`) the consumer does that work.
 
-The host may be far ahead of its device, and the memory of a batch is free only when the device is done with it. So that
-thread also waits for the consumer's stream: otherwise each batch handed over meanwhile would be one more in memory.
+A batch's memory is free only when the device is done with it, and the host may be far ahead of its device. So that
+thread also waits for the consumer's stream: otherwise each batch handed over meanwhile would need memory of its own.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from iofast import pixels
 from iofast.gpu import AHEAD, Bus, Direct, Event, Issued, Transfer, aside
-from iofast.loader.assemble import Batch
-from iofast.loader.batches import MadeBatch, Slice, mapped
-from iofast.loader.canvas import one_channel, padded
-from iofast.loader.resident import PlannedImages
+from iofast.loader.assemble import Batch, finish
+from iofast.loader.batches import MadeBatch, mapped
+from iofast.loader.canvas import one_channel
 from iofast.loader.samples import LoaderParts
-from iofast.loader.spec import PAIR, BatchSpec
+from iofast.loader.spec import PAIR
 from iofast.prefetch import Auto, Prefetch, PrefetchJob
 from iofast.prefetch.auto import State
-from iofast.work import Work
 
 
 class Delivery:
     """An iterator over the results of `made` (batches `start` to `stop` - 1), for one consumer."""
 
     def __init__(
-        self, parts: LoaderParts, made: Prefetch[MadeBatch, Slice], auto: Auto | None, start: int, stop: int
+        self, parts: LoaderParts, made: Prefetch[MadeBatch, range], auto: Auto | None, start: int, stop: int
     ) -> None:
         self.made = made
         self._parts, self._auto = parts, auto
@@ -43,14 +41,14 @@ class Delivery:
         if isinstance(way, Transfer) and made.num_workers:
             try:
                 self._ahead = Prefetch(
-                    lambda number: _Issue(parts, way, made, auto, consumer, late=number - start > AHEAD),
+                    lambda number: _DeviceJob(parts, way, made, auto, consumer, late=number - start > AHEAD),
                     stop,
                     num_workers=1,  # one: it takes the results in their order
                     depth=AHEAD,
                     start=start,
                     name="device-",
                 )
-                # Also at exit, before the finalizers of both of them: each waits for its threads
+                # Also at exit, before the finalizers of the two `Prefetch`: each waits for its threads
                 weakref.finalize(self, self._consumer.left.append, None)
             except BaseException:
                 self.close()
@@ -58,28 +56,28 @@ class Delivery:
 
     @property
     def threads(self) -> list[Prefetch[Any, Any]]:
-        """Those that make batches, then the one that has them finished on the device, where there is one."""
+        """The threads that make batches, then the one that finishes them on the device, if there is one."""
         return [self.made] if self._ahead is None else [self.made, self._ahead]
 
     @property
     def ready(self) -> int:
-        """Batches that wait to be taken, here and on the device."""
-        return self.made.ready + (0 if self._ahead is None else self._ahead.ready)
+        """Batches that wait for the consumer, here and on the device."""
+        return sum(each.ready for each in self.threads)
 
     @property
     def depth(self) -> int:
         """Batches that may be in the making or waiting."""
-        return self.made.depth + (0 if self._ahead is None else self._ahead.depth)
+        return sum(each.depth for each in self.threads)
 
     def __iter__(self) -> Delivery:
         return self
 
     def __next__(self) -> Issued[MadeBatch]:
-        """The next batch, still to be handed over."""
+        """The next batch, for `hand_over`."""
         way, marks = self._parts.resources.way, self._consumer.marks
         if isinstance(way, Transfer):
             way.check()
-            marks.append(way.mark())  # behind its work with the batch before
+            marks.append(way.mark())  # behind the consumer's work with the batch before
             if self._ahead is None and len(marks) > AHEAD:
                 way.wait_for(marks.popleft(), lambda: False)
         return Issued(next(self.made), None) if self._ahead is None else next(self._ahead)
@@ -90,12 +88,12 @@ class Delivery:
         if way is None:
             return issued.value
         if self._ahead is None:
-            issued = _issued(parts, way, issued.value)
+            issued = _issue(parts, way, issued.value)
         made = way.hand_over(issued)
         return made._replace(batch=mapped(parts, made.batch, epoch, number))
 
-    def taken(self) -> State | None:
-        """After each batch, when the next one is asked for: what "auto" has found by now."""
+    def auto_state(self) -> State | None:
+        """The numbers of threads and batches that "auto" has found. Call it after each batch, before the next."""
         if self._auto is None:
             return None
         if self._ahead is None:
@@ -103,32 +101,31 @@ class Delivery:
         return self._auto.state
 
     def close(self) -> None:
-        """End the threads, and forget what they made."""
-        self._consumer.left.append(None)  # first: the device's thread may wait for a batch whose slices take for ever
+        """End the threads and drop their batches."""
+        self._consumer.left.append(None)  # first: the device's thread may wait for a batch that takes very long
         try:
             if self._ahead is not None:
-                self._ahead.close()  # before those it takes from: else it would wait for a batch that nobody makes
+                self._ahead.close()  # before `made`, which it would wait for in vain
         finally:
-            self.made.close()  # also where a Ctrl-C came
+            self.made.close()  # also after a Ctrl-C
 
 
 class _Consumer:
-    """What the device's thread sees of the consumer; none of it leads to the `Delivery`, which it would keep alive."""
+    """What the device's thread knows of the consumer; no reference to the `Delivery`, which would never be freed."""
 
     def __init__(self) -> None:
-        self.left: list[None] = []  # not empty: it is gone. A list, as a finalizer can take no lock
-        # one for each batch that it has asked for, behind its work with those before
-        self.marks: deque[Event] = deque()
+        self.left: list[None] = []  # not empty once the consumer is gone; a list, as a finalizer can take no lock
+        self.marks: deque[Event] = deque()  # one per requested batch, behind the work with the batches before it
 
 
-class _Issue(PrefetchJob[Issued[MadeBatch], None]):
+class _DeviceJob(PrefetchJob[Issued[MadeBatch], None]):
     """The next batch of `made`, on its way to the device."""
 
     def __init__(
         self,
         parts: LoaderParts,
         way: Transfer,
-        made: Prefetch[MadeBatch, Slice],
+        made: Prefetch[MadeBatch, range],
         auto: Auto | None,
         consumer: _Consumer,
         *,
@@ -139,11 +136,11 @@ class _Issue(PrefetchJob[Issued[MadeBatch], None]):
 
     def prepare(self) -> list[None]:
         aside()
-        if self._late:  # at work are this batch, those ahead, and the one that the consumer's stream is at
+        if self._late:  # in use are this batch, those ahead, and the one that the consumer's stream works with
             self._way.wait_for(self._consumer.marks.popleft(), lambda: self._consumer.left)
         self._made = self._from.take(lambda: self._consumer.left)
         if self._auto is not None:
-            self._auto.watch()  # here, as this thread is who takes from `made`
+            self._auto.watch()  # here, because this thread is the one that takes from `made`
         return []
 
     def run(self, number: int, part: None) -> None:
@@ -151,11 +148,11 @@ class _Issue(PrefetchJob[Issued[MadeBatch], None]):
 
     def finish(self) -> Issued[MadeBatch]:
         made = self._made
-        del self._made  # the host's memory is free as soon as it is copied
-        return _issued(self._parts, self._way, made)
+        del self._made  # so that the host's memory is free once it is copied
+        return _issue(self._parts, self._way, made)
 
 
-def _issued(parts: LoaderParts, way: Transfer | Direct, made: MadeBatch) -> Issued[MadeBatch]:
+def _issue(parts: LoaderParts, way: Transfer | Direct, made: MadeBatch) -> Issued[MadeBatch]:
     def work(bus: Bus) -> MadeBatch:
         whole = made if made.rest is None else made.rest(bus)
         return whole._replace(batch=on_device(parts, whole, bus))
@@ -164,94 +161,72 @@ def _issued(parts: LoaderParts, way: Transfer | Direct, made: MadeBatch) -> Issu
 
 
 def on_device(parts: LoaderParts, made: MadeBatch, bus: Bus) -> Batch:
-    """The batch of `made` on the device: tensors are copied, and pixel operations done there.
+    """Copy the batch of `made` to the device, and finish its images there.
 
-    It may wait for the device, because it runs in a thread that is neither the consumer's nor a decoding one. The
-    consumer gets what it raises, in place of this batch.
+    It may wait for the device: its thread is neither the consumer's nor a decoding one. What it raises reaches the
+    consumer in place of this batch.
     """
     spec, batch = parts.spec, made.batch
     columns = dict(batch) if isinstance(batch, dict) else dict(zip(PAIR, batch, strict=True))
-    images = columns.get("image")
-    movable = {(name, 0): value for name, value in columns.items() if isinstance(value, torch.Tensor)}
-    if made.decoded:  # it is there
-        movable.pop(("image", 0), None)
-    for name in spec.targets:  # boxes, of as many as each image has
-        own = columns.get(name)
-        if isinstance(own, list) and all(isinstance(each, torch.Tensor) for each in own):
-            columns[name] = bus.copy(own) if own else own
-    views = images if isinstance(images, dict) and spec.pipeline.views else {}
-    if views:
-        columns["image"] = _views_copied(bus, views)
-        movable.pop(("image", 0), None)
-    if isinstance(images, list):
-        columns["image"] = images = [*images]  # the user's function may have kept its own
-        movable |= {("image", row): each for row, each in enumerate(images) if isinstance(each, torch.Tensor)}
-    for (name, row), there in zip(movable, _copied(bus, [*movable.values()]), strict=True):
-        if name == "image" and isinstance(images, list):
-            images[row] = there
-        else:
-            columns[name] = there
-    if "image" in columns and "image" not in spec.collates and not views:
-        columns["image"] = _finished(parts, columns["image"], made.work)
+    views = bool(spec.pipeline.views)
+    moving = {
+        name: value
+        for name, value in columns.items()
+        if isinstance(value, torch.Tensor)
+        or (name == "image" and (views or isinstance(value, list)))
+        or (name in spec.targets and isinstance(value, list) and all(isinstance(each, torch.Tensor) for each in value))
+    }
+    if made.decoded:  # on the device already
+        moving.pop("image", None)
+    tensors: list[torch.Tensor] = []
+    _for_each_tensor(moving, tensors.append)
+    copies = iter(_copied(bus, tensors))
+    columns |= _for_each_tensor(moving, lambda _: next(copies))
+    if "image" in columns and "image" not in spec.collates and not views and not spec.deep:
+        columns["image"] = finish(parts, columns["image"], made.work)
         if spec.options.image_mode == "L":
             columns["image"] = one_channel(columns["image"])
     return columns if isinstance(batch, dict) else (columns["image"], columns["label"])
 
 
-def _views_copied(bus: Bus, views: dict[str, Any]) -> dict[str, Any]:
-    """Several views, finished already, on the device."""
-    flat = [each for own in views.values() for each in (own if isinstance(own, list) else [own])]
-    there = iter(bus.copy(flat))
-    return {name: [next(there) for _ in own] if isinstance(own, list) else next(there) for name, own in views.items()}
+def _for_each_tensor(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """`value` with `function(tensor)` in place of each tensor, also in its lists and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, list):
+        return [_for_each_tensor(each, function) for each in value]
+    if isinstance(value, dict):
+        return {name: _for_each_tensor(each, function) for name, each in value.items()}
+    return value
 
 
 def _copied(bus: Bus, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies on the device. Images that lie in one block of memory go by one copy of it, and are views of that: each
-    copy costs the host as long as a photograph takes on the bus."""
+    """Copies on the device. Images that share a block of memory become views of one copy of that block.
+
+    Each copy costs the host as long as a photograph takes on the bus.
+    """
     numbers: dict[int, list[int]] = {}  # of tensors, by the address of their memory
     for number, tensor in enumerate(tensors):
         if tensor.dtype == torch.uint8 and tensor.layout == torch.strided and tensor.device.type == "cpu":
             numbers.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
-    several = [own for own in numbers.values() if _worth_it([tensors[number] for number in own])]
-    shared = {number for own in several for number in own}
-    alone = [number for number in range(len(tensors)) if number not in shared]
-    blocks = [_block(tensors[own[0]]) for own in several]
-    moved = bus.copy([*blocks, *(tensors[number] for number in alone)])
-    made = dict(zip(alone, moved[len(blocks) :], strict=True))
-    for own, there in zip(several, moved, strict=False):
+    shared = [own for own in numbers.values() if _fill_their_block([tensors[number] for number in own])]
+    alone = sorted(set(range(len(tensors))) - {number for own in shared for number in own})
+    blocks = [_block(tensors[own[0]]) for own in shared]
+    copies = bus.copy([*blocks, *(tensors[number] for number in alone)])
+    found = dict(zip(alone, copies[len(blocks) :], strict=True))
+    for own, copy in zip(shared, copies, strict=False):
         for number in own:
-            one, at = tensors[number], there.storage_offset() + tensors[number].storage_offset()
-            made[number] = there.as_strided(one.shape, one.stride(), at)
-    return [made[number] for number in range(len(tensors))]
+            one, at = tensors[number], copy.storage_offset() + tensors[number].storage_offset()
+            found[number] = copy.as_strided(one.shape, one.stride(), at)
+    return [found[number] for number in range(len(tensors))]
 
 
-def _worth_it(images: list[torch.Tensor]) -> bool:
+def _fill_their_block(images: list[torch.Tensor]) -> bool:
     """Whether images of one block of memory are several, and at least half of it."""
     return len(images) > 1 and 0 < images[0].untyped_storage().nbytes() <= 2 * sum(image.nbytes for image in images)
 
 
 def _block(image: torch.Tensor) -> torch.Tensor:
-    """The block of memory in which a uint8 image lies, as bytes."""
+    """The block of memory of a uint8 image, as bytes."""
     memory = image.untyped_storage()
     return torch.empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),), (1,))
-
-
-def _finished(parts: LoaderParts, images: Any, work: Work | None) -> Any:
-    """Geometry, where it is done here, pixel operations and padding."""
-    spec, resident = parts.spec, parts.resident
-    if isinstance(images, PlannedImages) and resident is not None:
-        return resident.images(spec.pipeline, spec.options, images, work)
-    if isinstance(images, torch.Tensor):
-        return _applied(spec, images, work)
-    there = [
-        _applied(spec, each.unsqueeze(0), work and work.rows(slice(row, row + 1)))[0] for row, each in enumerate(images)
-    ]
-    return padded(there, spec.options.memory_format) if spec.options.ragged == "pad" else there
-
-
-def _applied(spec: BatchSpec, images: torch.Tensor, work: Work | None) -> torch.Tensor:
-    options = spec.options
-    if images.dtype != torch.uint8:  # a user's function made others of them
-        return images
-    ops = spec.pipeline.ops
-    return pixels.apply(images, ops, work=work, dtype=options.dtype, memory_format=options.memory_format)

@@ -1,4 +1,4 @@
-"""Which samples come when: an order over the dataset, cut into the batches of this rank."""
+"""The order of samples, cut into the batches of this rank."""
 
 from __future__ import annotations
 
@@ -22,57 +22,58 @@ from iofast.order.base import check_whole
 class EpochOrder:
     """The batches of every epoch for one rank: positions, and the samples there.
 
-    order     answers which sample is at a position of an epoch
-    schedule  answers which positions batch k of this rank has; `full` positions are in batches that all ranks fill
+    order     position of an epoch -> sample
+    schedule  batch of this rank -> positions
     """
 
     def __init__(self, dataset: FastDataset, options: LoaderOptions) -> None:
         self._dataset, self._options = dataset, options
         self.seed = options.seed
         self.rank, self.world_size = rank_of(options)
-        about = Population(len(dataset), dataset.labels, dataset.sizes, dataset.parts)
-        self.order = options.mode.bind(about, options.seed, options.batch_size * self.world_size)
+        population = Population(len(dataset), dataset.labels, dataset.sizes, dataset.parts)
+        self.order = options.mode.bind(population, options.seed, options.batch_size * self.world_size)
         ranks = self.rank, self.world_size
         if self.order.sharded and self.order.sharded != ranks:
             raise OptionError(
-                f"the sampler gives the share of rank {self.order.sharded[0]} of {self.order.sharded[1]}, "
-                f"and this loader is rank {self.rank} of {self.world_size}"
+                f"the sampler must give the share of this loader, rank {self.rank} of {self.world_size}, found that of "
+                f"rank {self.order.sharded[0]} of {self.order.sharded[1]}"
             )
         ranks = (0, 1) if self.order.sharded else ranks
         self.schedule = Schedule(self.order.length, options.batch_size, *ranks, options.drop_last)
 
     @property
     def full(self) -> int:
-        """Positions below this are in global batches that have all of their samples."""
+        """The number of positions in complete global batches, which come first."""
         return self.schedule.n - self.schedule.n % self.schedule.global_batch
 
     @property
     def ranks_may_part(self) -> bool:
-        """Whether a rank that begins an epoch alone is out of step from then on; in sequence all epochs are alike."""
+        """Whether a rank that begins an epoch alone stays out of step; not in sequence, where all epochs are alike."""
         return self.world_size > 1 and not isinstance(self._options.mode, Sequential)
 
     @cached_property
     def identity(self) -> Identity:
-        """What a state of this loader must agree with."""
+        """What a state must agree with to fit this loader."""
         global_batch = self._options.batch_size * self.world_size
-        checksum = (lambda _: None) if self.order.sharded else self.order.checksum  # a share's is one rank's
+        checksum = (lambda _: None) if self.order.sharded else self.order.checksum  # ranks' shares differ in theirs
         return Identity(self.seed, global_batch, self.order.describe(), self._dataset.fingerprint, checksum)
 
     def check_ranks(self) -> None:
         """Raise `StateError` if the ranks have changed since construction: each rank would load all of the data."""
         if (now := rank_of(self._options)) != (self.rank, self.world_size):
             raise StateError(
-                f"this loader was made as rank {self.rank} of {self.world_size}, and this process is rank {now[0]} of "
-                f"{now[1]} now: make it after torch.distributed has been initialised, or give it rank= and world_size="
+                f"this process must have the rank of its loader, {self.rank} of {self.world_size}, found rank {now[0]} "
+                f"of {now[1]}: make the loader after torch.distributed has been initialised, or give it rank= and "
+                "world_size="
             )
 
     def batch(self, epoch: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The positions of batch `number` of an epoch, and which of them are no filling."""
+        """The positions of batch `number` of an epoch, int64 (N,), and whether each is valid, no filling, bool (N,)."""
         positions, valid = self.schedule.positions(number)
         return positions, valid & ~self.order.filling(epoch, positions)
 
     def indices(self, epoch: int, positions: NDArray[np.int64], attempt: int = 0) -> NDArray[np.int64]:
-        """The samples at `positions` of an epoch, or those drawn for the `attempt`-th time to replace them."""
+        """The samples at `positions` of an epoch, or their replacements of the `attempt`-th draw."""
         if attempt:
             return self.order.replacement(epoch, positions, attempt)
         return self.order.indices(epoch, positions)
@@ -80,14 +81,14 @@ class EpochOrder:
     def drawn_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """`positions` as random choices count them.
 
-        A sampler that shards by itself counts from 0 on each rank; with those numbers all ranks would crop alike.
+        A sampler that shards by itself counts from 0 on each rank, so all ranks would crop alike.
         """
         rank, ranks = self.order.sharded or (0, 1)
         return positions * ranks + rank
 
 
 def rank_of(options: LoaderOptions) -> tuple[int, int]:
-    """Rank and world size: as given, from torch.distributed if it runs, from the launcher's environment, or (0, 1)."""
+    """Rank and world size: from the options, torch.distributed, the launcher's environment, or (0, 1)."""
     if options.rank is not None and options.world_size is not None:
         return options.rank, options.world_size
     distributed = torch.distributed
@@ -99,7 +100,7 @@ def rank_of(options: LoaderOptions) -> tuple[int, int]:
 class LoaderSampler(Sampler[int]):
     """`loader.sampler`, for frameworks: the indices of this rank's samples in the loader's next epoch.
 
-    It is a view: the loader does not read from it.
+    The loader does not read from it.
     """
 
     def __init__(self, epochs: EpochOrder, course: Course) -> None:
@@ -108,13 +109,13 @@ class LoaderSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Let the next `iter(loader)` begin `epoch`, as torch's DistributedSampler does.
 
-        Unlike `loader.set_epoch` it restarts an epoch that has returned a batch: frameworks stop validation early, name
+        Unlike `loader.set_epoch` it restarts an epoch that has returned a batch: frameworks stop validation early, set
         the same epoch again and expect its first batch. The place of a loaded state is kept.
         """
         self._course.set_epoch(check_whole("epoch", epoch, 0, MAX_SEED), anew=True)
 
     def __len__(self) -> int:
-        """Samples that this rank returns in an epoch, including those that fill up its last batch.
+        """Samples that this rank returns in an epoch, including those that only fill its last batch up.
 
         Raises `TypeError` if the order has no end.
         """
@@ -131,9 +132,4 @@ class LoaderSampler(Sampler[int]):
 
 
 class SequentialLoaderSampler(LoaderSampler, SequentialSampler):
-    """The sampler of a loader that does not shuffle; by its class Lightning knows that there is nothing to turn off."""
-
-
-def sampler_of(epochs: EpochOrder, course: Course, options: LoaderOptions) -> LoaderSampler:
-    """The sampler of a loader."""
-    return (SequentialLoaderSampler if isinstance(options.mode, Sequential) else LoaderSampler)(epochs, course)
+    """The sampler of a loader that does not shuffle. By its class Lightning knows that it has nothing to turn off."""

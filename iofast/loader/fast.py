@@ -1,7 +1,7 @@
 """FastLoader: batches of decoded, augmented images, made ahead of the training step by threads.
 
-order and choices say what a batch is, the reader where its bytes lie, the kernel makes pixels of them without the GIL
-(samples.py), and `prefetch` keeps a few batches ahead. Nothing about a batch depends on how many threads made it.
+`order` and `choices` determine a batch, the reader locates its bytes, the kernel decodes them without the GIL
+(samples.py), and `prefetch` keeps a few batches ahead. No batch depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from iofast.loader.assemble import Batch
 from iofast.loader.batches import BatchJob, measure
 from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
-from iofast.loader.epochs import EpochOrder, LoaderSampler, sampler_of
+from iofast.loader.epochs import EpochOrder, LoaderSampler, SequentialLoaderSampler
 from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, Ledger, LoaderStats, OnError, Tally
 from iofast.loader.mapping import SampleFunction
 from iofast.loader.options import AnyOrder, refuse_unknown
@@ -35,7 +35,7 @@ from iofast.loader.spec import BatchSpec
 from iofast.loader.state import Course, Progress
 from iofast.machine import cores_of_rank
 from iofast.meter import LoaderInfo, Stages, StallClock
-from iofast.order import MAX_SEED
+from iofast.order import MAX_SEED, Sequential
 from iofast.order.base import check_whole
 from iofast.prefetch import Auto, Prefetch, Setting
 from iofast.prefetch.auto import State, first
@@ -45,19 +45,19 @@ from iofast.transforms import Pipeline, Transform, Views
 class FastLoader(Iterable[Any]):
     """Iterate over `(images, labels)` batches of a FastDataset; each `iter()` is the next epoch.
 
-    `images` is (N, 3, H, W) of `dtype`, `labels` int64 of shape (N,), -1 where there is none; both on `device`. A
-    dataset with `fields` gives dictionaries instead, with a mask `valid`. With several ranks every rank gets equally
-    many batches; where the last one had to be filled up, `last_valid` (bool, (N,)) says which of its samples are real.
+    `images` is (N, 3, H, W) of `dtype`, `labels` int64 (N,), -1 for no label; both on `device`. A dataset with `fields`
+    gives dictionaries instead, with a mask `valid`. All ranks get equally many batches; `last_valid` (bool, (N,)) is
+    False for samples that only fill a rank's last batch up.
 
         loader = FastLoader(FastDataset("out.lmdb"), batch_size=256, shuffle=True, transform=T.train(224),
                             dtype=torch.float32)
         for images, labels in loader: ...
 
-    `state_dict()` says in a few hundred bytes where the newest iterator is; after `load_state_dict` the next `iter()`
-    goes on there, with any number of workers, and of ranks that make the same global batch.
+    `state_dict()` is the place of the newest iterator, in a few hundred bytes. After `load_state_dict` the next
+    `iter()` continues there, with any number of workers, and of ranks that make the same global batch.
 
-    Raises `OptionError` at construction for options that cannot be carried out, and while iterating `DecodeError`
-    naming the sample that cannot be made, or `ErrorBudgetError` where there are too many of them.
+    Raises `OptionError` at construction for wrong options. Iteration raises `DecodeError` for a sample that cannot be
+    made, or `ErrorBudgetError` if there are too many of them.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class FastLoader(Iterable[Any]):
         world_size: int | None = None,
         **unknown: Never,
     ) -> None:
-        given = locals()
+        arguments = locals()
         refuse_unknown(unknown)
-        self.options = LoaderOptions(**{each.name: given[each.name] for each in fields(LoaderOptions)})
+        self.options = LoaderOptions(**{each.name: arguments[each.name] for each in fields(LoaderOptions)})
         self.dataset = dataset
         self.last_valid: torch.Tensor | None = None
         check_dataset(dataset)
@@ -109,13 +109,13 @@ class FastLoader(Iterable[Any]):
         self._spec = spec
         self._resident: Resident | None = None  # with cache="device", from the first use on
         self._decoding_all = threading.Lock()
-        self._epochs = epochs  # from here on what is fixed cannot be assigned
+        self._epochs = epochs  # from here on `_FIXED` attributes cannot be assigned
         self._ledger = Ledger(self.options.on_error, self.options.max_errors)
         self._auto: State | None = None  # of the last epoch
         self._course = Course()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, in this process or another, is at the same place and makes its own threads."""
+        """A copy, in this process or another, is at the same place and starts threads of its own."""
         options = {each.name: getattr(self.options, each.name) for each in fields(LoaderOptions)}
         options["decode"] = self._resources.decoding.option()
         return _anew, (self.dataset, options, self._course.here)
@@ -124,7 +124,7 @@ class FastLoader(Iterable[Any]):
         if "_epochs" in self.__dict__ and name in _FIXED:
             option = "order" if name in ("sampler", "batch_sampler") else name
             raise OptionError(
-                f"{name} of a loader cannot be changed after it was made: build a new FastLoader with {option}="
+                f"{name} of a loader cannot be changed after construction: build a new FastLoader with {option}="
             )
         super().__setattr__(name, value)
 
@@ -143,13 +143,13 @@ class FastLoader(Iterable[Any]):
         return f"FastLoader({self.dataset!r}{self.options.given()}, rank {epochs.rank} of {epochs.world_size}: {place})"
 
     def __len__(self) -> int:
-        """Batches per epoch and rank. Raises `TypeError` where the order has no end."""
+        """Batches per epoch and rank. Raises `TypeError` if the order has no end."""
         if self._epochs.order.endless:
             raise TypeError("the loader has no length: its sampler never ends")
         return self._epochs.schedule.count
 
     def __bool__(self) -> bool:
-        """True: there is always a batch, and `if loader:` must not ask an endless one for its length."""
+        """True: there is always a batch, and `if loader:` must not call `len` of an endless one."""
         return True
 
     @property
@@ -159,31 +159,32 @@ class FastLoader(Iterable[Any]):
 
     @property
     def drop_last(self) -> bool:
-        """Whether the last batch of an epoch is left out where it is short."""
+        """Whether a short last batch of an epoch is left out."""
         return self.options.drop_last
 
     @property
     def num_workers(self) -> int:
-        """Threads that decode: as given, or with "auto" as many as are at work now."""
+        """Decoding threads: the option, or with "auto" those at work now."""
         return self._setting().num_workers
 
     @property
     def sampler(self) -> LoaderSampler:
-        """What frameworks look for: `set_epoch`, and the indices of this rank's samples. It is sharded already."""
-        return sampler_of(self._epochs, self._course, self.options)
+        """For frameworks: `set_epoch`, and the indices of this rank's samples. It is sharded already."""
+        kind = SequentialLoaderSampler if isinstance(self.options.mode, Sequential) else LoaderSampler
+        return kind(self._epochs, self._course)
 
     @property
     def batch_sampler(self) -> None:
-        """None: batches are made by the loader, and no framework can rebuild it around another sampler."""
+        """None, so that no framework rebuilds the loader around another sampler."""
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next `iter()` begins, or goes on with."""
+        """The epoch that the next `iter()` begins or resumes."""
         return self._course.next[0]
 
     @property
     def batch(self) -> int:
-        """The batch of `epoch` that the next `iter()` begins with: 0, or the place of a state that was loaded.
+        """The batch of `epoch` that the next `iter()` begins with: 0, or the place of a loaded state.
 
         for number, (images, labels) in enumerate(loader, start=loader.batch): ...
         """
@@ -199,7 +200,7 @@ class FastLoader(Iterable[Any]):
         """What this loader has done so far, over all epochs."""
         resources, (ways, times), setting = self._resources, self._tally.sum(), self._setting()
         if resources.way is not None:
-            resources.way.collect()  # the last copies may have been at work when the last batch was made
+            resources.way.collect()  # times of the last copies
         return LoaderStats(
             images=sum(ways.values()),
             ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.on_device else []))},
@@ -215,29 +216,31 @@ class FastLoader(Iterable[Any]):
 
     @property
     def failures(self) -> list[Failure]:
-        """The last samples (up to 1000) that could not be made, with name and reason, of the batches returned."""
+        """The last failed samples (up to 1000) of the batches returned, with name and reason."""
         return list(self._ledger.recent)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next `iter()` begin `epoch`; with the epoch that a state or an iterator is in, go on in it.
+        """Let the next `iter()` begin `epoch`, or resume it if a loaded state or the newest iterator is in it.
 
-        Not needed: without it each `iter()` begins the epoch after the last.
+        Without this call each `iter()` begins the epoch after the last.
         """
         self._course.set_epoch(check_whole("epoch", epoch, 0, MAX_SEED))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the newest iterator is: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
+        """The place of the newest iterator: a few hundred bytes, fit for JSON. Batches made ahead do not count."""
         return self._epochs.identity.state(*self._course.here) | self._resources.decoding.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next `iter()` go on where `state` was taken. Raises `StateError` naming what differs."""
+        """Let the next `iter()` continue where `state` was taken. Raises `StateError` for what differs."""
         place = self._epochs.identity.place(state, self._epochs.schedule.count)
         self._resources.decoding.resume(state)
         self._course.load(place)
 
     def peek(self) -> Batch:
-        """The batch that would come next, without taking it: nothing of the loader's place or counts changes, but that
-        the first use decodes what `cache="device"` keeps."""
+        """The next batch, without taking it: place and counts do not change.
+
+        With `cache="device"` the first use decodes the dataset.
+        """
         epoch, batch = self._course.here
         delivery = self._delivery(Contexts(self._spec.decode, Stages()), epoch, batch, batch + 1)
         try:
@@ -249,9 +252,9 @@ class FastLoader(Iterable[Any]):
         self._epochs.check_ranks()
         if self._epochs.ranks_may_part and (left := self._course.abandoned) is not None:
             raise StateError(
-                f"this iter() would abandon epoch {left.epoch} after {left.batch} of {left.count} batches, "
-                f"and the other ranks may not: say on every rank what comes next, set_epoch({left.epoch + 1}), or "
-                f"set_epoch({left.epoch}) to go on in this one; peek() looks at a batch and takes none"
+                f"this iter() would abandon epoch {left.epoch} after {left.batch} of {left.count} batches, and other "
+                f"ranks may not: call set_epoch({left.epoch + 1}) on every rank, or set_epoch({left.epoch}) to resume "
+                "this epoch; peek() returns a batch without taking it"
             )
         return self._course.begin(self._epochs.schedule.count, self._batches)
 
@@ -260,7 +263,7 @@ class FastLoader(Iterable[Any]):
         timing.waiting()
         contexts = Contexts(self._spec.decode, self._stages)
         ahead = readahead(self._spec, self._epochs, self._resources, progress.epoch)
-        with ExitStack() as ends:  # each is called, also where a Ctrl-C comes within another; the last one first
+        with ExitStack() as ends:  # all are called, the last one first, also if a Ctrl-C interrupts one of them
             epoch = Epoch(contexts)
             ends.callback(self._tally.end, self._tally.begin(epoch))
             ends.callback(timing.left)
@@ -285,12 +288,12 @@ class FastLoader(Iterable[Any]):
                 if ahead is not None:
                     ahead.ask(progress.batch + 1)
                 timing.got(len(made.valid))
-                held = [made.batch]
-                del issued, made  # whoever takes the batch is to be the only one that holds it
+                only = [made.batch]
+                del issued, made  # so that the consumer has the only reference to the batch
                 progress.fresh = False
-                progress.batch += 1  # the last thing before it is handed over: a Ctrl-C up to here loses nothing
-                yield held.pop()
-                self._auto = delivery.taken() or self._auto
+                progress.batch += 1  # last: a Ctrl-C before this line loses no batch
+                yield only.pop()
+                self._auto = delivery.auto_state() or self._auto
 
     def _setting(self) -> Setting:
         limits = self._resources.limits
@@ -312,7 +315,7 @@ class FastLoader(Iterable[Any]):
         )
 
     def _parts(self) -> LoaderParts:
-        """What batches are made of. With `cache="device"` a second consumer waits until the first has decoded all."""
+        """What batches are made of. With `cache="device"` other consumers wait until the first has decoded all."""
         if self.options.cache is not None:
             with self._decoding_all:
                 if self._resident is None:
@@ -322,11 +325,11 @@ class FastLoader(Iterable[Any]):
     def _delivery(self, contexts: Contexts, epoch: int, start: int, stop: int) -> Delivery:
         resources, setting = self._resources, self._setting()
         if resources.way is not None:
-            resources.way.check()  # before anything is allocated: within a capture that would break it
+            resources.way.check()  # first: memory allocated during a capture would break the capture
             resources.way.begin()
         parts = self._parts()
         resources.decoding.settle(partial(measure, parts, epoch, start))
-        slices = (stop - start) * resources.limits.slices  # more threads would have nothing to do
+        slices = (stop - start) * resources.limits.slices  # more threads than that would be idle
         made = Prefetch(
             lambda batch: BatchJob(parts, contexts, epoch, batch),
             stop,

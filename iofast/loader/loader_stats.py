@@ -1,4 +1,4 @@
-"""What a loader has done so far: images and times of all epochs, failures, and what a user sees of them."""
+"""Images, times and failures of a loader, over all of its epochs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from iofast.errors import ErrorBudgetError
 from iofast.meter import MeterStats, Stages, StageStats
 from iofast.prefetch import Prefetch, Times
 
-DEVICE = "device"  # the way of images that no kernel of ours decoded
+DEVICE = "device"  # the way of images that the device decoded
 REMEMBERED = 1000  # failures kept with name and reason; all are counted
-EPOCHS = 8  # whose budgets are kept: iterators of as many may be in use at once
+EPOCHS = 8  # epochs whose failures are counted: as many may have iterators at once
 
 OnError = Literal["raise", "replace", "drop"]
 
@@ -28,22 +28,22 @@ _log = logging.getLogger("iofast")
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """Since the loader was made, over all epochs.
+    """Statistics of a loader since its construction, over all epochs.
 
-    images       decoded, whether their batch was returned or not
-    ways         how many of them in which way; `kernel.Counts` says what the names mean
-    decode       where JPEGs are decoded, and why there; "device" of `ways` counts those of the device
-    changed      files of the dataset that were changed in place after it was indexed, as far as they were read since it
-                 was opened: they are read as they are now
-    errors       samples of the batches returned that could not be made, each attempt counted
-    stages       read, decode (images: bytes, seconds of work), queue (batches: seconds that the consumer waited, how
-                 full it was on average) and transfer to a GPU (batches: bytes, seconds of
-                 copying, and seconds in which the training's stream waited for that, both by the GPU's clock)
-    meter        the training loop's side: steps, and how long it waited; what `watch` measures
-    num_workers  threads at work now, and how many batches they may be ahead
-    depth
-    cpu_share    share of this rank's cores that the threads computed on, 0 to 1; that of the device too, but not what
-                 a library that decodes there has of its own
+    images       images decoded, also for batches that were never returned
+    ways         how many of them were decoded in which way; see `kernel.Counts`. "device" counts those of the device
+    decode       where JPEGs are decoded, and why there
+    changed      files that were changed in place since they were indexed, of those read since the dataset was opened;
+                 they are read as they are now
+    errors       failed samples of the batches returned; each attempt counts
+    stages       "read" and "decode" (images: bytes, seconds of work), "queue" (batches: seconds that the consumer
+                 waited, average fill) and "transfer" to a GPU (batches: bytes, seconds of copying, seconds that the
+                 training's stream waited for it, both by the GPU's clock)
+    meter        the training loop: steps, and how long it waited, as `watch` measures it
+    num_workers  threads at work now
+    depth        how many batches they may be ahead
+    cpu_share    share of this rank's cores that the threads used, 0 to 1, the device's thread included; threads of a
+                 library that decodes on the device are not
     """
 
     images: int
@@ -58,15 +58,16 @@ class LoaderStats:
     cpu_share: float
 
     def __str__(self) -> str:
-        share = f"{self.images:,} images, {self.errors:,} errors, {self.num_workers} workers {self.depth} batches ahead"
+        done = f"{self.images:,} images, {self.errors:,} errors"
+        threads = f"{self.num_workers} workers {self.depth} batches ahead"
         where = "" if self.decode == "on the CPU" else f", decoded {self.decode}"
         changed = f", {self.changed:,} changed files" if self.changed else ""
-        return f"{share}{changed}, {self.cpu_share:.0%} of the cores{where}; {self.meter}"
+        return f"{done}, {threads}{changed}, {self.cpu_share:.0%} of the cores{where}; {self.meter}"
 
 
 @contextlib.contextmanager
 def noted(where: str) -> Iterator[None]:
-    """What a user's function raises in here gets a note that says where."""
+    """Add the note `where` to what a user's function raises."""
     try:
         yield
     except Exception as error:
@@ -75,7 +76,7 @@ def noted(where: str) -> Iterator[None]:
 
 
 class Failure(NamedTuple):
-    """One sample that could not be made. `name` is file and key; `attempt` counts the replacements before it."""
+    """A sample that could not be made. `name` is file and key; `attempt` counts the replacements before it."""
 
     epoch: int
     position: int
@@ -88,31 +89,31 @@ class Failure(NamedTuple):
 
 
 class Ledger:
-    """The failures of the batches that a loader has returned: each is counted, logged and held against the budget once.
+    """The failures of the batches that a loader has returned, each counted, logged and checked once.
 
-    What was made ahead and never returned is not in it. `max_errors` is how many an epoch may have on this rank; an
-    epoch that is gone on with goes on counting.
+    Batches made ahead and never returned do not count. `max_errors` is the budget of an epoch on this rank; an epoch
+    that is resumed continues its count.
     """
 
     def __init__(self, action: OnError, max_errors: int | None) -> None:
         self.errors = 0
         self.recent: deque[Failure] = deque(maxlen=REMEMBERED)
         self._action, self._max_errors = action, max_errors
-        self._epochs: dict[int, int] = {}  # the newest few
+        self._epochs: dict[int, int] = {}  # epoch -> failures, of the newest few
 
     def check(self, failures: Sequence[Failure]) -> None:
-        """Raise `ErrorBudgetError` where a batch with these would be one too many."""
+        """Raise `ErrorBudgetError` if a batch with these failures would exceed the budget."""
         if not failures or self._max_errors is None:
             return
         total = self._epochs.get(failures[0].epoch, 0) + len(failures)
         if total > self._max_errors:
             raise ErrorBudgetError(
-                f"{total} samples of epoch {failures[-1].epoch} could not be made, max_errors allows "
-                f"{self._max_errors}; the last was {failures[-1]}"
+                f"{total} samples of epoch {failures[-1].epoch} could not be made: expected at most "
+                f"max_errors={self._max_errors}; the last was {failures[-1]}"
             )
 
     def add(self, failures: Sequence[Failure]) -> None:
-        """Take those of a batch that is handed over."""
+        """Count the failures of a batch that is handed over."""
         done = "replaced" if self._action == "replace" else "dropped"
         for failure in failures:
             _log.warning("%s (%s at position %d of epoch %d)", failure, done, failure.position, failure.epoch)
@@ -124,14 +125,14 @@ class Ledger:
 
 
 class Contexts:
-    """One kernel context per thread of an epoch, spare ones for work that belongs to no thread, and the counters."""
+    """One kernel context per thread of an epoch, spare ones for other work, and counters."""
 
     def __init__(self, options: kernel.DecodeOptions, stages: Stages) -> None:
         self._options, self.stages = options, stages
         self._contexts: dict[int, kernel.Context] = {}
         self._spare: deque[kernel.Context] = deque()
-        self.on_device = 0  # images that the device has decoded; one thread counts them
-        self._numbers = itertools.count(-1, -1)  # of the spare ones; threads count from 0
+        self.on_device = 0  # images that the device has decoded, counted by one thread
+        self._numbers = itertools.count(-1, -1)  # of spare contexts; threads count from 0
 
     def context(self, number: int) -> kernel.Context:
         if number not in self._contexts:
@@ -140,7 +141,7 @@ class Contexts:
 
     @contextlib.contextmanager
     def spare(self) -> Iterator[kernel.Context]:
-        """A context that nobody else uses meanwhile."""
+        """A context that nothing else uses meanwhile."""
         try:
             context = self._spare.pop()
         except IndexError:
@@ -157,7 +158,7 @@ class Contexts:
 
 
 class Sum(NamedTuple):
-    """Of one epoch or several: images by the way they were decoded, and the threads' and the consumer's times."""
+    """Images by the way they were decoded, and the times of threads and consumer, of one epoch or several."""
 
     ways: Counter[str]
     times: Times
@@ -167,14 +168,14 @@ class Sum(NamedTuple):
 
 
 class Epoch:
-    """One that goes on. The threads end when nobody holds the `Prefetch` any more, so it is not held here."""
+    """A running epoch. It has weak references to its `Prefetch` objects, which end when nothing else refers to them."""
 
     def __init__(self, contexts: Contexts) -> None:
         self._contexts = contexts
         self._made_by: tuple[weakref.ref[Prefetch[Any, Any]], ...] = ()
 
     def made_by(self, *made_by: Prefetch[Any, Any]) -> None:
-        """Count the times of the first one's threads, and of the others, which finish its results, the CPU time."""
+        """Count the times of the first one's threads, and only the CPU time of the others, which finish its results."""
         self._made_by = tuple(map(weakref.ref, made_by))
 
     def sum(self) -> Sum:
@@ -183,20 +184,20 @@ class Epoch:
 
 
 class Tally:
-    """What all epochs of a loader have done: those that ended, and those that are going on.
+    """Sums over all epochs of a loader, ended and running.
 
-    `end` runs in finalizers, which may come at any point of any thread, also between two lines of `sum`: it takes no
-    lock and only replaces a value under a key that is there.
+    `end` runs in finalizers, at any point of any thread, also between two lines of `sum`. So it takes no lock, and only
+    replaces the value of an existing key.
     """
 
     def __init__(self) -> None:
         self._ended = Sum(Counter(), Times())
-        self._epochs: dict[int, Epoch | Sum] = {}  # going on, or ended and not yet added up
+        self._epochs: dict[int, Epoch | Sum] = {}  # running, or ended and not yet added up
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
     def begin(self, epoch: Epoch) -> int:
-        """Count an epoch in; the number is for `end`."""
+        """Start to count an epoch, and return its number for `end`."""
         number = next(self._numbers)
         with self._lock:
             self._add_up()
@@ -204,7 +205,7 @@ class Tally:
         return number
 
     def end(self, number: int) -> None:
-        """Once the threads that used the contexts have ended."""
+        """End an epoch whose threads have ended."""
         epoch = self._epochs[number]
         if isinstance(epoch, Epoch):
             self._epochs[number] = epoch.sum()

@@ -1,7 +1,7 @@
-"""A user's function for each sample, in the thread that made the sample or in processes of its own.
+"""`map_sample`, called in the thread that made the sample or in processes of its own.
 
-A function that holds the GIL stops every other thread; processes do not, at the price of sending samples to and fro
-(through pipes: nothing goes to shared memory, and nothing is left behind by a process that is killed).
+A function that holds the GIL stops every other thread. Processes do not, but samples are sent to and from them: through
+pipes, so that nothing stays in shared memory when a process is killed.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from iofast.loader.processes import MapPool
 Sample = dict[str, Any]
 SampleFunction = Callable[[Sample, np.random.Generator], Sample]
 Seeds = Sequence[tuple[int, int, int, int]]  # (seed, epoch, position, attempt) of each sample
-Names = Callable[[int], str]  # what a sample of the list is called in errors
+Names = Callable[[int], str]  # number in the list -> name of the sample in errors
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by item size
 
 
 class Mapper:
-    """Calls `function(sample, rng)` for samples; `rng` depends on the sample's place in the epoch alone.
+    """Calls `function(sample, rng)`, where `rng` depends only on the sample's place in the epoch.
 
-    With `processes` it is called in so many processes, which are started (spawned) when they are first needed: the
-    function must be picklable then, and a script needs its `if __name__ == "__main__"`. There the global generators of
-    `random`, NumPy and torch are seeded for each sample, also from its place in the epoch alone.
+    `processes` > 0 calls it in that many processes, spawned when they are first needed. Then the function must be
+    picklable, and a script needs `if __name__ == "__main__"`. In a process the global generators of `random`, NumPy and
+    torch are seeded for each sample, from its place in the epoch.
     """
 
     def __init__(self, function: SampleFunction, processes: int) -> None:
         self._function, self._processes = function, processes
-        self._pools: dict[int, MapPool] = {}  # by process id: a pool does not survive a fork
+        self._pools: dict[int, MapPool] = {}  # by process id, as a pool does not survive a fork
 
     def map(self, samples: list[Sample], seeds: Seeds, names: Names | None = None) -> list[Sample]:
-        """What the function makes of each sample. Raises what it raises, with a note that names the sample.
+        """The result of each sample. What the function raises gets a note with the sample's name.
 
-        Raises `WorkerError` where a process died, twice, or what the function raised there cannot be pickled.
+        Raises `WorkerError` if two processes died over the samples, or the function's exception cannot be pickled.
         """
         if self._processes:
             return self._in_processes(samples, seeds, names)
-        made: list[Sample] = []
+        results: list[Sample] = []
         try:
-            _apply(self._function, samples, seeds, made)
+            _apply(self._function, samples, seeds, results)
         except Exception as error:
-            _note(error, names, len(made))
+            _note(error, names, len(results))
             raise
-        return made
+        return results
 
     def _in_processes(self, samples: list[Sample], seeds: Seeds, names: Names | None) -> list[Sample]:
         request = _dumps((samples, seeds))
@@ -73,20 +73,20 @@ class Mapper:
         if fault:
             raise _raised(_Fault(*pickle.loads(fault)), body, names)
         try:
-            made: list[Sample] = pickle.loads(body)
+            results: list[Sample] = pickle.loads(body)
         except Exception as error:
             raise WorkerError(f"what map_sample returned cannot be unpickled: {_described(error)}") from error
-        return made
+        return results
 
     def _pool(self) -> MapPool:
         pool = self._pools.get(os.getpid())
-        if pool is None:  # of two threads that come here the first one's counts; the other has started nothing
+        if pool is None:  # if two threads come here, the first one's counts; the other has started nothing
             pool = self._pools.setdefault(os.getpid(), MapPool(self._processes, _answer, _pickled(self._function)))
         return pool
 
 
 def check_picklable(function: SampleFunction) -> None:
-    """Raise `OptionError` where a new process could not load the function."""
+    """Raise `OptionError` if a new process could not load the function."""
     _pickled(function)
 
 
@@ -98,7 +98,7 @@ def _pickled(function: SampleFunction) -> bytes:
             "map_processes needs a map_sample that can be pickled: define it with def at the top level of a module, or "
             f"leave map_processes out; found {function!r}: {_described(error)}"
         ) from None
-    # a process that is spawned runs the script again, but not what was typed into an interpreter or a notebook
+    # a spawned process runs the script again, but not the input of an interpreter or a notebook
     script = getattr(sys.modules["__main__"], "__file__", None)
     if b"__main__" in pickled and (script is None or not Path(script).exists()):
         raise OptionError(
@@ -109,9 +109,9 @@ def _pickled(function: SampleFunction) -> bytes:
 
 
 class _Fault(NamedTuple):
-    """What the function raised in a process; the exception itself comes apart, it may not survive pickling."""
+    """An error of the function in a process. The exception itself is sent apart, as it may not survive pickling."""
 
-    row: int | None  # None: of no sample
+    row: int | None  # None: not in a sample
     what: str
     where: str
 
@@ -120,30 +120,30 @@ def _apply(
     function: SampleFunction,
     samples: list[Sample],
     seeds: Seeds,
-    made: list[Sample],
+    results: list[Sample],
     before_each: Callable[[int, int, int, int], None] | None = None,
 ) -> None:
-    """Adds to `made`, so that its length says which sample raised something."""
+    """Append to `results`, so that its length is the number of the sample that raised something."""
     for sample, seed in zip(samples, seeds, strict=True):
         if before_each is not None:
             before_each(*seed)
         result = function(sample, generator(*seed))
         if not isinstance(result, dict):
             raise OptionError(f"map_sample must return a dictionary, found {type(result).__name__}")
-        made.append(result)
+        results.append(result)
 
 
 def _answer(function: bytes, request: bytes) -> tuple[bytes | memoryview, bytes | memoryview]:
-    """In a process: the fault (b"" for none), and what was made or raised."""
-    made: list[Sample] | None = None
+    """In a process: the `_Fault` (b"" without one), and the results or the exception, all pickled."""
+    results: list[Sample] | None = None
     try:
         call = _loaded(function)
         samples, seeds = pickle.loads(request)
-        made = []
-        _apply(call, samples, seeds, made, seed_globally)
-        return b"", _sendable(made)
+        results = []
+        _apply(call, samples, seeds, results, seed_globally)
+        return b"", _sendable(results)
     except BaseException as error:
-        row = None if made is None else len(made)
+        row = None if results is None else len(results)
         fault = _dumps(tuple(_Fault(row, _described(error), traceback.format_exc())))
         try:
             return fault, _dumps(error)
@@ -152,20 +152,20 @@ def _answer(function: bytes, request: bytes) -> tuple[bytes | memoryview, bytes 
 
 
 def seed_globally(seed: int, epoch: int, position: int, attempt: int) -> None:
-    """Seed the generators that belong to a whole process, where the process does one thing at a time."""
+    """Seed the generators of the whole process, which must do one thing at a time."""
     words = generator(seed, epoch, position, attempt, "global").integers(1 << 32, size=10, dtype=np.uint32)
     np.random.seed(words[:4])
     random.seed(words[4:8].tobytes())
-    torch.default_generator.manual_seed(int(words[8:].view(np.int64)[0]))  # of no other device: there may be none
+    torch.default_generator.manual_seed(int(words[8:].view(np.int64)[0]))  # the CPU's alone
 
 
-def asked_for(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
-    """Which of `names` a user's function has as parameters behind its first one, and not bound by `partial`."""
+def parameters(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
+    """Those of `names` that are parameters of a user's function, after its first one and not bound by `partial`."""
     try:
-        _, *parameters = inspect.signature(function).parameters.values()
+        _, *others = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature, or without a parameter
         return []
-    named = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    named = {each.name for each in others if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
     bound = function.keywords if isinstance(function, partial) else {}
     return [name for name in names if name in named and name not in bound]
 
@@ -180,26 +180,25 @@ def _loaded(function: bytes) -> SampleFunction:
     return loaded
 
 
-def _sendable(made: list[Sample]) -> memoryview:
+def _sendable(results: list[Sample]) -> memoryview:
+    """Pickle `results`. If that fails, cut them before the result that is the cause."""
     try:
-        return _dumps(made)
+        return _dumps(results)
     except Exception:
-        whole = made.copy()
-        made.clear()
-        for sample in whole:  # which one it was
+        for row, sample in enumerate(results):
             try:
                 _dumps(sample)
             except Exception as error:
+                del results[row:]
                 what = f"with map_processes, map_sample must return what can be pickled: {_described(error)}"
                 raise OptionError(what) from None
-            made.append(sample)
         raise
 
 
 def _raised(fault: _Fault, body: bytes, names: Names | None) -> BaseException:
-    """What the function raised, or a `WorkerError` that says so."""
+    """What the function raised, or a `WorkerError` that describes it."""
     error: BaseException = WorkerError(f"map_sample raised {fault.what}")
-    with suppress(Exception):  # whatever its constructor makes of arguments that it did not expect
+    with suppress(Exception):  # its constructor may reject the pickled arguments
         sent = pickle.loads(body)
         error = sent if isinstance(sent, BaseException) else error
     _note(error, names, fault.row)
@@ -213,14 +212,14 @@ def _note(error: BaseException, names: Names | None, row: int | None) -> None:
 
 
 def _described(error: BaseException) -> str:
-    """An exception in one line, also one that cannot say what it is."""
+    """An exception in one line, also if its `str()` fails."""
     return " ".join("".join(traceback.format_exception_only(error)).split())
 
 
 class _Pickler(pickle.Pickler):
-    """Sends the bytes of tensors, wherever in a sample they are: torch's own way takes all of a batch along with a row.
+    """Pickles the bytes of tensors, wherever in a sample they are.
 
-    What multiprocessing would use puts them into shared memory.
+    torch's own pickling would send the whole batch with a row of it, multiprocessing's would use shared memory.
     """
 
     def reducer_override(self, value: object) -> Any:
@@ -231,7 +230,7 @@ class _Pickler(pickle.Pickler):
         plain = value.detach().resolve_conj().resolve_neg()
         try:
             return _tensor, (plain.numpy(), None)
-        except TypeError:  # bfloat16, float8 and what else NumPy does not know
+        except TypeError:  # bfloat16, float8 and other types that NumPy lacks
             return _tensor, (plain.view(_INTEGERS[plain.itemsize]).numpy(), plain.dtype)
 
 

@@ -1,4 +1,4 @@
-"""`cache="device"`: a whole dataset decoded once into the device's memory, and how a batch is made of it there."""
+"""`cache="device"`: a whole dataset decoded once into device memory, and the batches that are cut from it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from iofast.prefetch import Prefetch, PrefetchJob
 from iofast.transforms import Pipeline
 from iofast.work import Work, fits, within
 
-PART = 32 << 20  # bytes of pixels that go to the device at once: page-locked memory is taken in powers of two
-ROWS = 32  # images a thread decodes in one go
-DEPTH = 3  # parts in the making: while one is copied, threads have the next
-DELAY_S = 2.0  # a bar is shown from then on
+PART = 32 << 20  # bytes of pixels per copy to the device: page-locked memory is allocated in powers of two
+ROWS = 32  # images in a slice
+DEPTH = 3  # parts in the making: while one is copied, threads work on the next
+DELAY_S = 2.0  # until a progress bar is shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedImages:
-    """The images of a batch before they are made: which ones, and what is cut out of them.
+    """The images of a batch before they are cut out of a `Resident`.
 
     indices  int64 (N,): samples of the dataset
-    boxes    int32 (N, 8), flips uint8 (N,): what `Pipeline.plan` made for them
+    boxes    int32 (N, 8), flips uint8 (N,): from `Pipeline.plan`
     size     (height, width) of all
     """
 
@@ -57,7 +57,7 @@ class PlannedImages:
         return PlannedImages(self.indices[rows], self.boxes[rows], self.flips[rows], self.size)
 
     def outside(self, widths: NDArray[np.int32], heights: NDArray[np.int32], *, clip: bool) -> NDArray[np.bool_]:
-        """Which boxes do not lie within images of `widths` x `heights`, bool (N,); windows need not with `clip`."""
+        """Whether each box leaves its image of `widths` x `heights`, bool (N,); with `clip` its window may."""
         x0, y0, x1, y1 = self.boxes[:, :4].T
         inside = (x0 >= 0) & (x0 < x1) & (x1 <= widths) & (y0 >= 0) & (y0 < y1) & (y1 <= heights)
         return np.asarray(~(inside if clip else inside & fits(self.boxes, self.size)))
@@ -70,9 +70,9 @@ class Resident:
     data     uint8 (bytes,)
     offsets  int64 (n,): where each image begins
     sizes    int64 (n, 2): height and width
-    located  what the index says of all samples
-    failed   sample -> why it could not be decoded; it has zeros for pixels
-    broken   bool (n,): whether it is one of these
+    located  the index's rows of all samples
+    failed   sample -> why it could not be decoded; its pixels are zeros
+    broken   bool (n,): whether a sample is in `failed`
     """
 
     data: torch.Tensor
@@ -83,7 +83,7 @@ class Resident:
     broken: NDArray[np.bool_]
 
     def reasons(self, draft: PlannedImages, located: Located, *, clip: bool) -> dict[int, str]:
-        """Rows of `draft` that cannot be made, and why; `located` are its samples."""
+        """Row -> why it cannot be made, of the rows of `draft`, whose samples are `located`."""
         outside = draft.outside(located.width, located.height, clip=clip)
         bad = np.flatnonzero(self.broken[draft.indices] | outside).tolist()
         box = kernel.status_message(kernel.Status.BOX)
@@ -92,7 +92,7 @@ class Resident:
     def images(
         self, pipeline: Pipeline, options: LoaderOptions, draft: PlannedImages, work: Work | None
     ) -> torch.Tensor:
-        """The finished images, (N, 3, height, width), made on the current stream."""
+        """Cut out and finish images, (N, 3, height, width), on the current stream."""
         batch = pixels.RaggedBatch(self.data, self.offsets[draft.indices], self.sizes[draft.indices])
         return pixels.augment(
             batch,
@@ -107,10 +107,9 @@ class Resident:
 
 
 class _Part(NamedTuple):
-    """Samples [start, stop), and what came of them."""
+    """Decoded samples on the host."""
 
-    start: int
-    stop: int
+    samples: range
     pixels: torch.Tensor
     failed: dict[int, str]
 
@@ -123,41 +122,36 @@ class _Layout(NamedTuple):
     offsets: NDArray[np.int64]
     ends: NDArray[np.int64]
 
-    def parts(self) -> list[tuple[int, int]]:
-        """Samples [start, stop) with no more than `PART` bytes together, or one that has more."""
-        found, start = list[tuple[int, int]](), 0
+    def parts(self) -> list[range]:
+        """Samples with no more than `PART` bytes together, or a single one that is larger."""
+        found, start = list[range](), 0
         while start < len(self.ends):
             stop = max(start + 1, int(np.searchsorted(self.ends, self.offsets[start] + PART, "right")))
-            found.append((start, stop))
+            found.append(range(start, stop))
             start = stop
         return found
 
 
-class _Room(NamedTuple):
-    """What the threads that decode work with."""
-
-    contexts: Contexts
-    memory: BatchMemory
-
-
 class _PartJob(PrefetchJob[_Part, range]):
-    """One part: samples [start, stop), decoded into memory of the host."""
+    """Decode one part into memory of the host."""
 
-    def __init__(self, spec: BatchSpec, room: _Room, layout: _Layout, start: int, stop: int) -> None:
-        self._spec, self._room, self._start, self._stop = spec, room, start, stop
-        self._located = layout.located.rows(slice(start, stop))
-        self._sizes = layout.sizes[start:stop]
-        self._ends = layout.ends[start:stop] - layout.offsets[start]
+    def __init__(
+        self, spec: BatchSpec, contexts: Contexts, memory: BatchMemory, layout: _Layout, samples: range
+    ) -> None:
+        self._spec, self._contexts, self._memory, self._samples = spec, contexts, memory, samples
+        rows = slice(samples.start, samples.stop)
+        self._located, self._sizes = layout.located.rows(rows), layout.sizes[rows]
+        self._ends = layout.ends[rows] - layout.offsets[samples.start]
         self._failed: dict[int, str] = {}
 
     def prepare(self) -> list[range]:
-        self._pixels = self._room.memory.take((int(self._ends[-1]),))
+        self._pixels = self._memory.take((int(self._ends[-1]),))
         rows = len(self._ends)
         return [range(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)]
 
     def run(self, number: int, part: range) -> None:
         rows = slice(part.start, part.stop)
-        context, located, stages = self._room.contexts.context(number), self._located, self._room.contexts.stages
+        context, located, stages = self._contexts.context(number), self._located, self._contexts.stages
         boxes = np.zeros((len(part), 8), np.int32)
         boxes[:, 2] = boxes[:, 4] = located.width[rows]
         boxes[:, 3] = boxes[:, 5] = located.height[rows]
@@ -169,7 +163,7 @@ class _PartJob(PrefetchJob[_Part, range]):
             source = payloads.checked(self._spec.options.check is not None)
             kernel.decode_each(context, source, boxes, np.zeros(len(boxes), np.uint8), outs, status)
             for row in np.flatnonzero(status).tolist():
-                self._failed[self._start + part.start + row] = kernel.failure(int(status[row]), source, row)
+                self._failed[self._samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
         read += context.read_ns
         stages.read.add(len(part), work_ns=read, nbytes=int(located.length[rows].sum()))
         failed = int(np.count_nonzero(status))
@@ -178,24 +172,24 @@ class _PartJob(PrefetchJob[_Part, range]):
     def finish(self) -> _Part:
         pixels = self._pixels
         del self._pixels
-        return _Part(self._start, self._stop, pixels, self._failed)
+        return _Part(self._samples, pixels, self._failed)
 
     def _image(self, row: int) -> NDArray[np.uint8]:
         height, width = self._sizes[row].tolist()
         end = int(self._ends[row])
-        made: NDArray[np.uint8] = self._pixels[end - 3 * height * width : end].view(height, width, 3).numpy()
-        return made
+        image: NDArray[np.uint8] = self._pixels[end - 3 * height * width : end].view(height, width, 3).numpy()
+        return image
 
 
 def decode_all(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) -> Resident:
-    """Decode every image of a dataset into the memory of the loader's device. Raises `OptionError` if it is too small.
+    """Decode every image of a dataset into device memory, with a progress bar after `DELAY_S`.
 
-    A progress bar is shown if that takes longer than `DELAY_S`.
+    Raises `OptionError` if the memory is too small.
     """
     count = len(spec.dataset)
     located = spec.dataset.locate(np.arange(count))
     refresh(spec.dataset.reader, located)
-    # one pixel at least: an image of unknown size fails, and the kernel says why
+    # at least one pixel: an image of unknown size fails, and the kernel reports why
     sizes = np.maximum(np.stack((located.height, located.width), axis=1), 1).astype(np.int64)
     lengths = 3 * sizes.prod(axis=1)
     layout = _Layout(located, sizes, np.cumsum(lengths) - lengths, np.cumsum(lengths))
@@ -207,32 +201,27 @@ def decode_all(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tal
         contexts = Contexts(kernel.DecodeOptions(strict=spec.options.truncated == "strict"), stages)
         epoch = Epoch(contexts)
         ends.callback(tally.end, tally.begin(epoch))
-        parts = _parts(spec, resources, contexts, layout)
+        memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), layout.parts()
+        parts = Prefetch(
+            lambda number: _PartJob(spec, contexts, memory, layout, ranges[number]),
+            len(ranges),
+            num_workers=resources.limits.max_workers,
+            depth=DEPTH,
+        )
         ends.callback(parts.close)
         epoch.made_by(parts)
         for part in parts:
-            _put(resources.way, data, int(layout.ends[part.stop - 1]), part.pixels)
+            _put(resources.way, data, int(layout.ends[part.samples[-1]]), part.pixels)
             failed |= part.failed
-            bar.update(part.stop - part.start)
-            del part  # its memory is wanted for the next
+            bar.update(len(part.samples))
+            del part  # the next one needs its memory
     broken = np.zeros(count, np.bool_)
     broken[list(failed)] = True
     return Resident(data, layout.offsets, sizes, located, failed, broken)
 
 
-def _parts(spec: BatchSpec, resources: Resources, contexts: Contexts, layout: _Layout) -> Prefetch[_Part, range]:
-    room = _Room(contexts, BatchMemory(pinned=resources.pinned, spare=DEPTH))  # gone when this is done
-    listed = layout.parts()
-    return Prefetch(
-        lambda number: _PartJob(spec, room, layout, *listed[number]),
-        len(listed),
-        num_workers=resources.limits.max_workers,
-        depth=DEPTH,
-    )
-
-
 def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
-    """Bytes that are to remain: for two parts at first, and for the batches that are there at a time later on."""
+    """Bytes to leave free: for two parts at first, and later for the batches that exist at a time."""
     options = spec.options
     height, width = spec.pipeline.size or layout.sizes.max(axis=0).tolist()
     batch = options.batch_size * 3 * height * width * options.dtype.itemsize
@@ -240,7 +229,7 @@ def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
 
 
 def _allocated(spec: BatchSpec, way: Transfer | Direct | None, nbytes: int, room: int) -> torch.Tensor:
-    """Memory for all pixels, on the device, with `room` left; of the side stream, where there is one."""
+    """Device memory for all pixels, with `room` bytes left; on the side stream, if there is one."""
     free = free_memory() // local_ranks() if way is None else way.free_bytes()
     if free is not None and nbytes + room > free:
         raise _too_large(spec, nbytes, room, free)
@@ -248,7 +237,7 @@ def _allocated(spec: BatchSpec, way: Transfer | Direct | None, nbytes: int, room
         return torch.empty(nbytes, dtype=torch.uint8)
     try:
         return way.issue(lambda bus: torch.empty(nbytes, dtype=torch.uint8, device=bus.device)).value
-    except torch.cuda.OutOfMemoryError:  # free, but not for a single block, or this process's share is less
+    except torch.cuda.OutOfMemoryError:  # free, but in pieces, or beyond this process's share
         raise _too_large(spec, nbytes, room, free) from None
 
 

@@ -1,4 +1,4 @@
-"""What a loader makes batches with: threads and depth, memory, the path to the device, readahead."""
+"""Threads and depth, memory, the path to the device and readahead of a loader."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from iofast.prefetch.advice import spaced
 from iofast.record import RAW_FIELDS
 from iofast.source.folder import FolderReader
 
-SLICE = 32  # rows a thread takes at once: 10 ms of work, and half of the descriptors a folder reader may hold
-ROUNDS = 4  # slices for each thread in the batches that are in the making: with so many, one may be twice as long
-AUTO_DEPTH = 8  # batches ahead at most if "auto" finds the depth: more only hide a loader that is too slow
-FIXED_DEPTH = 3  # if the number of workers was given
+SLICE = 32  # rows in a slice: 10 ms of work, and half of the descriptors that a folder reader may hold
+ROUNDS = 4  # with that many slices per thread in the batches in the making, a slice may be twice as long
+AUTO_DEPTH = 8  # most batches ahead if "auto" finds the depth: more only hide a loader that is too slow
+FIXED_DEPTH = 3  # if `num_workers` is a number
 
 
 class Resources:
-    """Made once for each loader, and shared by all of its epochs.
+    """The resources of a loader, shared by all of its epochs.
 
     way       how batches get to the device; None for the CPU
     decoding  where JPEGs are decoded
-    limits    threads and batches ahead at most; `slice` is how many rows a thread takes at once
+    limits    most threads and batches ahead; `slice` is the number of rows in a slice
     compared  bool (samples,): images of raw pixels whose checksum was compared; None if there are none to compare
-    memory    uint8 pixels; `float_memory`: finished pixels. Apart, because blocks of two sizes push each other out
+    memory    uint8 pixels; `float_memory`: finished pixels, apart because blocks of two sizes displace each other
     """
 
     def __init__(self, spec: BatchSpec, transfer: StageCounter) -> None:
@@ -60,13 +60,13 @@ class Resources:
             batch_bytes = 3 * pixels_of_sample * options.batch_size * options.dtype.itemsize
             depth = most_depth(batch_bytes, wanted, free_memory() // local_ranks())
         depth = depth if workers else 1
-        # with a cache on the device nothing is decoded, and a batch is not worth dividing
+        # with cache="device" nothing is decoded, so a batch is one slice
         step = options.batch_size if options.cache else _rows_of_slice(spec, workers, depth)
         return Limits(workers, depth, -(-options.batch_size // step)), step
 
 
 def _rows_of_slice(spec: BatchSpec, workers: int, depth: int) -> int:
-    """Twice `SLICE` if there are enough for all threads: 5 % of the time of a thread that loads raw pixels."""
+    """Twice `SLICE` if that leaves enough slices for all threads: saves 5 % of the time for raw pixels."""
     reader = spec.dataset.reader
     parts = reader.parts if isinstance(reader, JoinedReader) else (reader,)
     if any(isinstance(part, FolderReader) for part in parts):
@@ -75,12 +75,12 @@ def _rows_of_slice(spec: BatchSpec, workers: int, depth: int) -> int:
 
 
 def readahead(spec: BatchSpec, epochs: EpochOrder, resources: Resources, epoch: int) -> Readahead | None:
-    """Advice to the kernel on the batches of an epoch, in their order; None if it is not wanted."""
+    """Advice to the operating system on the batches of an epoch, in order; None if `readahead` is off."""
     reader, dataset, wanted = spec.dataset.reader, spec.dataset, spec.options.readahead
     if wanted is False or spec.options.cache:
         return None
     if wanted == "auto" and (isinstance(reader, FolderReader) or not resources.limits.max_workers):
-        return None  # no thread at all if none was wanted
+        return None  # with num_workers=0 there is no thread at all
     fields = [*([None] if spec.with_images else []), *spec.stored]
 
     def located(batch: int, few: bool) -> list[Located]:
@@ -92,15 +92,15 @@ def readahead(spec: BatchSpec, epochs: EpochOrder, resources: Resources, epoch: 
 
 
 def decode_obstacles(spec: BatchSpec) -> Iterator[str]:
-    """Why a loader's batches cannot be decoded on a device, whatever the device, the first reason first."""
+    """Why batches cannot be decoded on any device, the most important reason first."""
     options = spec.options
     if options.cache is not None:
-        yield f"cache={options.cache!r} has every image decoded once, by the CPU, before the first batch"
+        yield f"cache={options.cache!r}: every image is decoded once, by the CPU, before the first batch"
     if not spec.with_images:
         yield "the dataset's fields have no image"
     if options.map_sample is not None or "image" in spec.collates:
-        yield "map_sample and collate['image'] get their images on the CPU"
+        yield "map_sample and collate['image'] need images on the CPU"
     if spec.pipeline.size is None:
         yield "it needs a transform that makes all images one size, such as T.RandomResizedCrop(224)"
     if spec.pipeline.filter != "bilinear":
-        yield f"a device resamples bilinearly, and the transform says {spec.pipeline.filter}"
+        yield f"a device resamples bilinearly, found interpolation={spec.pipeline.filter!r}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -14,43 +16,31 @@ from numpy.typing import NDArray
 
 from iofast import kernel, pixels
 from iofast.choices import Draw
+from iofast.gpu.decode.rows import RowsToDecode
 from iofast.kernel import Payloads
 from iofast.kernel.contract import Kind, Status
-from iofast.loader.canvas import Canvas, CanvasStorage
+from iofast.loader.canvas import Canvas, CanvasStorage, laid_out
 from iofast.ops import Op, affine
 from iofast.transforms.pipeline import View
 from iofast.work import Work, fits, no_work
 
-_LEVELS = 257  # of 16 bits for one of 8: white is 255 and 65,535
-_KEPT = 48 << 20  # bytes of a thread's scratch memory: 16 million pixels
+_LEVELS = 257  # levels of 16 bits per level of 8: white is 255 and 65,535
+_KEPT = 48 << 20  # bytes of scratch memory that a thread keeps: 16 million pixels
+_DRAWN = ("steps", "numbers", "erased", "fills", "noise")  # columns of `Work`; views are not mixed
 
-_scratch = threading.local()  # a whole image's pixels: each thread has one at a time
+_scratch = threading.local()  # the pixels of one whole image
 
 
 class Singly(ABC):
-    """A canvas whose images are made one by one, and finished in its own way."""
+    """A canvas whose images are decoded and finished one by one."""
 
-    def decode(
-        self,
-        context: kernel.Context,
-        source: Payloads,
-        boxes: NDArray[np.int32],
-        flips: NDArray[np.uint8],
-        rows: NDArray[np.intp],
-        finish: kernel.Finish | None = None,  # noqa: ARG002 (as every canvas has it)
-    ) -> NDArray[np.int32]:
+    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         """See `Canvas`."""
-        status = np.zeros(len(rows), np.int32)
-        for place, row in enumerate(rows.tolist()):
-            one = slice(place, place + 1)
-            status[place] = self.make(context, source.rows(one), boxes[one], flips[one], row)
-        return status
+        return np.array([self.make(wanted.row(place)) for place in range(len(wanted.rows))], np.int32)
 
     @abstractmethod
-    def make(
-        self, context: kernel.Context, source: Payloads, box: NDArray[np.int32], flip: NDArray[np.uint8], row: int
-    ) -> int:
-        """Make one row and return its status. The other columns have one row as well."""
+    def make(self, wanted: RowsToDecode) -> int:
+        """Make a single row and return its status."""
 
 
 class Cut(NamedTuple):
@@ -62,7 +52,7 @@ class Cut(NamedTuple):
 
     @classmethod
     def of(cls, view: View, draw: Draw, widths: NDArray[np.int32], heights: NDArray[np.int32]) -> Cut:
-        """Drawn for images of these upright sizes, each view for itself."""
+        """Draw each view by itself, for images of these upright sizes."""
         size = cast(tuple[int, int], view.pipeline.size)
         n, count = len(draw), view.count or 1
         boxes, flips = np.zeros((n, count, 8), np.int32), np.zeros((n, count), np.uint8)
@@ -70,91 +60,79 @@ class Cut(NamedTuple):
         for number in range(count):
             own = replace(draw, view=f"{view.name} {number}")
             planned, flips[:, number] = view.pipeline.plan(own, widths, heights)
-            if not view.pipeline.pads:  # beside a view that does, the kernel would move the window
+            if not view.pipeline.pads:  # another view does, so the kernel would move this window
                 planned[~fits(planned, size)] = 0
             boxes[:, number] = planned
             works.append(view.pipeline.work(own, np.full(n, size[1]), np.full(n, size[0]), planned))
         return cls(boxes, flips, _beside(works))
 
     def put(self, rows: NDArray[np.intp], other: Cut) -> None:
-        """Take others for some rows."""
+        """Replace `rows` by those of `other`."""
         self.boxes[rows], self.flips[rows] = other.boxes, other.flips
         count = self.boxes.shape[1]
         places = (rows[:, None] * count + np.arange(count)).ravel()
-        for name in ("steps", "numbers", "erased", "fills", "noise"):
+        for name in _DRAWN:
             getattr(self.work, name)[places] = getattr(other.work, name)
 
 
 def _beside(works: Sequence[Work]) -> Work:
     """Row i of each, one after the other."""
-    names = ("steps", "numbers", "erased", "fills", "noise")
-    columns = {name: np.stack([getattr(work, name) for work in works], axis=1) for name in names}
+    columns = {name: np.stack([getattr(work, name) for work in works], axis=1) for name in _DRAWN}
     rows = len(works[0]) * len(works)
     flat = {name: column.reshape(rows, *column.shape[2:]) for name, column in columns.items()}
     return replace(no_work(rows), **flat)
 
 
 class Several(Singly):
-    """Several views of each of `rows` images, finished: it is decoded once, upright and whole, and they are cut out."""
+    """Several finished views of each of `rows` images, cut from an image that is decoded once, upright and whole."""
 
     def __init__(self, views: Sequence[View], cuts: Sequence[Cut], rows: int, stored: CanvasStorage) -> None:
         self._views, self._cuts, self._rows, self._stored = views, cuts, rows, stored
-        self._blocks = self._room()
-        self._outs = [pixels.rows_of(block.flatten(0, 1)).reshape(-1, rows, *_hwc(block)) for block in self._blocks]
+        self._blocks = self._allocated()
+        self._outs = [
+            pixels.rows_of(block.flatten(0, 1)).reshape(-1, rows, *block.shape[3:], 3) for block in self._blocks
+        ]
 
-    def _room(self) -> list[torch.Tensor]:
+    def _allocated(self) -> list[torch.Tensor]:
         """(count, N, 3, H, W) for each group, all in one block of memory."""
         memory, memory_format, dtype = self._stored
         sizes = [(view.count or 1, self._rows, *cast(tuple[int, int], view.pipeline.size)) for view in self._views]
-        counts = [3 * int(np.prod(size)) for size in sizes]
-        flat = torch.split(memory.take((sum(counts),), dtype), counts)
-        if memory_format == torch.contiguous_format:
-            return [each.view(size[0], size[1], 3, *size[2:]) for each, size in zip(flat, sizes, strict=True)]
-        return [each.view(*size, 3).permute(0, 1, 4, 2, 3) for each, size in zip(flat, sizes, strict=True)]
+        counts = [3 * math.prod(size) for size in sizes]
+        parts = zip(torch.split(memory.take((sum(counts),), dtype), counts), sizes, strict=True)
+        return [laid_out(part, size, memory_format) for part, size in parts]
 
-    def make(
-        self, context: kernel.Context, source: Payloads, box: NDArray[np.int32], flip: NDArray[np.uint8], row: int
-    ) -> int:
-        """See `Singly`; `box` is that of the whole image."""
+    def make(self, wanted: RowsToDecode) -> int:
+        """See `Singly`; the box is that of the whole image."""
+        context, source, box, flip, rows, _ = wanted
         width, height = np.maximum(box[0, 4:6], 1).tolist()
         whole, status = _scratch_of(3 * width * height).reshape(height, width, 3), np.zeros(1, np.int32)
         kernel.decode_each(context, source, box, flip, [whole], status)
-        return int(status[0]) or self._cut_out(context, whole, row)
+        return int(status[0]) or self._cut_out(context, whole, int(rows[0]))
 
     def _cut_out(self, context: kernel.Context, whole: NDArray[np.uint8], row: int) -> int:
-        """All views of one image; the first status that is not OK."""
+        """Make all views of one image and return the first status that is not OK."""
         for view, cut, out in zip(self._views, self._cuts, self._outs, strict=True):
             count = view.count or 1
-            source, status = _in_memory(whole, count), np.zeros(count, np.int32)
             work = cut.work.rows(slice(row * count, (row + 1) * count))
-            self._views_of(context, view, (source, cut.boxes[row], cut.flips[row]), work, out[:, row], status)
+            source, status = _in_memory(whole, count), np.zeros(count, np.int32)
+            decode = partial(kernel.decode_batch, context, source, cut.boxes[row], view.how(cut.flips[row]))
+            self._make_views(view, work, out[:, row], partial(decode, status=status, start=0, stop=count))
             if status.any():
                 return int(status[np.flatnonzero(status)[0]])
         return int(Status.OK)
 
-    def _views_of(
-        self,
-        context: kernel.Context,
-        view: View,
-        cut: tuple[Payloads, NDArray[np.int32], NDArray[np.uint8]],
-        work: Work,
-        out: NDArray[Any],
-        status: NDArray[np.int32],
-    ) -> None:
-        """Views of one size, into `out` (count, height, width, 3)."""
-        count, dtype, ops = len(status), self._stored.dtype, view.pipeline.ops
-        flips = view.how(cut[2])
+    def _make_views(self, view: View, work: Work, out: NDArray[Any], decode: Callable[..., None]) -> None:
+        """Views of one size, into `out` (count, height, width, 3); `decode` takes the array to decode into."""
+        dtype, ops = self._stored.dtype, view.pipeline.ops
         if dtype == torch.uint8 and not view.pipeline.finishes:
-            kernel.decode_batch(context, cut[0], cut[1], flips, out, status, 0, count)
-            return
-        if kernel.finish_batch is not None and dtype in pixels.TYPES:
-            finish = pixels.finish_of(ops, work, dtype)
-            kernel.decode_batch(context, cut[0], cut[1], flips, out, status, 0, count, finish=finish)
-            return
-        plain = np.zeros(out.shape, np.uint8)
-        kernel.decode_batch(context, cut[0], cut[1], flips, plain, status, 0, count)
-        made = pixels.apply(torch.from_numpy(plain).permute(0, 3, 1, 2), ops, work=work, dtype=dtype)
-        out[...] = pixels.rows_of(made)
+            decode(out)
+        elif kernel.finish_batch is not None and dtype in pixels.TYPES:
+            decode(out, finish=pixels.finish_of(ops, work, dtype))
+        else:
+            plain = np.zeros(out.shape, np.uint8)
+            decode(plain)
+            finished = pixels.apply(torch.from_numpy(plain).permute(0, 3, 1, 2), ops, work=work, dtype=dtype)
+            out[...] = pixels.rows_of(finished)
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
         """See `Canvas`."""
@@ -162,7 +140,7 @@ class Several(Singly):
             own[:, rows] = theirs[:, of]
 
     def images(self) -> dict[str, Any]:
-        """By name a tensor (N, 3, H, W), or a list of as many as were asked for."""
+        """Name of a group -> (N, 3, H, W), or a list of `count` of them."""
         groups = zip(self._views, self._blocks, strict=True)
         return {view.name: block[0] if view.count is None else list(block) for view, block in groups}
 
@@ -170,7 +148,7 @@ class Several(Singly):
 class Deep(Singly):
     """Gray images of 16 bits, decoded by Pillow, (N, 1, height, width).
 
-    int32 levels of 0 to 65,535, or with a float `dtype` what `ops` make of them in [0, 1].
+    int32 levels of 0 to 65,535; with a float `dtype` levels in [0, 1], after `ops`.
     """
 
     def __init__(self, rows: int, size: tuple[int, int], dtype: torch.dtype, ops: Sequence[Op]) -> None:
@@ -178,16 +156,14 @@ class Deep(Singly):
         self._images = torch.zeros((rows, 1, *size), dtype=torch.int32 if dtype == torch.uint8 else dtype)
         self._scale, self._bias = affine(ops)[:, 0].tolist()
 
-    def make(
-        self, context: kernel.Context, source: Payloads, box: NDArray[np.int32], flip: NDArray[np.uint8], row: int
-    ) -> int:
+    def make(self, wanted: RowsToDecode) -> int:
         """See `Singly`."""
         out, status = np.zeros((1, *self.size), np.uint16), np.zeros(1, np.int32)
-        kernel.decode_wide(context.options, source, box, flip, out, status)
+        kernel.decode_wide(wanted.context.options, wanted.source, wanted.boxes, wanted.flips, out, status)
         levels = torch.from_numpy(out.astype(np.int32))
         if self._images.dtype.is_floating_point:
             levels = levels.to(torch.float32) * (self._scale / _LEVELS) + self._bias
-        self._images[row] = levels
+        self._images[int(wanted.rows[0])] = levels
         return int(status[0])
 
     def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
@@ -199,12 +175,8 @@ class Deep(Singly):
         return self._images
 
 
-def _hwc(block: torch.Tensor) -> tuple[int, int, int]:
-    return block.shape[3], block.shape[4], 3
-
-
 def _scratch_of(size: int) -> NDArray[np.uint8]:
-    """Bytes of this thread's own; for an image that is larger than most they are not kept."""
+    """`size` bytes of this thread's own; more than `_KEPT` are not kept."""
     if size > _KEPT:
         return np.empty(size, np.uint8)
     memory = getattr(_scratch, "memory", None)

@@ -1,4 +1,4 @@
-"""What a loader's batches consist of: fields, transform, targets and the user's functions. No memory, no threads."""
+"""What a loader's batches consist of: fields, transform, targets and user functions. No memory, no threads."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from iofast.transforms import compile as compile_transform
 from iofast.transforms.compiling import in_gray
 from iofast.transforms.geometry import RANDOM
 
-PAIR = ("image", "label")  # what a batch consists of without `fields`
+PAIR = ("image", "label")  # the fields of a batch if the dataset has no `fields`
 
 
 class BatchSpec:
     """What the options of a loader make of a dataset's samples.
 
-    fields    what a sample has, in this order; `stored` are those that are read from records
-    collates  field -> the user's function for its values; `targets`: field -> what follows the image there
-    mapper    calls the user's function for each sample; None without one
+    fields    names of a sample's fields, in order; `stored` are those that are read from records
+    collates  field -> the user's function for its values; `targets`: field -> `TargetField`
+    mapper    calls `map_sample`; None without one
     """
 
     def __init__(self, dataset: FastDataset, options: LoaderOptions) -> None:
@@ -42,17 +42,14 @@ class BatchSpec:
         self.collates = dict(options.collate or {})
         self.targets = targets_of(options.targets)
         self.mapper = None if options.map_sample is None else Mapper(options.map_sample, options.map_processes)
-
-    @property
-    def decode(self) -> kernel.DecodeOptions:
-        """How the kernel decodes."""
-        return decode_options(self.pipeline, self.options.pixels, strict=self.options.truncated == "strict")
+        self.deep = options.image_mode == "I;16"  # 16 bits: images are finished as they are decoded
+        self.decode = decode_options(self.pipeline, options.pixels, strict=options.truncated == "strict")
 
     @property
     def finishes(self) -> bool:
         """Whether the kernel finishes an image in the call that decodes it.
 
-        It does not if anything else sees the image first: a user's function, another image, a device.
+        Not if anything else sees the image first: a user's function, another image, a device.
         """
         options, pipeline = self.options, self.pipeline
         others = (
@@ -68,27 +65,19 @@ class BatchSpec:
         return not others and able and (pipeline.finishes or options.dtype != torch.uint8)
 
     @property
-    def deep(self) -> bool:
-        """Whether images have 16 bits: they are finished as they are decoded."""
-        return self.options.image_mode == "I;16"
-
-    @property
     def read_first(self) -> list[str]:
-        """The fields that decide what is cut out of an image, and so are read before it."""
-        looks = self.pipeline.part is not None
-        return [name for name, target in self.targets.items() if looks and target.kind == "boxes"]
+        """The fields that are read before the images, because the transform chooses its crop by them."""
+        chooses = self.pipeline.part is not None
+        return [name for name, target in self.targets.items() if chooses and target.kind == "boxes"]
 
     def check_reserved(self, names: Iterable[str], where: str) -> None:
-        """Raise `OptionError` if any of `names` is one that the loader itself adds to a batch's dictionary."""
+        """Raise `OptionError` if one of `names` is a name that the loader itself adds to a batch's dictionary."""
         own = {"valid"} | ({"size"} if self.options.ragged == "pad" else set())
         if self.dataset.fields is not None and (taken := sorted(own & set(names))):
             raise OptionError(f"{where} the name {taken[0]!r}, which FastLoader uses itself: choose another name")
 
     def collate(self, name: str, values: list[Any], batch: str) -> Any:
-        """Collate the values of one field of a batch, by the user's function for it if there is one.
-
-        `batch` names the batch in notes on errors.
-        """
+        """Collate one field of a batch, by the user's function if there is one. `batch` is for notes on its errors."""
         if name not in self.collates:
             return collate(values)
         with noted(f"in collate[{name!r}]: {batch}"):
@@ -96,7 +85,7 @@ class BatchSpec:
 
 
 def decode_options(pipeline: Pipeline, pixels: str, *, strict: bool = True) -> kernel.DecodeOptions:
-    """How the kernel decodes for `pipeline`; `pixels="fast"` does not change what an evaluation sees."""
+    """How the kernel decodes for `pipeline`. `pixels="fast"` does not change evaluation transforms."""
     fast = pixels == "fast" and not pipeline.evaluation
     filter = "bilinear" if pipeline.filter == RANDOM else pipeline.filter
     clip = any(each.pads for each in pipeline.each)

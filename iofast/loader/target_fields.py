@@ -1,4 +1,4 @@
-"""Masks, boxes and keypoints that go through the same crop, flip and warps as the image beside them."""
+"""`targets`: fields with masks, boxes and keypoints that get the crop, flip and warps of their image."""
 
 from __future__ import annotations
 
@@ -14,48 +14,52 @@ from iofast import places
 from iofast.errors import DecodeError, OptionError, shown
 from iofast.transforms.crop_box import CropBox
 
-KINDS = ("mask", "boxes", "keypoints")
-
 
 @dataclass(frozen=True, slots=True)
 class TargetField:
-    """What a field holds. `fill`: of a mask, where there is no image; `box_format`: of boxes, "xyxy" or "xywh"."""
+    """What a field holds: "mask", whose value outside of the image is `fill`, "boxes" or "keypoints".
+
+    `box_format` is "xyxy" or "xywh".
+    """
 
     kind: str
     fill: int = 0
     box_format: str = "xyxy"
 
     def boxes(self, value: Any) -> list[tuple[float, ...]]:
-        """Left, top, right and lower edge of the boxes in `value`; none where it holds something else."""
+        """Left, top, right and lower edge of the boxes in `value`; none if the field holds something else."""
         return places.boxes_of(_plain(value), self.box_format) if self.kind == "boxes" and value is not None else []
 
     def follow(self, value: Any, crop: CropBox, size: tuple[int, int], *, centres: bool = False) -> Any:
-        """`value`, of an upright image of `size` (width, height), as `crop` says. Raises `DecodeError`.
+        """Move `value`, of an upright image of `size` (width, height), as `crop` describes.
 
-        A mask becomes a tensor (height, width, …) of the result, a plain list of boxes float32 (n, 4); of other JSON
-        the form stays. Boxes are clipped; one of which nothing is left goes, with its entry in lists as long, and with
-        `centres` one whose middle is cut off.
+        A mask becomes a tensor (height, width, …), a plain list of boxes float32 (n, 4); other JSON keeps its form.
+        Boxes are clipped. A box of which nothing is left is removed, with its entry in lists of equal length; with
+        `centres` also a box whose middle is cut off. Raises `DecodeError`.
         """
         if self.kind == "mask":
             return _mask(value, crop, size, self.fill)
         plain, boxes = _plain(value), self.kind == "boxes"
-        made = places.follow(plain, crop, boxes=boxes, points=not boxes, box_format=self.box_format, centres=centres)
+        moved = places.follow(plain, crop, boxes=boxes, points=not boxes, box_format=self.box_format, centres=centres)
         if boxes and isinstance(plain, list) and not (plain and isinstance(plain[0], dict)):
-            return torch.tensor(made, dtype=torch.float32).reshape(-1, 4)
-        return made
+            return torch.tensor(moved, dtype=torch.float32).reshape(-1, 4)
+        return moved
 
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
 
 
-def targets_of(given: Mapping[str, str] | None) -> dict[str, TargetField]:
-    """Fields with what they hold: "mask", "mask:255" (its fill), "boxes", "boxes:xywh", "keypoints"."""
-    if given is None:
+def targets_of(option: Mapping[str, str] | None) -> dict[str, TargetField]:
+    """Parse the option `targets`: field -> "mask", "mask:255" (its fill), "boxes", "boxes:xywh" or "keypoints".
+
+    Raises `OptionError`.
+    """
+    if option is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise OptionError(f"targets must map fields to mask, boxes or keypoints, found {shown(given)}")
-    return {name: _target(name, value) for name, value in given.items()}
+    if not isinstance(option, Mapping):
+        raise OptionError(f"targets must map fields to mask, boxes or keypoints, found {shown(option)}")
+    return {name: _target(name, value) for name, value in option.items()}
 
 
 def _target(name: str, value: object) -> TargetField:
@@ -71,18 +75,9 @@ def _target(name: str, value: object) -> TargetField:
 
 def _mask(value: Any, crop: CropBox, size: tuple[int, int], fill: int) -> torch.Tensor:
     if not isinstance(value, np.ndarray) or value.ndim < 2:
-        raise DecodeError(f"a mask is an array of two dimensions or more, found {type(value).__name__}")
+        raise DecodeError(f"a mask must be an array of two dimensions or more, found {type(value).__name__}")
     if value.shape[1::-1] != size:
         found = f"{value.shape[1]} x {value.shape[0]}"
-        raise DecodeError(f"the mask has {found} pixels, and its image {size[0]} x {size[1]}")
-    made: NDArray[Any] = np.ascontiguousarray(crop.mask(value, fill))
-    return torch.from_numpy(made.astype(np.int32) if made.dtype == np.uint16 else made)
-
-
-def padded(masks: list[torch.Tensor], fill: int) -> torch.Tensor:
-    """(N, height, width, …) of the largest height and width, masks at the upper left, `fill` elsewhere."""
-    height, width = max(mask.shape[0] for mask in masks), max(mask.shape[1] for mask in masks)
-    batch = masks[0].new_full((len(masks), height, width, *masks[0].shape[2:]), fill)
-    for row, mask in enumerate(masks):
-        batch[row, : mask.shape[0], : mask.shape[1]] = mask
-    return batch
+        raise DecodeError(f"a mask must have the size of its image, {size[0]} x {size[1]}, found {found}")
+    moved: NDArray[Any] = np.ascontiguousarray(crop.mask(value, fill))
+    return torch.from_numpy(moved.astype(np.int32) if moved.dtype == np.uint16 else moved)

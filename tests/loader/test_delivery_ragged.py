@@ -11,46 +11,24 @@ import numpy as np
 import pytest
 import torch
 from device_model import Block, Device, _bytes, lend, lend_late
-from loader_sets import photographs, with_broken, write_lmdb
+from loader_sets import check_equal
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.loader.delivery import _copied
 
-IMAGES = photographs(40)
 COLOURS: dict[str, Any] = {
     "transform": [T.Resize(20), T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()],
     "dtype": torch.float32,
 }
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ragged")
-    write_lmdb(folder / "set.lmdb", IMAGES)
-    with_broken(folder / "broken.lmdb", IMAGES, [5, 6, 30])
-    return folder
-
-
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
-
-
 def here(place: Path, name: str = "set.lmdb", ragged: Any = "list", **options: Any) -> FastLoader:
     return FastLoader(FastDataset(place / name), 8, num_workers=2, shuffle=True, ragged=ragged, **options)
 
 
-def same(own: FastLoader, other: FastLoader) -> bool:
-    """Whether all images are, of whatever sizes, and their strides; and the labels."""
-    for (images, labels), (expected, theirs) in zip(own, other, strict=True):
-        assert torch.equal(labels, theirs)
-        for image, wanted in zip(images, expected, strict=True):
-            assert torch.equal(image, wanted)
-            assert image.stride() == wanted.stride()
-    return True
-
-
 class Counting:
-    """How many copies a device was asked for."""
+    """Counts the copies of a device."""
 
     def __init__(self, device: Device) -> None:
         self.copy, self.count = device.copy, 0
@@ -69,35 +47,33 @@ def test_a_batch_is_two_copies(place: Path, ragged: str, layout: Any, options: d
     options = {"memory_format": layout, "ragged": ragged, **options}
     own, other = here(place, **options), here(place, **options)
     copies = Counting(lend(own))
-    assert same(own, other)
+    check_equal(own, other)
     assert copies.count == 2 * len(own)
 
 
 @pytest.mark.parametrize("action", ["replace", "drop"])
-def test_samples_that_are_not_where_they_were_meant_to_be(place: Path, action: Any) -> None:
-    """What takes another's place lies in memory of its own, and what is dropped leaves a hole."""
+def test_replaced_and_dropped_samples(place: Path, action: Any) -> None:
+    """A replacement has memory of its own, and a dropped image leaves a hole."""
     own, other = (here(place, "broken.lmdb", on_error=action) for _ in range(2))
     copies = Counting(lend(own))
-    assert same(own, other)
+    check_equal(own, other)
     assert own.stats.errors == other.stats.errors > 0
     assert 2 * len(own) <= copies.count <= 2 * len(own) + own.stats.errors
 
 
 def test_images_of_a_users_function(place: Path) -> None:
-    """Some in memory of their own, some of another type, some as they were."""
+    """Some in memory of their own, some as they were."""
 
     def function(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
-        if sample["image"].shape[1] % 2:
-            return {**sample, "image": sample["image"] // 2}
-        return sample
+        return {**sample, "image": sample["image"] // 2} if sample["image"].shape[1] % 2 else sample
 
     own, other = (here(place, map_sample=function) for _ in range(2))
     lend(own)
-    assert same(own, other)
+    check_equal(own, other)
 
 
 class TestWhatIsCopied:
-    """`_copied` by itself, with a bus that notes how much it was given."""
+    """`_copied` by itself, with a bus that records the sizes of copies."""
 
     class Bus:
         device = torch.device("cpu")
@@ -112,7 +88,7 @@ class TestWhatIsCopied:
     @pytest.mark.parametrize(
         ("rows", "nbytes"), [([0, 1], [60]), ([1, 0], [60]), ([0], [36]), ([1], [24]), ([], []), ([0, 0], [60])]
     )
-    def test_a_block_or_what_little_of_it_is_wanted(self, rows: list[int], nbytes: list[int]) -> None:
+    def test_a_block_or_a_small_part_of_it(self, rows: list[int], nbytes: list[int]) -> None:
         block = torch.arange(60, dtype=torch.uint8)
         images = [block[:36].view(3, 4, 3).permute(2, 0, 1), block[36:].view(2, 4, 3).permute(2, 0, 1)]
         bus = self.Bus()

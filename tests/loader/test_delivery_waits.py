@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from device_model import Device, lend
-from loader_sets import eventually, photographs, workers, write_lmdb
+from loader_sets import eventually, workers
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -22,34 +22,13 @@ from iofast.prefetch import jobs
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("waits")
-    write_lmdb(folder / "set.lmdb", photographs(40))
-    return folder
-
-
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
-
-
-def there(place: Path, **options: Any) -> FastLoader:
-    """A loader with the model for a device."""
-    loader = FastLoader(FastDataset(place / "set.lmdb"), 4, num_workers=2, **options)
-    lend(loader)
-    return loader
-
-
-def model(loader: FastLoader) -> Device:
-    return loader._resources.way._streams  # type: ignore[union-attr, return-value]
-
-
 def slow(sample: Any, rng: Any) -> Any:
     time.sleep(0.02)
     return sample
 
 
 def many_slices(place: Path) -> FastLoader:
-    """Its batches take a thread 400 ms, in five slices."""
+    """A batch takes its thread 400 ms, in five slices."""
     loader = FastLoader(FastDataset(place / "set.lmdb"), 20, num_workers=1, map_sample=slow, **CROP)
     loader._resources.slice = 4
     lend(loader)
@@ -67,10 +46,10 @@ class TestASlowBatch:
         batches = iter(many_slices(place))
         next(batches)
         batches.close()  # type: ignore[attr-defined]
-        assert eventually(lambda: workers() == 0), "a thread waits for a batch that nobody makes any more"
+        assert eventually(lambda: workers() == 0), "a thread waits for a batch that no thread makes"
 
     def test_not_by_one_of_its_own_threads_either(self, place: Path) -> None:
-        """A cycle may be collected anywhere: there in the thread that should make what is waited for."""
+        """A cycle may be collected anywhere, also in the thread that makes the batch."""
         held, begin = list[Any](), threading.Event()
 
         def collecting(sample: Any, rng: Any) -> Any:
@@ -103,35 +82,36 @@ class TestASlowBatch:
         delivery_.close()
 
 
-class TestAConsumerWhoseStreamIsFarBehindItsHost:
-    """It lets go of each batch at once; the memory is not free before its stream has passed what it was told."""
+class TestASlowConsumer:
+    """Its stream is far behind its host: it drops each batch at once, and the memory stays in use."""
 
     @pytest.fixture
-    def loader(self, place: Path) -> Iterator[FastLoader]:
-        loader = there(place, **CROP)
-        model(loader).frozen = {"default"}
-        yield loader
-        model(loader).frozen = set()
+    def device(self, place: Path) -> Iterator[Device]:
+        self.loader = FastLoader(FastDataset(place / "set.lmdb"), 4, num_workers=2, **CROP)
+        device = lend(self.loader)
+        device.frozen = {"default"}
+        yield device
+        device.frozen = set()
 
-    def test_gets_no_more_batches_than_its_memory_is_to_hold(self, loader: FastLoader) -> None:
+    def test_gets_no_more_batches_than_its_memory_is_to_hold(self, device: Device) -> None:
         taken: list[int] = []
-        consumer = threading.Thread(target=lambda: taken.extend(len(labels) for _, labels in loader))
+        consumer = threading.Thread(target=lambda: taken.extend(len(labels) for _, labels in self.loader))
         consumer.start()
         assert eventually(lambda: len(taken) == AHEAD + 1)
         time.sleep(0.1)
         assert len(taken) == AHEAD + 1
-        assert model(loader).blocks() == 2 * (AHEAD + 1), "images and labels"
-        model(loader).frozen = set()
+        assert device.blocks() == 2 * (AHEAD + 1), "images and labels"
+        device.frozen = set()
         consumer.join(10)
         assert len(taken) == 10
-        assert model(loader).blocks() <= 2 * (AHEAD + 3)
+        assert device.blocks() <= 2 * (AHEAD + 3)
 
-    def test_may_leave(self, loader: FastLoader) -> None:
-        batches = iter(loader)
+    def test_may_leave(self, device: Device) -> None:
+        batches = iter(self.loader)
         for _ in range(AHEAD + 1):
             next(batches)
         time.sleep(0.05)  # by now the next one waits for the stream
         begun = time.monotonic()
         batches.close()  # type: ignore[attr-defined]
         assert workers() == 0
-        assert time.monotonic() - begun < 5, "or it waited for the stream as long as it may: 10 s"
+        assert time.monotonic() - begun < 5, "it waited for the stream, at most 10 s"

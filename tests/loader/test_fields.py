@@ -76,15 +76,15 @@ def claimed(shape: str) -> bytes:
         ("a.json", b"[" * 100_000, "field a.json: "),
         ("a.json", b"1" * 5000, "field a.json: "),
         ("txt", b"\xc3\x28", "field txt: .*utf-8"),
-        ("cls", b"-1", "class index in decimal was expected, found b'-1'"),
+        ("cls", b"-1", "class index must be a decimal number, found b'-1'"),
         ("cls", b"", "class index"),
         ("cls", b"99999999999", "class index"),
-        ("a.npy", npy(np.array([{}])), "field a.npy: it holds pickled objects, which are never loaded"),
-        ("a.npy", npy(np.zeros(3))[:-1], "has 24 bytes, found 23"),
-        ("a.npy", npy(np.zeros(3)) + b"1", "has 24 bytes, found 25"),
+        ("a.npy", npy(np.array([{}])), "field a.npy: pickled objects are never loaded"),
+        ("a.npy", npy(np.zeros(3))[:-1], "have 24 bytes, found 23"),
+        ("a.npy", npy(np.zeros(3)) + b"1", "have 24 bytes, found 25"),
         ("a.npy", claimed("(1<<60,)"), "field a.npy"),
         ("a.npy", claimed("(9**9,9**9)"), "field a.npy"),
-        ("a.npy", claimed("(99999999,)"), "has 99999999 bytes, found"),
+        ("a.npy", claimed("(99999999,)"), "have 99999999 bytes, found"),
         ("a.npy", claimed("(-2, -4)"), "shape"),
         ("a.npy", npy(np.zeros(3), (3, 0)), "version"),
         ("a.npy", b"\x93NUMPY", "field a.npy"),
@@ -103,7 +103,7 @@ def test_text_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fields, "MAX_TEXT", 10)
     assert decode_field("txt", b"1234567890") == "1234567890"
     for name in ("txt", "json"):
-        with pytest.raises(DecodeError, match="11 bytes are more than 10"):
+        with pytest.raises(DecodeError, match="at most 10 bytes, found 11"):
             decode_field(name, b"12345678901")
 
 

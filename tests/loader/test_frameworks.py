@@ -1,7 +1,7 @@
-"""The examples in the hands of the frameworks: nothing is sharded twice, and a resumed run goes on exactly.
+"""The examples with their frameworks: nothing is sharded twice, and a resumed run continues exactly.
 
 Each example runs as its user would start it, with two ranks where it can have them. `recording/sitecustomize.py` writes
-down the labels that reach the loss; a label is the number of its image, so these tests know who was trained on what.
+down the labels that reach the loss; a label is the number of its image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from kernel_images import jpeg, photo
-from places import ROOT
+from places import ROOT, SUPPORT
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
@@ -31,9 +31,12 @@ STEPS, STOP = 10, 6  # in all, over two epochs and a half; and where the interru
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("frameworks") / "numbered.lmdb"
-    with open_writer(path, classes=[f"image {number}" for number in range(N)]) as writer:
-        for number in range(N):
+    return written(tmp_path_factory.mktemp("frameworks") / "numbered.lmdb", N)
+
+
+def written(path: Path, count: int) -> Path:
+    with open_writer(path, classes=[f"image {number}" for number in range(count)]) as writer:
+        for number in range(count):
             writer.write({"jpg": jpeg(photo(40 + number, 48, number)), "cls": number})
     return path
 
@@ -144,7 +147,7 @@ def test_lightning(packed: Path, tmp_path: Path, own_launcher: bool) -> None:
 def test_lightnings_limits(packed: Path, tmp_path: Path, devices: int) -> None:
     """Epochs that end early are other samples each time, and those that are to be the same are the same."""
     needs("lightning")
-    script, options = str(ROOT / "tests" / "lightning_limits.py"), [f"--devices={devices}", "--max_epochs=3"]
+    script, options = str(SUPPORT / "lightning_limits.py"), [f"--devices={devices}", "--max_epochs=3"]
     options.append(f"--batch_size={GLOBAL_BATCH // devices}")
     limited, same = (
         trained([sys.executable], script, packed, tmp_path / name, *options, f"--{name}=2")
@@ -175,13 +178,10 @@ def test_two_ranks_of_torchrun(packed: Path, tmp_path: Path, script: str, module
 @pytest.mark.interop
 def test_accelerate_counts_each_image_once(tmp_path: Path) -> None:
     needs("accelerate")
-    odd, record = tmp_path / "odd.lmdb", tmp_path / "record"
-    record.mkdir()
-    with open_writer(odd, classes=[f"image {number}" for number in range(33)]) as writer:
-        for number in range(33):
-            writer.write({"jpg": jpeg(photo(48, 48, number)), "cls": number})
+    (tmp_path / "record").mkdir()
     options = ["--cpu", "--batch-size=4", "--steps=1", f"--checkpoint={tmp_path / 'saved'}"]
-    assert " of 33 images right" in started(torchrun(2), "train_accelerate.py", odd, record, *options)
+    odd = written(tmp_path / "odd.lmdb", 33)
+    assert " of 33 images right" in started(torchrun(2), "train_accelerate.py", odd, tmp_path / "record", *options)
 
 
 @pytest.mark.interop

@@ -1,4 +1,4 @@
-"""What programs and frameworks ask of a loader beside its batches: attributes, a sampler, its place, a repr."""
+"""The interface of a loader beside its batches: attributes, a sampler, its place, a repr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from loader_sets import photographs, write_numbered
+from loader_sets import all_labels
+from loader_sets import labels_of as taken
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from iofast import FastDataset, FastLoader, order
@@ -18,38 +19,27 @@ N, BATCH = 20, 6  # four batches, the last of two
 RESIZE = [T.Resize((8, 8))]
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
-    return FastDataset(write_numbered(tmp_path_factory.mktemp("attributes") / "set.lmdb", photographs(N)))
-
-
 def make(dataset: FastDataset, **options: Any) -> FastLoader:
     given = {"batch_size": BATCH, "shuffle": True, "transform": RESIZE, "num_workers": 1} | options
     return FastLoader(dataset, **given)
 
 
-def taken(loader: FastLoader, batches: int | None = None) -> list[list[int]]:
-    """The labels of the next epoch's batches, or of the first few of them."""
-    iterator = iter(loader)
-    return [labels.tolist() for _, labels in (iterator if batches is None else islice(iterator, batches))]
-
-
 class TestAttributes:
-    def test_those_of_torchs_dataloader(self, dataset: FastDataset) -> None:
-        loader = make(dataset, drop_last=True, num_workers=2)
+    def test_those_of_torchs_dataloader(self, twenty: FastDataset) -> None:
+        loader = make(twenty, drop_last=True, num_workers=2)
         assert (loader.batch_size, loader.drop_last, loader.num_workers) == (BATCH, True, 2)
-        assert loader.dataset is dataset
+        assert loader.dataset is twenty
         assert loader.batch_sampler is None
         assert not hasattr(loader, "collate_fn")
         with pytest.raises(OptionError, match=r"skip_first_batches cannot skip in it: loader\.load_state_dict"):
             getattr(loader, "multiprocessing_context", None)
-        assert isinstance(make(dataset, num_workers="auto").num_workers, int)
+        assert isinstance(make(twenty, num_workers="auto").num_workers, int)
 
     @pytest.mark.parametrize(
         "name", ["batch_size", "transform", "shuffle", "num_workers", "dataset", "sampler", "batch_sampler"]
     )
-    def test_none_can_be_assigned(self, dataset: FastDataset, name: str) -> None:
-        loader = make(dataset)
+    def test_none_can_be_assigned(self, twenty: FastDataset, name: str) -> None:
+        loader = make(twenty)
         option = "order" if name.endswith("sampler") else name
         with pytest.raises(OptionError, match=rf"^{name} of a loader cannot be changed .* FastLoader with {option}="):
             setattr(loader, name, 1)
@@ -71,34 +61,34 @@ class TestAttributes:
             ("generator", "give seed="),
             ("multiprocessing_context", "leave it out"),
             ("batchsize", r"did you mean batch_size=\?"),
-            ("xyz", "LoaderOptions lists those there are"),
+            ("xyz", "see LoaderOptions"),
         ],
     )
-    def test_options_of_others(self, dataset: FastDataset, name: str, advice: str) -> None:
+    def test_options_of_others(self, twenty: FastDataset, name: str, advice: str) -> None:
         with pytest.raises(OptionError, match=f"^{name} is not an option of FastLoader: {advice}"):
-            FastLoader(dataset, **{name: None})
+            FastLoader(twenty, **{name: None})
 
-    def test_repr(self, dataset: FastDataset) -> None:
-        loader = make(dataset, rank=1, world_size=2, dtype=torch.float32)
+    def test_repr(self, twenty: FastDataset) -> None:
+        loader = make(twenty, rank=1, world_size=2, dtype=torch.float32)
         assert repr(loader) == (
-            f"FastLoader(FastDataset({dataset.path!r}): 20 samples, batch_size=6, shuffle=True, num_workers=1, "
+            f"FastLoader(FastDataset({twenty.path!r}): 20 samples, batch_size=6, shuffle=True, num_workers=1, "
             "transform=[Resize(size=(8, 8), interpolation='bilinear', max_size=None)], dtype=torch.float32, "
             "rank 1 of 2: 2 batches an epoch, next is batch 0 of epoch 0)"
         )
-        assert repr(FastLoader(dataset)).endswith(
+        assert repr(FastLoader(twenty)).endswith(
             ": 20 samples, rank 0 of 1: 20 batches an epoch, next is batch 0 of epoch 0)"
         )
 
 
 class TestPlace:
-    def test_batch_is_where_the_next_iterator_begins(self, dataset: FastDataset) -> None:
-        whole, loader = taken(make(dataset)), make(dataset)
+    def test_batch_is_where_the_next_iterator_begins(self, twenty: FastDataset) -> None:
+        whole, loader = taken(make(twenty)), make(twenty)
         assert loader.batch == 0
         taken(loader, 3)
-        assert (loader.epoch, loader.batch) == (1, 0)  # what was left is not gone on with
+        assert (loader.epoch, loader.batch) == (1, 0)  # the rest is not resumed
         loader.set_epoch(0)
         assert (loader.epoch, loader.batch) == (0, 3)
-        again = make(dataset)
+        again = make(twenty)
         again.load_state_dict(loader.state_dict())
         assert (again.epoch, again.batch) == (0, 3)
         numbered = [(number, labels.tolist()) for number, (_, labels) in enumerate(again, start=again.batch)]
@@ -106,66 +96,47 @@ class TestPlace:
         assert numbered[-1][0] == len(again) - 1
         assert (again.epoch, again.batch) == (1, 0)
 
-    def test_set_epoch_of_a_running_epoch_ends_with_it(self, dataset: FastDataset) -> None:
-        """A framework may call it behind `iter`. The state at the end is the next epoch's, not this one again."""
-        loader = make(dataset)
-        batches = iter(loader)
-        loader.set_epoch(0)
-        assert len(list(batches)) == 4
-        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
-        assert loader.epoch == 1
-        loader.set_epoch(0)  # but said now it is meant
-        assert (loader.epoch, loader.batch) == (0, 0)
-
-    def test_an_iterator_that_has_not_begun_follows_set_epoch(self, dataset: FastDataset) -> None:
-        whole, loader = make(dataset), make(dataset)
-        epochs = [taken(whole) for _ in range(4)]
-        batches = iter(loader)
-        loader.set_epoch(2)
-        assert [labels.tolist() for _, labels in batches] == epochs[2]
-        assert taken(loader) == epochs[3]
-
 
 class TestSampler:
     @pytest.mark.parametrize("rank", [0, 1, 2])
-    def test_has_this_ranks_indices(self, dataset: FastDataset, rank: int) -> None:
-        loader = make(dataset, batch_size=2, rank=rank, world_size=3)
+    def test_has_this_ranks_indices(self, twenty: FastDataset, rank: int) -> None:
+        loader = make(twenty, batch_size=2, rank=rank, world_size=3)
         for epoch in (0, 4):
             loader.sampler.set_epoch(epoch)
             wanted = list(loader.sampler)
             assert len(loader.sampler) == len(wanted) == 7  # of 20
-            assert [label for batch in taken(loader) for label in batch] == wanted
+            assert all_labels(loader) == wanted
 
-    def test_kind(self, dataset: FastDataset) -> None:
+    def test_kind(self, twenty: FastDataset) -> None:
         """Lightning turns shuffling off for `overfit_batches` unless there is none, and warns of it in validation."""
         for options in ({"shuffle": False}, {"shuffle": False, "order": order.Sequential()}):
-            assert isinstance(make(dataset, **options).sampler, SequentialSampler)
-        assert not isinstance(make(dataset).sampler, SequentialSampler | RandomSampler)
+            assert isinstance(make(twenty, **options).sampler, SequentialSampler)
+        assert not isinstance(make(twenty).sampler, SequentialSampler | RandomSampler)
 
-    def test_training_that_ends_its_epochs_early(self, dataset: FastDataset) -> None:
+    def test_training_that_ends_its_epochs_early(self, twenty: FastDataset) -> None:
         """As Lightning calls it for `limit_train_batches`: on every rank, behind the first `iter` and before others."""
-        whole = make(dataset, batch_size=3, rank=1, world_size=2)
+        whole = make(twenty, batch_size=3, rank=1, world_size=2)
         epochs = [taken(whole) for _ in range(3)]
-        loader = make(dataset, batch_size=3, rank=1, world_size=2)
+        loader = make(twenty, batch_size=3, rank=1, world_size=2)
         batches = iter(loader)
         for epoch in range(3):
             loader.sampler.set_epoch(epoch)
             batches = iter(loader) if epoch else batches
             assert [labels.tolist() for _, labels in islice(batches, 2)] == epochs[epoch][:2]
 
-    def test_a_state_keeps_its_place(self, dataset: FastDataset) -> None:
-        whole = taken(make(dataset))
+    def test_a_state_keeps_its_place(self, twenty: FastDataset) -> None:
+        whole = taken(make(twenty))
         for first in ("iter", "set_epoch"):
-            loader = make(dataset)
+            loader = make(twenty)
             loader.load_state_dict(loader.state_dict() | {"batch": 2})
             batches = iter(loader) if first == "iter" else None
             loader.sampler.set_epoch(0)
             assert [labels.tolist() for _, labels in batches or loader] == whole[2:]
 
     @pytest.mark.parametrize("shuffle", [False, True])
-    def test_validation_that_is_broken_off_begins_anew(self, dataset: FastDataset, shuffle: bool) -> None:
+    def test_validation_that_is_broken_off_begins_anew(self, twenty: FastDataset, shuffle: bool) -> None:
         """As Lightning calls it for `limit_val_batches`: several times within an epoch of training."""
-        loader = make(dataset, batch_size=3, shuffle=shuffle, rank=0, world_size=2)
+        loader = make(twenty, batch_size=3, shuffle=shuffle, rank=0, world_size=2)
         loader.sampler.set_epoch(0)
         first = taken(loader, 2)
         loader.sampler.set_epoch(0)

@@ -1,4 +1,4 @@
-"""Masks, boxes and points beside images that a loader crops: refused, or moved by what `crop` says."""
+"""Masks, boxes and points beside images that a loader crops: refused, or moved by means of `crop`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ boxes_follow = documented("boxes_follow")
 
 
 def moved(sample: Sample, rng: np.random.Generator) -> Sample:
-    """Boxes and mask as load-reference.md says."""
+    """Boxes and mask, moved as in load-reference.md."""
     crop = sample["crop"]
     mask = Image.fromarray(sample["seg.png"]).resize(crop.size, Image.Resampling.NEAREST, crop.box)
     mask = mask.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if crop.flip else mask
@@ -89,7 +89,7 @@ def extent(bright: NDArray[np.bool_]) -> list[int]:
     return [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
 
 
-class TestWhatItSays:
+class TestCrop:
     @pytest.mark.parametrize(
         "options",
         [
@@ -117,7 +117,7 @@ class TestWhatItSays:
         assert seen > N // 2
         assert flips or FLIP not in options["transform"]
 
-    def test_that_pixels_of_turned_images_were_turned_before(self, path: Path) -> None:
+    def test_boxes_are_upright(self, path: Path) -> None:
         dataset = FastDataset(path, fields=["crop", "image"])
         assert dataset[0]["crop"] == CropBox((0, 0, 120, 90), (120, 90))
         assert dataset[3]["crop"] == CropBox((0, 0, 90, 120), (90, 120), False, 6)
@@ -128,11 +128,13 @@ class TestWhatItSays:
         assert batch["crop"][3] == CropBox((15, 30, 75, 90), (60, 60), False, 6)
 
     def test_is_the_same_for_a_dataset_in_device_memory(self, path: Path) -> None:
-        transform = [T.RandomResizedCrop(32), FLIP]
-        dataset = FastDataset(path, fields=["image", "crop"])
-        usual = [batch["crop"] for batch in FastLoader(dataset, 5, transform=transform)]
-        assert [batch["crop"] for batch in FastLoader(dataset, 5, transform=transform, cache="device")] == usual
-        assert len({crop.box for crops in usual for crop in crops}) == N
+        dataset, transform = FastDataset(path, fields=["image", "crop"]), [T.RandomResizedCrop(32), FLIP]
+        crops: list[list[CropBox]] = [
+            [crop for batch in FastLoader(dataset, 5, transform=transform, cache=cache) for crop in batch["crop"]]
+            for cache in (None, "device")
+        ]
+        assert crops[0] == crops[1]
+        assert len({crop.box for crop in crops[0]}) == N
 
 
 class TestWithoutIt:
@@ -150,24 +152,17 @@ class TestWithoutIt:
         FastLoader(FastDataset(path, fields=beside), 4, transform=[step])  # no image
         FastLoader(FastDataset(path, fields=["image", *beside]), 4, transform=[T.Grayscale()], dtype=torch.float32)
 
-    def test_the_recipe_says_what_holds_boxes_and_points(self, tmp_path: Path) -> None:
-        source = tmp_path / "images"
-        source.mkdir()
+    def test_the_recipe_names_boxes_and_points(self, tmp_path: Path) -> None:
         image, box = marked(0)
-        image.save(source / "a.jpg")
-        for name, value in (("places", [box]), ("joints", [[1, 2, 2]]), ("told", {"any": "thing"})):
-            (source / f"a.{name}.json").write_text(json.dumps(value))
-        pack(
-            source,
-            tmp_path / "set.lmdb",
-            fields="places.json,joints.json,told.json",
-            boxes="places.json",
-            keypoints="joints.json",
-        )
-        fields = ["told.json", "joints.json", "image", "places.json"]
+        (tmp_path / "images").mkdir()
+        image.save(tmp_path / "images" / "a.jpg")
+        for name, value in (("places", [box]), ("joints", [[1, 2, 2]]), ("other", {"any": "thing"})):
+            (tmp_path / "images" / f"a.{name}.json").write_text(json.dumps(value))
+        options: Any = {"boxes": "places.json", "keypoints": "joints.json", "workers": 1}
+        pack(tmp_path / "images", tmp_path / "set.lmdb", fields="places.json,joints.json,other.json", **options)
+        fields = ["other.json", "joints.json", "image", "places.json"]
         dataset = FastDataset(tmp_path / "set.lmdb", fields=fields)
-        assert dataset.annotations == ["joints.json", "places.json"]
-        assert (dataset + dataset).annotations == ["joints.json", "places.json"]
+        assert dataset.annotations == (dataset + dataset).annotations == ["joints.json", "places.json"]
         assert FastDataset(tmp_path / "set.lmdb").annotations == []
 
     @pytest.mark.parametrize(

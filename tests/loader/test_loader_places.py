@@ -1,4 +1,4 @@
-"""A loader in poor surroundings: few descriptors, no shared memory, a container that changes under its hands."""
+"""A loader with few descriptors, without shared memory, or with a container that changes meanwhile."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(code: str, path: Path, *before: str) -> subprocess.CompletedProcess[str]
 
 
 def without_shm() -> list[str]:
-    """What starts a command where /dev/shm is mounted read-only, in a namespace of its own; nothing where it cannot."""
+    """Prefix of a command: mounts /dev/shm read-only in a namespace of its own. Empty if that is not allowed."""
     alone = ["unshare", "--mount", "--map-root-user"]
     mount = "mount -t tmpfs -o ro,size=64k tmpfs /dev/shm"
     if not shutil.which("unshare") or subprocess.run([*alone, "sh", "-c", mount], capture_output=True).returncode:
@@ -91,7 +91,7 @@ def test_256_descriptors_and_300_shards(tmp_path: Path) -> None:
         name = f"{number:05d}"
         foreign(tmp_path / f"{number:03d}.tar", {f"{name}.jpg": TINY[number % 5], f"{name}.cls": b"%d" % number})
     folder = write_folder(tmp_path / "folder", TINY * 60)
-    (tmp_path / "script.py").write_text(SCRIPT + SHARDS)  # a function for processes has to come from a file
+    (tmp_path / "script.py").write_text(SCRIPT + SHARDS)  # processes import their function from a file
     command = [*without_shm(), sys.executable, str(tmp_path / "script.py"), str(tmp_path), str(folder)]
     path = {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | path)
@@ -110,19 +110,13 @@ for batch in loader(batch_size=1, num_workers=1):
 
 
 def test_no_descriptor_left_is_no_fault_of_the_images(tmp_path: Path) -> None:
-    """With `replace` all of them would be replaced, without a word of what is wrong."""
+    """With `replace` all of them would be replaced, and the cause hidden."""
     done = run(
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))" + NONE_LEFT,
         write_folder(tmp_path / "folder", TINY * 8),
     )
     assert "SourceError: cannot open " in done.stderr.splitlines()[-1]
     assert "too many open files (this process may have 256: ulimit -n)" in done.stderr.splitlines()[-1]
-
-
-@pytest.fixture(scope="module", params=["set.lmdb", "folder"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("places") / request.param
-    return (write_lmdb if request.param == "set.lmdb" else write_folder)(path, IMAGES)
 
 
 @pytest.fixture
@@ -145,14 +139,14 @@ def mapped() -> set[str]:
     return {line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm" in line}
 
 
-def test_nothing_lies_in_shared_memory(place: Path) -> None:
-    dataset = FastDataset(place)
-    opened = in_memory()  # what other tests of this process have left
-    before = mapped()  # a folder is scanned behind a bar of tqdm, whose lock is a semaphore of 32 bytes
-    for number, _ in enumerate(FastLoader(dataset, 4, transform=AUGMENT, num_workers=3)):
+@pytest.mark.parametrize("name", ["set.lmdb", "folder"])
+def test_nothing_lies_in_shared_memory(place: Path, name: str) -> None:
+    dataset = FastDataset(place / name)
+    opened = in_memory()  # by other tests of this process
+    before = mapped()  # tqdm's lock is a semaphore of 32 bytes
+    for _ in FastLoader(dataset, 4, transform=AUGMENT, num_workers=3):
         assert mapped() <= before
         assert in_memory() == opened
-        assert number < 10
 
 
 NO_SHM = """
@@ -181,9 +175,8 @@ def deleted(path: Path) -> None:
 
 
 def replaced(path: Path) -> None:
-    """As a second `pack` would: another file gets the name."""
-    other = write_lmdb(path.with_name("other.lmdb"), IMAGES[:8])
-    os.replace(other, path)
+    """As a second `pack` replaces it."""
+    os.replace(write_lmdb(path.with_name("other.lmdb"), IMAGES[:8]), path)
 
 
 @pytest.mark.parametrize("change", [deleted, replaced])
@@ -257,6 +250,5 @@ def test_a_file_of_a_folder_that_goes_is_named(tmp_path: Path) -> None:
     with pytest.raises((DecodeError, ContainerError, OSError), match=r"\.jpg"):
         list(batches)
     assert workers() == 0
-    for i, data in enumerate(IMAGES):
-        (root / ("ant", "bee", "cat")[i * 3 // 40] / f"{i:05d}.jpg").write_bytes(data)
-    assert len(list(loader)) == 10  # the next epoch: files that come back are read again
+    write_folder(root, IMAGES)
+    assert len(list(loader)) == 10  # the next epoch reads files that came back

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from loader_sets import photographs, write_numbered
 
 from iofast import FastDataset, FastLoader
 from iofast.choices import generator
@@ -16,9 +16,8 @@ N = 12
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
-    path = write_numbered(tmp_path_factory.mktemp("random") / "set.lmdb", photographs(N))
-    return FastDataset(path, fields=["index"])
+def dataset(place: Path) -> FastDataset:
+    return FastDataset(place / "numbered.lmdb", fields=["index"], indices=range(N))
 
 
 class TestMapBatch:

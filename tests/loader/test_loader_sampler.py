@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loader_sets import photographs, write_numbered
+from loader_sets import labels_of
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from iofast import FastDataset, FastLoader
@@ -20,7 +19,7 @@ from iofast.errors import OptionError, StateError
 N, B = 20, 6  # samples, of a batch of all ranks
 SEEDS = count()
 
-# Made anew for each loader, as a new process would. The generator that is given is never in the same state twice.
+# Made anew for each loader, as in a new process, each time with a generator in another state.
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "random": lambda: RandomSampler(range(N)),
     "random seeded": lambda: RandomSampler(range(N), generator=torch.Generator().manual_seed(next(SEEDS))),
@@ -34,115 +33,94 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> FastDataset:
-    return FastDataset(write_numbered(tmp_path_factory.mktemp("sampler") / "set.lmdb", photographs(N)))
-
-
 def make(dataset: FastDataset, sampler: Any, rank: int = 0, ranks: int = 1, **options: Any) -> FastLoader:
     given = {"seed": 3, "transform": [T.Resize((8, 8))], "num_workers": 2} | options
     return FastLoader(dataset, B // ranks, order=sampler, rank=rank, world_size=ranks, **given)
 
 
-def taken(loader: FastLoader, batches: int | None = None) -> list[list[int]]:
-    """The labels of an epoch's batches, or of the first few of them."""
-    found = []
-    for _, labels in loader:
-        found.append(labels.tolist())
-        if len(found) == batches:
-            break
-    return found
-
-
-def resumed(state: dict[str, Any]) -> dict[str, Any]:
-    """A state as it comes from a file."""
-    read: dict[str, Any] = json.loads(json.dumps(state))
-    return read
-
-
 @pytest.mark.parametrize("kind", SAMPLERS)
 class TestEverySampler:
-    def test_resumes_in_any_epoch(self, dataset: FastDataset, kind: str) -> None:
-        whole = make(dataset, SAMPLERS[kind]())
-        epochs = [taken(whole) for _ in range(5)]
+    def test_resumes_in_any_epoch(self, twenty: FastDataset, kind: str) -> None:
+        whole = make(twenty, SAMPLERS[kind]())
+        epochs = [labels_of(whole) for _ in range(5)]
         for epoch in (0, 3):
-            first = make(dataset, SAMPLERS[kind]())
-            assert [taken(first) for _ in range(epoch)] == epochs[:epoch]
-            assert taken(first, 1) == epochs[epoch][:1]
-            again = make(dataset, SAMPLERS[kind](), num_workers=1)
-            again.load_state_dict(resumed(first.state_dict()))
-            assert taken(again) == epochs[epoch][1:]
-            assert taken(again) == epochs[epoch + 1]
+            first = make(twenty, SAMPLERS[kind]())
+            assert [labels_of(first) for _ in range(epoch)] == epochs[:epoch]
+            assert labels_of(first, 1) == epochs[epoch][:1]
+            again = make(twenty, SAMPLERS[kind](), num_workers=1)
+            again.load_state_dict(first.state_dict())
+            assert labels_of(again) == epochs[epoch][1:]
+            assert labels_of(again) == epochs[epoch + 1]
 
-    def test_an_epoch_that_is_set_is_the_one_that_is_reached(self, dataset: FastDataset, kind: str) -> None:
-        whole = make(dataset, SAMPLERS[kind]())
-        epochs = [taken(whole) for _ in range(6)]
-        other = make(dataset, SAMPLERS[kind]())
+    def test_set_epoch(self, twenty: FastDataset, kind: str) -> None:
+        whole = make(twenty, SAMPLERS[kind]())
+        epochs = [labels_of(whole) for _ in range(6)]
+        other = make(twenty, SAMPLERS[kind]())
         for epoch in (3, 0):
-            whole.set_epoch(epoch)  # also one of those that are no longer kept
+            whole.set_epoch(epoch)  # also an epoch whose permutation is no longer kept
             other.set_epoch(epoch)
-            assert taken(whole) == taken(other) == epochs[epoch]
+            assert labels_of(whole) == labels_of(other) == epochs[epoch]
 
-    def test_ranks_together_are_one(self, dataset: FastDataset, kind: str) -> None:
-        one = make(dataset, SAMPLERS[kind](), drop_last=True)
+    def test_ranks_together_are_one(self, twenty: FastDataset, kind: str) -> None:
+        one = make(twenty, SAMPLERS[kind](), drop_last=True)
         one.set_epoch(2)
-        ranks = [make(dataset, SAMPLERS[kind](), rank, 2, drop_last=True) for rank in (0, 1)]
+        ranks = [make(twenty, SAMPLERS[kind](), rank, 2, drop_last=True) for rank in (0, 1)]
         for loader in ranks:
-            loader.load_state_dict(resumed(one.state_dict()))
-        shares = [taken(loader) for loader in ranks]
-        assert [first + second for first, second in zip(*shares, strict=True)] == taken(one)
+            loader.load_state_dict(one.state_dict())
+        shares = [labels_of(loader) for loader in ranks]
+        assert [first + second for first, second in zip(*shares, strict=True)] == labels_of(one)
 
-    def test_nothing_of_the_users_moves(self, dataset: FastDataset, kind: str) -> None:
+    def test_nothing_of_the_users_moves(self, twenty: FastDataset, kind: str) -> None:
         sampler = SAMPLERS[kind]()
         generator = getattr(sampler, "generator", None)
         before = torch.get_rng_state(), generator and generator.get_state()
-        loader = make(dataset, sampler)
+        loader = make(twenty, sampler)
         loader.load_state_dict(loader.state_dict())
-        taken(loader, 2)
+        labels_of(loader, 2)
         assert torch.equal(torch.get_rng_state(), before[0])
         assert getattr(sampler, "generator", None) is generator
         assert generator is None or torch.equal(generator.get_state(), before[1])
 
-    def test_another_samplers_state_is_refused(self, dataset: FastDataset, kind: str) -> None:
-        state = make(dataset, SAMPLERS[kind]()).state_dict()
+    def test_another_samplers_state_is_refused(self, twenty: FastDataset, kind: str) -> None:
+        state = make(twenty, SAMPLERS[kind]()).state_dict()
         for other in SAMPLERS:
             if other != kind and {other, kind} != {"random", "random seeded"}:
                 with pytest.raises(StateError, match="another order"):
-                    make(dataset, SAMPLERS[other]()).load_state_dict(state)
+                    make(twenty, SAMPLERS[other]()).load_state_dict(state)
 
 
-def test_checksums_refuse_other_indices(dataset: FastDataset) -> None:
-    state = make(dataset, [1, 2, 3]).state_dict()
-    make(dataset, [1, 2, 3]).load_state_dict(state)
+def test_checksums_refuse_other_indices(twenty: FastDataset) -> None:
+    state = make(twenty, [1, 2, 3]).state_dict()
+    make(twenty, [1, 2, 3]).load_state_dict(state)
     with pytest.raises(StateError, match=r"another order: .*checksum"):
-        make(dataset, [1, 3, 2]).load_state_dict(state)
-    weighted = make(dataset, WeightedRandomSampler([1.0] * N, N)).state_dict()
+        make(twenty, [1, 3, 2]).load_state_dict(state)
+    weighted = make(twenty, WeightedRandomSampler([1.0] * N, N)).state_dict()
     with pytest.raises(StateError, match=r"another order: .*checksum"):
-        make(dataset, WeightedRandomSampler([0.0] + [1.0] * (N - 1), N)).load_state_dict(weighted)
+        make(twenty, WeightedRandomSampler([0.0] + [1.0] * (N - 1), N)).load_state_dict(weighted)
 
 
 class TestShares:
     """A DistributedSampler gives each rank its share by itself."""
 
-    def shares(self, dataset: FastDataset, **options: Any) -> list[FastLoader]:
+    def shares(self, twenty: FastDataset, **options: Any) -> list[FastLoader]:
         samplers = [DistributedSampler(range(N), 2, rank, **options) for rank in (0, 1)]  # type: ignore[arg-type]
-        return [make(dataset, sampler, rank, 2) for rank, sampler in enumerate(samplers)]
+        return [make(twenty, sampler, rank, 2) for rank, sampler in enumerate(samplers)]
 
-    def test_resume_in_epoch_3_from_any_ranks_state(self, dataset: FastDataset) -> None:
-        whole = self.shares(dataset)
+    def test_resume_in_epoch_3_from_any_ranks_state(self, twenty: FastDataset) -> None:
+        whole = self.shares(twenty)
         for loader in whole:
             loader.set_epoch(3)
-        expected = [taken(loader) for loader in whole]
+        expected = [labels_of(loader) for loader in whole]
         assert sorted(label for share in expected for batch in share for label in batch) == list(range(N))
-        first = self.shares(dataset)[1]
+        first = self.shares(twenty)[1]
         first.set_epoch(3)
-        taken(first, 2)
-        for loader, share in zip(self.shares(dataset), expected, strict=True):
-            loader.load_state_dict(resumed(first.state_dict()))
-            assert taken(loader) == share[2:]
+        labels_of(first, 2)
+        for loader, share in zip(self.shares(twenty), expected, strict=True):
+            loader.load_state_dict(first.state_dict())
+            assert labels_of(loader) == share[2:]
 
-    def test_each_rank_draws_for_itself(self, dataset: FastDataset) -> None:
-        """The sampler's own positions begin at 0 on each rank; crops and `rng` are those of one rank with all of it."""
+    def test_each_rank_draws_for_itself(self, twenty: FastDataset) -> None:
+        """A sampler's positions begin at 0 on each rank; crops and `rng` are still those of a single rank."""
 
         def drawn(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
             return sample | {"label": torch.tensor([sample["label"], int(rng.integers(1 << 40))])}
@@ -158,19 +136,19 @@ class TestShares:
 
         given = {"transform": [T.RandomResizedCrop(8)], "map_sample": drawn}
         samplers = [DistributedSampler(range(N), 2, rank) for rank in (0, 1)]  # type: ignore[arg-type]
-        ranks = made([make(dataset, sampler, rank, 2, **given) for rank, sampler in enumerate(samplers)])
-        whole = made([make(dataset, DistributedSampler(range(N), 1, 0), **given)])  # type: ignore[arg-type]
+        ranks = made([make(twenty, sampler, rank, 2, **given) for rank, sampler in enumerate(samplers)])
+        whole = made([make(twenty, DistributedSampler(range(N), 1, 0), **given)])  # type: ignore[arg-type]
         assert len(ranks) == len({draw for draw, _ in ranks.values()}) == N
         assert ranks == whole
 
     @pytest.mark.parametrize("options", [{"seed": 2}, {"shuffle": False}, {"drop_last": True}])
-    def test_another_samplers_state_is_refused(self, dataset: FastDataset, options: dict[str, Any]) -> None:
-        state = self.shares(dataset, seed=1)[0].state_dict()
+    def test_another_samplers_state_is_refused(self, twenty: FastDataset, options: dict[str, Any]) -> None:
+        state = self.shares(twenty, seed=1)[0].state_dict()
         with pytest.raises(StateError, match="another order"):
-            self.shares(dataset, **{"seed": 1} | options)[1].load_state_dict(state)
+            self.shares(twenty, **{"seed": 1} | options)[1].load_state_dict(state)
 
     @pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (0, 2), (1, 3)])
-    def test_of_another_rank(self, dataset: FastDataset, rank: int, ranks: int) -> None:
+    def test_of_another_rank(self, twenty: FastDataset, rank: int, ranks: int) -> None:
         sampler = DistributedSampler(range(N), 2, 1)  # type: ignore[arg-type]
-        with pytest.raises(OptionError, match=f"share of rank 1 of 2, and this loader is rank {rank} of {ranks}"):
-            make(dataset, sampler, rank, ranks)
+        with pytest.raises(OptionError, match=f"this loader, rank {rank} of {ranks}, found that of rank 1 of 2"):
+            make(twenty, sampler, rank, ranks)

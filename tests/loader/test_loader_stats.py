@@ -1,4 +1,4 @@
-"""`FastLoader.stats`: every decoded image counted once, whatever became of the epoch it was decoded for."""
+"""`FastLoader.stats`: every decoded image counts once, also of abandoned epochs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from device_model import lend
 from kernel_images import jpeg, native, photo
+from loader_sets import write_numbered
 
-from iofast import FastDataset, FastLoader, open_writer
+from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.loader import delivery
 from iofast.loader.delivery import on_device
@@ -25,13 +26,9 @@ CROP = [T.RandomResizedCrop(24)]
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> FastDataset:
-    with open_writer(tmp_path / "set.lmdb") as writer:
-        for number in range(12):
-            options = (
-                {"progressive": True} if number % 3 == 0 else {"restart_marker_blocks": 1} if number % 3 == 1 else {}
-            )
-            writer.write({"jpg": jpeg(photo(60, 40, number), **options), "cls": number})
-    return FastDataset(tmp_path / "set.lmdb")
+    kinds: list[dict[str, Any]] = [{"progressive": True}, {"restart_marker_blocks": 1}, {}]
+    images = [jpeg(photo(60, 40, number), **kinds[number % 3]) for number in range(12)]
+    return FastDataset(write_numbered(tmp_path / "set.lmdb", images))
 
 
 def test_each_image_of_each_epoch_is_counted_by_its_way(dataset: FastDataset) -> None:
@@ -52,19 +49,18 @@ def test_each_image_of_each_epoch_is_counted_by_its_way(dataset: FastDataset) ->
 
 def test_abandoned_and_simultaneous_epochs_are_counted(dataset: FastDataset) -> None:
     loader = FastLoader(dataset, 4, transform=CROP, num_workers=2, prefetch=1)
-    one, other = iter(loader), iter(loader)
-    next(one)
-    next(other)
+    iterators = [iter(loader), iter(loader)]
+    for each in iterators:
+        next(each)
     assert 8 <= loader.stats.images <= 24
-    del one, other
+    del iterators, each
     gc.collect()
     counted = loader.stats.images
-    assert 8 <= counted <= 24
-    assert loader.stats.images == counted
+    assert 8 <= counted == loader.stats.images <= 24
 
 
 def test_asking_while_it_decodes(dataset: FastDataset) -> None:
-    """From another thread, all the time: the number never falls, and is right in the end."""
+    """All the time from another thread: the sum is right in the end."""
     loader, seen, done = FastLoader(dataset, 3, transform=CROP, num_workers=2), [0], threading.Event()
 
     def ask() -> None:
@@ -74,12 +70,10 @@ def test_asking_while_it_decodes(dataset: FastDataset) -> None:
     asking = threading.Thread(target=ask)
     asking.start()
     for _ in range(20):
-        for _ in loader:
-            pass
+        list(loader)
     done.set()
     asking.join()
-    assert loader.stats.images == 240
-    assert max(seen) <= 240
+    assert max(seen) <= loader.stats.images == 240
 
 
 def test_what_the_thread_of_a_device_computes_counts_too(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +99,7 @@ def test_what_the_thread_of_a_device_computes_counts_too(dataset: FastDataset, m
 
 
 def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
-    """An abandoned iterator in a cycle, as a traceback makes one, is collected at any point, also inside of `stats`."""
+    """An abandoned iterator in a cycle, as of a traceback, may be collected at any point of `stats`."""
     program = """
         import gc
         from iofast import kernel

@@ -12,7 +12,7 @@ from loader_sets import photographs, write_lmdb
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
-# In a process of its own: what is asked for is what torch does at its first use in a thread.
+# In a process of its own: torch starts its threads at the first use in each thread.
 PROGRAM = """
 import json, os, sys, threading
 import torch

@@ -1,4 +1,4 @@
-"""What the tests of dataset and loader read: small photographs in class folders, and the same bytes in an LMDB."""
+"""Data for the tests of dataset and loader: small photographs in class folders, and the same bytes in an LMDB."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from kernel_images import exif, jpeg, photo
 from PIL import Image, ImageOps
+from torch.utils._pytree import tree_flatten
 
 from iofast import FastLoader, open_writer
 from iofast.record import ImageInfo
@@ -24,14 +28,15 @@ CLASSES = ("ant", "bee", "cat")
 
 def photographs(count: int = 40) -> list[bytes]:
     """JPEGs of different sizes, both ways up, gray and progressive ones, all EXIF orientations."""
-    made = []
-    for i in range(count):
-        width, height = 40 + 7 * i % 61, 40 + 11 * i % 53
-        options: dict[str, object] = {"progressive": i % 5 == 1, "quality": 85 + i % 10}
-        if i % 4 == 3:
-            options["exif"] = exif(1 + i // 4 % 8)
-        made.append(jpeg(photo(width, height, i), "L" if i % 9 == 4 else "RGB", **options))
-    return made
+    return [_photograph(i) for i in range(count)]
+
+
+@cache
+def _photograph(i: int) -> bytes:
+    options: dict[str, object] = {"progressive": i % 5 == 1, "quality": 85 + i % 10}
+    if i % 4 == 3:
+        options["exif"] = exif(1 + i // 4 % 8)
+    return jpeg(photo(40 + 7 * i % 61, 40 + 11 * i % 53, i), "L" if i % 9 == 4 else "RGB", **options)
 
 
 def write_folder(root: Path, images: Sequence[bytes], suffix: str = "jpg") -> Path:
@@ -60,7 +65,7 @@ def write_numbered(path: Path, images: Sequence[bytes]) -> Path:
 
 
 def with_broken(path: Path, images: Sequence[bytes], broken: Iterable[int]) -> Path:
-    """A numbered LMDB where the payloads `broken` are whole headers followed by nothing: no decoder makes pixels."""
+    """A numbered LMDB where the payloads `broken` end after their headers, so that no decoder makes pixels."""
     with open_writer(path) as writer:
         sizes = [Image.open(BytesIO(data)).size for data in images]
         writer._describe = lambda fields: ImageInfo(int(fields["cls"]), *sizes[int(fields["cls"])], 1)
@@ -70,16 +75,16 @@ def with_broken(path: Path, images: Sequence[bytes], broken: Iterable[int]) -> P
 
 
 def upright(data: bytes) -> Image.Image:
-    """What Pillow makes of an image, by itself."""
+    """The image as Pillow decodes it."""
     return ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB")
 
 
 def digest(batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> str:
-    """SHA-256 over pixels and labels of batches, in sequence."""
+    """SHA-256 over pixels and labels of batches, in order."""
     total = hashlib.sha256()
     for images, labels in batches:
         total.update(repr((tuple(images.shape), images.dtype)).encode())
-        # not with torch: the OpenMP of a process that computed with it before a fork hangs in the child
+        # without torch: after a fork its OpenMP hangs in the child
         total.update(images.numpy().tobytes())
         total.update(labels.numpy().tobytes())
     return total.hexdigest()
@@ -91,7 +96,7 @@ def workers() -> int:
 
 
 def threads() -> int:
-    """Threads of this process, those of C libraries too; one that was joined may be seen a moment longer."""
+    """Threads of this process, also of C libraries; a joined one may still be counted for a moment."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -106,7 +111,7 @@ def resident() -> int:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether `condition` becomes true soon; looked at often, so a true one costs nothing."""
+    """Whether `condition` becomes true within `seconds`; checked often, so a true one costs nothing."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -115,6 +120,29 @@ def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
             gc.collect()
         time.sleep(0.002)
     return True
+
+
+def labels_of(batches: Iterable[tuple[object, torch.Tensor]], first: int | None = None) -> list[list[int]]:
+    """The labels of all batches, or of the `first` few, by batch; nothing is taken beyond those."""
+    return [labels.tolist() for _, labels in islice(batches, first)]
+
+
+def all_labels(batches: Iterable[tuple[object, torch.Tensor]], first: int | None = None) -> list[int]:
+    """`labels_of` in one list."""
+    return [label for labels in labels_of(batches, first) for label in labels]
+
+
+def check_equal(own: Iterable[Any], other: Iterable[Any]) -> None:
+    """Compare batches of any structure: tensors with their strides, and other values."""
+    for batch, expected in zip(own, other, strict=True):
+        (leaves, structure), (wanted, same) = tree_flatten(batch), tree_flatten(expected)
+        assert structure == same
+        for found, value in zip(leaves, wanted, strict=True):
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(found, value)
+                assert found.stride() == value.stride()
+            else:
+                assert found == value
 
 
 def break_out(loader: FastLoader) -> None:

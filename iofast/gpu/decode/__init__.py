@@ -4,7 +4,7 @@ backend.py    what a library has to do; nvimagecodec.py and torch_libraries.py a
 libraries.py  finds one that works
 decoder.py    calls it in a safe order
 share.py      how much of a batch the CPU decodes; choice.py decides it for a loader
-divided.py    where the pixels of such a batch go
+divided.py    where the pixels of such a batch go; rows.py is the argument of its `decode`
 """
 
 from iofast.gpu.decode.backend import Backend as Backend

@@ -17,6 +17,7 @@ from iofast import kernel, pixels
 from iofast.gpu.batch_memory import BatchMemory, empty, rounded_up
 from iofast.gpu.decode.backend import Jpeg
 from iofast.gpu.decode.decoder import DeviceDecoder
+from iofast.gpu.decode.rows import RowsToDecode
 from iofast.gpu.transfer import Bus
 from iofast.kernel import Parts, Payloads, Status
 from iofast.kernel.contract import PART_ROOM
@@ -56,16 +57,9 @@ class Divided:
         self._there: torch.Tensor | None = None  # uint8 (rows there, 3, H, W), on the device
         self._whole: torch.Tensor | None = None
 
-    def decode(
-        self,
-        context: kernel.Context,
-        source: Payloads,
-        boxes: NDArray[np.int32],
-        flips: NDArray[np.uint8],
-        rows: NDArray[np.intp],
-        finish: kernel.Finish | None = None,  # noqa: ARG002 (as every canvas has it; here the device finishes)
-    ) -> NDArray[np.int32]:
-        """See `Canvas`. A row for the device that has no part for it is decoded on the CPU."""
+    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
+        """See `Canvas`. A row for the device that has no part for it is decoded on the CPU. The device finishes all."""
+        context, source, boxes, flips, rows, _ = wanted
         status, on_cpu = np.zeros(len(rows), np.int32), self._on_cpu[rows]
         again = len(rows) > 0 and rows[-1] - rows[0] >= len(rows)  # not neighbours: single rows have no room for parts
         left = ~on_cpu & (np.isin(rows, list(self._extra)) | again)
