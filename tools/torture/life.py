@@ -1,7 +1,6 @@
 """However loops end, loaders leave nothing behind and the next epoch is whole: 10,000 made and dropped, 6,000 faults.
 
-A watchdog ends the run with the stacks of all threads where nothing moves for two minutes. What has held is noted in
-the temporary folder under the commit's name, so that a run that was cut off goes on with the next row.
+A watchdog ends the run with the stacks of all threads if nothing moves for two minutes.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ import contextlib
 import faulthandler
 import gc
 import io
-import json
 import logging
 import random
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +31,7 @@ from iofast.loader.batches import BatchJob
 from iofast.prefetch.auto import Auto, Limits
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
 from tools.torture import Failed
+from tools.torture._progress import Progress
 from tools.torture.loader_memory import HEADER, watched
 
 IMAGES, BATCH = 64, 4
@@ -45,7 +43,6 @@ CORRUPT, CORRUPT_EPOCHS = 1_000, 200  # images, of which one in a hundred is cor
 KILLS = 100
 RESULTS = 100_000  # of a Prefetch that changes all the time
 QUIET_S = 120  # a machine that is busy with other things stalls for seconds
-ROOT = Path(__file__).resolve().parents[2]
 FAULT_KINDS = (ValueError, SystemExit, MemoryError)
 
 
@@ -70,16 +67,14 @@ def run() -> list[str]:
 
 
 def _resumed(parts: dict[str, Callable[[], Iterator[int]]]) -> list[str]:
-    """The rows of all parts; those that held in a run of the same commit that was cut off are not done again."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    note = Path(tempfile.gettempdir(), f"iofast-torture-life-{commit or 'unknown'}.json")
-    held: dict[str, str] = json.loads(note.read_text()) if note.exists() else {}
+    """The rows of all parts; those that held in an interrupted run of the same commit are not repeated."""
+    rows = Progress("life")
     for name, steps in parts.items():
-        if name not in held:
-            held[name] = watched(name, _guarded(steps()))
-            note.write_text(json.dumps(held))
-    note.unlink()
-    return [held[name] for name in parts]
+        if name not in rows:
+            rows[name] = watched(name, _guarded(steps()))
+            rows.save()
+    rows.remove()
+    return [rows[name] for name in parts]
 
 
 def _guarded(steps: Iterator[int]) -> Iterator[int]:
