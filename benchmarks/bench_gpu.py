@@ -72,7 +72,7 @@ def main() -> int:
             said = options + photos if part.name == "data" else options
             outcomes[part.name] = run(part, place, seconds, said)
             with contextlib.redirect_stdout(io.StringIO()):  # the page so far; at the end it is printed
-                measure.publish("", page(outcomes, asked.device, command, quick=asked.quick), output)
+                measure.write("", page(outcomes, asked.device, command, quick=asked.quick), output)
     print(output.read_text())
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ import torch
 from benchmarks import measure
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.record import Figure, Outcome, written
+from tools import machine
 
 PACKAGES = ("torchvision", "triton", "torchcodec", "kornia", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 MET = {True: "yes", False: "**no**"}
@@ -39,7 +39,7 @@ less with one batch that stays on the device.
 ## Machine
 
 - Device: {"; ".join((name, *about(device)))}
-{measure.machine()}
+{machine.describe()}
 - Command: `{command}`
 """
 
@@ -110,10 +110,5 @@ def about(device: torch.device) -> Iterator[str]:
         its = torch.cuda.get_device_properties(device)
         yield f"{its.total_memory / (1 << 30):.0f} GiB, {its.multi_processor_count} multiprocessors"
         yield f"compute capability {its.major}.{its.minor}, CUDA {torch.version.cuda}, driver {driver()}"
-    found = []
-    for package in PACKAGES:
-        try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found = [f"{package} {version}" for package in PACKAGES if (version := machine.version(package))]
     yield ", ".join(found) or "neither torchvision nor Triton"

@@ -18,6 +18,7 @@ from typing import Final
 from benchmarks.verdicts import judge, kept, truth
 from benchmarks.verdicts.program import UNAVAILABLE
 from benchmarks.verdicts.programs import Program
+from tests.nvml import build
 
 READY_S: Final = 60.0  # to import, warm up, and say so
 _AFTER_S: Final = 3.0  # that a program trains on after its monitor has left
@@ -163,3 +164,9 @@ def _ours_s() -> float:
     """Seconds of this process's and of its children that have ended. The device is not among them, and uses 1 %."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
+
+
+def build_nvml(folder: Path) -> Path:
+    """Build the stand-in NVML in `folder`."""
+    (folder / "nvml").mkdir(parents=True, exist_ok=True)
+    return build(folder / "nvml")

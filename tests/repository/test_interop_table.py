@@ -9,7 +9,8 @@ import pytest
 
 from iofast.containers.sidecars import NAMES
 from tools.interop import data, environments
-from tools.interop.__main__ import PEERS, READERS, WRITERS, Peer, compare, pinned, table
+from tools.interop.__main__ import READERS, WRITERS, Peer, compare, pinned, table
+from tools.interop.peers import readers, writers
 
 EVERY = (*READERS, *WRITERS)
 
@@ -22,7 +23,8 @@ def test_row(peer: Peer) -> None:
 
 
 def test_every_program_is_a_peer() -> None:
-    assert {peer.program for peer in EVERY} == {path.stem for path in PEERS.glob("*.py")}
+    for peers, module in ((READERS, readers), (WRITERS, writers)):
+        assert {peer.program for peer in peers} == {program.__name__ for program in module.PROGRAMS}
     assert set(table()) == {peer.name for peer in EVERY}
     assert {peer.environment for peer in EVERY} == set(environments.REQUIREMENTS)
 
