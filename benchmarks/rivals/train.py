@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -79,9 +78,7 @@ class Observed(Training):
             self.beside = iter(loaders.idle_loader(program, self.files))
             next(self.beside)
         waits = Waits(self.tool.loader(loader))
-        self.end = time.monotonic_ns() + int(1e9 * seconds)
-        (self.folder / "pid").write_text(str(os.getpid()))
-        (self.folder / "ready").write_text(str(time.monotonic_ns()))
+        self._begin(seconds)
         self._train(waits, None)
         self.tool.stop()
         (self.folder / "said.json").write_text(json.dumps(self.tool.said))

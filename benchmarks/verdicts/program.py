@@ -118,8 +118,9 @@ class Training:
         self._write(waits)
 
     def _begin(self, seconds: float) -> None:
-        """What was before is warm-up."""
+        """End the warm-up: from now on training is watched for `seconds`."""
         self.end = time.monotonic_ns() + int(1e9 * seconds)
+        (self.folder / "pid").write_text(str(os.getpid()))  # a launcher has another one
         (self.folder / "ready").write_text(str(time.monotonic_ns()))
 
     def _run_without_loader(self, seconds: float) -> None:
