@@ -50,7 +50,6 @@ class Work:
 
 
 def run(job: Job) -> None:
-    """See above."""
     if job.cuda and (trouble := of_triton()):
         job.lacks("the Triton passes: torch's are measured in their place", trouble)
     work = made(job)

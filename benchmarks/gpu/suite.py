@@ -22,7 +22,6 @@ _NAMED = re.compile(r"^(FAILED|ERROR|SKIPPED) (.*)$", re.MULTILINE)
 
 
 def run(job: Job) -> None:
-    """See above."""
     if not job.cuda:
         job.lacks("pytest -m gpu", "it needs a CUDA device")
         return
