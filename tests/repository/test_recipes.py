@@ -231,7 +231,7 @@ def test_coco(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with open_reader(tmp_path / name) as reader:
             assert set(reader.record(3).fields) == {"jpg", "json"}
     put(tmp_path / "annotations" / "captions_val2017.json", "[]")
-    refused(capsys, coco.main, [str(tmp_path), str(tmp_path / "x.tar")], "has no images and annotations")
+    refused(capsys, coco.main, [str(tmp_path), str(tmp_path / "x.tar")], "expected images and annotations")
 
 
 def test_ade20k(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +262,7 @@ def test_ade20k(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert half[1]["image"].size == (30, 20)
     assert (half[1]["seg.png"] == np.full((20, 30), 70)).all()
     put(tmp_path / "images" / "training" / "more.jpg", picture(1))
-    refused(capsys, ade20k.main, [str(tmp_path), str(tmp_path / "x.lmdb")], "do not fit together: only one has more")
+    refused(capsys, ade20k.main, [str(tmp_path), str(tmp_path / "x.lmdb")], "do not match: only one has more")
 
 
 def test_captions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,11 +324,16 @@ def test_files_that_no_recipe_knows_are_one_line_too(tmp_path: Path, capsys: pyt
     refused(capsys, coco.main, arguments, "of images that are not listed: 9")
     said["annotations"] = [{"id": 1, "image_id": 1}]
     put(tmp_path / "annotations" / "instances_train2017.json", json.dumps(said))
-    refused(capsys, coco.main, arguments, "not as this recipe knows them.*bbox")
+    refused(capsys, coco.main, arguments, "do not fit this recipe.*bbox")
     put(tmp_path / "annotations" / "instances_train2017.json", '{"images": [')
-    refused(capsys, coco.main, arguments, r"instances_train2017\.json is no JSON")
+    refused(capsys, coco.main, arguments, r"instances_train2017\.json is not JSON")
     put(tmp_path / "tars" / imagenet.TRAIN_TAR, b"")
-    refused(capsys, imagenet.main, [str(tmp_path / "tars"), str(tmp_path / "y.tar")], "img_train.tar is no tar file")
+    refused(
+        capsys,
+        imagenet.main,
+        [str(tmp_path / "tars"), str(tmp_path / "y.tar")],
+        "img_train.tar is not a readable tar file",
+    )
 
 
 def test_rows_that_lead_out_of_the_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +341,7 @@ def test_rows_that_lead_out_of_the_source(tmp_path: Path, capsys: pytest.Capture
     for path in ("../x.jpg", str(tmp_path / "x.jpg"), "."):
         put(tmp_path / "set" / "metadata.csv", f"file_name,text\n{path},a\n")
         refused(
-            capsys, hf_imagefolder.main, [str(tmp_path / "set"), str(tmp_path / "x.tar")], "is no path of a file in"
+            capsys, hf_imagefolder.main, [str(tmp_path / "set"), str(tmp_path / "x.tar")], "is not a path of a file in"
         )
 
 

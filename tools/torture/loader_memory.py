@@ -1,6 +1,6 @@
 """FastLoader leaves no memory, thread or descriptor behind: not in epochs, nor abandoned loops, nor failed decodes.
 
-Small images, so that what is leaked per batch or per iterator is not lost among pixels; `soak` has the large ones.
+Images are small, so that a leak per batch or per iterator shows; `soak` has the large ones.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import io
 import os
 import statistics
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from PIL import Image
+from kernel_images import jpeg
 from tqdm import tqdm
 
 from iofast import FastDataset, FastLoader, open_writer
@@ -34,7 +33,7 @@ EPOCHS = 200  # of each container
 ABANDONED = 5_000  # iterators of each container that gave one batch
 FAILURES = 100_000  # images, through the loader, half of them through the dataset
 # Bytes, after the first tenth; a context per iterator would be 5 GB. Resident memory grows by 7 MiB in 14,000 loaders
-# and then no more: malloc's arenas get holes while not one byte more is in use, so that is what is looked at closely.
+# and then no more, as malloc's arenas get holes: so the bytes in use have the stricter limit.
 ALLOWED, IN_USE = 8 << 20, 1 << 20
 BLOCKS = 10_000  # objects of Python: one per iterator, and the thousand failures that a loader remembers
 HEADER = (
@@ -45,10 +44,10 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Left:
-    """What the process holds at one moment."""
+    """The resources of the process at one moment."""
 
     resident: int
-    in_use: int  # bytes that were allocated and not freed; 0 where the C library does not tell
+    in_use: int  # bytes allocated and not freed; 0 if the C library does not count them
     blocks: int
     threads: int
     descriptors: int
@@ -70,7 +69,7 @@ def _make(folder: Path) -> tuple[tuple[str, Path], tuple[str, Path], list[tuple[
     """The same images packed and plain, and both with every image cut off."""
     rng = np.random.default_rng(1)
     surfaces = Surfaces(1)
-    images = [_jpeg(photograph("meadow", Camera(rng, surfaces, 96, 128))) for _ in range(32)] * (IMAGES // 32)
+    images = [jpeg(photograph("meadow", Camera(rng, surfaces, 96, 128))) for _ in range(32)] * (IMAGES // 32)
     kinds: list[tuple[str, Path]] = []
     for name, keep in (("whole", 1.0), ("broken", 0.6)):
         (folder / name / "class").mkdir(parents=True)
@@ -81,12 +80,6 @@ def _make(folder: Path) -> tuple[tuple[str, Path], tuple[str, Path], list[tuple[
                 (folder / name / "class" / f"{number:05d}.jpg").write_bytes(cut)
         kinds += [("packed", folder / f"{name}.lmdb"), ("plain folder", folder / name)]
     return kinds[0], kinds[1], kinds[2:]
-
-
-def _jpeg(pixels: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "JPEG", quality=90)
-    return stream.getvalue()
 
 
 def _epochs(dataset: FastDataset) -> Iterator[int]:
@@ -106,7 +99,7 @@ def _abandoned(dataset: FastDataset) -> Iterator[int]:
 
 
 def _failed(dataset: FastDataset) -> Iterator[int]:
-    """A failed batch tells its first error, and every image of it was tried."""
+    """A failed batch raises its first error, after trying every image."""
     loader = FastLoader(dataset, BATCH, True, transform=[T.RandomResizedCrop(32)])
     for _ in range(FAILURES // 2 // BATCH):
         _expect_failure(lambda: next(iter(loader)))
@@ -125,7 +118,7 @@ def _expect_failure(function: Callable[[], object]) -> None:
 
 
 def watched(name: str, steps: Iterator[int]) -> str:
-    """Do all the steps; a row of the table, or `Failed` where something stayed."""
+    """Take all steps and return a row of the table. Raises `Failed` if something was left behind."""
     process = psutil.Process(os.getpid())
     _keep_large_blocks_apart()
     total = 0
@@ -138,7 +131,7 @@ def watched(name: str, steps: Iterator[int]) -> str:
             next_look = time.monotonic() + 0.25
     seen.append(_look(process))
     warm, last = seen[len(seen) // 10 : -1] or seen, seen[-1]
-    # medians of a tenth: what is resident at one moment also says how many iterators are just ending
+    # medians of a tenth: at one moment, resident memory also depends on how many iterators are ending
     begin, end = _median(warm[: max(1, len(seen) // 10)]), _median(seen[-max(1, len(seen) // 10) :])
     growth, in_use = end.resident - begin.resident, end.in_use - begin.in_use
     if growth > ALLOWED or in_use > IN_USE:
@@ -175,7 +168,7 @@ _MMAP_THRESHOLD, _LARGE = -3, 128 << 10  # glibc's option and its value at the s
 
 
 def _keep_large_blocks_apart() -> None:
-    """Large blocks stay out of the arenas. Otherwise glibc puts larger and larger ones there, and a table of Python's
+    """Keep large blocks out of the arenas. Otherwise glibc puts larger and larger ones there, and a table of Python's
     that doubles once, to 3.7 MiB, looks like 390 bytes a loader."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)

@@ -1,6 +1,6 @@
 """Resident memory is flat over 200 epochs of FastLoader.
 
-Each epoch is a new iterator with new threads and contexts, as in training; every tenth is left in the middle.
+Each epoch has a new iterator with new threads and contexts, as in training; every tenth is left in the middle.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def run() -> list[str]:
 def _epoch(loader: FastLoader, epoch: int) -> int:
     for number, _ in enumerate(loader):
         if epoch < WARM:
-            # long enough for every batch that may wait to be there, the most memory that is needed: 0.05 s were too few
-            # on a busy machine, and four blocks that came later looked like a leak of 64 MiB
+            # until all batches of the queue are made, which takes the most memory: with 0.05 s on a busy machine, four
+            # later blocks looked like a leak of 64 MiB
             time.sleep(0.2)
         if epoch % 10 == 9 and number == 1:
             break
