@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ from tqdm import tqdm
 from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from tools import sample_photographs
-from tools.pillow_folder import PillowFolder
+from tools.pillow_folder import PillowFiles, files_by_class, normalised
 
 SIZE = 128  # pixels a side: small, so that on two cores the network does not hide the loader
 BATCH = 64
@@ -92,7 +93,7 @@ def compare(images: Path, packed: Path, epochs: int) -> list[Result]:
     ours = FastLoader(dataset, transform=T.train(SIZE), **options)
     plain = FastLoader(FastDataset(images, split="train"), transform=T.train(SIZE), **options)
     torch.manual_seed(0)
-    folder = PillowFolder(images / "train", SIZE)
+    folder = PillowFiles(files_by_class(images / "train"), partial(normalised, size=SIZE))
     theirs = DataLoader(folder, BATCH, shuffle=True, drop_last=True, num_workers=CORES)
     loaders = {"FastLoader, packed": ours, "FastLoader, folder": plain, "Pillow, DataLoader": theirs}
     results = [Result(name, loading(loader, name)) for name, loader in loaders.items()]

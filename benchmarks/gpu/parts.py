@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Part:
-    """`seconds`: at most, of a whole run; `quick`: of a quick one. The module of the part's name has its `run`.
+    """`seconds`: the limit in a whole run; `quick`: in a quick one. The module of the part's name has its `run`.
 
-    `asks`: how the names of the figures begin of which something is asked, so that none is missing without a word.
+    `asks`: the beginnings of the names of figures with a goal, so that the page shows missing ones.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Part:
         return self.quick if quick else self.seconds
 
 
-DONE = "everything.made"  # a file that is beside what the parts work on when all of it is there
+DONE = "everything.made"  # a file that marks the data of all parts as complete
 _STALLS = ("exposed stall, by iofast's clock", "exposed stall, beside a batch that stays")
 _OTHERS = ("torchvision v2", "kornia")
 PARTS = (

@@ -1,4 +1,4 @@
-"""Are batches there before a step of 5 ms asks for them?"""
+"""Do batches arrive before a step of 5 ms needs them?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.gpu.job import Job
 
 STEP, STEPS = 5e-3, 400
 ALLOWED = 0.01
-SOURCES = {"raw pixels": "rgb.lmdb", "packed photographs": "packed.lmdb"}  # without decoding, and with
+SOURCES = {"raw pixels": "rgb.lmdb", "packed photographs": "packed.lmdb"}  # without and with decoding
 
 
 def run(job: Job) -> None:
