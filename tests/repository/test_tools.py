@@ -70,7 +70,7 @@ def test_the_picture_of_transforms_is_small() -> None:
 
 
 def test_a_screen_is_drawn_as_it_is() -> None:
-    """Colours, reversed and dim ones, blocks to the pixel, wide characters, text where there is text."""
+    """Colours, reversed and dim ones, blocks to the pixel, wide characters, and text."""
     font = ImageFont.load_default(SIZE)
     lines = ["\x1b[31m█\x1b[0m▄\x1b[7m \x1b[0m日x", "plain \x1b[2mdim\x1b[0m"]
     picture = screenshot(lines, 12, (font, font))
@@ -105,7 +105,7 @@ def test_rotated_samples_are_upright_after_their_exif(tmp_path: Path) -> None:
     assert sizes == {(30, 60)}
 
 
-def test_each_long_run_says_what_must_hold() -> None:
+def test_each_long_run_states_what_must_hold() -> None:
     assert "kills" in PARTS
     assert not [name for name in PARTS if name.startswith("_")]
     for name in PARTS:
