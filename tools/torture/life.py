@@ -30,8 +30,8 @@ from iofast.loader.batches import BatchJob
 from iofast.prefetch.auto import Auto, Limits
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
 from tools.torture import Failed
+from tools.torture._memory import HEADER, watched
 from tools.torture._progress import Progress
-from tools.torture.loader_memory import HEADER, watched
 
 IMAGES, BATCH = 64, 4
 CYCLES = 10_000  # of each container
