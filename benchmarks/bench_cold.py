@@ -1,17 +1,16 @@
 """How fast does FastLoader read what is not in the page cache, from a slow disk and from the disk as it is?
 
-python -m benchmarks.bench_cold [--photos FOLDER] [--rounds 5] [--megabytes 2000] [--slow 50] [--output PAGE.md]
-packs the photographs (class folders; sample images where none are given) with `iofast pack --resize 256 --quality 90`,
-repeats them to a container of `--megabytes`, and reads it in turn as
+python -m benchmarks.bench_cold [--photos FOLDER] [--rounds 5] [--megabytes 2000] [--slow 50] [--folder FOLDER]
+packs the photographs with `iofast pack --resize 256 --quality 90`, repeats them to a container of `--megabytes` (in
+`--folder`, default the temporary folder), and reads it in turn as
 
     device          plain `pread`s of 1 MiB, one after another, of the evicted file
     warm            FastLoader in block-local order with everything in the page cache
     cold            the same after eviction: block-local and shuffled order, each with and without readahead
 
-Each on the disk as it is, and limited to `--slow` MB/s by a control group (which needs root; left out with the reason
-where that is not possible). A run is a whole epoch, from asking for its first batch to the last one: nothing is read
-before the clock starts or left over when it stops. Bytes a second are those of the payloads; what the device gave for
-each of them stands beside. The file is evicted before each run; other processes' caches are left alone.
+Each on the disk as it is, and limited to `--slow` MB/s by a control group, which needs root. A run is a whole epoch,
+from asking for its first batch to the last one: nothing is read before the clock starts or left over when it stops.
+Bytes a second are those of payloads, with the device's bytes for each beside them. The file is evicted before each run.
 """
 
 from __future__ import annotations
@@ -19,17 +18,15 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks import measure, slow_device
-from benchmarks.bench_load import BATCH, CROP, WORKERS, pack
+from benchmarks import measure, photographs, slow_device
+from benchmarks.bench_load import BATCH, CROP, WORKERS
 from iofast import FastDataset, FastLoader, open_reader, open_writer
 from iofast.order import Blocks, Mode, Shuffled
 
@@ -41,7 +38,7 @@ Given = dict[str, list[float]]  # bytes that the device gave for each of the pay
 
 
 def repeated(container: Path, out: Path, size: float) -> Path:
-    """A container of the records of another one, again and again until there are `size` bytes of images."""
+    """Repeat the records of a container until there are `size` bytes of images."""
     with open_reader(container) as reader, open_writer(out) as writer:
         records = [dict(reader.record(index).fields) for index in range(len(reader))]
         written = number = 0
@@ -59,7 +56,7 @@ def evict(path: Path) -> None:
 
 
 def read_bytes() -> int:
-    """What this process has had from devices so far."""
+    """Bytes that devices have given to this process so far."""
     return int(Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0])
 
 
@@ -75,12 +72,12 @@ def sequential(path: Path, *, cold: bool = True) -> float:
 
 
 def loaded(path: Path, mode: Mode, *, readahead: bool, given: list[float], cold: bool = True) -> float:
-    """Bytes of payloads a second in one epoch, each call another one; notes in `given` what the device gave for one."""
+    """Payload bytes a second in one new epoch. Adds to `given` the device's bytes for each of them."""
     if cold:
         evict(path)
     else:
         sequential(path, cold=False)
-    total = int(payload_lengths(path).sum())
+    total = int(photographs.payload_lengths(path).sum())
     dataset = FastDataset(path)
     seed = time.perf_counter_ns()
     loader = FastLoader(dataset, BATCH, order=mode, transform=CROP, num_workers=WORKERS, seed=seed, readahead=readahead)
@@ -94,7 +91,7 @@ def loaded(path: Path, mode: Mode, *, readahead: bool, given: list[float], cold:
 
 
 def contenders(path: Path, given: Given) -> dict[str, Callable[[], float]]:
-    """All that runs in turn. They note in `given` what the device gave."""
+    """All that runs in turn; adds the device's bytes per payload byte to `given`."""
     kinds: dict[str, tuple[Mode, bool, bool]] = {
         WARM: (Blocks(), False, False),
         "FastLoader, warm, readahead": (Blocks(), True, False),
@@ -111,7 +108,7 @@ def contenders(path: Path, given: Given) -> dict[str, Callable[[], float]]:
 
 
 def part(title: str, figures: measure.Figures, given: Given, mean: float) -> str:
-    """One device's table, and whether it is as asked."""
+    """One device's table, and whether it meets the goal."""
     limits = [min(pair) for pair in zip(figures[DEVICE], figures[WARM], strict=True)]
     rows = [
         [
@@ -124,63 +121,45 @@ def part(title: str, figures: measure.Figures, given: Given, mean: float) -> str
         for name, values in figures.items()
     ]
     share = statistics.median(a / b for a, b in zip(figures[OURS], limits, strict=True))
-    header = (
-        "",
-        "MB/s: median (least – most)",
-        "images/s",
-        "bytes read for one used",
-        "of the lesser of device and warm",
-    )
+    header = ("", "MB/s: median (least – most)", "images/s", "bytes read for one used")
+    header += ("of the lesser of device and warm",)
     verdict = f"Block-local order with readahead, cold: {share:.2f} of the lesser of both; asked: {ASKED:.2f}."
     return f"## {title}\n\n{measure.table(header, rows)}\n\n{verdict}\n"
 
 
-def payload_lengths(path: Path) -> NDArray[np.uint32]:
-    """Bytes of each image."""
-    with open_reader(path) as reader:
-        return reader.locate(np.arange(len(reader))).length
+def measured(path: Path, mean: float, rounds: int, repeats: int, title: str) -> str:
+    """Run all contenders on the device as it is now; a section of the page."""
+    given: Given = {}
+    return part(title, measure.in_turn(contenders(path, given), rounds, repeats), given, mean)
 
 
 def main() -> None:
-    parser = measure.parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--megabytes", type=float, default=2000)
-    parser.add_argument("--slow", type=int, default=50, help="MB/s")
-    parser.add_argument("--folder", type=Path, help="where to write the containers; the temporary folder without it")
-    arguments = parser.parse_args()
-    parts = []
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
-        folder = Path(name)
-        packed = pack(arguments.photos or measure.sample_photographs(folder / "photos"), folder / "packed.lmdb", 256)
+    arguments = measure.arguments(__doc__, rounds=5, megabytes=2000.0, slow=50, folder=None)
+    with photographs.workplace(arguments.photos, arguments.folder) as (folder, photos):
+        packed = photographs.pack(photos, folder / "packed.lmdb")
         large = repeated(packed, folder / "large.lmdb", arguments.megabytes * MB)
         os.sync()  # dirty pages cannot be evicted
-        lengths = payload_lengths(large)
-        mean = float(lengths.mean())
+        lengths = photographs.payload_lengths(large)
+        mean, slow = float(lengths.mean()), f"Limited to {arguments.slow} MB/s"
         try:
             with slow_device.limited(large, arguments.slow * 1_000_000):
-                given: Given = {}
-                figures = measure.in_turn(contenders(large, given), max(3, arguments.rounds // 2), repeats=0)
-            parts.append(part(f"Limited to {arguments.slow} MB/s", figures, given, mean))
+                parts = [measured(large, mean, max(3, arguments.rounds // 2), 0, slow)]
         except slow_device.SlowDeviceError as error:
             print(f"the slow device is left out: {error}", file=sys.stderr)
-            parts.append(f"## Limited to {arguments.slow} MB/s\n\nLeft out: {error}.\n")
-        given = {}
-        figures = measure.in_turn(contenders(large, given), arguments.rounds, repeats=1)
-        parts.append(part("The disk as it is", figures, given, mean))
+            parts = [f"## {slow}\n\nLeft out: {error}.\n"]
+        parts.append(measured(large, mean, arguments.rounds, 1, "The disk as it is"))
     pages = float((np.ceil((lengths + 16) / 4096) * 4096).sum() / lengths.sum())  # 16: an overflow page's header
     text = f"""# Cold reads: bytes a second that are not in the page cache
 
-Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on. {measure.kind(arguments.photos)},
-packed with `--resize 256 --quality 90`, {mean / 1e3:.1f} kB each, repeated to a container of
+Batches of {BATCH}, RandomResizedCrop(224) + flip, {WORKERS} workers, checksums on.
+{photographs.kind(arguments.photos)}, packed with `--resize 256 --quality 90`,
+{mean / 1e3:.1f} kB each, repeated to a container of
 {arguments.megabytes:,.0f} MB. A whole epoch in each run, from asking for its first batch to the last one; the
 contenders in turn. Block-local is `Blocks()`. A record of an LMDB takes whole pages of 4 KiB, {pages:.2f} bytes for
 one of a payload.
 Memory holds the whole file here: what the kernel reads too much without our readahead is used later in the epoch.
 
-{chr(10).join(parts)}
-{measure.machine()}
-- Command: `python -m benchmarks.bench_cold`
-"""
+{chr(10).join(parts)}"""
     measure.publish("cold", text, arguments.output)
 
 

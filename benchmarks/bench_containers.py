@@ -1,16 +1,16 @@
 """How fast are the three containers packed, beside each other, pure transcoding, and `cp -r`?
 
-python -m benchmarks.bench_containers [--photos FOLDER] [--images 8000] [--rounds 5] [--work FOLDER] [--output PAGE.md]
+python -m benchmarks.bench_containers [--photos FOLDER] [--images 8000] [--rounds 5] [--work FOLDER]
 packs copies of the photographs (each with another quantisation table, so that none equals another) as whole processes
 with two workers, and times in turn
 
-    resize to 256   into LMDB, tar and TFRecord; beside them the kernel's `transcode` of the same files, which are in
-                    memory already, in two threads of a running process: nothing but decoding, resizing, encoding
-    keep            the files as they are into the three, with `--check end` and with the check that decodes them
-                    (`--check decode`, the default); beside them `cp -r` and `sync`
+    resize to 256   into LMDB, tar and TFRecord; beside them the kernel's `transcode` of the same files in memory, in
+                    two threads of a running process: nothing but decoding, resizing, encoding
+    keep            the files as they are into the three, with `--check end` and with `--check decode`, the default;
+                    beside them `cp -r` and `sync`
 
-Sources are in the page cache. Every run begins with an empty place and nothing left to be written to the disk. What is
-written goes to a folder in `--work` (default: the temporary folder) and is removed: up to four times the photographs.
+Sources are in the page cache. Every run begins with an empty folder and nothing left to be written to the disk. Output
+goes to `--work` (default: the temporary folder) and is removed: up to four times the photographs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import os
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import measure
-from benchmarks.bench_pack import folder_bytes, seconds
+from benchmarks.bench_pack import seconds
+from benchmarks.photographs import files_in, folder_bytes, place, workplace
 
 SUFFIXES = {"LMDB": ".lmdb", "tar": ".tar", "TFRecord": ".tfrecord"}
 WORKERS = 2
@@ -42,14 +42,8 @@ SHARE = {"LMDB": 0.40, "tar": 0.70, "TFRecord": 0.70}  # of the speed of cp, ask
 
 
 def main() -> None:
-    parser = measure.parser(__doc__)
-    parser.add_argument("--images", type=int, default=8000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--work", type=Path, metavar="FOLDER", help="where everything is made, and removed")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="iofast-containers-", dir=arguments.work) as name:
-        folder = Path(name)
-        photos = arguments.photos or measure.sample_photographs(folder / "photos")
+    arguments = measure.arguments(__doc__, images=8000, rounds=5, work=None)
+    with workplace(arguments.photos, arguments.work) as (folder, photos):
         source = copies(photos, folder / "source", arguments.images)
         target = folder / "out"
         resized: dict[str, Callable[[], float]] = {
@@ -63,15 +57,14 @@ def main() -> None:
         }
         resized[PURE] = partial(pure, [path.read_bytes() for path in files_in(source)])
         kept[COPY] = partial(timed, ["sh", "-c", 'cp -r "$0" "$1" && sync', str(source), str(target / "copy")], target)
-        for run in (*resized.values(), *kept.values()):  # into the page cache, and whatever happens only once
+        for run in (*resized.values(), *kept.values()):  # fill the page cache; whatever happens only once
             run()
         figures = [measure.in_turn(contenders, arguments.rounds) for contenders in (resized, kept)]
         size = folder_bytes(source)
-    measure.publish("containers", page(figures, arguments.images, size), arguments.output)
-
-
-def files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    resizing, keeping = figures
+    text = page(resizing, keeping, arguments.images, size)
+    resizing.add(keeping)
+    measure.publish("containers", text, arguments.output, resizing)
 
 
 def copies(photos: Path, folder: Path, images: int) -> Path:
@@ -79,14 +72,12 @@ def copies(photos: Path, folder: Path, images: int) -> Path:
     files = files_in(photos)
     for number in range(images):
         path = files[number % len(files)]
-        place = folder / path.parent.name / f"{number:07d}{path.suffix}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(varied(path.read_bytes(), number // len(files)))
+        place(folder, path, f"{number:07d}").write_bytes(varied(path.read_bytes(), number // len(files)))
     return folder
 
 
 def varied(data: bytes, number: int) -> bytes:
-    """The JPEG with another step for one of its low frequencies: as long to decode, and other pixels."""
+    """The JPEG with another step for one low frequency: other pixels in the same decoding time."""
     at = 2
     while data[at + 1] != 0xDB:  # DQT; thumbnails, which have one too, are within segments
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
@@ -128,9 +119,8 @@ def pure(images: Sequence[bytes]) -> float:
         return time.perf_counter() - start
 
 
-def page(figures: Sequence[measure.Figures], images: int, size: int) -> str:
+def page(resized: measure.Figures, kept: measure.Figures, images: int, size: int) -> str:
     """The result as markdown."""
-    resized, kept = figures
     rows = [[name, measure.spread(own, 2), f"{images / statistics.median(own):,.0f}"] for name, own in resized.items()]
     over = {kind: measure.ratio(resized, kind, PURE) - 1 for kind in SUFFIXES}
     apart = max(measure.ratio(resized, one, other) for one, other in itertools.permutations(SUFFIXES, 2)) - 1
@@ -143,8 +133,6 @@ def page(figures: Sequence[measure.Figures], images: int, size: int) -> str:
     for row in copied:
         kind = row[0].partition(",")[0]
         row.append(f"{shares[row[0]]:.2f} (asked {SHARE[kind]:.2f})" if row[0] in shares else "")
-    both = measure.Figures(())
-    both.stolen, both.repeated = resized.stolen + kept.stolen, resized.repeated + kept.repeated
     held = {check: all(shares[f"{kind}, {check}"] >= SHARE[kind] for kind in SUFFIXES) for check in CHECKS}
     most = max(over.values())
     quickest = max(min(resized[kind]) for kind in SUFFIXES) / min(resized[PURE]) - 1
@@ -166,14 +154,11 @@ Most over pure transcoding: {most:.1%} (asked: below {OVERHEAD:.0%}): **{said(mo
 {measure.table(("", "seconds: median (least – most)", "MB/s", "of the speed of cp"), copied)}
 
 {"; ".join(f"`--check {check}`: **{said(each)}**" for check, each in held.items())}.
-{doubt(kept)}
-{measure.machine(both)}
-- Command: `python -m benchmarks.bench_containers`
-"""
+{doubt(kept)}"""
 
 
 def doubt(kept: measure.Figures) -> str:
-    """What the ratios are worth where the disk, and not the programs, decided how long `cp` took."""
+    """A note on the ratios, if the disk and not the programs decided how long `cp` took."""
     least, most = min(kept[COPY]), max(kept[COPY])
     if most <= STEADY * least:
         return ""

@@ -11,10 +11,10 @@
     resident   images of CIFAR's size, augmented in the device's memory
     stress     corrupt batches of 200, with memory changing hands; compute-sanitizer
 
-PyTorch, Triton and iofast's own dependencies are needed; torchvision, nvImageCodec, kornia and compute-sanitizer are
-used where they are. Each part is a process with a time limit: one that fails, hangs or breaks the device takes no other
-with it. The page is written after each; what could not be measured stands on it with the reason. `tools/gpu_session.sh`
-brings what the machine lacks.
+PyTorch, Triton and iofast's own dependencies are required; torchvision, nvImageCodec, kornia and compute-sanitizer are
+optional. Each part is a process with a time limit: if it fails, hangs or breaks the device, the others still run. The
+page is written after each part, with what could not be measured and why. `tools/gpu_session.sh` installs packages that
+the machine lacks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from benchmarks.gpu.record import Lack, Outcome
 from iofast import kernel
 
 SECONDS = 470.0  # of all parts together
-TAIL, SHOWN = 400, 4000  # characters of what a part has said last: on the page where it died, on the terminal
+TAIL, SHOWN = 400, 4000  # characters at the end of a part's output: on the page if it died, on the terminal
 
 
 def main() -> int:
@@ -54,9 +54,9 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.device.type == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here: --device cpu --quick tries the program out", file=sys.stderr)
-        return 0  # as the others do where what they measure is not there: `make bench` goes on
+        return 0  # `make bench` continues, as with other benchmarks that lack something
     command = shlex.join(["python", "-m", "benchmarks.bench_gpu", *sys.argv[1:]])
-    trial = asked.quick or asked.device.type != "cuda"  # whose figures mean nothing, so they stand among no results
+    trial = asked.quick or asked.device.type != "cuda"  # its figures mean nothing and are not kept
     folder = Path(tempfile.gettempdir()) if trial else measure.RESULTS
     output = asked.output or folder / f"{slug(device_name(asked.device))}.md"
     options = ["--device", str(asked.device), *(["--quick"] if asked.quick else [])]
@@ -72,13 +72,13 @@ def main() -> int:
             said = options + photos if part.name == "data" else options
             outcomes[part.name] = run(part, place, seconds, said)
             with contextlib.redirect_stdout(io.StringIO()):  # the page so far; at the end it is printed
-                measure.publish("", page(outcomes, asked.device, command, quick=asked.quick), output)
+                measure.write("", page(outcomes, asked.device, command, quick=asked.quick), output)
     print(output.read_text())
     return 0
 
 
 def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome:
-    """A part in a process of its own; whatever it has written down counts, however it ends."""
+    """Run a part in a process of its own; its records count, however it ends."""
     if seconds <= 1:
         return Outcome(ended="Not begun: the time of all parts was used up.")
     log = folder / f"{part.name}.jsonl"
@@ -102,7 +102,7 @@ def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome
 
 
 def waited(command: list[str], output: io.TextIOWrapper, seconds: float) -> str:
-    """Run it, and say how it ended where that was not well. Its own processes end with it."""
+    """Run it with its output in `output`; return how it ended if it failed. Its own processes end with it."""
     root = Path(__file__).resolve().parent.parent
     process = subprocess.Popen(command, stdout=output, stderr=output, cwd=root, start_new_session=True)
     try:
@@ -117,7 +117,7 @@ def waited(command: list[str], output: io.TextIOWrapper, seconds: float) -> str:
 
 
 def missing_kernel() -> Iterator[tuple[str, Outcome]]:
-    """Said first on the page, for it decides what the figures are worth."""
+    """A missing kernel, first on the page: the figures depend on it."""
     if kernel.backend != "native":
         why = "it could not be built or loaded here, so the Python twin decodes, several times slower"
         yield "kernel", Outcome(lacks=(Lack("iofast's native kernel", why),))
@@ -125,7 +125,7 @@ def missing_kernel() -> Iterator[tuple[str, Outcome]]:
 
 @contextlib.contextmanager
 def workplace(kept: Path | None) -> Iterator[Path]:
-    """A folder for what is made: a temporary one, or the one that is to be kept."""
+    """A folder for the data: temporary, or the given one, which is kept."""
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
         yield kept.resolve()

@@ -1,22 +1,20 @@
-"""What the time of one image goes into, and what each way and each instruction set makes of it.
+"""How does the time of one image divide into stages, by way of decoding, instruction set, size and crop?
 
-python -m benchmarks.bench_kernel [--photos FOLDER] [--passes 7] [--output PAGE.md]
+python -m benchmarks.bench_kernel [--photos FOLDER] [--passes 7]
 times the kernel by its own clock, on one thread: read, check, scan, splice, entropy, transform, colour, libjpeg, axes,
-resample (the store into the batch among it); the least of several passes, all rows in turn, for what another program
-takes is not the stage's. Images of several sizes, crops of several areas, all ways of decoding, all instruction sets.
+resample (with the store into the batch). All rows run in turn, and the least of several passes counts.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks import measure
-from benchmarks.bench_load import copies, pack
+from benchmarks.photographs import kind, link, pack, workplace
 from iofast import FastDataset, kernel
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages
@@ -28,20 +26,6 @@ AREAS = (0.1, 0.25, 0.5, 1.0)  # of the picture, as squares
 SIMD = ("avx512", "avx2", "scalar")
 
 Times = dict[str, float]
-
-
-@contextmanager
-def environment(name: str, value: str) -> Iterator[None]:
-    """A variable that contexts ask for when they are made."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def sample_of(path: Path, transform: list[T.Transform]) -> FirstImages:
@@ -89,9 +73,9 @@ def table(rows: dict[str, Row]) -> str:
     return measure.table(("µs per image", *stages, "all"), lines)
 
 
-def page(photos: Path, folder: Path, passes: int, kind: str) -> str:
-    """Measure, and say it as markdown."""
-    source = copies(photos, folder / "copies", IMAGES)
+def page(photos: Path, folder: Path, passes: int, name: str) -> str:
+    """Measure and describe the result as markdown."""
+    source = link(photos, folder / "copies", IMAGES)
     packed = {size: pack(source, folder / f"{size}.lmdb", size) for size in SIZES}
     train: list[T.Transform] = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
     crops, evaluation = sample_of(packed[256], train), sample_of(packed[256], [T.Resize(256), T.CenterCrop(224)])
@@ -109,7 +93,7 @@ def page(photos: Path, folder: Path, passes: int, kind: str) -> str:
     ways["rows (no markers)"] = Row(sample_of(plain, train))
     by_simd = {}
     for simd in SIMD:
-        with environment("IOFAST_SIMD", simd):
+        with patch.dict(os.environ, IOFAST_SIMD=simd):
             by_simd[simd] = Row(crops, "segments")
     by_area = {}
     for size in SIZES:
@@ -124,7 +108,7 @@ def page(photos: Path, folder: Path, passes: int, kind: str) -> str:
 
 One thread, 224 × 224 uint8 pixels out, checksums on, bilinear; each stage's least of {passes} passes over {IMAGES}
 images, and their sum. The clock itself takes about 8 µs of it, most of them in `colour`: it is read for each row.
-{kind}, packed at quality 90 with restart markers; the short side is said. The mean training crop of the
+{name}, packed at quality 90 with restart markers; the short side is said. The mean training crop of the
 256-pixel images has {mean:,.0f} pixels.
 
 {table(by_transform)}
@@ -140,18 +124,13 @@ Instruction sets:
 Sizes and crops:
 
 {table(by_area)}
-
-{measure.machine()}
-- Command: `python -m benchmarks.bench_kernel`
 """
 
 
 def main() -> None:
-    parser = measure.parser(__doc__)
-    parser.add_argument("--passes", type=int, default=7)
-    arguments = parser.parse_args()
-    with measure.workplace(arguments.photos) as (folder, photos):
-        text = page(photos, folder, arguments.passes, measure.kind(arguments.photos))
+    arguments = measure.arguments(__doc__, passes=7)
+    with workplace(arguments.photos) as (folder, photos):
+        text = page(photos, folder, arguments.passes, kind(arguments.photos))
     measure.publish("kernel", text, arguments.output)
 
 

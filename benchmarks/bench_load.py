@@ -1,14 +1,13 @@
 """How many images a second reach the training loop, and how many could if all else were free?
 
-python -m benchmarks.bench_load [--photos FOLDER] [--rounds 7] [--output PAGE.md]
-packs the photographs (class folders; sample images where none are given) with `iofast pack --resize 256 --quality 90`
-and runs all contenders in turn:
+python -m benchmarks.bench_load [--photos FOLDER] [--rounds 7]
+packs the photographs with `iofast pack --resize 256 --quality 90` and runs all contenders in turn:
 
     FastLoader              to uint8 batches of 224 x 224, checksums on: from the container (JPEGs with restart markers,
                             raw rgb, raw yuv), from plain files of the same pictures, from the original photographs
     simplejpeg + cv2        a batch-wise dataset in torch's DataLoader, two workers, on the plain files
     Pillow                  an ImageFolder-style dataset in torch's DataLoader, two workers, on the plain files
-    limit                   libjpeg-turbo merely decoding the plain files in full: C threads, reused decompressors
+    limit                   libjpeg-turbo decodes the plain files in full and does nothing else, in C threads
     resampler alone         the kernel on raw rgb pixels in memory: nothing read, checked or decoded
     no kernel               FastLoader with a kernel that does nothing: what Python takes
 
@@ -22,7 +21,6 @@ import io
 import os
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +31,9 @@ from unittest.mock import patch
 import numpy as np
 from PIL import Image
 
-from benchmarks import measure
+from benchmarks import measure, photographs
 from benchmarks.peers import datasets
+from benchmarks.photographs import files_in, link, pack, payload_lengths
 from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages
@@ -54,24 +53,6 @@ RESAMPLER = "the resampler alone"
 Files = list[tuple[Path, int]]
 
 
-def copies(photos: Path, folder: Path, count: int) -> Path:
-    """Class folders of `count` photographs: links, each photograph as many times as that takes."""
-    files = [path for path in sorted(photos.rglob("*")) if path.is_file()]
-    for copy in range(-(-count // len(files))):
-        for number, path in enumerate(files[: count - copy * len(files)]):
-            place = folder / path.parent.name / f"{copy:04d}-{number:06d}{path.suffix}"
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(path.resolve())
-    return folder
-
-
-def pack(source: Path, out: Path, size: int, *options: str) -> Path:
-    """Pack with the settings that all containers have in common."""
-    command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", str(size)]  # quality: 90
-    subprocess.run([*command, *options, "--quiet"], check=True)
-    return out
-
-
 def peer(name: str, folder: Path) -> Path:
     """A C program of benchmarks/peers, compiled."""
     source, program = Path(__file__).parent / "peers" / f"{name}.c", folder / name
@@ -81,8 +62,8 @@ def peer(name: str, folder: Path) -> Path:
 
 
 def plain(container: Path, folder: Path) -> tuple[Path, Files]:
-    """The container's images without markers and with standard tables: all in one file for the C programs, and as plain
-    files in class folders."""
+    """The container's images without markers and with standard tables: in one file for the C programs, and as files in
+    class folders."""
     packed, blob, files = folder / "packed", folder / "plain", []
     with open_reader(container) as reader:
         labels = reader.locate(np.arange(len(reader))).label.tolist()
@@ -100,14 +81,8 @@ def plain(container: Path, folder: Path) -> tuple[Path, Files]:
     return blob, files
 
 
-def joined(source: Path, blob: Path) -> Path:
-    """The files of a folder in one file, for the C program."""
-    write_blob(blob, [path.read_bytes() for path in sorted(source.rglob("*")) if path.is_file()])
-    return blob
-
-
 def write_blob(path: Path, payloads: Sequence[bytes]) -> None:
-    """What the C programs read: how many (u32), then each with its length (u32) before it."""
+    """Write the C programs' input: the number of payloads (u32), then each with its length (u32) before it."""
     path.write_bytes(struct.pack("<I", len(payloads)) + b"".join(struct.pack("<I", len(p)) + p for p in payloads))
 
 
@@ -118,7 +93,7 @@ def limit(blob: Path, folder: Path, threads: int = WORKERS) -> Callable[[], floa
 
 
 def rate(loader: Iterable[Any], epochs: int = 2) -> Callable[[], float]:
-    """Images a second over one epoch; all epochs but the last, which is for the caller to start, are done here."""
+    """A measurement of one epoch in images a second; the epochs before the last run here."""
 
     def run() -> float:
         images, start = 0, time.perf_counter()
@@ -162,7 +137,7 @@ def resampler(rgb: Path) -> Callable[[], float]:
         start = time.perf_counter()
         with ThreadPoolExecutor(WORKERS) as pool:
             list(pool.map(part, range(WORKERS)))
-        assert len(pixels) == count  # they must be there for as long as their addresses are used
+        assert len(pixels) == count  # and keeps them alive while their addresses are used
         return count / (time.perf_counter() - start)
 
     run()
@@ -170,7 +145,7 @@ def resampler(rgb: Path) -> Callable[[], float]:
 
 
 def without_kernel(path: Path) -> Callable[[], float]:
-    """FastLoader where decoding costs nothing: no payload is read, the pixels are whatever the memory holds."""
+    """FastLoader with free decoding: no payload is read, the pixels are whatever the memory holds."""
     stream = io.BytesIO()
     Image.new("RGB", (341, 256)).save(stream, "JPEG")
     with open_writer(path) as writer:
@@ -179,7 +154,7 @@ def without_kernel(path: Path) -> Callable[[], float]:
     loader = FastLoader(FastDataset(path), BATCH, shuffle=True, transform=CROP, num_workers=WORKERS)
 
     def run() -> float:
-        path.read_bytes()  # nobody reads it otherwise: pages would leave the cache, and readahead would bring them back
+        path.read_bytes()  # else pages leave the cache, and readahead brings them back
         with patch.object(kernel, "decode_batch", lambda *_: None):
             return rate(loader, epochs=1)()
 
@@ -188,15 +163,15 @@ def without_kernel(path: Path) -> Callable[[], float]:
 
 def contenders(photos: Path, folder: Path) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
     """All that runs in turn, and mean payload sizes in bytes."""
-    source = copies(photos, folder / "copies", EPOCH)
-    originals = copies(photos, folder / "originals", ORIGINALS)
-    container = pack(source, folder / "packed.lmdb", 256)
+    source = link(photos, folder / "copies", EPOCH)
+    originals = link(photos, folder / "originals", ORIGINALS)
+    container = pack(source, folder / "packed.lmdb")
     rgb = pack(source, folder / "rgb.lmdb", 256, "--format", "rgb")
     yuv = pack(source, folder / "yuv.lmdb", 256, "--format", "yuv420")
     blob, files = plain(container, folder)
-    with open_reader(container) as reader:
-        packed_bytes = float(reader.locate(np.arange(len(reader))).length.mean())
-    sizes = {"packed": packed_bytes, "plain": float(np.mean([path.stat().st_size for path, _ in files]))}
+    write_blob(folder / "originals.blob", [path.read_bytes() for path in files_in(originals)])
+    plain_bytes = float(np.mean([path.stat().st_size for path, _ in files]))
+    sizes = {"packed": float(payload_lengths(container).mean()), "plain": plain_bytes}
     return {
         OURS: fast(container),
         "FastLoader, LMDB, one worker": fast(container, workers=1),
@@ -208,7 +183,7 @@ def contenders(photos: Path, folder: Path) -> tuple[dict[str, Callable[[], float
         "Pillow, DataLoader": rate(datasets.pillow_loader(files, BATCH, WORKERS)),
         "FastLoader, LMDB, Resize + CenterCrop": fast(container, CENTRE),
         "FastLoader, original photographs": fast(originals),
-        ORIGINAL_LIMIT: limit(joined(originals, folder / "originals.blob"), folder),
+        ORIGINAL_LIMIT: limit(folder / "originals.blob", folder),
         "FastLoader, LMDB of rgb": fast(rgb),
         "FastLoader, LMDB of yuv": fast(yuv),
         "FastLoader, LMDB of rgb, check=None": fast(rgb, check=None),
@@ -257,21 +232,17 @@ The resampler alone is the kernel on raw rgb pixels in memory: nothing read, che
 loader with a kernel that does nothing: what Python takes (one process; 150,000 are asked).
 
 {measure.table(("", "is", "asked"), ratios)}
-
-{measure.machine(figures)}
-- Command: `python -m benchmarks.bench_load`
 """
 
 
 def main() -> None:
-    parser = measure.parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
-    with measure.workplace(arguments.photos) as (folder, photos):
+    arguments = measure.arguments(__doc__, rounds=7)
+    with photographs.workplace(arguments.photos) as (folder, photos):
         runs, sizes = contenders(photos, folder)
-        os.sync()  # gigabytes were just written, and the first round must not share the machine with them
+        os.sync()  # the first round must not share the machine with gigabytes that were just written
         figures = measure.in_turn(runs, arguments.rounds)
-    measure.publish("load", page(figures, measure.kind(arguments.photos), sizes), arguments.output)
+    text = page(figures, photographs.kind(arguments.photos), sizes)
+    measure.publish("load", text, arguments.output, figures)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What does it cost to know which samples come next? Microseconds per 256 positions, by order, and what start-up costs.
+"""What does it cost to know which samples come next? Microseconds per 256 positions by order, and start-up.
 
-python -m benchmarks.bench_order [--samples 1281167] [--rounds 15] [--output PAGE.md]
-asks each order for batches of 256 in a row, and for every eighth batch of 256, as one of eight ranks does. The
-processor time of the thread counts, and the least of the rounds' means over 64 batches, making of tables and blocks
-included: what another program takes is not the order's.
+python -m benchmarks.bench_order [--samples 1281167] [--rounds 15]
+gets batches of 256 in a row from each order, and every eighth batch of 256, as one of eight ranks does. The figure is
+the thread's processor time, the least of the rounds' means over 64 batches, building tables and blocks included.
 """
 
 from __future__ import annotations
@@ -14,20 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks import measure
-from iofast.order import (
-    Balanced,
-    Blocks,
-    Buckets,
-    Mixed,
-    Mode,
-    Order,
-    Population,
-    Repeated,
-    Sampled,
-    Sequential,
-    Shuffled,
-    Weighted,
-)
+from iofast import order
+from iofast.order import Mode, Order, Population
 
 BATCH, BATCHES, RANKS, CLASSES = 256, 64, 8, 1000
 SIZES = [(224, 224), (192, 256), (256, 192), (160, 320), (320, 160)]
@@ -48,62 +35,58 @@ def population(samples: int) -> Population:
 def modes(samples: int) -> dict[str, Mode]:
     """Every mode, with options as a user would choose them."""
     return {
-        "Sequential()": Sequential(),
-        "Shuffled()": Shuffled(),
-        "Blocks()": Blocks(),
-        "Blocks(256, 1024)": Blocks(256, 1024),
-        "Weighted(weights)": Weighted(np.random.default_rng(1).random(samples)),
-        f"Balanced(), {CLASSES} classes": Balanced(),
-        "Repeated(3)": Repeated(3),
-        "Mixed([0.7, 0.3])": Mixed([0.7, 0.3]),
-        f"Buckets of {len(SIZES)} sizes": Buckets(SIZES),
-        "Sampled(range)": Sampled(range(samples)),
+        "Sequential()": order.Sequential(),
+        "Shuffled()": order.Shuffled(),
+        "Blocks()": order.Blocks(),
+        "Blocks(256, 1024)": order.Blocks(256, 1024),
+        "Weighted(weights)": order.Weighted(np.random.default_rng(1).random(samples)),
+        f"Balanced(), {CLASSES} classes": order.Balanced(),
+        "Repeated(3)": order.Repeated(3),
+        "Mixed([0.7, 0.3])": order.Mixed([0.7, 0.3]),
+        f"Buckets of {len(SIZES)} sizes": order.Buckets(SIZES),
+        "Sampled(range)": order.Sampled(range(samples)),
     }
 
 
-def microseconds(order: Order, step: int) -> Callable[[], float]:
-    """Mean processor time per batch over the first batches of an epoch that was not asked for before."""
+def microseconds(bound: Order, step: int) -> Callable[[], float]:
+    """Mean processor time per batch over the first batches of a new epoch."""
     epoch = 0
 
     def run() -> float:
         nonlocal epoch
         epoch += 1
-        order.indices(epoch, np.arange(1))  # a sampler's epoch is made once, and takes what the sampler takes
-        starts = [batch * step % (order.length - BATCH) for batch in range(BATCHES)]
+        bound.indices(epoch, np.arange(1))  # a sampler makes its epoch once, in its own time
+        starts = [batch * step % (bound.length - BATCH) for batch in range(BATCHES)]
         batches = [np.arange(start, start + BATCH) for start in starts]
         before = time.thread_time()
         for positions in batches:
-            order.indices(epoch, positions)
+            bound.indices(epoch, positions)
         return 1e6 * (time.thread_time() - before) / BATCHES
 
     return run
 
 
-def bound(mode: Mode, of: Population) -> tuple[Order, float]:
-    """The order, and the milliseconds until it had answered for a first batch: the least of three."""
+def bind(mode: Mode, of: Population) -> tuple[Order, float]:
+    """The order, and the milliseconds to bind it and get a first batch: the least of three."""
     seconds = []
     for seed in range(3):
         before = time.thread_time()
-        order = mode.bind(of, seed, BATCH * RANKS)
-        order.indices(0, np.arange(BATCH))
+        bound = mode.bind(of, seed, BATCH * RANKS)
+        bound.indices(0, np.arange(BATCH))
         seconds.append(time.thread_time() - before)
-    return order, 1e3 * min(seconds)
+    return bound, 1e3 * min(seconds)
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, photos=False)
-    parser.add_argument("--samples", type=int, default=1_281_167)
-    parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
+    arguments = measure.arguments(__doc__, photos=False, samples=1_281_167, rounds=15)
     of = population(arguments.samples)
-    made = {name: bound(mode, of) for name, mode in modes(arguments.samples).items()}
-    contenders = {
-        (name, step): microseconds(order, step) for name, (order, _) in made.items() for step in (BATCH, BATCH * RANKS)
-    }
-    figures = measure.in_turn({f"{name} {step}": run for (name, step), run in contenders.items()}, arguments.rounds)
+    orders = {name: bind(mode, of) for name, mode in modes(arguments.samples).items()}
+    steps = (BATCH, BATCH * RANKS)
+    contenders = {f"{name} {step}": microseconds(bound, step) for name, (bound, _) in orders.items() for step in steps}
+    figures = measure.in_turn(contenders, arguments.rounds)
     rows = [
-        [name, *(f"{min(figures[f'{name} {step}']):.0f}" for step in (BATCH, BATCH * RANKS)), f"{start:.1f}"]
-        for name, (_, start) in made.items()
+        [name, *(f"{min(figures[f'{name} {step}']):.0f}" for step in steps), f"{start:.1f}"]
+        for name, (_, start) in orders.items()
     ]
     header = ("order", "batches in a row", f"every {RANKS}th (a rank of {RANKS})", "ms to bind and answer first")
     text = f"""# Orders: microseconds per {BATCH} positions
@@ -112,11 +95,8 @@ def main() -> None:
 decodes {BATCH} photographs in some 35,000 µs.
 
 {measure.table(header, rows)}
-
-{measure.machine(figures)}
-- Command: `python -m benchmarks.bench_order`
 """
-    measure.publish("order", text, arguments.output)
+    measure.publish("order", text, arguments.output, figures)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
-from benchmarks import bench_load, measure
+from benchmarks import bench_load, measure, photographs
 from iofast import FastDataset, FastLoader, kernel
 from iofast.meter.clock import Pass
 from iofast.meter.counters import StageCounter
@@ -30,24 +30,18 @@ CASES = ("everything", "no statistics", "no order", "nothing")
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
     """Counters, clock and page do nothing."""
-    with contextlib.ExitStack() as stack:
-        for owner, names in ((StageCounter, ("add", "observe")), (Pass, ("waiting", "arrived", "got"))):
-            for name in names:
-                stack.enter_context(patch.object(owner, name, lambda *_, **__: None))
+    nothing = dict.fromkeys(("waiting", "arrived", "got"), lambda *_, **__: None)
+    counted = dict.fromkeys(("add", "observe"), lambda *_, **__: None)
+    with patch.multiple(StageCounter, **counted), patch.multiple(Pass, **nothing):
         yield
 
 
 def rate(dataset: FastDataset, case: str, *, decode: bool) -> Callable[[], float]:
     """Images a second of one epoch."""
     full = case not in ("no order", "nothing")
-    loader = FastLoader(
-        dataset,
-        bench_load.BATCH,
-        shuffle=full,
-        transform=bench_load.CROP,
-        num_workers=bench_load.WORKERS,
-        on_error="raise" if case == "nothing" else "replace",
-    )
+    policy = "raise" if case == "nothing" else "replace"
+    options = {"transform": bench_load.CROP, "num_workers": bench_load.WORKERS, "on_error": policy}
+    loader = FastLoader(dataset, bench_load.BATCH, shuffle=full, **options)
 
     def run() -> float:
         with contextlib.ExitStack() as stack:
@@ -86,25 +80,20 @@ def page(figures: measure.Figures, photos: str) -> str:
 
 Decoding: median (least – most) of rounds in turn, and the median ratio. Without a kernel: the best round; the last
 column compares what it takes beyond "nothing" with the {decoding:.1f} us that an image takes with the kernel.
-
-{measure.machine(figures)}
-- Command: `python -m benchmarks.bench_overhead`
 """
 
 
 def main() -> None:
-    parser = measure.parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    arguments = parser.parse_args()
-    with measure.workplace(arguments.photos) as (folder, photos):
-        source = bench_load.copies(photos, folder / "copies", bench_load.EPOCH)
-        dataset = FastDataset(bench_load.pack(source, folder / "packed.lmdb", 256))
+    arguments = measure.arguments(__doc__, rounds=9)
+    with photographs.workplace(arguments.photos) as (folder, photos):
+        source = photographs.link(photos, folder / "copies", bench_load.EPOCH)
+        dataset = FastDataset(photographs.pack(source, folder / "packed.lmdb"))
         contenders = {}
         for case in CASES:
             contenders[f"{case}, decoding"] = rate(dataset, case, decode=True)
             contenders[f"{case}, no kernel"] = rate(dataset, case, decode=False)
         figures = measure.in_turn(contenders, arguments.rounds)
-    measure.publish("overhead", page(figures, measure.kind(arguments.photos)), arguments.output)
+    measure.publish("overhead", page(figures, photographs.kind(arguments.photos)), arguments.output, figures)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """How fast does `iofast pack --resize 256` run beside Pillow in a process pool, and in how much memory?
 
 python -m benchmarks.bench_pack [--photos FOLDER] [--images 4000] [--copies 300 1000] [--large 50000] [--rounds 5]
-[--output PAGE.md]
-times them as whole processes, in turn, on the same photographs (linked as often as makes `--images`), on `--copies` of
-them as PNG and WebP files, and measures the peak memory of `iofast pack` and its workers together (proportional set
-size, sampled 20 times a second) at 500 images and at `--large`. Photographs come from the page cache; output goes to a
-temporary folder. Pillow's script ignores colour profiles, as such scripts do: `--icc drop` is the same work.
+times them as whole processes, in turn, on the same photographs (linked to make `--images`) and on `--copies` of them as
+PNG and WebP files, and measures the peak memory of `iofast pack` and its workers (proportional set size, sampled 20
+times a second) at 500 images and at `--large`. Photographs come from the page cache; output goes to a temporary folder.
+Pillow's script ignores colour profiles, as such scripts do: `--icc drop` is the same work.
 """
 
 from __future__ import annotations
@@ -18,35 +17,23 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
-
 from benchmarks import measure
+from benchmarks.photographs import files_in, folder_bytes, link, payload_lengths, place, workplace
+from tools.processes import peak_memory
 
 COPIES: dict[str, dict[str, int]] = {"PNG": {}, "WebP": {"quality": 85}}  # formats, and what Pillow's save is given
 PILLOW = "Pillow, Pool(2)"
 PACK = ("--resize", "256", "--quality", "90", "--workers", "2", "--quiet")
 
 
-def link(photos: Path, folder: Path, images: int) -> Path:
-    """`images` links to the photographs, in their class folders."""
-    files = sorted(path for path in photos.rglob("*") if path.is_file())
-    for number in range(images):
-        path = files[number % len(files)]
-        place = folder / path.parent.name / f"{number:07d}{path.suffix}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(path.resolve())
-    return folder
-
-
 def copy(photos: Path, folder: Path, kind: str, most: int) -> Path:
     """The first `most` photographs as files of another format, in their class folders, profiles included."""
     from PIL import Image
 
-    for path in sorted(path for path in photos.rglob("*") if path.is_file())[:most]:
-        place = folder / path.parent.name / f"{path.stem}.{kind.lower()}"
-        place.parent.mkdir(parents=True, exist_ok=True)
+    for path in files_in(photos)[:most]:
+        target = place(folder, path, path.stem).with_suffix(f".{kind.lower()}")
         with Image.open(path) as image:
-            image.convert("RGB").save(place, kind, icc_profile=image.info.get("icc_profile"), **COPIES[kind])
+            image.convert("RGB").save(target, kind, icc_profile=image.info.get("icc_profile"), **COPIES[kind])
     return folder
 
 
@@ -65,9 +52,8 @@ def time_copies(photos: Path, folder: Path, counts: Sequence[int], rounds: int) 
                 run()
             figures = measure.in_turn(contenders, rounds)
             ratio = measure.ratio(figures, PILLOW, "iofast pack")
-            rows.append(
-                [f"{count:,} {kind}", *(measure.spread(values, 2) for values in figures.values()), f"{ratio:.2f}×"]
-            )
+            times = [measure.spread(values, 2) for values in figures.values()]
+            rows.append([f"{count:,} {kind}", *times, f"{ratio:.2f}×"])
     return rows
 
 
@@ -88,42 +74,6 @@ def seconds(command: list[str]) -> float:
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
-
-
-def peak_memory(command: list[str]) -> int:
-    """Most bytes that the process and its descendants held at one moment."""
-    peak, process = 0, psutil.Popen(command)
-    while process.poll() is None:
-        peak = max(peak, tree_memory(process))
-        time.sleep(0.05)
-    if process.returncode:
-        raise SystemExit(f"{command} ended with status {process.returncode}")
-    return peak
-
-
-def tree_memory(process: psutil.Process) -> int:
-    """Proportional set size of a process and its descendants: shared pages count once."""
-    total = 0
-    try:
-        for each in [process, *process.children(recursive=True)]:
-            total += each.memory_full_info().pss
-    except psutil.Error:
-        return total  # one has just ended
-    return total
-
-
-def payload_bytes(container: Path) -> int:
-    """Bytes of all images in a container."""
-    import numpy as np
-
-    from iofast import open_reader
-
-    with open_reader(container) as reader:
-        return int(reader.locate(np.arange(len(reader))).length.sum())
-
-
-def folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def page(
@@ -157,20 +107,12 @@ how many times as fast as Pillow's script `iofast pack` is, profiles turned into
 Peak memory of `iofast pack` with its two workers (proportional set size, sampled every 50 ms):
 
 {measure.table(("images", "peak"), memory)}
-
-{measure.machine(figures)}
-- Command: `python -m benchmarks.bench_pack`
 """
 
 
 def main() -> None:
-    parser = measure.parser(__doc__)
-    parser.add_argument("--images", type=int, default=4000)
-    parser.add_argument("--copies", type=int, nargs="+", default=[300, 1000], help="how many PNG and WebP files")
-    parser.add_argument("--large", type=int, default=50_000, help="images of the second memory measurement")
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    with measure.workplace(arguments.photos) as (folder, photos):
+    arguments = measure.arguments(__doc__, images=4000, copies=[300, 1000], large=50_000, rounds=5)
+    with workplace(arguments.photos) as (folder, photos):
         source = link(photos, folder / "source", arguments.images)
         contenders = {
             "iofast pack": iofast_pack(source, folder / "out.lmdb"),
@@ -180,7 +122,7 @@ def main() -> None:
         for run in contenders.values():  # reads everything once, and leaves the output whose size is compared
             run()
         figures = measure.in_turn(contenders, arguments.rounds)
-        packed = [payload_bytes(folder / name) for name in ("out.lmdb", "drop.lmdb")]
+        packed = [int(payload_lengths(folder / name).sum()) for name in ("out.lmdb", "drop.lmdb")]
         sizes = [*packed, folder_bytes(folder / "pillow")]
         copies = time_copies(photos, folder, arguments.copies, arguments.rounds)
         peaks = {}
@@ -189,7 +131,7 @@ def main() -> None:
             command = [sys.executable, "-m", "iofast", "pack", str(many), str(folder / "many.lmdb"), *PACK]
             peaks[count] = peak_memory([*command, "--overwrite"])
             shutil.rmtree(many)
-    measure.publish("pack", page(figures, arguments.images, sizes, copies, peaks), arguments.output)
+    measure.publish("pack", page(figures, arguments.images, sizes, copies, peaks), arguments.output, figures)
 
 
 if __name__ == "__main__":

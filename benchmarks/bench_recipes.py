@@ -1,9 +1,9 @@
 """What augmentation costs: recipes through FastLoader, beside torchvision v2 in a DataLoader, and each operation alone.
 
-python -m benchmarks.bench_recipes [--photos FOLDER] [--rounds 5] [--output PAGE.md]
-packs the photographs (class folders; sample images where none are given) with `iofast pack --resize 256` and runs all
-recipes in turn, whole epochs from the page cache, two threads; torchvision's on plain files of the same pictures, two
-worker processes, where torchvision is installed. Then each operation by itself, on one thread, 224 x 224 pixels.
+python -m benchmarks.bench_recipes [--photos FOLDER] [--rounds 5]
+packs the photographs with `iofast pack --resize 256` and runs all recipes in turn: whole epochs from the page cache in
+two threads, and torchvision's, if it is installed, on plain files of the same pictures in two worker processes. Then
+each operation by itself, on one thread, 224 x 224 pixels.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import measure
-from benchmarks.bench_load import BATCH, WORKERS, copies, fast, pack, plain, rate
+from benchmarks import measure, photographs
+from benchmarks.bench_load import BATCH, WORKERS, fast, plain, rate
 from benchmarks.peers import own_functions, vision
 from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from iofast.transforms.warps import turned, warp
-from iofast.work import NUMBERS, Edge, Step, no_work
-from iofast.work import Work as Rows
+from iofast.work import NUMBERS, Edge, Step, Work, no_work
 
 EPOCH = 3_000  # images
 THEIR_EPOCH = 600
@@ -77,18 +76,14 @@ def steps() -> dict[str, tuple[Step, list[float]]]:
     }
 
 
-def work_of(step: Step, own: list[float]) -> Rows:
-    numbers = np.zeros((COUNT, 1, NUMBERS), np.float32)
-    numbers[:, 0, : len(own)] = own
-    nothing = no_work(COUNT)
-    columns = {name: getattr(nothing, name) for name in nothing.__slots__}
-    return Rows(**(columns | {"steps": np.full((COUNT, 1), step, np.int8), "numbers": numbers}))
-
-
 def alone(images: np.ndarray[Any, Any], step: Step, own: list[float]) -> Callable[[], float]:
     """Microseconds of the kernel for one image, with what goes in and out of it."""
     context, out = kernel.Context(kernel.DecodeOptions()), np.empty_like(images)
-    finish = kernel.Finish(work_of(step, own), np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
+    numbers, nothing = np.zeros((COUNT, 1, NUMBERS), np.float32), no_work(COUNT)
+    numbers[:, 0, : len(own)] = own
+    columns = {name: getattr(nothing, name) for name in nothing.__slots__}
+    columns |= {"steps": np.full((COUNT, 1), step, np.int8), "numbers": numbers}
+    finish = kernel.Finish(Work(**columns), np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
 
     def run() -> float:
         start = time.perf_counter()
@@ -137,9 +132,9 @@ def operations(rounds: int) -> str:
 
 def recipes(photos: Path, folder: Path, rounds: int) -> tuple[str, measure.Figures]:
     """A table of images a second."""
-    container = pack(copies(photos, folder / "copies", EPOCH), folder / "packed.lmdb", 256)
+    container = photographs.pack(photographs.link(photos, folder / "copies", EPOCH), folder / "packed.lmdb")
     _, files = plain(container, folder)
-    # their workers first: a fork makes every page that is there one that is copied when it is written next
+    # their workers first: a fork makes every page of this process copy-on-write
     others = {
         f"{name}: torchvision": rate(vision.loader(files[:THEIR_EPOCH], peer, BATCH // 4, WORKERS))
         for name, (_, _, peer) in RECIPES.items()
@@ -150,11 +145,9 @@ def recipes(photos: Path, folder: Path, rounds: int) -> tuple[str, measure.Figur
     rows = []
     for name in RECIPES:
         other = f"{name}: torchvision"
-        them = (
-            [measure.spread(figures[other]), f"{measure.ratio(figures, name, other):.1f}×"]
-            if other in figures
-            else ["", ""]
-        )
+        them = ["", ""]
+        if other in figures:
+            them = [measure.spread(figures[other]), f"{measure.ratio(figures, name, other):.1f}×"]
         rows.append([name, measure.spread(figures[name]), f"{measure.ratio(figures, name, PLAIN):.2f}", *them])
     return measure.table(("images/s", "FastLoader", "of plain", "torchvision v2", "times"), rows), figures
 
@@ -182,16 +175,14 @@ def functions(container: Path, rounds: int) -> str:
 
 
 def main() -> None:
-    parser = measure.parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    with measure.workplace(arguments.photos) as (folder, photos):
+    arguments = measure.arguments(__doc__, rounds=5)
+    with photographs.workplace(arguments.photos) as (folder, photos):
         table, figures = recipes(photos, folder, arguments.rounds)
         others = functions(folder / "packed.lmdb", arguments.rounds)
     page = f"""# What augmentation costs
 
 RandomResizedCrop(224), RandomHorizontalFlip, then what is named, in batches of {BATCH}; {arguments.rounds} rounds in
-turn, median (least – most). {measure.kind(arguments.photos)}, packed at a short side of 256 pixels. FastLoader has
+turn, median (least – most). {photographs.kind(arguments.photos)}, packed at a short side of 256 pixels. FastLoader has
 {WORKERS} threads, torchvision v2 a DataLoader of {WORKERS} worker processes on plain files of the same pictures
 (decoded by Pillow, then uint8 tensors; RandAugment with its own strengths).
 
@@ -204,11 +195,8 @@ The same operation by other libraries, in functions that the loader calls:
 Each operation by itself, one thread, {SIDE} × {SIDE} pixels, without what goes in and out:
 
 {operations(arguments.rounds)}
-
-{measure.machine(figures)}
-- Command: `python -m benchmarks.bench_recipes`
 """
-    measure.publish("recipes", page, arguments.output)
+    measure.publish("recipes", page, arguments.output, figures)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """Does another tool see what `iofast monitor` sees? The same run of the same program, judged by both.
 
     pip install traceml-ai==0.5.0 gpuprof==0.7.1
-    python -m benchmarks.bench_rivals [--tool traceml|gpuprof] [--only NAME] [--seconds 30] [--resume] [--output FILE]
+    python -m benchmarks.bench_rivals [--tool traceml|gpuprof] [--only NAME] [--seconds 30] [--resume]
 
-The programs of the suite "tune" (benchmarks/verdicts) and ten that compute on the processor, each in the loop that
-every framework has and under the tool as its documentation says, while our monitor watches the same process from
-outside. The one question that all answer: does this training wait for its data? The truth follows from recorded
-timelines. With --resume what ran before is only judged again, and programs that never ran are left out.
+The programs of the suite "tune" (benchmarks/verdicts) and ten that compute on the processor run under each tool, in
+the loop that every framework has, while our monitor watches the same process from outside. All answer one question:
+does this training wait for its data? The truth follows from recorded timelines. With --resume earlier runs are only
+judged again, and programs that never ran are left out.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 import statistics
 import sys
@@ -25,7 +24,8 @@ from benchmarks import measure
 from benchmarks.rivals.programs import LOOKING, PROGRAMS, RUNNING_AHEAD, unseen
 from benchmarks.rivals.side import CLEAR, Pair, Side
 from benchmarks.rivals.tools import INSIDE
-from tests.nvml import build
+from benchmarks.verdicts.suite import build_nvml
+from tools import machine
 
 NAMES = {"traceml": "traceml-ai", "gpuprof": "gpuprof"}
 MARKS = {RUNNING_AHEAD: " ¹", LOOKING: " ²"}
@@ -100,7 +100,7 @@ clock says what CUDA events would.
 
 {chr(10).join(parts)}
 - ✗ wrong answer. {CLEAR[0]:.0%} < true stall < {CLEAR[1]:.0%}: either is right
-{chr(10).join([*marks, *failed, measure.machine()])}
+{chr(10).join([*marks, *failed, machine.describe()])}
 - TraceML was started by `traceml run`, with `init(mode="auto")` and `trace_step(model)` in the script; gpuprof by
   `with gpuprof.profile(name)`; both as their documentation says. Without an NVIDIA driver gpuprof makes up readings of
   a GPU ("MockGPU"); what it says of them is left out
@@ -110,21 +110,15 @@ clock says what CUDA events would.
 
 
 def version(tool: str) -> str | None:
-    """None where it is not installed."""
-    try:
-        return importlib.metadata.version(NAMES[tool])
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    """None if it is not installed."""
+    return machine.version(NAMES[tool])
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, photos=False)
+    parser = measure.parser(__doc__, photos=False, seconds=30.0, resume=False, repeats=1)
     parser.add_argument("--tool", action="append", default=[], choices=INSIDE)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
-    parser.add_argument("--seconds", type=float, default=30.0, help="that each program is watched")
-    parser.add_argument("--resume", action="store_true", help="keep the runs that are there, and judge them again")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "iofast-rivals")
-    parser.add_argument("--repeats", type=int, default=1, help="of a run while other programs used over a tenth")
     arguments = parser.parse_args()
     if missing := [name for tool, name in NAMES.items() if version(tool) is None]:
         print(f"bench_rivals: left out, for want of {' and '.join(missing)}; see --help", file=sys.stderr)
@@ -132,8 +126,7 @@ def main() -> None:
     folder: Path = arguments.folder
     if not arguments.resume:
         shutil.rmtree(folder, ignore_errors=True)
-    (folder / "nvml").mkdir(parents=True, exist_ok=True)
-    library = build(folder / "nvml")
+    library = build_nvml(folder)
     sides = [Side(tool, folder, library, arguments.seconds, arguments.repeats) for tool in INSIDE]
     pairs = []
     with tqdm(total=len(PROGRAMS) * len(sides), unit=" runs", disable=not sys.stderr.isatty()) as bar:
@@ -146,7 +139,7 @@ def main() -> None:
                 if found is not None:
                     pairs.append(found)
                 bar.update()
-    measure.publish("monitors", page(pairs, arguments.seconds), arguments.output)
+    measure.write("monitors", page(pairs, arguments.seconds), arguments.output)
 
 
 if __name__ == "__main__":

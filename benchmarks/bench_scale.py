@@ -1,11 +1,11 @@
 """What do opening a container and its first sample cost at a thousand, 100,000 and ten million records?
 
-python -m benchmarks.bench_scale [--counts 1000 100000 10000000] [--rounds 11] [--work FOLDER] [--output PAGE.md]
+python -m benchmarks.bench_scale [--counts 1000 100000 10000000] [--rounds 11] [--work FOLDER]
 writes containers of tiny records (one field, `txt`, of some ten bytes) with `open_writer`, two at a time, opens each in
 fresh processes and takes the record in its middle, as a reader and as a dataset. Times are those of opening and sample
-alone: imports are over by then, and each process has opened a container of one record of the same kind. Memory is the
-proportional set size of the process. Everything is in the page cache. What is written goes to a folder in `--work`
-(default: the temporary folder) and is removed; it is 16 GB at most for ten million records.
+alone: the process has imported everything and opened a container of one record before. Memory is the proportional set
+size of the process. Everything is in the page cache. The containers, at most 16 GB, go to `--work` (default: the
+temporary folder) and are removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks import measure
 
 CONTAINERS = {"LMDB": ".lmdb", "tar": ".tar", "TFRecord": ".tfrecord"}
-COUNTS = (1_000, 100_000, 10_000_000)
+COUNTS = [1_000, 100_000, 10_000_000]
 READER, DATASET = "open_reader, one record", "FastDataset, one sample"
 WAYS = (READER, DATASET)
 ASKED = 2.0  # times the figure of the fewest records, at most
@@ -34,10 +34,7 @@ Taken = dict[tuple[str, int], tuple[list[float], list[float], list[float]]]  # m
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, photos=False)
-    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, metavar="N")
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--work", type=Path, metavar="FOLDER", help="where the containers are made, and removed")
+    parser = measure.parser(__doc__, photos=False, counts=COUNTS, rounds=11, work=None)
     parser.add_argument("--once", nargs=2, metavar=("WAY", "PATH"), help=argparse.SUPPRESS)
     parser.add_argument("--write", nargs=2, metavar=("PATH", "N"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -52,7 +49,7 @@ def main() -> None:
 
 def report(folder: Path, arguments: argparse.Namespace) -> None:
     """Make the containers, measure, publish the page."""
-    # the largest first and those that take longest, so that both processes end at about the same time
+    # the largest and slowest first, so that both processes end at about the same time
     cases = list(itertools.product(sorted({1, *arguments.counts}, reverse=True), ("TFRecord", "tar", "LMDB")))
     with ThreadPoolExecutor(2) as threads:
         made = list(threads.map(lambda case: written(folder, *case), cases))
@@ -61,11 +58,11 @@ def report(folder: Path, arguments: argparse.Namespace) -> None:
     for kind in CONTAINERS:
         taken = figures_of(kind, folder, arguments, whole)
         parts.append((kind, {count: facts[count, kind] for count in arguments.counts}, taken))
-    measure.publish("scale", page(parts, whole, arguments), arguments.output)
+    measure.publish("scale", page(parts, arguments), arguments.output, whole)
 
 
 def written(folder: Path, count: int, kind: str) -> tuple[float, int]:
-    """Make a container in a process of its own; gives the seconds that took, and its bytes."""
+    """Make a container in a fresh process; return the seconds and the container's bytes."""
     path, start = folder / f"{count}{CONTAINERS[kind]}", time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.bench_scale", "--write", str(path), str(count)]
     subprocess.run(command, check=True)
@@ -103,8 +100,7 @@ def figures_of(kind: str, folder: Path, arguments: argparse.Namespace, whole: me
         contender()
     memory.clear()
     figures = measure.in_turn(contenders, arguments.rounds)
-    whole.stolen += figures.stolen
-    whole.repeated += figures.repeated
+    whole.add(figures)
     return {
         case: (own, *map(list, zip(*memory[case], strict=True)))
         for case, own in zip(cases, figures.values(), strict=True)
@@ -112,7 +108,7 @@ def figures_of(kind: str, folder: Path, arguments: argparse.Namespace, whole: me
 
 
 def once(way: str, path: str) -> None:
-    """In a process of its own: prints milliseconds of opening and sample, MiB of the process, KiB by which it grew."""
+    """Open in this fresh process; print milliseconds of opening and sample, MiB of the process, KiB of growth."""
     take = take_record if way == READER else take_sample
     kept: list[object] = [take(str(Path(path).with_name(f"1{Path(path).suffix}")))]  # imports; code that runs once
     gc.collect()
@@ -143,9 +139,7 @@ def pss() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-def page(
-    parts: list[tuple[str, dict[int, tuple[float, int]], Taken]], whole: measure.Figures, arguments: argparse.Namespace
-) -> str:
+def page(parts: list[tuple[str, dict[int, tuple[float, int]], Taken]], arguments: argparse.Namespace) -> str:
     """The result as markdown."""
     sections, worst = [], {"time": 0.0, "memory": 0.0}
     for kind, made, taken in parts:
@@ -178,10 +172,7 @@ sample in a process that has opened a container of one record before; MiB are th
 
 Asked: less than {ASKED:g} times. Worst: time {worst["time"]:.2f}, memory {worst["memory"]:.2f}: **{held}**.
 
-{text}
-{measure.machine(whole)}
-- Command: `python -m benchmarks.bench_scale`
-"""
+{text}"""
 
 
 if __name__ == "__main__":

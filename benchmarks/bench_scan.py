@@ -1,15 +1,13 @@
 """How long does a scan of a million files take, and how much memory beyond their paths?
 
-python benchmarks/bench_scan.py [--files 1000000] [--classes 1000] [--folder DIR] [--output results.md]
-makes a tree of empty files in class folders in a temporary directory, scans it in fresh processes and removes it.
-Peak memory is the rise of the process's resident set during the scan, so it contains everything, sorting included.
+python -m benchmarks.bench_scan [--files 1000000] [--classes 1000] [--folder DIR]
+makes a tree of empty files in class folders in a temporary directory (in DIR), scans it in fresh processes and removes
+it. Peak memory is the rise of the process's resident set during the scan, sorting included.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -17,18 +15,21 @@ import tempfile
 import time
 from pathlib import Path
 
+from tqdm import tqdm
+
+from benchmarks import measure
+
 REPEATS = 3
 LIMIT_SECONDS, LIMIT_BYTES = 15.0, 300.0  # for a million files
 
 
 def make_tree(root: Path, files: int, classes: int) -> None:
     """Make `files` empty files named as in ImageNet, spread evenly over class folders."""
-    from tqdm import tqdm
-
     with tqdm(total=files, unit=" files", desc="making the tree", unit_scale=True) as bar:
         for label in range(classes):
             name = f"n{1440764 + 7919 * label:08d}"
-            folder = os.open(_made(root / name), os.O_RDONLY)
+            (root / name).mkdir()
+            folder = os.open(root / name, os.O_RDONLY)
             numbers = range(label * files // classes, (label + 1) * files // classes)
             for number in numbers:
                 os.close(os.open(f"{name}_{number}.JPEG", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=folder))
@@ -36,8 +37,8 @@ def make_tree(root: Path, files: int, classes: int) -> None:
             bar.update(len(numbers))
 
 
-def measure(root: str) -> None:
-    """In a process of its own: one scan; prints seconds, images, bytes of paths, peak and kept bytes beyond paths."""
+def scan_once(root: Path) -> None:
+    """Scan in this fresh process; print seconds, images, bytes of paths, peak and kept bytes beyond paths."""
     import numpy as np  # noqa: F401  (its memory is not the scan's)
 
     from iofast.source.scan import scan
@@ -57,37 +58,27 @@ def resident() -> int:
 
 
 def report(root: Path, files: int, classes: int) -> str:
-    """Run the measurement several times; the table as markdown."""
-    lines = [
-        f"# Scanning {files:,} empty files in {classes:,} class folders",
-        "",
-        f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; the "
-        f"folders' entries are in the page cache. Limits: {LIMIT_SECONDS:g} s for a million files, and {LIMIT_BYTES:g} "
-        "bytes beyond the path for each.",
-        "",
-        "| run | seconds | files/s | path, bytes per file | peak beyond it | kept beyond it |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Run the measurement several times; the result as markdown."""
+    rows = []
     for run in range(1, REPEATS + 1):
-        command = [sys.executable, __file__, "--measure", str(root)]
+        command = [sys.executable, "-m", "benchmarks.bench_scan", "--measure", str(root)]
         seconds, count, paths, peak, kept = map(float, subprocess.check_output(command, text=True).split())
-        sizes = f"{paths / count:.1f} | {peak / count:.0f} | {kept / count:.0f}"
-        lines.append(f"| {run} | {seconds:.2f} | {count / seconds:,.0f} | {sizes} |")
-        print(lines[-1], flush=True)
-    return "\n".join(lines) + "\n"
+        sizes = (f"{paths / count:.1f}", f"{peak / count:.0f}", f"{kept / count:.0f}")
+        rows.append((str(run), f"{seconds:.2f}", f"{count / seconds:,.0f}", *sizes))
+    header = ("run", "seconds", "files/s", "path, bytes per file", "peak beyond it", "kept beyond it")
+    return f"""# Scanning {files:,} empty files in {classes:,} class folders
+
+The folders' entries are in the page cache. Limits: {LIMIT_SECONDS:g} s for a million files, and {LIMIT_BYTES:g} bytes
+beyond the path for each.
+
+{measure.table(header, rows)}
+"""
 
 
 def main() -> int:
-    """Make the tree, measure, print; 0 if done."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=1_000_000, help="how many files (default %(default)s)")
-    parser.add_argument("--classes", type=int, default=1000, help="how many class folders (default %(default)s)")
-    parser.add_argument("--folder", type=Path, help="where to make the tree (default: the temporary directory)")
-    parser.add_argument("--output", type=Path, help="write the table to this markdown file too")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = measure.arguments(__doc__, photos=False, files=1_000_000, classes=1000, folder=None, measure=None)
     if options.measure:
-        measure(options.measure)
+        scan_once(options.measure)
         return 0
     with tempfile.TemporaryDirectory(prefix="iofast-bench-", dir=options.folder) as folder:
         if os.statvfs(folder).f_favail < 1.1 * options.files:
@@ -96,15 +87,8 @@ def main() -> int:
         make_tree(Path(folder), options.files, options.classes)
         text = report(Path(folder), options.files, options.classes)
         print("removing the tree", flush=True)
-    print(text)
-    if options.output:
-        options.output.write_text(text)
+    measure.publish("scan", text, options.output)
     return 0
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What do restart markers and our Huffman tables do to the size of packed JPEGs, and to the time of packing?
+"""How do restart markers and our Huffman tables change the size of packed JPEGs, and the time of packing?
 
 python -m benchmarks.bench_size [--photos FOLDER] [--images 500] [--rounds 5] [--size 256] [--quality 90]
-                                [--output PAGE.md]
-packs each photograph once (short side, 4:2:0, one core, in memory), and writes its coefficients again in every way that
-is compared: all ways store the same pixels. Times are the quickest of the rounds for each image, added up: packing as
-`iofast pack` does it, and beside it what another way of storing the coefficients adds or saves.
+packs each photograph once (short side, 4:2:0, one core, in memory), and writes its coefficients again in every way: all
+ways store the same pixels. Times are sums of each image's quickest round: packing as `iofast pack` does it, and what
+another way of storing the coefficients adds or saves.
 """
 
 from __future__ import annotations
@@ -13,12 +12,14 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from benchmarks import measure
+from benchmarks.photographs import files_in, workplace
 from iofast.kernel import native
 from iofast.kernel.contract import TranscodeRecipe
 
@@ -53,19 +54,11 @@ def compare(
     for file in tqdm(files, unit=" images", disable=not sys.stderr.isatty()):
         data = file.read_bytes()
         packed = native.transcode(data, recipe).data
-        packing += quickest(lambda data=data: native.transcode(data, recipe), rounds)  # type: ignore[misc]
+        packing += quickest(partial(native.transcode, data, recipe), rounds)
         interval = native.read_header(packed).restart
         for name, (marked, tables) in WAYS.items():
-
-            def write(
-                data: bytes = packed,
-                restart: int = interval if marked else 0,
-                tables: int = recipe.quality if tables is None else tables,
-            ) -> bytes:
-                written = native.rewrite(data, restart, tables)
-                assert written is not None
-                return written
-
+            restart = interval if marked else 0
+            write = partial(native.rewrite, packed, restart, recipe.quality if tables is None else tables)
             sizes[name].append(len(write()))
             seconds[name] += quickest(write, rounds)
     return sizes, seconds, packing
@@ -77,16 +70,9 @@ def page(sizes: dict[str, list[int]], seconds: dict[str, float], packing: float,
     rows = []
     for name, own in sizes.items():
         share = np.array(own) / np.array(sizes[PLAIN])
-        rows.append(
-            [
-                name,
-                f"{np.mean(own) / 1e3:.2f}",
-                f"{sum(own) / sum(sizes[PLAIN]) - 1:+.2%}",
-                f"{share.mean() - 1:+.2%}",
-                f"{share.max() - 1:+.1%}",
-                f"{(packing + seconds[name] - seconds[OURS]) / images * 1e3:.3f}",
-            ]
-        )
+        shares = [f"{sum(own) / sum(sizes[PLAIN]) - 1:+.2%}", f"{share.mean() - 1:+.2%}", f"{share.max() - 1:+.1%}"]
+        milliseconds = (packing + seconds[name] - seconds[OURS]) / images * 1e3
+        rows.append([name, f"{np.mean(own) / 1e3:.2f}", *shares, f"{milliseconds:.3f}"])
     header = ("", "kB per image", "bytes in all", "mean of images", "worst image", "ms to pack an image")
     return f"""# Size: restart markers and Huffman tables
 
@@ -94,24 +80,17 @@ def page(sizes: dict[str, list[int]], seconds: dict[str, float], packing: float,
 Time is of one core; each image counts with the quickest of {arguments.rounds} rounds.
 
 {measure.table(header, rows)}
-
-{measure.machine()}
-- Command: `python -m benchmarks.bench_size --size {arguments.size} --quality {arguments.quality}`
 """
 
 
 def main() -> None:
-    parser = measure.parser(__doc__)
-    parser.add_argument("--images", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--quality", type=int, default=90)
-    arguments = parser.parse_args()
+    arguments = measure.arguments(__doc__, images=500, rounds=5, size=256, quality=90)
     recipe = TranscodeRecipe(size=arguments.size, mode="short", quality=arguments.quality, restart="auto")
-    with measure.workplace(arguments.photos) as (_, photos):
-        files = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    with workplace(arguments.photos) as (_, photos):
+        files = [path for path in files_in(photos) if path.suffix.lower() in (".jpg", ".jpeg")]
         sizes, seconds, packing = compare(files[: arguments.images], recipe, arguments.rounds)
-    measure.publish("size", page(sizes, seconds, packing, arguments), arguments.output)
+    command = f"python -m benchmarks.bench_size --size {arguments.size} --quality {arguments.quality}"
+    measure.publish("size", page(sizes, seconds, packing, arguments), arguments.output, command=command)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,7 @@ def milliseconds(*arguments: str) -> Callable[[], float]:
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, photos=False)
-    parser.add_argument("--rounds", type=int, default=21)
-    arguments = parser.parse_args()
+    arguments = measure.arguments(__doc__, photos=False, rounds=21)
     contenders = {
         "python -c pass": milliseconds("-c", "pass"),
         "iofast --help": milliseconds("-m", "iofast", "--help"),
@@ -43,11 +41,8 @@ def main() -> None:
     text = f"""# Start-up of the command line
 
 {measure.table(("", "ms: median (least – most)", "ms beyond bare Python"), rows)}
-
-{measure.machine(figures)}
-- Command: `python -m benchmarks.bench_start`
 """
-    measure.publish("start", text, arguments.output)
+    measure.publish("start", text, arguments.output, figures)
 
 
 if __name__ == "__main__":

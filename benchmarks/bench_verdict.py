@@ -1,14 +1,15 @@
 """Does `iofast monitor` judge rightly? A labelled suite of small training programs with known bottlenecks and stalls.
 
-    python -m benchmarks.bench_verdict [--suite tune|final] [--only NAME] [--seconds 30] [--resume] [--output FILE]
+    python -m benchmarks.bench_verdict [--suite tune|final] [--only NAME] [--seconds 30] [--outside] [--resume]
 
-Each program of benchmarks/verdicts/programs.py runs twice: watched by a monitor that knows nothing but its pid, and
-with `iofast.watch` inside. The device is simulated by a process with a timed queue, which publishes its busy time
-through a stand-in NVML. The true stall follows from the recorded timelines. Thresholds were tuned on the suite "tune";
-"final", with other sizes, seeds and kinds, was scored once at first; its failures have been looked at and mended since,
-so that it guards what is right and no longer stands for programs nobody has seen. Programs of ZeroMQ and gRPC need
-pyzmq and grpcio, and are left out where these are missing. With --resume what ran before
-is only judged again.
+Each program of benchmarks/verdicts/programs.py runs twice: watched by a monitor that knows only its pid, and with
+`iofast.watch` inside (not with --outside). The device is simulated by a process with a timed queue, which publishes its
+busy time through a stand-in NVML. The true stall follows from the recorded timelines.
+
+Thresholds were tuned on the suite "tune". "final", with other sizes, seeds and kinds, was scored once at first; its
+failures have been fixed since, so it guards against regressions and is no longer a blind test. Programs of ZeroMQ and
+gRPC need pyzmq and grpcio. A run that other programs disturbed is repeated up to --repeats times. With --resume earlier
+runs are only judged again.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from tqdm import tqdm
 from benchmarks import measure
 from benchmarks.verdicts import score
 from benchmarks.verdicts.programs import SUITES
-from benchmarks.verdicts.suite import Place, Run
-from tests.nvml import build
+from benchmarks.verdicts.suite import Place, Run, build_nvml
+from tools import machine
 
 
 def runs(place: Place, only: Sequence[str], sides: Sequence[bool] = (False, True)) -> list[Run]:
-    """All programs of the suite, outside and inside in turn, or on one of these `sides` (True: inside)."""
+    """Run all programs of the suite on each of `sides` in turn (True: inside)."""
     chosen = [program for program in SUITES[place.suite] if not only or program.name in only]
     found = []
     with tqdm(total=len(sides) * len(chosen), unit=" runs", disable=not sys.stderr.isatty()) as bar:
@@ -43,11 +44,8 @@ def runs(place: Place, only: Sequence[str], sides: Sequence[bool] = (False, True
 
 
 def part(scored: Sequence[score.Scored], *, inside: bool) -> str:
-    """What came of the runs inside, or of those outside."""
-    rows = [
-        (what, wanted, found, "yes" if met else "**no**")
-        for what, wanted, found, met in score.asked(scored, inside=inside)
-    ]
+    """The results of the runs inside, or of those outside."""
+    rows = [(*figures, "yes" if met else "**no**") for *figures, met in score.asked(scored, inside=inside)]
     return f"""## {"Inside" if inside else "Outside"}
 
 {measure.table(("", "asked", "found", "met"), rows)}
@@ -63,14 +61,11 @@ def part(scored: Sequence[score.Scored], *, inside: bool) -> str:
 def page(suite: str, found: Sequence[Run], seconds: float) -> str:
     """Figures, confusion matrices, and a line for each program."""
     ran = [run for run in found if run.seen is not None]
-    parts = []
-    for inside in (False, True):
-        scored = [score.score(run) for run in ran if run.inside is inside]
-        if scored:
-            parts.append(part(scored, inside=inside))
+    sides = {inside: [score.score(run) for run in ran if run.inside is inside] for inside in (False, True)}
+    parts = [part(scored, inside=inside) for inside, scored in sides.items() if scored]
     loud = max((run.others for run in ran), default=0.0)
     skipped = sorted({f"- {run.program.name} did not run: {run.skipped}" for run in found if run.skipped})
-    outside = "" if any(run.inside for run in ran) else " --outside"
+    outside = "" if sides[True] else " --outside"
     used = statistics.median(run.seen.cpu_s / ((run.seen.until - run.seen.since) / 1e9) for run in ran if run.seen)
     return f"""# Does the monitor judge rightly?
 
@@ -81,7 +76,7 @@ machine that is slower for a minute makes another program of it. Launches, synch
 a batch are as built; of the latter the right verdict is an abstention.
 
 {chr(10).join(parts)}
-{measure.machine()}
+{machine.describe()}
 - The monitor used {used:.1%} of one core in the median run (its child processes apart); other programs used
   {statistics.median(run.others for run in ran):.0%} of the processors in the median run and {loud:.0%} in the worst
 {chr(10).join([*skipped, f"- Command: `python -m benchmarks.bench_verdict --suite {suite}{outside}`"])}
@@ -89,23 +84,18 @@ a batch are as built; of the latter the right verdict is an abstention.
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, photos=False)
+    parser = measure.parser(__doc__, photos=False, seconds=30.0, outside=False, resume=False, repeats=2)
     parser.add_argument("--suite", choices=SUITES, default="tune")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
-    parser.add_argument("--outside", action="store_true", help="without iofast.watch inside: half of the time")
-    parser.add_argument("--seconds", type=float, default=30.0, help="that each program is watched")
-    parser.add_argument("--resume", action="store_true", help="keep the runs that are there, and judge them again")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "iofast-verdicts")
-    parser.add_argument("--repeats", type=int, default=2, help="of a run while other programs used over a tenth")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     if not arguments.resume:
         shutil.rmtree(folder / arguments.suite, ignore_errors=True)
-    (folder / "nvml").mkdir(parents=True, exist_ok=True)
-    place = Place(arguments.suite, folder, build(folder / "nvml"), arguments.seconds, arguments.repeats)
+    place = Place(arguments.suite, folder, build_nvml(folder), arguments.seconds, arguments.repeats)
     found = runs(place, arguments.only, (False,) if arguments.outside else (False, True))
     name = "verdict" if arguments.suite == "final" else f"verdict-{arguments.suite}"
-    measure.publish(name, page(arguments.suite, found, arguments.seconds), arguments.output)
+    measure.write(name, page(arguments.suite, found, arguments.seconds), arguments.output)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """What does watching cost: `iofast monitor` from outside, with and without stacks, and `iofast.watch` inside?
 
-    python -m benchmarks.bench_watching [--rounds 3] [--seconds 60] [--output PAGE.md]
+    python -m benchmarks.bench_watching [--rounds 3] [--seconds 60]
 
-Outside: a training with two workers and steps of 20 ms runs all the time, and monitors watch it, one after another,
-for 15 seconds and for `--seconds` more, of which the processor time is taken; py-spy's processes count with it.
-Inside: a loop over batches with 5 ms of arithmetic a step, in three parts, plainly, under `watch`, and with each part a
-phase beside it. What a step takes beyond its arithmetic is compared, so that the arithmetic's own noise is in neither.
+Outside: monitors watch a training with two workers and steps of 20 ms, one after another. The processor time of a
+monitor and of py-spy's processes is measured for `--seconds`, from 15 seconds after its start on.
+Inside: a loop over batches with 5 ms of arithmetic a step runs plainly, under `watch`, and with three phases a step.
+The figure is what a step takes beyond its arithmetic, so that the arithmetic's own noise is left out.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PHASES = ("forward", "backward", "optimizer")
 
 
 def monitored(pid: int, options: Iterable[str], seconds: float) -> tuple[float, float]:
-    """Watch, as a program that reads JSON has it done: share of a core once it runs, and seconds of one to start.
+    """Watch with JSON output: the share of a core while it runs, and the seconds of a core to start.
 
-    Of the monitor and of its children that have ended.
+    Both are of the monitor and of its children that have ended.
     """
     command = [sys.executable, "-m", "iofast", "monitor", "--json", *options, "--pid", str(pid)]
     monitor = psutil.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
@@ -94,7 +94,7 @@ def inside(kind: str) -> Callable[[], float]:
     def run() -> float:
         loader = batches if kind == "plain" else watch(batches, name="bench")
         coming = iter(loader)
-        next(coming)  # the first one has the telemetry page made: once, in some 40 ms
+        next(coming)  # the first batch creates the telemetry page, once, in some 40 ms
         gc.collect()
         worked, start = 0.0, time.perf_counter()
         for _ in coming:
@@ -110,10 +110,7 @@ def inside(kind: str) -> Callable[[], float]:
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, photos=False)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60)
-    arguments = parser.parse_args()
+    arguments = measure.arguments(__doc__, photos=False, rounds=3, seconds=60.0)
     torch.set_num_threads(1)
     figures = measure.in_turn({kind: inside(kind) for kind in INSIDE}, 3 * arguments.rounds)
     plain = statistics.median(figures["plain"])
@@ -137,11 +134,8 @@ Processor time of the monitor and of py-spy's processes, from {START_S} s after 
 {measure.table(("", "us a step beyond its work", "of 5 ms", "of 20 ms"), rows)}
 
 - On the CPU's clock; on a CUDA device, phases are events in its stream.
-
-{measure.machine(figures)}
-- Command: `python -m benchmarks.bench_watching`
 """
-    measure.publish("watching", text, arguments.output)
+    measure.publish("watching", text, arguments.output, figures)
 
 
 if __name__ == "__main__":

@@ -1,83 +1,83 @@
-"""What the benchmarks share: photographs to work on, rounds in turn, and a page that names its machine."""
+"""What the benchmarks share: a command line, rounds in turn, and a page that names its machine."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import datetime
-import importlib.metadata
 import os
-import platform
 import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
+from tools import machine
+
 RESULTS = Path(__file__).parent / "results"
-QUIET = 0.02  # of the time: what a quiet virtual machine loses too
+QUIET = 0.02  # of the time: a quiet virtual machine loses as much
 REPEATS = 3
-# An installed program has its bytecode beside it. Where this is set, each process that a benchmark starts would compile
+# An installed program has its bytecode beside it. With this variable each process that a benchmark starts would compile
 # the checkout anew: 0.2 s of processor time for each of packing's three.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-def parser(doc: str | None, *, photos: bool = True) -> argparse.ArgumentParser:
-    """What every benchmark asks on its command line: --output, and --photos where it works on photographs."""
+def parser(doc: str | None, *, photos: bool = True, **defaults: Any) -> argparse.ArgumentParser:
+    """The command line of a benchmark: --output, --photos if it works on photographs, and an option per default.
+
+    A default of False is a flag, None a path, a list several values of the type of its first.
+    """
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if photos:
-        made.add_argument("--photos", type=Path, help="class folders of photographs; sample images without it")
+        made.add_argument("--photos", type=Path, help="class folders of photographs (default: sample images)")
     made.add_argument("--output", type=Path, help="the page to write instead of the one in benchmarks/results")
+    for name, default in defaults.items():
+        if default is False:
+            made.add_argument(f"--{name}", action="store_true")
+        elif isinstance(default, list):
+            made.add_argument(f"--{name}", type=type(default[0]), nargs="+", default=default)
+        else:
+            made.add_argument(f"--{name}", type=Path if default is None else type(default), default=default)
     return made
 
 
-@contextlib.contextmanager
-def workplace(photos: Path | None) -> Iterator[tuple[Path, Path]]:
-    """A temporary folder, and the photographs: those given, or sample images made in it."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        yield folder, photos or sample_photographs(folder / "photos")
-
-
-def kind(photos: Path | None) -> str:
-    """What a page calls the photographs."""
-    return "Real photographs" if photos else "Generated sample photographs"
-
-
-def sample_photographs(folder: Path) -> Path:
-    """Photograph-like sample images for a machine that has no photographs at hand."""
-    command = [sys.executable, "-m", "tools.sample_photographs", str(folder)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parent.parent)
-    return folder
+def arguments(doc: str | None, *, photos: bool = True, **defaults: Any) -> argparse.Namespace:
+    """The options given on the command line; see `parser`."""
+    return parser(doc, photos=photos, **defaults).parse_args()
 
 
 class Figures(dict[str, list[float]]):
-    """The figure of each contender in each round; `stolen`: of the processors' time during each run that was kept, the
-    share that the hypervisor gave to other machines."""
+    """The figure of each contender in each round.
+
+    `stolen`: for each run that counts, the share of the processors' time that the hypervisor gave to other machines.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__({name: [] for name in names})
         self.stolen: list[float] = []
         self.repeated = 0
 
+    def add(self, other: Figures) -> None:
+        """Count the stolen time and the repeated runs of another measurement too."""
+        self.stolen += other.stolen
+        self.repeated += other.repeated
+
     def note(self) -> str:
-        """What a page says of it."""
+        """A line for the page, if any time was stolen."""
         if not any(self.stolen):
             return ""
         return (
             f"- Other machines on the same processors took {statistics.median(self.stolen):.1%} of the median run's "
-            f"time, {max(self.stolen):.1%} of the worst; {self.repeated} runs that lost over {QUIET:.0%} were repeated"
+            f"time, {max(self.stolen):.1%} of the worst; {self.repeated} runs that lost over {QUIET:.0%} were "
+            "repeated\n"
         )
 
 
 def in_turn(contenders: Mapping[str, Callable[[], float]], rounds: int, repeats: int = REPEATS) -> Figures:
-    """The figure of each contender in each round. One round runs all of them, so that a slow minute meets them all.
+    """Measure all contenders in each round, so that a slow minute affects them all.
 
-    A run during which the hypervisor gave more than `QUIET` of the time away is repeated, up to `repeats` times, and
-    the one that lost least is kept: what loses most is not the slowest contender but the one with most threads.
+    A run that lost more than `QUIET` of the time to the hypervisor is repeated, up to `repeats` times, and the run that
+    lost least counts: the contender with most threads loses most, not the slowest.
     """
     figures = Figures(contenders)
     with tqdm(total=rounds * len(contenders), unit=" runs", disable=not sys.stderr.isatty()) as bar:
@@ -96,7 +96,7 @@ def in_turn(contenders: Mapping[str, Callable[[], float]], rounds: int, repeats:
 
 
 def _clocked(run: Callable[[], float]) -> tuple[float, float]:
-    """(share of the processors' time that other machines took meanwhile, the run's figure)."""
+    """(share of the processors' time that other machines took during the run, the run's figure)."""
     stolen, total = _jiffies()
     figure = run()
     stolen_after, total_after = _jiffies()
@@ -104,7 +104,7 @@ def _clocked(run: Callable[[], float]) -> tuple[float, float]:
 
 
 def _jiffies() -> tuple[int, int]:
-    """Stolen and total time of all processors since boot, in ticks; (0, 0) where the system does not count them."""
+    """Stolen and total time of all processors since boot, in ticks; (0, 0) if the system does not count them."""
     try:
         fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     except OSError:
@@ -129,56 +129,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def machine(figures: Figures | None = None) -> str:
-    """Processor, cores, memory, kernel, versions, commit and date, as a markdown list, and how quiet it was."""
-    packages = ("iofast", "torch", "numpy", "pillow", "lmdb", "opencv-python-headless", "simplejpeg")
-    versions = ", ".join(f"{name} {version}" for name in packages if (version := _version(name)))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    return "\n".join(
-        (
-            f"- Machine: {_processor()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {platform.platform()}",
-            f"- Python {platform.python_version()}, {versions}",
-            f"- Kernel: {_kernel()}",
-            f"- Commit {_commit()}, {datetime.date.today().isoformat()}",
-            *([note] if figures is not None and (note := figures.note()) else []),
-        )
-    )
+def publish(
+    name: str, text: str, output: Path | None, figures: Figures | None = None, command: str | None = None
+) -> None:
+    """Add machine and command to a page, print it, and write it to `output` or to results/`name`.md.
+
+    `command`: default the benchmark of this name.
+    """
+    noise = figures.note() if figures is not None else ""
+    command = command or f"python -m benchmarks.bench_{name}"
+    write(name, f"{text}\n{machine.describe()}\n{noise}- Command: `{command}`\n", output)
 
 
-def publish(name: str, text: str, output: Path | None) -> None:
-    """Print a page, and write it to `output`, or without one to results/`name`.md."""
+def write(name: str, page: str, output: Path | None) -> None:
+    """Print a whole page, and write it to `output` or to results/`name`.md."""
     path = output or RESULTS / f"{name}.md"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    print(text)
+    path.write_text(page)
+    print(page)
     print(f"written to {path}", file=sys.stderr)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    fields = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
-    name = fields.get("model name", platform.machine())
-    return f"{name} (family {fields.get('cpu family')}, model {fields.get('model')})"
-
-
-def _kernel() -> str:
-    from iofast import kernel
-
-    return ", ".join(f"{name} {value}" for name, value in kernel.describe().items() if value)
-
-
-def _commit() -> str:
-    if said := os.environ.get("IOFAST_COMMIT"):  # of a copy without its history
-        return said
-    try:
-        run = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    except OSError:  # no git
-        return "unknown"
-    return run.stdout.strip() or "unknown"

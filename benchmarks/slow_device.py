@@ -1,4 +1,4 @@
-"""A disk that reads no faster than told: a control group of this process's own with a limit on its block device.
+"""A slow disk: a control group for this process with a limit on reads of a block device.
 
 Needs root. Control groups of version 1 (`blkio`) and of version 2 (`io`, where the root group hands it down).
 """
@@ -15,14 +15,14 @@ _NAME = "iofast-slow-device"
 
 
 class SlowDeviceError(RuntimeError):
-    """This machine has no way to slow a device down; says why."""
+    """This machine cannot slow a device down; the message has the reason."""
 
 
 @contextlib.contextmanager
 def limited(path: Path, bytes_per_s: int) -> Iterator[None]:
-    """While the block runs, this process reads the device that `path` lies on with `bytes_per_s` at most.
+    """While the block runs, this process reads the device of `path` with at most `bytes_per_s`.
 
-    Raises `SlowDeviceError` where that cannot be done.
+    Raises `SlowDeviceError` if that is impossible.
     """
     disk = disk_of(path)
     controller, file, line = _limit(disk, bytes_per_s)
@@ -46,11 +46,11 @@ def limited(path: Path, bytes_per_s: int) -> Iterator[None]:
 
 
 def disk_of(path: Path) -> str:
-    """`major:minor` of the whole disk under `path`. Raises `SlowDeviceError` where there is none."""
+    """`major:minor` of the whole disk under `path`. Raises `SlowDeviceError` if there is none."""
     number = path.stat().st_dev
     place = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     if not place.exists():
-        raise SlowDeviceError(f"{path} does not lie on a block device of its own: nothing to limit")
+        raise SlowDeviceError(f"{path} is not on a block device of its own: nothing to limit")
     if (place / "partition").exists():
         place = place.resolve().parent
     return (place / "dev").read_text().strip()

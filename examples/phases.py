@@ -1,4 +1,4 @@
-"""Why is the smaller network slower? Train one of three and see which phase of a step the time goes into.
+"""Why is the smaller network slower? Train one of three and see which phase of a step takes the time.
 
     iofast pack ./images images.lmdb --resize 256
     python examples/phases.py images.lmdb --network small
@@ -6,9 +6,9 @@
     python examples/phases.py images.lmdb --network tiny       # next to no arithmetic, in thousands of operations
     iofast monitor -- python examples/phases.py images.lmdb --network small
 
-Each learns to tell which parts of an image are brighter than the rest, so it needs no labels. On a GPU, which works
-while Python has long gone on, the time between two lines of a program says nothing about the work between them: the
-phases of `iofast.watch` are timed by the GPU itself.
+Each learns which parts of an image are brighter than the rest, so it needs no labels. A GPU works asynchronously, so
+the time between two lines of Python does not measure the work between them: the GPU itself times the phases of
+`iofast.watch`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Large(nn.Module):
 
 
 class Tiny(nn.Module):
-    """A weight a patch, applied row by row: every operation is over before the next could be asked for."""
+    """A weight a patch, applied row by row: every operation ends before Python launches the next."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
-"""One training fed in two ways: from photographs as they are, where it starves, and from a packed file.
+"""One training with two loaders: from original photographs, where it starves, and from a packed file.
 
     python examples/starved.py ./images                       # torch's DataLoader, Pillow
     iofast pack ./images images.lmdb --resize 256
     python examples/starved.py images.lmdb --loader fast
     iofast monitor -- python examples/starved.py ./images     # what it waits for, and what to change
 
-The network is small on purpose: a fast GPU beside few processor cores feels the same.
+The network is small on purpose: it stands for a fast GPU beside few processor cores.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python examples/train.py images.lmdb --epochs 20
     python examples/train.py images.lmdb --epochs 20 --resume checkpoint.pt
 
-Runs on a GPU where there is one, in bfloat16; else on the CPU. Evaluates after each epoch where the set has a split
-named val, and saves model, optimizer and epoch.
+Runs on a GPU in bfloat16, or on the CPU. Evaluates after each epoch if the set has a split named val, and saves model,
+optimizer and epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iofast import transforms as T
 
 @dataclass
 class Learner:
-    """What is trained, and what a checkpoint holds."""
+    """Model and optimizer: the content of a checkpoint."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -34,14 +34,14 @@ class Learner:
     epoch: int = 0  # epochs finished
 
     def save(self, path: Path) -> None:
-        """Write the checkpoint beside its place and rename it: a crash leaves the old one whole."""
+        """Write the checkpoint to a temporary file and rename it: a crash leaves the old one whole."""
         parts = {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule}
         partial = path.with_name(path.name + ".partial")
         torch.save({"epoch": self.epoch, **{name: part.state_dict() for name, part in parts.items()}}, partial)
         partial.replace(path)
 
     def load(self, path: Path) -> None:
-        """Put everything back to where the checkpoint was."""
+        """Restore everything from the checkpoint."""
         state = torch.load(path, map_location=next(self.model.parameters()).device, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -57,7 +57,7 @@ def main() -> None:
     dataset, held_out = splits(args.dataset)
     if not dataset.classes:
         raise SystemExit(f"{args.dataset} has no classes to learn: its images lie in no class folders")
-    layout = torch.channels_last  # of images and model alike: convolutions are faster so
+    layout = torch.channels_last  # of images and model: convolutions are faster
     shared = {"batch_size": args.batch_size, "device": device, "dtype": torch.float32, "memory_format": layout}
     batches = FastLoader(dataset, shuffle=True, seed=args.seed, drop_last=True, transform=T.train(args.size), **shared)
     val = FastLoader(held_out, transform=T.evaluate(args.size), **shared) if held_out else None
@@ -71,7 +71,7 @@ def main() -> None:
         learner.load(args.resume)
 
     while learner.epoch < args.epochs:
-        batches.set_epoch(learner.epoch)  # the epoch decides order and crops, so a resumed run sees what it would have
+        batches.set_epoch(learner.epoch)  # sets order and crops, so a resumed run gets the same batches
         loss, speed = train(learner, batches)
         line = f"epoch {learner.epoch}/{args.epochs}: loss {loss:.3f}, {speed:,.0f} images/s"
         print(line if val is None else f"{line}, accuracy {100 * evaluate(model, val):.1f} %")
@@ -93,7 +93,7 @@ def arguments() -> argparse.Namespace:
 
 
 def splits(path: str) -> tuple[FastDataset, FastDataset | None]:
-    """The images to train on, and those to evaluate with where there are any."""
+    """The images to train on, and those to evaluate with, if any."""
     names = FastDataset(path, split="all").manifest.splits
     if "train" not in names:
         return FastDataset(path, split="all"), None
@@ -109,7 +109,7 @@ def network(classes: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions with a way round them; halves height and width."""
+    """Two convolutions with a shortcut; halves height and width."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def forward(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 def rate(done: float) -> float:
-    """The learning rate, as a share of its peak, when a share `done` of all steps is over: up, then down."""
+    """The learning rate as a share of its peak after a share `done` of all steps: up, then down."""
     return min(done / 0.1, (1 - done) / 0.9)
 
 
@@ -156,7 +156,7 @@ def train(learner: Learner, batches: FastLoader) -> tuple[float, float]:
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, batches: FastLoader) -> float:
-    """The share of images whose class the model names."""
+    """The share of images that the model classifies correctly."""
     model.eval()
     hits = [forward(model, images).argmax(1) == labels for images, labels in batches]
     return float(torch.cat(hits).float().mean())

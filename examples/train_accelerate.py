@@ -1,11 +1,11 @@
-"""Train with Hugging Face Accelerate. Its checkpoints hold the loader's place, so a run goes on in mid-epoch.
+"""Train with Hugging Face Accelerate. Its checkpoints have the loader's state, so a run resumes in mid-epoch.
 
     iofast pack ./images images.lmdb --resize 256
     accelerate launch --num_processes 2 examples/train_accelerate.py images.lmdb --steps 1000
     accelerate launch --num_processes 2 examples/train_accelerate.py images.lmdb --steps 2000 --resume
 
 `accelerator.prepare` rebuilds torch's DataLoader to give each process its part. A FastLoader has its own part already,
-and its batches are on the device: prepare returns it as it is. `register_for_checkpointing` has its place saved.
+and its batches are on the device: prepare returns it unchanged. `register_for_checkpointing` saves its state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from iofast import transforms as T
 
 def main() -> None:
     args = arguments()
-    accelerator = Accelerator(cpu=args.cpu)  # first of all: the loader asks torch.distributed for its rank
+    accelerator = Accelerator(cpu=args.cpu)  # first: the loader gets its rank from torch.distributed
     dataset = FastDataset(args.dataset, args.split)
     loader = FastLoader(
         dataset,
@@ -64,7 +64,7 @@ def main() -> None:
 
 @torch.inference_mode()
 def validate(accelerator: Accelerator, model: nn.Module, loader: FastLoader) -> tuple[int, int]:
-    """How many images of all processes get their class, of how many. Each image counts once.
+    """Correctly classified images, and all images, of all processes. Each image counts once.
 
     `gather_for_metrics` would count what fills up the last batch too: it knows only the loaders that Accelerate made.
     """
@@ -77,7 +77,7 @@ def validate(accelerator: Accelerator, model: nn.Module, loader: FastLoader) -> 
 
 
 class Steps:
-    """How many optimizer steps are done; Accelerate saves whatever has these two methods."""
+    """The number of optimizer steps; Accelerate saves any object with these two methods."""
 
     def __init__(self) -> None:
         self.steps = 0

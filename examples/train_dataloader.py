@@ -1,10 +1,10 @@
-"""FastDataset in torch's own DataLoader, or in torchdata's StatefulDataLoader, which goes on in the middle of an epoch.
+"""FastDataset in torch's own DataLoader, or in torchdata's StatefulDataLoader, which resumes in mid-epoch.
 
     iofast pack ./images images.lmdb --resize 256
     python examples/train_dataloader.py images.lmdb --steps 1000 --stateful
     python examples/train_dataloader.py images.lmdb --steps 2000 --stateful --resume
 
-For code that cannot do without a DataLoader, or has transforms of its own: any callable on PIL images serves.
+For code that needs a DataLoader, or has transforms of its own: any callable on PIL images works.
 FastLoader does the same work faster, and needs no worker processes.
 """
 
@@ -27,8 +27,8 @@ def main() -> None:
     args = arguments()
     dataset = FastDataset(args.dataset, args.split, transform=Prepare(args.size))
     torch.manual_seed(0)
-    # Its order is a function of (seed, epoch). With shuffle=True a StatefulDataLoader goes on exactly to the end of the
-    # epoch, and from there in another order. For several ranks leave num_replicas and rank out.
+    # Its order is a function of (seed, epoch). With shuffle=True a StatefulDataLoader resumes exactly up to the end of
+    # the epoch, and continues in another order. For several ranks leave num_replicas and rank out.
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0, seed=0)
     shared: dict[str, Any] = {"sampler": sampler, "num_workers": args.num_workers, "drop_last": True}
     if args.stateful:

@@ -4,8 +4,8 @@
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py images.lmdb --steps 1000
     torchrun --standalone --nproc-per-node 4 examples/train_ddp.py images.lmdb --steps 2000 --resume
 
-The second command goes on at the very batch where the first ended, although it has more ranks: the global batch is the
-same, and the loader's state does not know how it was divided. NCCL where there are GPUs, else gloo on the CPU.
+The second command resumes at the batch where the first ended, although it has more ranks: the global batch is the same,
+and the loader's state does not depend on the number of ranks. It uses NCCL on GPUs, else gloo on the CPU.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def train(args: argparse.Namespace) -> None:
         raise SystemExit(f"{ranks} ranks cannot share --global-batch {args.global_batch} equally")
 
     dataset = FastDataset(args.dataset, args.split)
-    loader = FastLoader(  # finds its rank by itself; a DistributedSampler is not needed
+    loader = FastLoader(  # gets its rank from torch.distributed, without a DistributedSampler
         dataset,
         batch_size=args.global_batch // ranks,
         shuffle=True,

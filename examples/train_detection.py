@@ -1,13 +1,12 @@
-"""Train a small detector: boxes go through the same resizing and flips as their images, which stay of their own sizes.
+"""Train a small detector: boxes are resized and flipped with their images, which keep their own sizes.
 
     python -m tools.recipes.coco ./coco coco.lmdb --resize 512
     python examples/train_detection.py coco.lmdb --split train --classes 80
     iofast view coco.lmdb boxes.png --boxes objects.json           # boxes over their images
 
-`T.detection_train` is torchvision's references/detection. A batch has a list of images (3, height, width), and a list
-of what is in each: boxes that nothing is left of are gone, with their classes. torchvision's detectors take such lists.
-The one here needs nothing but torch: of each place of a coarse grid it says which class is there, and how far the edges
-are.
+`T.detection_train` is torchvision's references/detection. A batch has a list of images (3, height, width) and a list of
+their objects; boxes outside the crop are removed, with their classes. torchvision's detectors take such lists. The one
+here needs only torch: for each place of a coarse grid it predicts the class and the distances of the edges.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def padded(images: list[torch.Tensor]) -> torch.Tensor:
 
 
 def goals(found: dict[str, Any], shape: tuple[int, ...], args: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the network is to say of one image: classes (classes, h, w), and distances (4, h, w) in steps of the grid.
+    """The targets for one image: classes (classes, h, w), and distances (4, h, w) in steps of the grid.
 
     A place belongs to the smallest box that it lies in.
     """
@@ -89,7 +88,7 @@ def _area(box: list[float]) -> float:
 
 
 class Detector(nn.Module):
-    """Of each place of the grid a logit for each class, and the distances of four edges. Put your own here."""
+    """For each place of the grid a logit per class and the distances of four edges. Put your own here."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
@@ -99,7 +98,7 @@ class Detector(nn.Module):
         self.body = nn.Sequential(*layers)
         self.scores = nn.Conv2d(4 * width, classes, 3, 1, 1)
         self.edges = nn.Conv2d(4 * width, 4, 3, 1, 1)
-        nn.init.constant_(self.scores.bias, -4.0)  # hardly any place has an object: begin with that
+        nn.init.constant_(self.scores.bias, -4.0)  # start with no objects: few places have one
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.body(images)

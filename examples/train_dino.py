@@ -5,7 +5,7 @@
     python examples/train_dino.py images.lmdb --steps 1000
 
 `T.dino()` makes two large crops and eight small ones of each image, which is read and decoded once for all of them. The
-student sees all crops, the teacher the large ones; the student learns what the teacher says of another crop, and the
+student gets all crops, the teacher the large ones; the student learns the teacher's output for another crop, and the
 teacher is the student's moving average.
 """
 
@@ -23,7 +23,7 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 
 TEACHER, STUDENT = 0.04, 0.1  # temperatures: the teacher's answers are sharper
-KEPT = 0.9  # of the mean of the teacher's answers, in each step
+KEPT = 0.9  # share of the mean of the teacher's answers that stays in each step
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
     )
     student = network(args.width, args.answers).to(args.device)
     teacher = deepcopy(student).requires_grad_(False)
-    center = torch.zeros(args.answers, device=args.device)  # keeps the teacher from answering the same to everything
+    center = torch.zeros(args.answers, device=args.device)  # else the teacher collapses to one answer
     optimizer = torch.optim.AdamW(student.parameters(), args.lr, weight_decay=0.04)
     for step, (views, _) in enumerate(islice(chain.from_iterable(repeat(loader)), args.steps), start=1):
         large = [views["first"], views["second"]]

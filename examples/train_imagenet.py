@@ -1,4 +1,4 @@
-"""Train ImageNet as pytorch/examples does: a ResNet, SGD, 90 epochs, a tenth of the rate after each 30.
+"""Train ImageNet as pytorch/examples does: a ResNet, SGD, 90 epochs, the rate divided by ten after each 30.
 
     python -m tools.recipes.imagenet ./imagenet imagenet.lmdb --resize 256
     python examples/train_imagenet.py imagenet.lmdb
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def opened(args: argparse.Namespace, split: str) -> FastDataset:
-    """A split, or the images of it that `--limit` leaves."""
+    """A split, or its first images with `--limit`."""
     return FastDataset(args.dataset, split, filter=args.limit and (lambda columns: columns.index < args.limit))
 
 
@@ -54,7 +54,7 @@ def forward(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, batches: FastLoader) -> tuple[float, float]:
-    """The shares of images whose class is the first, and among the first five, that the model names."""
+    """Top-1 and top-5 accuracy."""
     model.eval()
     hits = [
         forward(model, images).topk(min(5, len(batches.dataset.classes))).indices == labels[:, None]
@@ -65,7 +65,7 @@ def evaluate(model: nn.Module, batches: FastLoader) -> tuple[float, float]:
 
 
 class Block(nn.Module):
-    """ResNet's basic block: two convolutions of 3 x 3, and a way round them."""
+    """ResNet's basic block: two convolutions of 3 x 3, and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Block(nn.Module):
 
 
 def resnet18(classes: int, width: int = 64) -> nn.Module:
-    """ResNet-18, so that the script needs nothing but torch; `torchvision.models.resnet50()` goes in its place."""
+    """ResNet-18, so that the script needs only torch; replace it by `torchvision.models.resnet50()`."""
     layers: list[nn.Module] = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
     layers.append(nn.MaxPool2d(3, 2, 1))
     inputs = width

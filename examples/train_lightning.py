@@ -1,12 +1,12 @@
-"""Train with Lightning. Its checkpoints hold the loader's place, so a run goes on in the middle of an epoch.
+"""Train with Lightning. Its checkpoints have the loader's state, so a run resumes in mid-epoch.
 
     iofast pack ./images images.lmdb --resize 256
     python examples/train_lightning.py images.lmdb --steps 1000 --devices 2
     python examples/train_lightning.py images.lmdb --steps 2000 --devices 2 --resume
 
-Lightning leaves a loader that is not torch's DataLoader as it is and inserts no DistributedSampler: FastLoader finds
-its rank itself. So make it in `train_dataloader()`, which is called when the ranks are known. Lightning names each
-epoch by `loader.sampler.set_epoch`, so `limit_train_batches` keeps the ranks in step.
+Lightning does not change a loader that is not torch's DataLoader: it inserts no DistributedSampler, and FastLoader gets
+its rank itself. So make it in `train_dataloader()`, which is called when the ranks are known. Lightning sets each epoch
+with `loader.sampler.set_epoch`, so `limit_train_batches` keeps the ranks in step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iofast import transforms as T
 
 
 class Images(lightning.LightningDataModule):
-    """The packed images: made by Lightning in every process, when it knows its device and rank."""
+    """The packed images. Lightning makes them in every process, once device and rank are known."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Images(lightning.LightningDataModule):
         self.dataset = FastDataset(args.dataset, args.split)
 
     def train_dataloader(self) -> FastLoader:
-        shuffle = not self.trainer.overfit_batches  # which takes the same batches in each epoch
+        shuffle = not self.trainer.overfit_batches  # it takes the same batches in each epoch
         return self._loader(shuffle=shuffle, drop_last=True, transform=T.train(self.args.size))
 
     def val_dataloader(self) -> FastLoader:

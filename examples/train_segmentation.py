@@ -1,11 +1,11 @@
-"""Train a small network that names each pixel: masks go through the same scaling, crop and flip as their images.
+"""Train a small network that classifies each pixel: masks are scaled, cropped and flipped with their images.
 
     python -m tools.recipes.ade20k ./ADEChallengeData2016 ade20k.lmdb --resize 512
     python examples/train_segmentation.py ade20k.lmdb --classes 151
     iofast view ade20k.lmdb masks.png                              # masks over their images
 
-`T.segmentation_train` is torchvision's references/segmentation. Where a crop reaches beyond its image the mask is 255,
-which the loss leaves out. Evaluates on the split val where there is one, else on the images of training.
+`T.segmentation_train` is torchvision's references/segmentation. The mask of a crop is 255 outside the image, which the
+loss ignores. Evaluates on the split val, or on the training images without one.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def forward(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, batches: FastLoader, args: argparse.Namespace) -> tuple[float, float]:
-    """The share of pixels whose class the model names, and the mean over classes of intersection over union."""
+    """Pixel accuracy, and the mean over classes of intersection over union."""
     model.eval()
-    counts = torch.zeros(args.classes**2, device=args.device)  # how often which class was taken for which
+    counts = torch.zeros(args.classes**2, device=args.device)  # the confusion matrix
     for batch in batches:
         mask, named = batch[args.mask].long(), forward(model, batch["image"]).argmax(1)
         known = mask < args.classes
@@ -81,7 +81,7 @@ def evaluate(model: nn.Module, batches: FastLoader, args: argparse.Namespace) ->
 
 
 def network(classes: int, width: int) -> nn.Module:
-    """Convolutions that see further and further, at an eighth of the resolution. Put your own here."""
+    """Convolutions of growing dilation, at an eighth of the resolution. Put your own here."""
     layers: list[nn.Module] = []
     inputs = 3
     for outputs, stride, apart in ((1, 2, 1), (2, 2, 1), (4, 2, 1), (4, 1, 2), (4, 1, 4)):

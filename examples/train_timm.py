@@ -2,12 +2,12 @@
 
     iofast pack ./images images.lmdb --resize 256
     torchrun --standalone --nproc-per-node 2 examples/train_timm.py images.lmdb --epochs 90 --mixup 0.8 --cutmix 1.0
-    … and the same with --resume goes on from the checkpoint
+    … and the same with --resume continues from the checkpoint
 
-FastLoader takes the place of `create_loader`: what timm divides among transform, collate function, prefetcher and mixup
-is done when a batch arrives (`--no-prefetcher` in train.py). `--aa`, `--reprob` and `--mixup` are train.py's. The
-lines about `loader_train.sampler` in timm's own train.py may stay; `enumerate(loader)` there becomes
-`enumerate(loader, start=loader.batch)`, for the resume in mid-epoch that timm does not have.
+FastLoader replaces `create_loader`, with the work of timm's transform, collate function, prefetcher and mixup (as with
+`--no-prefetcher` in train.py). `--aa`, `--reprob` and `--mixup` are train.py's. In timm's own train.py the lines about
+`loader_train.sampler` may stay; for a resume in mid-epoch, which timm does not have, `enumerate(loader)` becomes
+`enumerate(loader, start=loader.batch)`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     if args.resume:
         timm.models.resume_checkpoint(model, str(args.checkpoint), optimizer)
         loader.load_state_dict(torch.load(args.checkpoint, weights_only=True)["loader"])
-    update = loader.epoch * len(loader) + loader.batch  # where a run goes on, also within an epoch
+    update = loader.epoch * len(loader) + loader.batch  # also after a resume within an epoch
     last = min(epochs * len(loader), args.steps or epochs * len(loader))
 
     trained = DistributedDataParallel(model) if args.distributed else model
     while update < last:
         first = loader.epoch * len(loader)
         for batch, (images, labels) in enumerate(loader, start=loader.batch):  # not 0 after a resume
-            # labels are classes, or shares of them where images were mixed
+            # labels are classes, or shares of them if images were mixed
             loss = nn.functional.cross_entropy(trained(images), labels, label_smoothing=args.smoothing)
             optimizer.zero_grad()
             loss.backward()
@@ -90,7 +90,7 @@ def loaders(
 
 
 def mixing(args: argparse.Namespace, classes: int) -> list[T.Transform]:
-    """What `timm.data.Mixup` does with train.py's options, for each image: one of both where both are given."""
+    """The operation of `timm.data.Mixup` with train.py's options: with both, one of them per image."""
     ways = [T.MixUp(alpha=args.mixup, num_classes=classes)] if args.mixup else []
     ways += [T.CutMix(alpha=args.cutmix, num_classes=classes)] if args.cutmix else []
     share = args.mixup_switch_prob
@@ -99,11 +99,11 @@ def mixing(args: argparse.Namespace, classes: int) -> list[T.Transform]:
 
 @torch.inference_mode()
 def validate(model: nn.Module, loader: FastLoader, device: torch.device) -> float:
-    """The share of images whose class the model names, over all ranks; each image counts once."""
+    """The accuracy over all ranks; each image counts once."""
     model.eval()
     counts = torch.zeros(2, device=device)
     for images, labels in loader:
-        real = loader.last_valid.to(device)  # False for what fills up the last batch of some ranks
+        real = loader.last_valid.to(device)  # False for filling in the last batch of some ranks
         hits = (model(images).argmax(1) == labels) & real
         counts += torch.stack([hits.sum(), real.sum()])
     model.train()
@@ -113,7 +113,7 @@ def validate(model: nn.Module, loader: FastLoader, device: torch.device) -> floa
 
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: FastLoader) -> None:
-    """A checkpoint as timm's own, which `resume_checkpoint` reads, with the loader's place beside the rest."""
+    """A checkpoint in timm's format, for `resume_checkpoint`, with the loader's state."""
     states = {"state_dict": model, "optimizer": optimizer, "loader": loader}
     torch.save({"epoch": loader.epoch, "version": 2} | {key: part.state_dict() for key, part in states.items()}, path)
 

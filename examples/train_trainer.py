@@ -1,12 +1,12 @@
-"""Train with the Trainer of Hugging Face transformers. Its checkpoints hold the loader's place.
+"""Train with the Trainer of Hugging Face transformers. Its checkpoints have the loader's state.
 
     iofast pack ./images images.lmdb --resize 256
     torchrun --standalone --nproc-per-node 2 examples/train_trainer.py images.lmdb --steps 1000
     torchrun --standalone --nproc-per-node 2 examples/train_trainer.py images.lmdb --steps 2000 --resume
 
-The Trainer makes its loaders in `get_train_dataloader` and `get_eval_dataloader`, and prepares them there: what these
-return is used as it is. `ignore_data_skip` keeps it from making and throwing away the batches before the place where a
-run goes on; the callback puts the loader there instead.
+The Trainer makes and prepares its loaders in `get_train_dataloader` and `get_eval_dataloader`, and uses their results
+unchanged. On a resume it would make and skip all batches before the checkpoint; `ignore_data_skip` prevents that, and
+the callback restores the loader's state instead.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class FastTrainer(Trainer):
 
 
 def as_inputs(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What the model takes. Where ranks had to fill up the last batch, -100 counts in no loss and no metric."""
+    """The model's inputs. The label -100 of filling in the last batch counts in no loss and no metric."""
     valid = batch["valid"].to(batch["label"].device)
     return {"pixel_values": batch["image"], "labels": batch["label"].where(valid, -100)}
 
 
 class LoaderState(TrainerCallback, ExportableState):
-    """Puts the loader's place into the Trainer's checkpoints, and the loader there when training goes on from one."""
+    """Saves the loader's state in the Trainer's checkpoints, and restores it when training resumes."""
 
     def __init__(self) -> None:
         self.loader: FastLoader | None = None

@@ -1,4 +1,4 @@
-"""What every test gets: no trace outside the temporary folder, markers, hypothesis without a clock."""
+"""For every test: no trace outside the temporary folder, markers, hypothesis without a clock."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from hypothesis import settings
 import iofast
 from iofast.meter import close_page
 
-# No deadline: a shared machine stalls for seconds. No database: a checkout stays as it was. `make test` tries the same
-# examples every time, so that what it says is about the change; `make torture PART=examples` tries others each time.
+# No deadline: a shared machine stalls for seconds. No database: a checkout stays unchanged. `make test` tries the same
+# examples every time, so that a failure is due to the change; `make torture PART=examples` tries others each time.
 settings.register_profile("iofast", deadline=None, database=None, print_blob=True, derandomize=True)
 settings.register_profile("others", settings.get_profile("iofast"), derandomize=False)
 settings.load_profile("iofast")
 
-# A shell without job control has what it starts in the background ignore Ctrl-C, and tests send that to themselves.
+# Background processes of a shell without job control ignore Ctrl-C, which tests send to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Triton decides at import whether it compiles or interprets. With a GPU its passes are compiled, and tested so.
+# Triton decides at import whether it compiles or interprets. With a GPU the tests run compiled passes.
 if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))):  # Linux, and Linux within Windows
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Without the native kernel the tests are of its twin. Said once, here: programs that the tests start would each warn.
+# Without the native kernel the tests run the twin. Set it here, or every program that a test starts would warn.
 NATIVE = any((Path(iofast.__file__).parent / "kernel").glob("_native*.so"))
 if not NATIVE:
     os.environ.setdefault("IOFAST_KERNEL", "python")
 
 
-# tools/sanitize.sh says which build it wants tested: without a word another one would pass in its place.
+# tools/sanitize.sh sets the build under test; else another one could pass in its place.
 if BUILD := os.environ.get("IOFAST_BUILD"):
     native = importlib.import_module("iofast.kernel._native")
-    assert Path(str(native.__file__)).is_relative_to(BUILD), f"{native.__file__} is not of the build {BUILD}"
+    assert Path(str(native.__file__)).is_relative_to(BUILD), f"expected the build {BUILD}, found {native.__file__}"
 
 
 def pytest_report_header() -> str:
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this run did not ask for or this machine does not have."""
+    """Skip slow tests without --slow, and GPU tests without a GPU."""
     for item in items:
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays: with torch loaded a collection takes 0.2 s, and a thousand tests collect."""
+    """Freeze the objects of the imports: with torch a collection takes 0.2 s, and a thousand tests collect."""
     gc.collect()
     gc.freeze()
 
@@ -75,7 +75,7 @@ def _has_gpu() -> bool:
 
 @pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
-    """After the test none of a loader's threads runs any more."""
+    """Check that none of a loader's threads runs after the test."""
     yield
     from loader_sets import eventually, workers  # which imports torch
 
@@ -84,7 +84,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The cache of folder indexes and the telemetry page go where pytest cleans up, not to the user's."""
+    """Keep the cache of folder indexes and the telemetry page in folders of pytest."""
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
             folder = tmp_path_factory.mktemp(variable.lower())
@@ -95,10 +95,10 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the telemetry page: one of its own for this test, and no page from the test before."""
+    """A folder of its own for the telemetry page, without a page of the test before."""
     close_page()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # other processes' pages are none of these tests' business
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # hides other processes' pages
     monkeypatch.setattr("tempfile.tempdir", None)
     yield tmp_path
     close_page()

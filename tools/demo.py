@@ -2,8 +2,8 @@
 
     python -m tools.demo [--folder demo] [--per-class 120] [--epochs 4]
 
-Makes sample images, packs them with the command `iofast pack`, trains a small network from FastLoader and once more
-from a Pillow dataset, prints images per second of both, and leaves a contact sheet of one augmented batch.
+Makes sample images, packs them with `iofast pack`, trains a small network from FastLoader and from a Pillow dataset,
+prints images per second of both, and draws augmented images with `iofast view`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,8 +27,7 @@ from tqdm import tqdm
 from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from tools import sample_photographs
-from tools.contact_sheet import contact_sheet
-from tools.pillow_folder import PillowFolder
+from tools.pillow_folder import PillowFiles, files_by_class, normalised
 
 SIZE = 128  # pixels a side: small, so that on two cores the network does not hide the loader
 BATCH = 64
@@ -71,8 +71,9 @@ def main() -> int:
     console.print(table(results))
 
     sheet = args.folder / "batch.png"
-    draw(packed, sheet)
-    say(f"6. one augmented batch, with labels: {sheet}")
+    chosen = ("--split", "train", "--count", 40, "--columns", 10, "--size", SIZE, "--transform", f"train({SIZE})")
+    say(f"6. augmented images, with labels: iofast view {packed} {sheet} --transform 'train({SIZE})'")
+    iofast("view", packed, sheet, *chosen)
     return 0
 
 
@@ -92,14 +93,10 @@ def compare(images: Path, packed: Path, epochs: int) -> list[Result]:
     ours = FastLoader(dataset, transform=T.train(SIZE), **options)
     plain = FastLoader(FastDataset(images, split="train"), transform=T.train(SIZE), **options)
     torch.manual_seed(0)
-    theirs = DataLoader(
-        PillowFolder(images / "train", SIZE), BATCH, shuffle=True, drop_last=True, num_workers=CORES
-    )  # fmt: skip
-    results = [
-        Result("FastLoader, packed", loading(ours, "FastLoader, packed")),
-        Result("FastLoader, folder", loading(plain, "FastLoader, folder")),
-        Result("Pillow, DataLoader", loading(theirs, "Pillow DataLoader")),
-    ]
+    folder = PillowFiles(files_by_class(images / "train"), partial(normalised, size=SIZE))
+    theirs = DataLoader(folder, BATCH, shuffle=True, drop_last=True, num_workers=CORES)
+    loaders = {"FastLoader, packed": ours, "FastLoader, folder": plain, "Pillow, DataLoader": theirs}
+    results = [Result(name, loading(loader, name)) for name, loader in loaders.items()]
     held_out = FastLoader(FastDataset(packed, split="val"), transform=T.evaluate(SIZE), **shared)
     for result, batches in ((results[0], ours), (results[2], theirs)):
         model = network(len(dataset.classes or ()))
@@ -172,15 +169,6 @@ def table(results: list[Result]) -> Table:
         accurate = "" if row.accuracy is None else f"{100 * row.accuracy:.0f} %"
         shown.add_row(row.name, f"{row.loading:,.0f}", training, accurate)
     return shown
-
-
-def draw(packed: Path, target: Path) -> None:
-    """One batch as training sees it, as a PNG."""
-    dataset = FastDataset(packed, split="train")
-    augment = [T.RandomResizedCrop(SIZE), T.RandomHorizontalFlip()]
-    images, labels = next(iter(FastLoader(dataset, batch_size=40, shuffle=True, transform=augment)))
-    names = [(dataset.classes or ())[label] for label in labels.tolist()]
-    contact_sheet(images.permute(0, 2, 3, 1).numpy(), names, columns=10).save(target)
 
 
 if __name__ == "__main__":

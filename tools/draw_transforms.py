@@ -1,8 +1,8 @@
-"""Draw what each transform makes of one image: docs/images/transforms.png.
+"""Draw the effect of each transform on one image: docs/images/transforms.png.
 
 python -m tools.draw_transforms docs/images/transforms.png
 
-The image is a scene as sample_photographs.py takes them. Seeds are fixed, so the same version draws the same picture.
+The image is a scene of tools/scenes.py. Seeds are fixed, so the same version draws the same picture.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Pixels = NDArray[np.uint8]
 
 
 class Cell(NamedTuple):
-    """`transform` as it is drawn, with `text` under it. `draws`: of how many samples; `first`: the epoch to draw of."""
+    """A transform with `text` under it; `draws`: the number of samples, `first`: the epoch of their random choices."""
 
     text: str
     transform: Any
@@ -57,6 +57,9 @@ def op(text: str, transform: Any, first: int = 0, draws: int = 1) -> Cell:
 
 
 def geometry() -> list[Cell]:
+    reflected = T.RandomCrop(SIDES, padding=20, padding_mode="reflect")
+    padded = [T.Resize((HEIGHT - 40, WIDTH - 40)), T.Pad(20, padding_mode="symmetric")]
+    affine = T.RandomAffine(10, (0.1, 0.1), (0.7, 0.9), 25, interpolation="bilinear")
     return [
         Cell("the image", [T.Resize(SIDES)]),
         Cell("RandomResizedCrop\nthree draws of it", [T.RandomResizedCrop(SIDES)], 3, 2),
@@ -66,24 +69,15 @@ def geometry() -> list[Cell]:
         Cell("ResizeKeepRatio\n90, longest=1", [T.ResizeKeepRatio(SQUARE, longest=1.0)]),
         Cell("CornerCrop\n'lower left'", [T.Resize(140), T.CornerCrop(SIDES, "lower left")]),
         Cell("RandomCrop\npadding=20", [T.Resize(SIDES), T.RandomCrop(SIDES, padding=20)], 1, 3),
-        Cell(
-            "RandomCrop\npadding=20, reflect",
-            [T.Resize(SIDES), T.RandomCrop(SIDES, padding=20, padding_mode="reflect")],
-            1,
-            3,
-        ),
-        Cell(
-            "Resize\nPad(20, 'symmetric')", [T.Resize((HEIGHT - 40, WIDTH - 40)), T.Pad(20, padding_mode="symmetric")]
-        ),
+        Cell("RandomCrop\npadding=20, reflect", [T.Resize(SIDES), reflected], 1, 3),
+        Cell("Resize\nPad(20, 'symmetric')", padded),
         Cell("RandomZoomOut\nResize", [T.RandomZoomOut(0.5, (1.5, 2.5), 1.0), T.Resize(SIDES)], 2),
         Cell("RandomIoUCrop, Resize\nof a box round one blossom", [T.RandomIoUCrop(), T.Resize(SIDES)], 2, 1),
         Cell("ScaleJitter\npadded crop", [T.ScaleJitter(SIDES, (0.4, 0.8)), T.RandomCrop(SIDES, pad_if_needed=True)]),
         op("RandomHorizontalFlip", T.RandomHorizontalFlip(1.0)),
         op("RandomVerticalFlip", T.RandomVerticalFlip(1.0)),
         op("RandomRotation(30)", T.RandomRotation(30, interpolation="bilinear"), 1),
-        op(
-            "RandomAffine\n10, …, shear=25", T.RandomAffine(10, (0.1, 0.1), (0.7, 0.9), 25, interpolation="bilinear"), 2
-        ),
+        op("RandomAffine\n10, …, shear=25", affine, 2),
         op("RandomPerspective\n0.6, p=1", T.RandomPerspective(0.6, 1.0, interpolation="bilinear"), 1),
     ]
 
@@ -134,11 +128,12 @@ def policies() -> list[Cell]:
 
 def presets() -> list[Cell]:
     rand = "rand-m9-mstd0.5-inc1"
+    wide = T.torchvision_train(SQUARE, auto_augment="ta_wide", random_erase=0.6)
     return [
         Cell("train()", T.train(SQUARE), 3, 4),
         Cell("evaluate()", T.evaluate(SQUARE)),
         Cell("mae()", T.mae(SQUARE), 3, 4),
-        Cell("torchvision_train(auto_augment='ta_wide', …)", _wide(), 3, 5),
+        Cell("torchvision_train(auto_augment='ta_wide', …)", wide, 3, 5),
         Cell(f"timm_train(auto_augment='{rand}', …)", T.timm_train(SQUARE, auto_augment=rand, re_prob=0.6), 4, 6),
         Cell("deit3()", T.deit3(SQUARE), 3, 1),
         Cell("simclr()", T.simclr(SQUARE), 3, 5),
@@ -151,10 +146,6 @@ def presets() -> list[Cell]:
     ]
 
 
-def _wide() -> list[Any]:
-    return T.torchvision_train(SQUARE, auto_augment="ta_wide", random_erase=0.6)
-
-
 SECTIONS = {
     "Resizing, cropping, warps": geometry,
     "Operations on colours": colours,
@@ -165,7 +156,7 @@ SECTIONS = {
 
 
 def photographs(folder: Path) -> FastDataset:
-    """Two images: the one that is drawn, and the one that it is mixed with."""
+    """Two images: the drawn one, and the one it is mixed with."""
     surfaces, path = Surfaces(0), folder / "two.lmdb"
     with open_writer(path) as writer:
         for label, (name, seed) in enumerate((("blossom", 1), ("sea", 3))):
@@ -181,13 +172,13 @@ def made(dataset: FastDataset, cell: Cell) -> list[Pixels]:
     """The images of a cell, from left to right."""
     listed = [] if isinstance(cell.transform, T.Views) else cell.transform
     mixed = any(isinstance(each, T.MixUp | T.CutMix) for each in listed)
-    # of two that are mixed the second is only there for the first; else one image is drawn as often as wanted
+    # the second of two images is there to be mixed with the first; else one image is drawn several times
     indices = [0, 1] if mixed else [0] * cell.draws
     by_boxes = any(isinstance(each, T.RandomIoUCrop) for each in listed)
     fields = ["image", "label", "boxes.json"] if by_boxes else ["image", "label"]
     subset = FastDataset(dataset.path, indices=indices, fields=fields)
     targets = {"boxes.json": "boxes"} if by_boxes else None
-    # sizes that are drawn differ from image to image
+    # random sizes differ from image to image
     options: dict[str, Any] = {} if mixed or isinstance(cell.transform, T.Views) else {"ragged": "list"}
     loader = FastLoader(subset, len(indices), transform=cell.transform, dtype=torch.float32, targets=targets, **options)
     loader.set_epoch(cell.first)
@@ -243,7 +234,7 @@ def drawn(item: Placed) -> Image.Image:
 
 
 def lettering(text: str, size: int) -> Image.Image:
-    """Lines of text, black on white. Drawn larger and scaled down, because small letters stand on whole pixels."""
+    """Lines of text, black on white; drawn large and scaled down, as small letters are aligned to whole pixels."""
     font, lines = ImageFont.load_default(FINE * size), text.split("\n")
     width, height = max(int(font.getlength(line)) for line in lines) // FINE + 2, LINE * len(lines) + size // 2
     large = Image.new("L", (FINE * width, FINE * height), 255)

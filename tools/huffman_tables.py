@@ -1,10 +1,10 @@
-"""Make iofast/kernel/src/huffman.h: Huffman tables for photographs, from photographs.
+"""Generate iofast/kernel/src/huffman.h: Huffman tables for photographs, from photographs.
 
 python -m tools.huffman_tables PHOTOS > iofast/kernel/src/huffman.h
 
 Every JPEG in the folder PHOTOS is packed once for each band of qualities, its symbols are counted, and each band gets
-the tables that write all of them in the fewest bits. Every symbol that a baseline JPEG can have gets a code. On stderr:
-what tables trained on every second photograph cost on the others, beside tables trained on those themselves.
+the tables that need the fewest bits. Every symbol of a baseline JPEG gets a code. On stderr: the cost of tables trained
+on every second photograph for the others, beside tables trained on those themselves.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def code_lengths(weights: Sequence[float], longest: int = LONGEST) -> list[int]:
 
 
 def table(counts: NDArray[np.float64], symbols: Sequence[int]) -> dict[int, int]:
-    """Code length of each symbol. The code of ones stays free, as the standard demands: a weightless symbol has it."""
+    """Code length of each symbol. A weightless symbol takes the code of ones, which the standard reserves."""
     share = counts / counts.sum()
     lengths = code_lengths([*(max(float(share[symbol]), UNSEEN) for symbol in symbols), 0.0])
     return dict(zip(symbols, lengths, strict=False))
@@ -71,7 +71,7 @@ def count(photographs: Sequence[bytes], qualities: Sequence[int]) -> list[Counts
 
 
 def bits(counts: Counts, tables: Sequence[dict[int, int]]) -> float:
-    """What the symbols of `counts` take, without the bits that follow each of them."""
+    """Bits of the codes of `counts`, without the bits that follow each code."""
     return sum(float(counts[k][symbol]) * length for k in range(4) for symbol, length in tables[k].items())
 
 

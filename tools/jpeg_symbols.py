@@ -1,6 +1,6 @@
-"""A baseline JPEG taken apart: its coefficients, its Huffman symbols, its restart intervals. Slow, and of no library.
+"""A parser of baseline JPEGs: coefficients, Huffman symbols, restart intervals. Slow, and without a library.
 
-What the encoder's Huffman tables are trained with, and what tests hold the encoder against: two files of equal
+The Huffman tables of the encoder are trained with it, and tests check the encoder with it: two files of equal
 coefficients have equal pixels in every decoder.
 """
 
@@ -18,7 +18,7 @@ _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
 
 @dataclass(slots=True)
 class Table:
-    """A Huffman table: of any 16 bits the length of the code they begin with (0 = none), and its symbol."""
+    """A Huffman table: for any 16 bits, the length of the code at their start (0 = none) and its symbol."""
 
     lengths: list[int]
     values: list[int]
@@ -29,7 +29,7 @@ class Table:
 class Component:
     """One colour component. `coefficients` is int16 (rows of blocks, blocks in a row, 64), in zigzag order.
 
-    Blocks beyond the image's edge, which only fill up MCUs, are left out: they hold whatever an encoder likes.
+    Blocks beyond the image's edge, which fill up MCUs, are left out: their content is up to the encoder.
     """
 
     identifier: int
@@ -63,7 +63,7 @@ class Baseline:
 
 
 def read(data: bytes) -> Baseline:
-    """Take `data` apart. Raises `ValueError` for anything but a whole interleaved baseline JPEG."""
+    """Parse `data`. Raises `ValueError` for anything but a whole interleaved baseline JPEG."""
     image, at = Baseline(), 2
     while (marker := data[at + 1]) != 0xDA:
         size = int.from_bytes(data[at + 2 : at + 4], "big")
@@ -165,13 +165,13 @@ class _Bits:
         self.data, self.at = data, 0
 
     def peek(self) -> int:
-        """The next 16 bits; behind the end there are ones, as the standard pads."""
+        """The next 16 bits; ones after the end, the standard's padding."""
         first = self.at >> 3
         window = (self.data[first : first + 3] + b"\xff\xff\xff")[:3]
         return int.from_bytes(window, "big") >> (8 - (self.at & 7)) & 0xFFFF
 
     def symbol(self, table: Table) -> int:
-        """The next symbol, which is counted."""
+        """Read and count the next symbol."""
         window = self.peek()
         length, value = table.lengths[window], table.values[window]
         if length == 0:
@@ -181,7 +181,7 @@ class _Bits:
         return value
 
     def signed(self, size: int) -> int:
-        """The next `size` bits as JPEG codes a number of that size."""
+        """Read a number of `size` bits in JPEG's coding."""
         value = self.peek() >> (_LONGEST - size)
         self.at += size
         return value if size == 0 or value >> (size - 1) else value - (1 << size) + 1

@@ -1,42 +1,56 @@
-"""The usual way, for comparison: an ImageFolder-style dataset on Pillow, for torch's DataLoader with worker processes.
+"""The usual way, for comparison: a dataset on Pillow for torch's DataLoader with worker processes.
 
-The transforms are torchvision's RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize, step by step; written
-out here because torchvision is not needed otherwise.
+`augmented` does what torchvision's RandomResizedCrop, RandomHorizontalFlip and PILToTensor do, without torchvision.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 
 MEAN, STD = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1), torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
+Files = Sequence[tuple[Path, int]]  # with labels
 
 
-class PillowFolder(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """`root`/<class>/<image>: a normalised float32 tensor (3, size, size) and the class's number."""
+class PillowFiles(torch.utils.data.Dataset[tuple[Any, int]]):
+    """Files decoded by Pillow one at a time: what `transform` makes of the RGB image, and the label."""
 
-    def __init__(self, root: Path, size: int) -> None:
-        self.size = size
-        self.classes = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
-        self.samples = [(path, i) for i, name in enumerate(self.classes) for path in sorted((root / name).iterdir())]
+    def __init__(self, files: Files, transform: Callable[[Image.Image], Any]) -> None:
+        self.files, self.transform = files, transform
 
     def __len__(self) -> int:
-        return len(self.samples)
+        return len(self.files)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        path, label = self.samples[index]
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        path, label = self.files[index]
         with Image.open(path) as file:
-            image = ImageOps.exif_transpose(file).convert("RGB")
-        image = image.crop(box(*image.size)).resize((self.size, self.size), Image.Resampling.BILINEAR)
-        if random.random() < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div_(255)
-        return pixels.sub_(MEAN).div_(STD), label
+            return self.transform(file.convert("RGB")), label
+
+
+def files_by_class(root: Path) -> Files:
+    """The files of `root`/<class>/, with the numbers of their classes."""
+    folders = sorted(folder for folder in root.iterdir() if folder.is_dir())
+    return [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
+
+
+def augmented(image: Image.Image, size: int = 224) -> torch.Tensor:
+    """A random crop, resized and perhaps flipped: uint8 (3, size, size)."""
+    image = image.crop(box(*image.size)).resize((size, size), Image.Resampling.BILINEAR)
+    if random.random() < 0.5:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def normalised(image: Image.Image, size: int) -> torch.Tensor:
+    """The same of the upright image, as normalised float32."""
+    return augmented(ImageOps.exif_transpose(image), size).float().div_(255).sub_(MEAN).div_(STD)
 
 
 def box(width: int, height: int) -> tuple[int, int, int, int]:

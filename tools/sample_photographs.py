@@ -3,9 +3,9 @@
     python -m tools.sample_photographs DST [--per-class 150] [--val 30] [--seed 0]
 
 Writes DST/train/<class>/*.jpg and DST/val/<class>/*.jpg: about 500 x 375 pixels, JPEG quality around 90, some upright,
-a few with an EXIF orientation, progressive or gray, as folders of photographs are. The same seed makes the same images.
-Where scikit-image is installed, its bundled photographs give further classes: random crops, which share no pixel
-between train and val.
+a few with an EXIF orientation, progressive or gray, as in folders of photographs. The same seed makes the same images.
+If scikit-image is installed, its photographs give further classes: random crops, which share no pixel between train and
+val.
 """
 
 from __future__ import annotations
@@ -42,20 +42,18 @@ class Shot:
 
 
 def shots(root: Path, per_class: int, val: int, seed: int) -> list[Shot]:
-    """Everything that will be made, in order: `per_class` images to train on and `val` to evaluate with, per class."""
-    classes = sorted([*SCENES, *real_photographs()])
-    wanted = [
-        (split, name, i) for split, n in (("train", per_class), ("val", val)) for name in classes for i in range(n)
-    ]
+    """All images in order: `per_class` images to train on and `val` to evaluate with, per class."""
+    classes, counts = sorted([*SCENES, *real_photographs()]), {"train": per_class, "val": val}
+    images = [(split, name, i) for split, count in counts.items() for name in classes for i in range(count)]
     return [
         Shot(root / split / name / f"{name}_{i:04d}.jpg", name, split, (seed, number))
-        for number, (split, name, i) in enumerate(wanted)
+        for number, (split, name, i) in enumerate(images)
     ]
 
 
 @cache
 def real_photographs() -> dict[str, Path]:
-    """Class -> file of the photographs that scikit-image bundles; empty where it is not installed."""
+    """Class -> file of the photographs that scikit-image bundles; empty if it is not installed."""
     try:
         import skimage
     except ImportError:

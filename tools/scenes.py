@@ -1,4 +1,4 @@
-"""Scenes that look photographic to a codec and to a small network: what sample_photographs.py takes pictures of.
+"""Scenes that look photographic to a codec and to a small network, for sample_photographs.py.
 
 Natural images have an amplitude spectrum of about 1/f. Every surface here is a crop of such a noise field, shaped by a
 scene, lit from a side and seen by a camera with noise; so JPEGs of them have the size, the spectrum and the decoding
@@ -19,7 +19,7 @@ POOL = 1024  # pixels a side of the noise fields that all surfaces are cut from
 
 @dataclass
 class Surfaces:
-    """1/f noise to cut surfaces from. Made once: a field costs 100 ms, a crop of it nothing."""
+    """1/f noise to cut surfaces from; a field takes 100 ms, a crop of it nothing."""
 
     seed: int
     fields: dict[tuple[float, float], Floats] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Surfaces:
 
 @dataclass(frozen=True)
 class Camera:
-    """One picture being taken: where its randomness and its surfaces come from, and how large it is."""
+    """The source of a picture's randomness and surfaces, and its size."""
 
     rng: np.random.Generator
     surfaces: Surfaces

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ABOUT_THE_CHECKOUT = ("test_layers.py", "test_repository.py", "test_tools.py", "test_documents.py")
 LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 
-# Run inside: the system's library must be gone, and the kernel must have loaded its own.
+# Runs inside: no library of the system can be loaded, and the kernel has loaded its own.
 PROOF = """
 import ctypes, pathlib
 for name in ("libjpeg.so.62", "libjpeg.so.8", "libturbojpeg.so.0"):
@@ -30,7 +30,7 @@ for name in ("libjpeg.so.62", "libjpeg.so.8", "libturbojpeg.so.0"):
         ctypes.CDLL(name)
     except OSError:
         continue
-    raise SystemExit(f"{name} can still be loaded: this is no machine without libjpeg")
+    raise SystemExit(f"{name} can still be loaded: expected a machine without libjpeg")
 from iofast import kernel
 assert kernel.backend == "native", kernel.describe()
 loaded = {line.split()[-1] for line in open("/proc/self/maps") if "libjpeg" in line}

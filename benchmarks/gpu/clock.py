@@ -6,33 +6,24 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from benchmarks.gpu.job import Job
+from benchmarks.gpu.job import Job, Stalls
 from iofast import watch
 from iofast.meter import MeterStats
 
 SAMPLES, WARM = 30, 5
-BUSY = 30_000_000  # cycles that the stream works before each call that is timed: 15 ms, for the host to be ahead
-LONGER = 8 * BUSY  # where that never was enough
+BUSY = 30_000_000  # cycles that the stream works before each timed call, so that the host gets ahead: 15 ms
+LONGER = 8 * BUSY  # if that was never enough
 MOST = 1000  # calls in a row
 
 Step = Callable[[Any], None]
 
 
-class Stalls(NamedTuple):
-    """Of a loop: shares of its time in which the device waited for a batch, images and milliseconds of a step."""
-
-    by_clock: float
-    by_difference: float
-    images_per_s: float
-    step_ms: float
-
-
 def wait(device: torch.device) -> None:
-    """Until the device has done all that it was told."""
+    """Wait until the device has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -40,8 +31,8 @@ def wait(device: torch.device) -> None:
 def on_device(job: Job, call: Callable[[], Any]) -> float:
     """Seconds that the device works for one call: the median. Without a GPU the wall's.
 
-    The stream is kept busy before, so that the whole call is launched before it begins: no gap is counted in which the
-    device would wait for the host. A sample for which the host was too late is left out.
+    The stream is busy before, so that the whole call is launched before it begins and the device never waits for the
+    host. A sample for which the host was too late is left out.
     """
     for _ in range(2 if job.quick else WARM):
         call()
@@ -60,12 +51,12 @@ def on_device(job: Job, call: Callable[[], Any]) -> float:
         if not late:
             found.append(begin.elapsed_time(end) / 1e3)
     if not found:
-        raise RuntimeError("the host took longer to launch it than the stream was kept busy")
+        raise RuntimeError("the host took longer to launch it than the stream was busy")
     return statistics.median(found)
 
 
 def on_wall(job: Job, call: Callable[[], Any], seconds: float) -> float:
-    """Seconds of one of so many calls in a row as take about `seconds`."""
+    """Seconds of one call, of as many in a row as take about `seconds`."""
     call()
     wait(job.device)
     one = _elapsed(job, call, 1)
@@ -99,8 +90,8 @@ def rate(job: Job, loader: Iterable[Any], seconds: float, warm: int = 8) -> floa
 
 
 def stalls(job: Job, loader: Iterable[Any], step: Step, steps: int, warm: int = 10) -> Stalls:
-    """How long `steps` steps wait for their batches: by iofast's clock, and beside the same steps on one batch that
-    stays on the device, before and after."""
+    """The waits of `steps` steps: by iofast's clock, and beside the same steps on one batch that stays on the device,
+    before and after."""
     pass_ = iter(loader)
     held = next(pass_)
     _leave(pass_)
@@ -131,7 +122,7 @@ def _steps(job: Job, batches: Iterator[Any], step: Step, steps: int, warm: int) 
 
 
 def exposed(loop: float, held: float) -> float:
-    """Share of the loop's time that it would not have taken with its batch at hand; below 0 by noise alone."""
+    """Share of the loop's time beyond that of steps with a batch at hand; below 0 by noise alone."""
     return 1 - held / loop
 
 

@@ -1,4 +1,4 @@
-"""What the parts work on: photographs, packed, as pixels, as files again, and images of CIFAR's size.
+"""The data of the parts: photographs, packed, as pixels, as files again, and images of CIFAR's size.
 
 originals/     class folders of photographs: links to those given, or made here
 packed.lmdb    JPEGs with the short side 256, quality 90
@@ -6,14 +6,12 @@ rgb.lmdb       pixels with the short side 256
 files/         the JPEGs of packed.lmdb in class folders, for ImageFolder
 small.lmdb     pixels, 32 x 32
 
-Each is made by itself, so that parts which need no photographs run where those could not be made.
+Each is made by itself, so that parts which need no photographs run without them.
 """
 
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
@@ -25,6 +23,7 @@ from PIL import Image
 from benchmarks.gpu import record
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.parts import DONE
+from benchmarks.photographs import files_in, pack, place
 from iofast import FastDataset, open_reader, open_writer
 from tools.scenes import SCENES, Camera, Surfaces, photograph
 
@@ -40,8 +39,9 @@ def run(job: Job, photos: Path | None = None) -> None:
     originals, packed = job.data / "originals", job.data / "packed.lmdb"
     job.attempt("small.lmdb", partial(small, job.data / "small.lmdb", 256 if job.quick else SMALL))
     job.attempt("originals", partial(taken, job, originals, photos))
-    job.attempt("packed.lmdb", partial(pack, originals, packed))
-    job.attempt("rgb.lmdb", partial(pack, originals, job.data / "rgb.lmdb", "--format", "rgb"))
+    for name, options in (("packed.lmdb", ()), ("rgb.lmdb", ("--format", "rgb"))):
+        if not (job.data / name).exists():  # else it is whole: of an earlier run that was stopped
+            job.attempt(name, partial(pack, originals, job.data / name, 256, *options))
     job.attempt("files", partial(as_files, packed, job.data / "files"))
     for name, what in (("originals", "original photographs"), ("packed.lmdb", "packed photographs")):
         job.attempt(f"what {name} holds", partial(described, job, name, what))
@@ -50,12 +50,9 @@ def run(job: Job, photos: Path | None = None) -> None:
 
 
 def taken(job: Job, folder: Path, photos: Path | None) -> None:
-    """The photographs: those given, or as many as there is time to make."""
+    """The given photographs, or as many as there is time to make."""
     count = FEW if job.quick else PHOTOGRAPHS
-    if photos is None:
-        count = photographs(job, folder, count)
-    else:
-        count = link(photos, folder, count)
+    count = photographs(job, folder, count) if photos is None else link(photos, folder, count)
     job.figure("different photographs", count, "")
 
 
@@ -68,8 +65,8 @@ def described(job: Job, name: str, what: str) -> None:
 
 
 def photographs(job: Job, folder: Path, count: int) -> int:
-    """Photograph-like JPEGs, as many bytes a pixel as ImageNet's: generated scenes, on all cores. How many there were
-    time for: half of what is left, for they are to be packed too."""
+    """Make photograph-like JPEGs with ImageNet's bytes a pixel on all cores, in half of the time left: they are packed
+    afterwards. Return how many."""
     if count <= FEW:  # a process costs more
         return sum(in_time(folder, np.inf, number) for number in range(count))
     end = time.monotonic() + job.left() / 2  # the same clock in every process
@@ -97,7 +94,7 @@ def one(folder: Path, number: int) -> None:
 
 
 def jpeg(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], wanted: float) -> bytes:
-    """A JPEG of the lowest quality that makes it `wanted` bytes long, or of the highest."""
+    """A JPEG of the lowest quality that gives `wanted` bytes, or of the highest quality."""
     image, low, high = Image.fromarray(pixels), 0, len(QUALITIES) - 1
     while low < high:
         middle = (low + high) // 2
@@ -109,23 +106,14 @@ def jpeg(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], wanted: float)
 
 
 def link(photos: Path, folder: Path, count: int) -> int:
-    """Links to `count` of the photographs in class folders, evenly chosen; all where there are fewer. How many."""
-    files = [path for path in sorted(photos.rglob("*")) if path.is_file()]
+    """Links to `count` evenly chosen photographs in class folders, or to all. Return how many."""
+    files = files_in(photos)
     chosen = sorted({round(at) for at in np.linspace(0, len(files) - 1, count)})
     for number in chosen:
-        place = folder / files[number].parent.name / f"{number:07d}{files[number].suffix}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        place.symlink_to(files[number].resolve())
+        target = place(folder, files[number], f"{number:07d}")
+        target.unlink(missing_ok=True)
+        target.symlink_to(files[number].resolve())
     return len(chosen)
-
-
-def pack(source: Path, out: Path, *options: str) -> None:
-    """Pack with the short side 256. A container that is there is whole: of an earlier run that was stopped."""
-    if out.exists():
-        return
-    command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", "256"]  # quality: 90
-    subprocess.run([*command, *options, "--quiet"], check=True)
 
 
 def as_files(container: Path, folder: Path) -> None:

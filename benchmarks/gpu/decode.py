@@ -30,7 +30,6 @@ Rates = dict[str, float]
 
 
 def run(job: Job) -> None:
-    """See above."""
     for source in SOURCES:
         _asked(job, source, _measured(job, source, job.batch, ROUNDS))
     for name in libraries(job.device, 1):
@@ -40,43 +39,28 @@ def run(job: Job) -> None:
 
 
 def _measured(job: Job, source: str, batch: int, rounds: int) -> Rates:
-    """Images a second by way, of those that could run; in turn, so that a slow moment meets all of them."""
+    """Images a second of each way that works; they run in turn, so that a slow moment affects all."""
+    transform = [T.RandomResizedCrop(job.size), T.RandomHorizontalFlip()]
     loaders: dict[str, FastLoader] = {}
     found: dict[str, list[float]] = {}
 
     def one(way: str) -> None:
         if way not in loaders:
-            loaders[way] = _loader(job, source, batch, WAYS[way])
+            images = 64 * batch if job.quick else IMAGES
+            options = {"num_workers": job.cores, "prefetch": 4, "decode": WAYS[way]}
+            loaders[way] = job.loader(SOURCES[source], images, batch, transform=transform, **options)
         made = rate(job, loaders[way], 0.2 if job.quick else SECONDS, 2 if job.quick else 8)
         found.setdefault(way, []).append(made)
 
-    failed: set[str] = set()
-    for _ in range(1 if job.quick else rounds):
-        for way in WAYS:
-            if way in failed:
-                continue
-            before = len(found.get(way, []))
+    ways = list(WAYS)
+    for number in range(1 if job.quick else rounds):
+        for way in ways:
             job.attempt(f"{source}, batches of {batch}, decode={way!r}", partial(one, way))
-            if len(found.get(way, [])) == before:
-                failed.add(way)
+        ways = [way for way in ways if len(found.get(way, [])) > number]  # the others have failed
     rates = {way: statistics.median(values) for way, values in found.items()}
     for way, value in rates.items():
         job.figure(f"{source}, batches of {batch}, {way}: {loaders[way].stats.decode}", value, "images/s")
     return rates
-
-
-def _loader(job: Job, source: str, batch: int, decode: Any) -> FastLoader:
-    return FastLoader(
-        job.dataset(SOURCES[source], 64 * batch if job.quick else IMAGES),
-        batch,
-        shuffle=True,
-        drop_last=True,
-        transform=[T.RandomResizedCrop(job.size), T.RandomHorizontalFlip()],
-        num_workers=job.cores,
-        prefetch=4,
-        decode=decode,
-        device=job.device,
-    )
 
 
 def _asked(job: Job, source: str, rates: Rates) -> None:
@@ -91,15 +75,14 @@ def _asked(job: Job, source: str, rates: Rates) -> None:
 
 
 def of_the_sum(rates: Rates) -> float | None:
-    """The split's rate as a share of what both halves do alone; None where one of the three is missing."""
+    """The split's rate as a share of both halves' own rates; None if one of the three is missing."""
     if not {"cpu", "gpu", "split"} <= rates.keys():
         return None
     return rates["split"] / (rates["cpu"] + rates["gpu"])
 
 
 def library(job: Job, name: str) -> None:
-    """A library by itself, called as a loader calls it: whole pictures, a batch of bytes that lie in memory after the
-    other. Its rates by batch size, and of what is not packed."""
+    """A library by itself, called as a loader calls it: whole pictures from memory. Its rates by batch size."""
     if not job.cuda:
         raise RuntimeError("it needs a CUDA device")
     decoder = checked(libraries(job.device, max(1, job.cores // 4))[name])

@@ -1,4 +1,4 @@
-"""What a part is given: its data, its device, its time, and where it writes."""
+"""The surroundings of a part: its data, its device, its time, and its log."""
 
 from __future__ import annotations
 
@@ -7,20 +7,31 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from benchmarks.gpu.record import Figure, Lack, append
-from iofast import FastDataset
+from iofast import FastDataset, FastLoader
+from iofast import transforms as T
 from iofast.machine import cores_of_rank
 
 ONE_LINE = 300  # characters of a reason
 
 
+class Stalls(NamedTuple):
+    """Of a loop: shares of its time in which the device waited for a batch, images and milliseconds of a step."""
+
+    by_clock: float
+    by_difference: float
+    images_per_s: float
+    step_ms: float
+
+
 @dataclass(frozen=True)
 class Job:
-    """`data` has what data.py makes; figures go to `log`. `quick`: a run that shows that the program works, no more."""
+    """`data` has the files of data.py; figures go to `log`. `quick`: a trial, whose figures mean nothing."""
 
     data: Path
     log: Path
@@ -36,12 +47,12 @@ class Job:
 
     @property
     def cores(self) -> int:
-        """So many threads decode."""
+        """Threads that decode."""
         return cores_of_rank()
 
     @property
     def batch(self) -> int:
-        """Images of a batch, where a part does not try several."""
+        """Images of a batch, unless a part tries several sizes."""
         return 8 if self.quick else 256
 
     @property
@@ -54,14 +65,29 @@ class Job:
         return self.seconds - (time.monotonic() - self.began)
 
     def dataset(self, name: str, images: int) -> FastDataset:
-        """`images` samples of one of the sets, each as often as that takes: an epoch is as long as a run needs."""
+        """`images` samples of one of the sets, which repeat: an epoch is as long as a run needs."""
         there = len(FastDataset(self.data / name))
         return FastDataset(self.data / name, indices=np.arange(images) % there)
+
+    def loader(self, name: str, images: int, batch: int | None = None, **options: Any) -> FastLoader:
+        """A shuffled loader of whole batches on the device; see `dataset`."""
+        options = {"shuffle": True, "drop_last": True, "device": self.device, **options}
+        return FastLoader(self.dataset(name, images), batch or self.batch, **options)
+
+    def training_loader(self, name: str, images: int) -> FastLoader:
+        """Finished batches for a network in bfloat16, channels last; one core is left for the loop."""
+        options = {"dtype": torch.bfloat16, "memory_format": torch.channels_last, "prefetch": 8}
+        return self.loader(name, images, transform=T.train(self.size), num_workers=max(1, self.cores - 1), **options)
+
+    def stalls(self, name: str, found: Stalls, most: float | None) -> None:
+        """Write down the stalls of a loop, of which at most `most` is asked."""
+        self.figure(f"{name}: exposed stall, by iofast's clock", found.by_clock, "%", most=most)
+        self.figure(f"{name}: exposed stall, beside a batch that stays", found.by_difference, "%", most=most)
 
     def figure(
         self, name: str, value: float, unit: str, *, least: float | None = None, most: float | None = None
     ) -> None:
-        """Write down a figure. What is asked is asked of a GPU, and of a whole run."""
+        """Write down a figure. Its limits count for a GPU and a whole run only."""
         asks = self.cuda and not self.quick
         append(self.log, Figure(name, float(value), unit, least if asks else None, most if asks else None))
 
@@ -70,7 +96,7 @@ class Job:
         append(self.log, Lack(what, one_line(why)))
 
     def attempt(self, what: str, run: Callable[[], None]) -> None:
-        """`run` may fail, and the part goes on. Where no time is left it is not begun."""
+        """Call `run` if time is left. If it fails, note the reason; the part continues."""
         try:
             if self.left() <= 0:
                 raise LateError("the part's time was used up")
@@ -82,16 +108,18 @@ class Job:
 
 
 class LateError(Exception):
-    """There is no time left for what was to be done."""
+    """No time is left."""
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says."""
-    said = str(error).strip()
-    return said if isinstance(error, LateError) else f"{type(error).__name__}: {said}" if said else type(error).__name__
+    """An exception's kind and message."""
+    message = str(error).strip()
+    if isinstance(error, LateError):
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def one_line(text: str) -> str:
-    """The first line that says something, without what would break a table."""
+    """The first line that is not empty, without characters that break a table."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else "")[:ONE_LINE].replace("|", "/")

@@ -16,11 +16,11 @@ CLASSES = 1000
 
 
 def networks(job: Job) -> dict[str, Callable[[], nn.Module]]:
-    """torchvision's ResNets; without torchvision, or in a quick run, three convolutions, so that the loop is run."""
+    """torchvision's ResNets; three convolutions without torchvision and in a quick run."""
     try:
         models: Any = importlib.import_module("torchvision.models")
-    except Exception as error:  # of another build of torch it raises whatever it meets first
-        job.lacks("ResNet-18 and ResNet-50", f"torchvision is not here: {error}")
+    except Exception as error:  # built for another torch, it raises anything
+        job.lacks("ResNet-18 and ResNet-50", f"torchvision cannot be imported: {error}")
         return {"three convolutions": convolutions}
     if job.quick:
         return {"three convolutions": convolutions}
@@ -28,7 +28,7 @@ def networks(job: Job) -> dict[str, Callable[[], nn.Module]]:
 
 
 def convolutions() -> nn.Module:
-    """A network that is hardly one."""
+    """The smallest network that trains."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
         layers += [nn.Conv2d(inputs, outputs, 3, stride=2), nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -36,7 +36,7 @@ def convolutions() -> nn.Module:
 
 
 def training(job: Job, network: Callable[[], nn.Module]) -> Step:
-    """Forward, backward, an update by SGD; batches that are not on the device are brought there."""
+    """Forward, backward, an update by SGD; batches are moved to the device."""
     torch.backends.cudnn.benchmark = True
     model = network().to(job.device, torch.bfloat16, memory_format=torch.channels_last).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)

@@ -1,8 +1,7 @@
-"""The page of a GPU: what was asked and what was found, every figure, and what could not be measured."""
+"""The page of a GPU: goals and results, every figure, and what could not be measured."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ import torch
 from benchmarks import measure
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.record import Figure, Outcome, written
+from tools import machine
 
 PACKAGES = ("torchvision", "triton", "torchcodec", "kornia", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 MET = {True: "yes", False: "**no**"}
@@ -39,7 +39,7 @@ less with one batch that stays on the device.
 ## Machine
 
 - Device: {"; ".join((name, *about(device)))}
-{measure.machine()}
+{machine.describe()}
 - Command: `{command}`
 """
 
@@ -48,7 +48,7 @@ TRIAL = "A trial, which shows that the program works: nothing is asked of its fi
 
 
 def asked(outcomes: Mapping[str, Outcome]) -> str:
-    """The figures of which something is asked, those that are not there among them."""
+    """The figures with a goal, and the goals without a figure."""
     rows = []
     for part in PARTS:
         figures = outcomes.get(part.name, Outcome()).figures
@@ -76,7 +76,7 @@ def part_section(part: Part, outcome: Outcome, *, quick: bool) -> str:
 
 
 def lacking(outcomes: Mapping[str, Outcome]) -> str:
-    """What is missing, and why."""
+    """What could not be measured, and why."""
     lines = []
     for name, outcome in outcomes.items():
         lines += [f"- {name}: {lack.what}: {lack.why}" for lack in outcome.lacks]
@@ -85,12 +85,12 @@ def lacking(outcomes: Mapping[str, Outcome]) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """As its maker calls it."""
+    """The device's product name."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def driver() -> str:
-    """Its version, as nvidia-smi says it."""
+    """The driver's version, by nvidia-smi."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
@@ -110,10 +110,5 @@ def about(device: torch.device) -> Iterator[str]:
         its = torch.cuda.get_device_properties(device)
         yield f"{its.total_memory / (1 << 30):.0f} GiB, {its.multi_processor_count} multiprocessors"
         yield f"compute capability {its.major}.{its.minor}, CUDA {torch.version.cuda}, driver {driver()}"
-    found = []
-    for package in PACKAGES:
-        try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found = [f"{package} {version}" for package in PACKAGES if (version := machine.version(package))]
     yield ", ".join(found) or "neither torchvision nor Triton"

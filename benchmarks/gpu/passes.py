@@ -1,4 +1,4 @@
-"""Of what the memory can do, how much do the fused passes use, and how long do others take for the same?"""
+"""What share of the memory's bandwidth do the fused passes reach, and how long do other libraries take?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Work:
-    """A batch of photographs in the device's memory, and what is drawn for it."""
+    """A batch of photographs in the device's memory, with boxes and flips."""
 
     images: RaggedBatch
     boxes: NDArray[np.int32]
@@ -50,7 +50,6 @@ class Work:
 
 
 def run(job: Job) -> None:
-    """See above."""
     if job.cuda and (trouble := of_triton()):
         job.lacks("the Triton passes: torch's are measured in their place", trouble)
     work = made(job)
@@ -61,7 +60,7 @@ def run(job: Job) -> None:
 
 
 def of_triton() -> str:
-    """Why its passes do not work here; empty where they do."""
+    """Why Triton's passes do not work here; empty if they do."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         works = dispatch.triton_works()
@@ -69,7 +68,7 @@ def of_triton() -> str:
 
 
 def own(job: Job, work: Work, walls: dict[str, float]) -> None:
-    """The figures of iofast's passes; seconds of the wall's clock go to `walls`."""
+    """The figures of iofast's passes; adds seconds of the wall's clock to `walls`."""
     copy = on_device(job, copier(job))
     bandwidth = 2 * (COPIED >> 6 if job.quick else COPIED) / copy
     job.figure("copy within the device, read and written", bandwidth / 1e9, "GB/s")
@@ -92,7 +91,7 @@ def own(job: Job, work: Work, walls: dict[str, float]) -> None:
 
 
 def made(job: Job) -> Work:
-    """Photographs' sizes, upright ones too; their pixels are noise, which costs these passes the same."""
+    """Photographs' sizes, portrait ones too, with pixels of noise, which cost the same."""
     count = job.batch
     sizes = np.array([(HEIGHT, WIDTH) if row % 4 else (WIDTH, HEIGHT) for row in range(count)], np.int64)
     lengths = 3 * sizes.prod(axis=1)
@@ -126,7 +125,7 @@ def colours(job: Job) -> Callable[[], torch.Tensor]:
 
 
 def beside(job: Job, work: Work, name: str, other: Callable[..., Any], walls: dict[str, float]) -> None:
-    """Figures of another library, of host and device together as ours are: it is the host that keeps it waiting."""
+    """Figures of another library, of host and device together: the host limits it."""
     calls = other(job, work)
     for what, call in zip((GEOMETRY, COLOUR), calls, strict=True):
         seconds = on_wall(job, call, 0.1 if job.quick else 2.0)
@@ -136,7 +135,7 @@ def beside(job: Job, work: Work, name: str, other: Callable[..., Any], walls: di
 
 
 def torchvision(job: Job, work: Work) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """torchvision v2 as it is written for images of different sizes, image by image, on the device."""
+    """torchvision v2 on the device, image by image, as their sizes differ."""
     v2 = importlib.import_module("torchvision.transforms.v2")
     images = [work.images.image(row).permute(2, 0, 1) for row in range(len(work.boxes))]
     shape = (work.size, work.size)
@@ -162,7 +161,7 @@ def torchvision(job: Job, work: Work) -> tuple[Callable[[], Any], Callable[[], A
 
 
 def kornia(job: Job, work: Work) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """kornia takes images of one size: all lie down here."""
+    """kornia takes images of one size: all are landscape here."""
     kornia_ = importlib.import_module("kornia.augmentation")
     mean, std = torch.tensor(MEAN), torch.tensor(STD)
     size = (work.size, work.size)

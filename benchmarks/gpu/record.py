@@ -1,4 +1,4 @@
-"""Figures and what could not be measured: written a line at a time, so that a part that is cut off loses nothing."""
+"""Figures and what could not be measured, written line by line, so that an interrupted part loses nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """One number. `least` and `most` are what is asked of it, where something is."""
+    """One number; `least` and `most` are its goals, if any."""
 
     name: str
     value: float
@@ -20,14 +20,14 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is what was asked; None where nothing was."""
+        """Whether the goals are met; None without one."""
         if self.least is None and self.most is None:
             return None
         return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
 
     @property
     def asked(self) -> str:
-        """What is asked, in words."""
+        """The goals in words."""
         words = [("at least", self.least), ("at most", self.most)]
         return ", ".join(f"{word} {written(value, self.unit)}" for word, value in words if value is not None)
 
@@ -45,7 +45,7 @@ Record = Figure | Lack
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part. `ended` says how, where it did not end by itself."""
+    """The result of a part; `ended`: how it ended, if not by itself."""
 
     figures: tuple[Figure, ...] = ()
     lacks: tuple[Lack, ...] = ()
@@ -62,13 +62,13 @@ def written(value: float, unit: str) -> str:
 
 
 def append(path: Path, record: Record) -> None:
-    """Add a record to the file of a part; it is there when this returns, whatever happens then."""
+    """Append a record to the file of a part; it survives whatever happens afterwards."""
     with path.open("a") as file:
         file.write(json.dumps({type(record).__name__: asdict(record)}) + "\n")
 
 
 def read(path: Path) -> tuple[tuple[Figure, ...], tuple[Lack, ...]]:
-    """What a part has written; a last line that was cut off is left out."""
+    """The records of a part, without a last line that was cut off."""
     figures: list[Figure] = []
     lacks: list[Lack] = []
     for line in path.read_text().splitlines() if path.exists() else []:

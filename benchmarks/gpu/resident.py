@@ -18,7 +18,6 @@ TRANSFORM = [T.RandomResizedCrop(32, scale=(0.5, 1.0)), T.RandomHorizontalFlip()
 
 
 def run(job: Job) -> None:
-    """See above."""
     found: dict[int, float] = {}
     for batch in (64,) if job.quick else BATCHES:
         job.attempt(f"batches of {batch}", partial(measured, job, batch, found))
@@ -29,16 +28,9 @@ def run(job: Job) -> None:
 
 def measured(job: Job, batch: int, found: dict[int, float]) -> None:
     """Add the rate with batches of this size."""
-    loader = FastLoader(
-        job.dataset("small.lmdb", 16 * batch if job.quick else 50_000),
-        batch,
-        shuffle=True,
-        drop_last=True,
-        transform=TRANSFORM,
-        device=job.device,
-        dtype=torch.bfloat16,
-        cache="device",
-    )
+    images = 16 * batch if job.quick else 50_000
+    options = {"dtype": torch.bfloat16, "cache": "device"}
+    loader = job.loader("small.lmdb", images, batch, transform=TRANSFORM, **options)
     rate(job, loader, 0.5, 2)  # decoded once, kernels compiled
     found[batch] = epochs(job, loader, 0.2 if job.quick else SECONDS)
     job.figure(f"batches of {batch}", found[batch], "images/s")

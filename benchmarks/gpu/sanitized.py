@@ -1,4 +1,4 @@
-"""What compute-sanitizer watches: a few batches of every pass, and of every way to decode. No figures."""
+"""The program under compute-sanitizer: a few batches of every pass and of every way to decode. No figures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from benchmarks.gpu.clock import wait
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.passes import COLOURS, colours, made
 from benchmarks.gpu.stress import WAYS
-from iofast import FastLoader
 from iofast import transforms as T
 
 FEW = 2  # batches
 
 
 def run(job: Job) -> None:
-    """See above."""
     made(job).finished()
     colours(job)()
     for name, decode in WAYS.items():
@@ -28,15 +26,8 @@ def run(job: Job) -> None:
 def looked_at(job: Job, decode: Any) -> None:
     """Each pixel of a few batches is read on the device."""
     transform = [T.RandomResizedCrop(job.size), *COLOURS, T.Normalize.imagenet()]
-    loader = FastLoader(
-        job.dataset("packed.lmdb", FEW * job.batch),
-        job.batch,
-        transform=transform,
-        device=job.device,
-        dtype=torch.bfloat16,
-        decode=decode,
-        num_workers=2,
-    )
+    options = {"shuffle": False, "dtype": torch.bfloat16, "decode": decode, "num_workers": 2}
+    loader = job.loader("packed.lmdb", FEW * job.batch, transform=transform, **options)
     for images, _ in loader:
         if not torch.isfinite(images).all():
             raise RuntimeError("a batch is not finite")

@@ -1,4 +1,4 @@
-"""Is a batch ever not what it should be, while the stream lags behind and memory changes hands all the time?"""
+"""Is a batch ever wrong while the stream lags behind and memory changes hands all the time?"""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error")
 
 
 def run(job: Job) -> None:
-    """See above."""
     for name, decode in WAYS.items():
         job.attempt(f"decode={name!r}", partial(stressed, job, name, decode))
     job.attempt("compute-sanitizer", partial(sanitized, job))
 
 
 def stressed(job: Job, name: str, decode: Any) -> None:
-    """Batches of a loop that is late and allocates, beside those of one that waits for each."""
+    """Compare the batches of a loop that is late and allocates with those of one that waits for each."""
     iterations = BATCHES if job.quick else ITERATIONS
     wrong, done = torch.zeros((), dtype=torch.int64, device=job.device), 0
     looped = loader(job, decode)
@@ -43,7 +42,7 @@ def stressed(job: Job, name: str, decode: Any) -> None:
             lag(job)
             wrong += (images != wanted).any()
             sizes = [images.numel(), 1 << 18 + done % 5, images.numel() // 2, 1 << 20]
-            del images  # its memory is wanted at once, by this loop and by the loader
+            del images  # this loop and the loader need its memory at once
             for size in sizes:
                 torch.full((size,), 255, dtype=torch.uint8, device=job.device)
             done += 1
@@ -52,7 +51,7 @@ def stressed(job: Job, name: str, decode: Any) -> None:
 
 
 def loader(job: Job, decode: Any, device: torch.device | None = None) -> FastLoader:
-    """Of few batches. The CPU decodes them without a device too, to the same pixels."""
+    """A loader of few batches. Without a device the CPU decodes them to the same pixels."""
     transform = [T.RandomResizedCrop(job.size), T.RandomHorizontalFlip()]
     where = job.device if device is None else device
     return FastLoader(
@@ -61,7 +60,7 @@ def loader(job: Job, decode: Any, device: torch.device | None = None) -> FastLoa
 
 
 def quiet(job: Job, loader: FastLoader) -> list[torch.Tensor]:
-    """What the batches are where nobody is late: each is looked at before the next is asked for."""
+    """The batches of a loop that is never late: it reads each before it gets the next."""
     found = []
     for images, _ in loader:
         wait(job.device)
@@ -77,7 +76,7 @@ def lag(job: Job) -> None:
 
 
 def sanitized(job: Job) -> None:
-    """A short run of every kernel under compute-sanitizer, where that is."""
+    """A short run of every kernel under compute-sanitizer, if it is installed."""
     if not job.cuda:
         raise RuntimeError("it needs a CUDA device")
     if (program := shutil.which("compute-sanitizer")) is None:
@@ -86,17 +85,8 @@ def sanitized(job: Job) -> None:
     if left < SHORT:
         raise RuntimeError("the part's time was used up")
     part = [sys.executable, "-m", "benchmarks.gpu", "sanitized", "--data", str(job.data), "--log", str(job.log)]
-    command = [
-        program,
-        "--tool",
-        "memcheck",
-        "--report-api-errors",
-        "no",
-        *part,
-        "--device",
-        str(job.device),
-        "--quick",
-    ]
+    options = ["--tool", "memcheck", "--report-api-errors", "no"]
+    command = [program, *options, *part, "--device", str(job.device), "--quick"]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=left, check=False)
     except subprocess.TimeoutExpired:
@@ -108,6 +98,6 @@ def sanitized(job: Job) -> None:
 
 
 def errors_in(text: str) -> int | None:
-    """How many errors compute-sanitizer has counted; None where it did not come so far."""
+    """The number of errors that compute-sanitizer has counted; None if it did not finish."""
     found = _SUMMARY.findall(text)
     return int(found[-1]) if found else None

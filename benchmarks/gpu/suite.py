@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.gpu.job import Job, one_line
 
 TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
-SPARE = 3  # seconds, to write down what came of it
-# What a library of another version deprecates is not what is asked here; in the project's own runs it is an error
+SPARE = 3  # seconds to write down the result
+# Deprecations of other versions of libraries do not matter here; in the project's own runs they are errors.
 QUIET = ("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning")
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
 _EACH = re.compile(r"^(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", re.MULTILINE)
@@ -22,7 +22,6 @@ _NAMED = re.compile(r"^(FAILED|ERROR|SKIPPED) (.*)$", re.MULTILINE)
 
 
 def run(job: Job) -> None:
-    """See above."""
     if not job.cuda:
         job.lacks("pytest -m gpu", "it needs a CUDA device")
         return
@@ -49,7 +48,7 @@ def run(job: Job) -> None:
 
 
 def _ran(command: list[str], output: object, seconds: float) -> str:
-    """How it ended, where it was not by itself."""
+    """Run pytest; return how it ended, if not by itself."""
     try:
         subprocess.run(
             command,
@@ -58,7 +57,7 @@ def _ran(command: list[str], output: object, seconds: float) -> str:
             timeout=seconds,
             check=False,
             cwd=TESTS.parent,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},  # what it has said stays where it is stopped
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},  # a stopped run keeps its output
         )
     except subprocess.TimeoutExpired:
         return f"not through after {seconds:.0f} s"
@@ -66,7 +65,7 @@ def _ran(command: list[str], output: object, seconds: float) -> str:
 
 
 def counted(text: str) -> dict[str, int]:
-    """What pytest's last line counts; errors are failures. Empty where there is no such line."""
+    """The counts in pytest's last line; errors are failures. Empty without such a line."""
     lines = [line for line in text.splitlines() if _COUNT.search(line) and " in " in line]
     found: dict[str, int] = {}
     for number, word in _COUNT.findall(lines[-1]) if lines else []:
@@ -76,7 +75,7 @@ def counted(text: str) -> dict[str, int]:
 
 
 def so_far(text: str) -> dict[str, int]:
-    """The same of a run that was stopped, by its lines."""
+    """The same for a run that was stopped, by its lines."""
     words = Counter(word for _, word in _EACH.findall(text))
     found = {"passed": words["PASSED"], "failed": words["FAILED"] + words["ERROR"], "skipped": words["SKIPPED"]}
     return found if any(found.values()) else {}

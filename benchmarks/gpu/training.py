@@ -14,8 +14,6 @@ from benchmarks.gpu.clock import Step, rate, stalls
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.networks import networks, training
 from benchmarks.gpu.passes import MEAN, STD
-from iofast import FastLoader
-from iofast import transforms as T
 
 ALLOWED = 0.01
 ASKED = "ResNet-50"
@@ -28,10 +26,10 @@ THEIRS = {"ImageFolder + DataLoader, packed as files": "files", "ImageFolder + D
 
 
 def run(job: Job) -> None:
-    """See above."""
+    images = 64 * job.batch if job.quick else IMAGES
     makers: dict[str, Callable[[], Iterable[Any]]] = {
-        **{name: partial(fast, job, source) for name, source in OURS.items()},
-        **{name: partial(folder, job, source) for name, source in THEIRS.items()},
+        **{name: partial(job.training_loader, source, images) for name, source in OURS.items()},
+        **{name: partial(folder, job, source, images) for name, source in THEIRS.items()},
     }
     own, theirs = next(iter(OURS)), next(iter(THEIRS))
     known = networks(job)
@@ -50,8 +48,7 @@ def trained(job: Job, name: str, network: Callable[[], Any], loader: str, make: 
     steps, warm = (2, 1) if job.quick else (STEPS.get(name, 80), 10)
     most = ALLOWED if name == ASKED and loader in OURS else None
     found = stalls(job, make(), step, steps, warm)
-    job.figure(f"{name}, {loader}: exposed stall, by iofast's clock", found.by_clock, "%", most=most)
-    job.figure(f"{name}, {loader}: exposed stall, beside a batch that stays", found.by_difference, "%", most=most)
+    job.stalls(f"{name}, {loader}", found, most)
     job.figure(f"{name}, {loader}", found.images_per_s, "images/s")
 
 
@@ -61,45 +58,22 @@ def consumed(job: Job, name: str, make: Callable[[], Iterable[Any]]) -> None:
     job.figure(f"into nothing, {name}", rate(job, make(), seconds, warm), "images/s")
 
 
-def fast(job: Job, source: str) -> FastLoader:
-    """Finished batches on the device."""
-    return FastLoader(
-        job.dataset(source, 64 * job.batch if job.quick else IMAGES),
-        job.batch,
-        shuffle=True,
-        drop_last=True,
-        transform=T.train(job.size),
-        num_workers=max(1, job.cores - 1),
-        prefetch=8,
-        device=job.device,
-        dtype=torch.bfloat16,
-        memory_format=torch.channels_last,  # as the network is
-    )
-
-
-def folder(job: Job, source: str) -> Iterable[Any]:
-    """torchvision's ImageFolder with Pillow, in a DataLoader of as many processes as there are cores."""
+def folder(job: Job, source: str, length: int) -> Iterable[Any]:
+    """torchvision's ImageFolder with Pillow, in a DataLoader with a process per core."""
     datasets: Any = importlib.import_module("torchvision.datasets")
     their: Any = importlib.import_module("torchvision.transforms")
     steps = [their.RandomResizedCrop(job.size), their.RandomHorizontalFlip(), their.ToTensor()]
     images = datasets.ImageFolder(str(job.data / source), their.Compose([*steps, their.Normalize(MEAN, STD)]))
-    length = 64 * job.batch if job.quick else IMAGES
-    return DataLoader(
-        Subset(images, [at % len(images) for at in range(length)]),
-        job.batch,
-        shuffle=True,
-        drop_last=True,
-        num_workers=job.cores,
-        pin_memory=job.cuda,
-        persistent_workers=True,
-    )
+    subset = Subset(images, [at % len(images) for at in range(length)])
+    options: dict[str, Any] = {"shuffle": True, "drop_last": True, "persistent_workers": True}
+    return DataLoader(subset, job.batch, num_workers=job.cores, pin_memory=job.cuda, **options)
 
 
 GPU = "torchvision: files read, decoded and cropped on the GPU"
 
 
 def on_gpu(job: Job) -> Iterator[Any]:
-    """torchvision's decoder and transforms on the device, in the thread of the loop, as its documentation shows it."""
+    """torchvision's decoder and transforms on the device, in the loop's thread, as in its documentation."""
     if not job.cuda:
         raise RuntimeError("it needs a CUDA device")
     io: Any = importlib.import_module("torchvision.io")

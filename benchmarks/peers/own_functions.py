@@ -1,4 +1,4 @@
-"""ColorJitter by other libraries in the loader's functions: what bench_recipes compares with ours."""
+"""ColorJitter by other libraries in the loader's functions, for bench_recipes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JITTER = (0.4, 0.4, 0.4, 0.1)
 
 
 def installed(name: str) -> Any:
-    """A module, None where it is not installed."""
+    """A module, None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:

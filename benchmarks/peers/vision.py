@@ -1,25 +1,26 @@
-"""Recipes of torchvision v2 in torch's DataLoader: what bench_recipes compares with."""
+"""Recipes of torchvision v2 in torch's DataLoader, for bench_recipes."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+
+from tools.pillow_folder import Files, PillowFiles
 
 FLOAT = "float"  # the recipe of normalisation alone
 
 
 def v2() -> Any:
-    """torchvision.transforms.v2, None where it is not installed. Of a torchvision for another build of torch its own
-    operators are missing, which no transform here needs, and their registrations fail the import: they are left out."""
+    """torchvision.transforms.v2, None if it is not installed. A torchvision for another build of torch lacks its own
+    operators, which no transform here needs; their registrations fail the import and are left out."""
     if importlib.util.find_spec("torchvision") is None:
         return None
     try:
@@ -32,7 +33,7 @@ def v2() -> Any:
 
 
 def recipe(name: str) -> Any:
-    """The recipe of this name in torchvision, on uint8 tensors as far as it may be."""
+    """The recipe of this name in torchvision, on uint8 tensors as far as possible."""
     t = v2()
     if name == "dino":
         return Crops()
@@ -74,25 +75,10 @@ class Crops:
         return [self.first(tensor), self.second(tensor), *(self.local(tensor) for _ in range(8))]
 
 
-class Files(Dataset[tuple[Any, int]]):
-    """Plain JPEG files, decoded by Pillow."""
-
-    def __init__(self, files: list[tuple[Path, int]], transform: Any) -> None:
-        self.files, self.transform = files, transform
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        path, label = self.files[index]
-        with Image.open(path) as image:
-            return self.transform(image.convert("RGB")), label
-
-
-def loader(files: list[tuple[Path, int]], name: str, batch: int, workers: int) -> DataLoader[Any]:
-    """Persistent workers, shuffled; each computes with one thread, as torch starts them."""
+def loader(files: Files, name: str, batch: int, workers: int) -> DataLoader[Any]:
+    """Plain files, shuffled; workers stay alive between epochs and compute with one thread, torch's default."""
     options: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": True}
-    return DataLoader(Files(files, recipe(name)), batch, **options)
+    return DataLoader(PillowFiles(files, recipe(name)), batch, **options)
 
 
 def functions(image: np.ndarray[Any, Any]) -> dict[str, Any]:

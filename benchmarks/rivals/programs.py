@@ -1,10 +1,10 @@
-"""What the tools are tried on: the suite "tune" of benchmarks/verdicts, and programs that compute on the processor.
+"""The programs for the tools: the suite "tune" of benchmarks/verdicts, and programs that compute on the processor.
 
-The tools are built into the training loop and read the host's clock, or CUDA events where there is a CUDA device. The
-simulated device has none, so a program on it counts only where the host's clock says the same as the device's: where
-each step waits for the device before the next batch is asked for. A batch that is late then leaves the device idle, and
-the device's own work is time that no tool can name. Where the host runs ahead, what it waits for says nothing about the
-device, and a tool on CUDA events would do better than it can here: those are shown and not counted.
+The tools are built into the training loop and read the host's clock, or CUDA events of a CUDA device. The simulated
+device has none, so a program on it counts only if the host's clock agrees with the device's: each step waits for the
+device before it gets the next batch. A late batch then leaves the device idle, and no tool can name the device's work.
+If the host runs ahead, its waits do not show the device's, and CUDA events would help the tools: such programs are
+shown and not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CPU: Final = (
 )
 PROGRAMS: Final = (*CPU, *TUNE)
 RUNNING_AHEAD: Final = "the host runs ahead of the device; CUDA events would tell, and the simulated device has none"
-LOOKING: Final = "losses are looked at one by one, and neither tool has a verdict for that"
+LOOKING: Final = "losses are read one by one, and neither tool has a verdict for that"
 
 
 def find(name: str) -> Program:
@@ -42,7 +42,7 @@ def find(name: str) -> Program:
 
 
 def unseen(program: Program) -> str | None:
-    """Why a tool on the host's clock cannot judge this program; None where it can, and is counted."""
+    """Why a tool on the host's clock cannot judge this program; None if it can."""
     if not program.device or program.wait == "step":
         return None
     return LOOKING if program.wait == "loop" else RUNNING_AHEAD

@@ -1,10 +1,10 @@
-"""The other tools: how each gets into a training loop, as its documentation says, and what it said in the end.
+"""The other tools: each in a training loop as in its documentation, and its verdict.
 
 TraceML 0.5.0   `traceml run train.py`; in the script `traceml.init(mode="auto")` and `with traceml.trace_step(model):`
                 round each step; a loader that is no DataLoader goes through `wrap_dataloader_fetch`
 gpuprof 0.7.1   `with gpuprof.profile(name):` round the loop
 
-What they say is read from what they write for programs: TraceML's final_summary.json, gpuprof's `analyze`.
+Verdicts are read from their machine-readable output: TraceML's final_summary.json, gpuprof's `analyze`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 
 class Tool(Protocol):
-    """A tool in the training process. `said` is for those that judge there and then."""
+    """A tool in the training process. `said`: the report of a tool that judges in this process."""
 
     said: Any
 
@@ -37,7 +37,7 @@ class Tool(Protocol):
 
 
 class TraceML:
-    """Its runtime is there already: `traceml run` has started this script."""
+    """Its runtime is loaded already: `traceml run` has started this script."""
 
     said: Any = None
 
@@ -62,11 +62,11 @@ class TraceML:
         return step
 
     def stop(self) -> None:
-        """Its summary comes when the script has ended."""
+        """Its summary is written after the script has ended."""
 
 
 class Gpuprof:
-    """Finds the steps by itself, from the optimizer's."""
+    """It finds the steps by the optimizer's."""
 
     said: Any = None
 
@@ -95,11 +95,11 @@ INSIDE: Final = {"traceml": TraceML, "gpuprof": Gpuprof}
 
 @dataclass(frozen=True)
 class Said:
-    """What a tool said of a run.
+    """A tool's verdict on a run.
 
     verdict   in its own words
-    input     whether it calls the training input-bound, be it beside something else
-    waiting   the share of time that it says training waits for its loader; None where it does not say
+    input     whether it finds the training input-bound, possibly among other findings
+    waiting   the share of time that training waits for its loader; None if it is not given
     """
 
     verdict: str
@@ -108,7 +108,7 @@ class Said:
 
 
 def traceml(summary: Mapping[str, Any]) -> Said:
-    """Of final_summary.json. All findings about step time count, not only the one that it puts first."""
+    """The verdict in final_summary.json. All findings about step time count, not only the first."""
     step = summary["step_time"]
     kinds = [issue["kind"] for issue in step["issues"]]
     average = step["global"]["average"]
@@ -133,7 +133,7 @@ def gpuprof(report: Mapping[str, Any]) -> Said:
 
 
 def read(tool: str, folder: Path) -> Said:
-    """What `tool` has left in the folder of a run. Raises FileNotFoundError where it left nothing."""
+    """The verdict of `tool` in the folder of a run. Raises FileNotFoundError without one."""
     if tool == "gpuprof":
         return gpuprof(json.loads((folder / "said.json").read_text()))
     return traceml(json.loads((folder / "traceml" / "run" / "final_summary.json").read_text()))

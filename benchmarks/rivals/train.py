@@ -1,8 +1,8 @@
 """A training process with one of the tools inside: `python train.py NAME --tool gpuprof --folder DIR`.
 
-The programs of the suite, in the loop that the tools' documentation shows: zero_grad, forward, backward, step. The loss
-is looked at before the optimizer's step, so that waiting for the simulated device falls into the step and not, for a
-tool that takes what lies between two steps for the loader, into its stall. Warm-up comes before the tool is on.
+The programs of the suite, in the loop of the tools' documentation: zero_grad, forward, backward, step. The loss is read
+before the optimizer's step, so that the wait for the simulated device is in the step: some tools count the time between
+two steps as the loader's. The tool starts after the warm-up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ from benchmarks.verdicts.programs import Program
 
 
 class Arithmetic(torch.nn.Module):
-    """A network that keeps the processor busy for `seconds` a batch: a third forward, two thirds backward."""
+    """A network that takes `seconds` of the processor a batch: a third forward, two thirds backward."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -68,7 +67,7 @@ class Observed(Training):
         super().__init__(program, folder, files, inside=False)
 
     def run(self, seconds: float) -> None:
-        """Warm up, then train under the tool, and write down what happened."""
+        """Warm up, train under the tool, and write timeline and verdict."""
         program = self.program
         loader = loaders.loader_of(program, self.files)
         self.beside = None
@@ -79,9 +78,7 @@ class Observed(Training):
             self.beside = iter(loaders.idle_loader(program, self.files))
             next(self.beside)
         waits = Waits(self.tool.loader(loader))
-        self.end = time.monotonic_ns() + int(1e9 * seconds)
-        (self.folder / "pid").write_text(str(os.getpid()))
-        (self.folder / "ready").write_text(str(time.monotonic_ns()))
+        self._begin(seconds)
         self._train(waits, None)
         self.tool.stop()
         (self.folder / "said.json").write_text(json.dumps(self.tool.said))

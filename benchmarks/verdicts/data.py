@@ -1,4 +1,4 @@
-"""Datasets whose samples cost something known, and where they come from."""
+"""Datasets whose samples have a known cost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def blobs(folder: Path) -> list[Path]:
     for path in paths:
         if not path.exists():
             path.write_bytes(os.urandom(_BLOB))
-    os.sync()  # what is not on the disk yet cannot be dropped from the cache
+    os.sync()  # dirty pages cannot be dropped from the cache
     return paths
 
 
@@ -71,7 +71,7 @@ def shard(folder: Path) -> Path:
 
 
 class Samples(Dataset[tuple[torch.Tensor, int]]):
-    """Small images; what they cost beyond that is the subclass's."""
+    """Small images; subclasses add a cost."""
 
     def __init__(self, program: Program, folder: Path) -> None:
         self.program, self.folder = program, folder
@@ -85,7 +85,7 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
 
 
 class Sleeping(Samples):
-    """A storage that answers late: each sample takes its time, and no processor."""
+    """A slow storage: each sample takes time, but no processor."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         time.sleep(self.item_s)
@@ -144,7 +144,7 @@ class Stored(Samples):
 
 
 class Listed(Samples):
-    """Samples of many Python objects each: cheap to make, and costly to hand from process to process."""
+    """Samples of many Python objects: cheap to make, costly to send from process to process."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         image, _ = super().__getitem__(index)
@@ -159,7 +159,7 @@ class Large(Samples):
 
 
 def collate_lists(samples: list[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor, list[Any]]:
-    """Stack the images, and leave the lists as they are."""
+    """Stack the images and keep the lists."""
     return torch.stack([image for image, _ in samples]), [label for _, label in samples]
 
 
@@ -193,7 +193,7 @@ class PinnedBatch:
 
 
 def slow_start(seconds: float, _worker: int) -> None:
-    """What a worker does before its first sample: opens an index, imports, connects."""
+    """The start of a worker: it opens an index, imports, connects."""
     time.sleep(seconds)
 
 

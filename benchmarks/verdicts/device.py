@@ -2,10 +2,9 @@
 
     python -m benchmarks.verdicts.device FOLDER [--period US]
 
-A launch starts when the one before it has ended, or when it was launched if that was later, and ends its duration after
-that: the timeline follows from the launches alone, however late this process is woken. What is late is only that others
-hear of it. `FOLDER/busy.bin` gets the timeline, pairs of monotonic nanoseconds; `FOLDER/ring.bin` is what the stand-in
-NVML reads: the busy share of each period.
+A launch starts at the end of the one before it, or when it was launched if that was later, and ends its duration after
+that: the timeline follows from the launches alone, however late this process wakes up. `FOLDER/busy.bin` gets the
+timeline, pairs of monotonic nanoseconds; the stand-in NVML reads the busy share of each period from `FOLDER/ring.bin`.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Timeline:
 
 
 def run(folder: Path, period_us: int) -> None:
-    """Until the host closes the queue or ends."""
+    """Run launches until the host closes the queue or ends."""
     shared = Shared(folder / "queue.bin")
     timeline = Timeline(Ring(folder / "ring.bin", period_us), period_us)
     words, end, done = shared.words, 0, 0
@@ -121,11 +120,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--period", type=int, default=PERIOD_US, help="microseconds of a utilisation sample")
     arguments = parser.parse_args()
-    if os.fork():  # a device is no child of the training process, which a monitor looks through
+    if os.fork():  # a monitor looks through the children of the training process
         sys.exit()
     os.setsid()
     with contextlib.suppress(OSError):
-        os.nice(-15)  # a device does not wait for a processor
+        os.nice(-15)  # a real device does not wait for a processor
     run(arguments.folder, arguments.period)
 
 

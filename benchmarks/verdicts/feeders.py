@@ -1,9 +1,9 @@
-"""Loaders of a program's own: generators that threads, processes, futures, event loops or other programs feed.
+"""Loaders of a program's own: generators fed by threads, processes, futures, event loops or other programs.
 
     python -m benchmarks.verdicts.feeders SUITE NAME FILES ADDRESS    the other program: sends while its parent lives
 
-Each is an iterable of batches without an end. Those of ZeroMQ and gRPC need their libraries; the one of a plain socket
-waits at the same place, in a call of a C function by a generator.
+Each is an endless iterable of batches. ZeroMQ and gRPC need their libraries; the loader of a plain socket waits at the
+same place, in a generator's call of a C function.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Make = Callable[[int], Batch]
 
 
 class UnavailableError(RuntimeError):
-    """This machine cannot run the program; says why."""
+    """This machine cannot run the program; the message has the reason."""
 
 
 def make_batch(dataset: data.Samples, size: int, number: int) -> Batch:
@@ -54,7 +54,7 @@ def _maker(program: Program, folder: Path) -> Make:
 
 
 class Feeder:
-    """An iterable over what a generator yields, which begins anew with each epoch."""
+    """An iterable over the batches of a generator, which is new in each epoch."""
 
     def __init__(self, batches: Callable[[], Iterator[Batch]]) -> None:
         self.batches = batches
@@ -137,7 +137,7 @@ def _pool_of_processes(program: Program, folder: Path) -> Callable[[], Iterator[
 
 
 async def _fetch(program: Program, make: Make, number: int) -> Batch:
-    """A batch from a storage that answers late: each of its samples is asked for at once."""
+    """A batch from a slow storage, whose samples are requested at once."""
     if program.load == "sleep":
         await asyncio.sleep(program.cost_s)
         return torch.zeros(program.batch, 3, 32, 32, dtype=torch.uint8)
@@ -169,7 +169,7 @@ class Fetched:
 
 
 def _start(program: Program, folder: Path) -> str:
-    """Start the program that sends this one's batches; its address."""
+    """Start the program that sends the batches; return its address."""
     address = Path(tempfile.mkdtemp(prefix="iofast-feeder-")) / "socket"
     suite = "final" if program.seed else "tune"
     command = [sys.executable, "-m", "benchmarks.verdicts.feeders", suite, program.name, str(folder), str(address)]

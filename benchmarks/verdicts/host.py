@@ -1,4 +1,4 @@
-"""What a training process calls: launches, synchronisation, events and networks of the simulated device."""
+"""The training process's side of the simulated device: launches, synchronisation, events and networks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Device:
     """The simulated device, started in `folder`.
 
     `depth` launches may be queued; the next one blocks, as a driver's does. `spin`: this process waits for the device
-    by asking again and again, as CUDA does by default; otherwise it sleeps on a futex. Raises CalledProcessError or
-    FileNotFoundError where no C compiler makes the driver.
+    by polling, as CUDA does by default; otherwise it sleeps on a futex. Raises CalledProcessError or FileNotFoundError
+    without a C compiler for the driver.
 
     launch       queues a kernel that runs for so many nanoseconds, and returns its number
     synchronize  waits until all that was launched has run
@@ -41,7 +41,7 @@ class Device:
         driver.launch.restype = ctypes.c_uint64
         driver.synchronize.argtypes = (ctypes.c_void_p, ctypes.c_int)
         driver.synchronize.restype = None
-        # No Python function between: in a stack, what waits is the line of the program, as with a real driver.
+        # No Python function between: in a stack, the waiting line is the program's, as with a real driver.
         self.launch = functools.partial(driver.launch, self.shared.address, min(depth, SLOTS // 2), spin)
         self.synchronize = functools.partial(driver.synchronize, self.shared.address, spin)
         command = [sys.executable, "-m", "benchmarks.verdicts.device", str(folder), "--period", str(period_us)]
@@ -64,7 +64,7 @@ class Device:
 
 
 class Event:
-    """A CUDA event: an empty launch, which the device stamps when it gets there."""
+    """A CUDA event: an empty launch with the device's time stamp."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -84,7 +84,7 @@ class Event:
 
 
 class Cuda:
-    """As much of torch.cuda as `iofast.meter` uses."""
+    """The part of torch.cuda that `iofast.meter` uses."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""A monitor at work on one program: watches from outside and keeps what it saw, so that it can be judged again.
+"""A monitor that watches one program from outside and keeps its observations, so that they can be judged again.
 
     python -m benchmarks.verdicts.judge PID --seconds 30 --output FILE
 
@@ -23,7 +23,7 @@ from iofast.monitor.watching import Watch, WatchOptions
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen between two monotonic times (nanoseconds), and the processor time that seeing it took."""
+    """Snapshots between two monotonic times (nanoseconds), and the processor time that they took."""
 
     since: int
     until: int

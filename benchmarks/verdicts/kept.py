@@ -1,4 +1,4 @@
-"""Frozen data classes as JSON and back, by their annotations: what was seen in one run can be judged again later."""
+"""Frozen data classes as JSON and back, by their annotations: observations of a run can be judged again later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = TypeVar("Kind")
 
 
 def plain(value: Any) -> Any:
-    """Data classes as objects, tuples as lists; what JSON has stays."""
+    """A value for JSON: data classes become objects, tuples lists."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -25,7 +25,7 @@ def plain(value: Any) -> Any:
 
 
 def read(kind: type[Kind], value: Any) -> Kind:
-    """The inverse: an object of the data class `kind`. Raises KeyError or ValueError for what was no such object."""
+    """The inverse: an object of the data class `kind`. Raises KeyError or ValueError for a value that does not fit."""
     hints = _hints(kind)
     return kind(**{name: _typed(hints[name], each) for name, each in value.items()})
 

@@ -1,4 +1,4 @@
-"""The loader of a program, and what stands round it: a thread that pins, a group with a quota."""
+"""The loader of a program, and its surroundings: a thread that pins, a control group with a quota."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COPIES: Final = 150  # of each picture, for loaders that want an epoch of files
 
 
 def loader_of(program: Program, folder: Path) -> Iterable[Any]:
-    """The loader that training iterates over; its files lie in `folder`."""
+    """The loader that training iterates over; its files are in `folder`."""
     if program.loader == "fast":
         return _fast(program, folder)
     if program.loader == "webdataset":
@@ -44,7 +44,7 @@ def loader_of(program: Program, folder: Path) -> Iterable[Any]:
 
 
 def idle_loader(program: Program, folder: Path) -> Iterable[Any]:
-    """A cheap loader beside the one that the program is about."""
+    """A cheap loader beside the program's own."""
     cheap = replace(program, load="nothing", workers=1, persistent=True, start="fork", prefetch=2)
     return _torch(cheap, data.Samples(cheap, folder))
 
@@ -107,7 +107,7 @@ def _decoded(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
 
 
 def _pretend_accelerator() -> None:
-    """Make torch believe in a GPU, so that its own pin thread runs; data.Pinned says what pinning a batch costs."""
+    """Have torch find a GPU, so that its own pin thread runs; `data.PinnedBatch` has the cost of pinning."""
     torch.accelerator.is_available = lambda: True
     torch.accelerator.current_device_index = lambda: 0
     torch.accelerator.set_device_index = lambda _index: None
@@ -115,10 +115,7 @@ def _pretend_accelerator() -> None:
 
 @contextlib.contextmanager
 def surroundings(program: Program, folder: Path) -> Iterator[None]:
-    """What the system does to this process and its workers while the block runs.
-
-    Raises UnavailableError where it cannot be had.
-    """
+    """The limits and servers of a program while the block runs. Raises UnavailableError if they cannot be set up."""
     with contextlib.ExitStack() as stack:
         if program.extra == "one-core":
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -142,7 +139,7 @@ def surroundings(program: Program, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quota(cores: float) -> Iterator[None]:
-    """A control group of this process's own that may use `cores` processors."""
+    """A control group for this process that may use `cores` processors."""
     version1 = (_GROUPS / "cpu" / "cpu.cfs_quota_us").parent
     parent = version1 if version1.exists() else _GROUPS
     group = parent / f"iofast-verdict-{os.getpid()}"

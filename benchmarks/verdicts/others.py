@@ -1,4 +1,4 @@
-"""What a process waits for that is no batch: answers of another process, and requests."""
+"""Waits for anything but a batch: answers of another process, and requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _answer(questions: Any, answers: Any, seconds: float) -> None:
 
 
 def serve(seconds: float) -> tuple[int, int]:
-    """Wait for requests, of which none comes; from when to when, in monotonic nanoseconds."""
+    """Wait for requests, of which none comes; return start and end in monotonic nanoseconds."""
     since = time.monotonic_ns()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.5)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.verdicts.program NAME --folder DIR [--suite tune] [--seconds 20] [--inside]
 
-It warms up, says so (`DIR/ready`), trains for that long, and writes when training was in next(): `DIR/timeline.json`.
-With --inside it iterates over `iofast.watch(loader)`, whose clock is the simulated device's. Status 77: this machine
-cannot run it; one line says why.
+It warms up, writes `DIR/ready`, trains for that long, and writes the times in next() to `DIR/timeline.json`. With
+--inside it iterates over `iofast.watch(loader)` with the simulated device's clock. Status 77: this machine cannot run
+it; one line gives the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ACCUMULATED: Final = 8  # batches
 
 
 class Waits:
-    """An iterable of batches that notes when training was in next(), and when an epoch began."""
+    """An iterable of batches that records the times in next() and the starts of epochs."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
@@ -68,7 +68,7 @@ class Waits:
 
 
 class AsyncWaits(Waits):
-    """The same of batches for `async for`."""
+    """The same for `async for`."""
 
     def __init__(self, loader: AsyncIterable[Any]) -> None:
         super().__init__(())
@@ -100,7 +100,7 @@ class Training:
         self.square = torch.rand(192, 192)
 
     def run(self, seconds: float) -> None:
-        """Warm up, train for `seconds`, and write down what happened."""
+        """Warm up, train for `seconds`, and write the timeline."""
         if self.program.loader in ("async", "none"):
             self._run_without_loader(seconds)
             return
@@ -118,12 +118,13 @@ class Training:
         self._write(waits)
 
     def _begin(self, seconds: float) -> None:
-        """What was before is warm-up."""
+        """End the warm-up: from now on training is watched for `seconds`."""
         self.end = time.monotonic_ns() + int(1e9 * seconds)
+        (self.folder / "pid").write_text(str(os.getpid()))  # a launcher has another one
         (self.folder / "ready").write_text(str(time.monotonic_ns()))
 
     def _run_without_loader(self, seconds: float) -> None:
-        """A training that is a coroutine, or a server, in which nothing trains."""
+        """A training that is a coroutine, or a server without training."""
         if self.inside:
             raise UnavailableError("iofast.watch() has no loader to watch: this program only runs outside")
         waits = AsyncWaits(Fetched(self.program, self.files))
@@ -138,7 +139,7 @@ class Training:
         self._write(waits)
 
     async def train_fetched(self, waits: AsyncWaits) -> None:
-        """Steps with what a coroutine fetches."""
+        """Steps with batches that a coroutine fetches."""
         since = time.monotonic_ns()
         async for batch in waits:
             self.train_step(batch)
@@ -147,7 +148,7 @@ class Training:
         self.phases.append(("training", since, time.monotonic_ns()))
 
     def _train(self, waits: Waits, batches: Iterator[Any] | None) -> None:
-        """Epochs, and what is between them, until it is time to end. `batches`: an epoch that has begun."""
+        """Epochs, and events between them, until the end. `batches`: an epoch that has begun."""
         while time.monotonic_ns() < self.end:
             self.train_epoch(waits, batches)
             batches = None
@@ -157,7 +158,7 @@ class Training:
                 self.save_checkpoint()
 
     def computes(self, seconds: float) -> None:
-        """From now on a step takes the device so long."""
+        """Set the device seconds of a step from now on."""
         self.step_s = seconds
         if self.device is None:
             return
@@ -171,13 +172,16 @@ class Training:
             clock = getattr(loader, "clock", meter.clock)
             info = replace(clock.info, device="cuda:0")
             if isinstance(getattr(loader, "clock", None), StallClock):
-                clock.device, clock._cuda = "cuda:0", Cuda(self.device)  # FastLoader's own, on a device of another make
+                clock.device, clock._cuda = (
+                    "cuda:0",
+                    Cuda(self.device),
+                )  # FastLoader's own clock
             else:
                 meter.clock = StallClock(info, device="cuda:0", cuda=Cuda(self.device))
         return meter
 
     def _warmed_up(self, waits: Waits) -> Iterator[Any]:
-        """An epoch that has begun. Its first seconds measure the loader, so that the device can be told its share."""
+        """Begin an epoch, measure the loader in its first seconds, and set the device's share of a step."""
         program = self.program
         skip = 2 * max(1, program.workers) * program.prefetch + 2
         measured, since = 0, 0
@@ -207,7 +211,7 @@ class Training:
         return batches
 
     def train_epoch(self, waits: Waits, batches: Iterator[Any] | None) -> None:
-        """One epoch, or what is left of the one that `batches` began."""
+        """One epoch, or the rest of `batches`."""
         since = time.monotonic_ns()
         for batch in waits if batches is None else batches:
             if self.beside is not None and self.program.extra == "second-loader":
@@ -244,7 +248,7 @@ class Training:
             torch.mm(self.square, self.square)
 
     def train_looking(self, network: Network) -> None:
-        """Losses that the host looks at, one by one, and works with."""
+        """Losses that the host reads one by one and computes with."""
         for _ in range(self.program.kernels):
             loss = network(self.small)
             loss.item()
@@ -309,7 +313,7 @@ def main() -> int:
 
 
 def _leave(status: int) -> None:
-    """End without Python's own end: it unwinds threads that feed batches out of torch, which aborts the process."""
+    """End without Python's shutdown: it unwinds threads that feed batches out of torch, which aborts the process."""
     for child in multiprocessing.active_children():
         child.terminate()
     sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""The programs of the suite: how each is built, and which verdicts are right for it, said before it ever ran.
+"""The programs of the suite: how each is built, and the right verdicts, fixed before its first run.
 
-Two suites. Thresholds were tuned while the first was looked at; the second, with other sizes, seeds and kinds, is
-scored once. Of a stall between 5 and 10 % either verdict is right, and so is any cause. Where a run came out
-another way than its program was built for, its recorded timelines say what is right (score.py).
+There are two suites: thresholds were tuned on the first; the second has other sizes, seeds and kinds. For a stall
+between 5 and 10 % both verdicts and all causes are right. If a run differs from the program's design, its recorded
+timelines give the right verdict (score.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from iofast.monitor.findings import Bound, Cause
 
 INPUT, COMPUTE, SYNC, LAUNCH = (Bound.INPUT,), (Bound.COMPUTE,), (Bound.SYNC,), (Bound.LAUNCH,)
-UNKNOWN, IDLE = (Bound.UNKNOWN,), (Bound.IDLE,)  # where a training waits, and not for a batch; where there is none
+UNKNOWN, IDLE = (Bound.UNKNOWN,), (Bound.IDLE,)  # training waits for something else than a batch; no training
 ANY: Final = tuple(Cause)
 SLOW_PERIOD: Final = 166_667  # older GPUs take a utilisation sample six times a second; newer ones fifty times
 
@@ -23,17 +23,17 @@ class Program:
     """One training program.
 
     load        what its samples cost: sleep, burst, decode, disk, store, collate, pickle, copy or nothing
-    cost_s      of a batch, for the loads that are told (sleep, burst, collate, pickle)
+    cost_s      of a batch, for the loads sleep, burst, collate and pickle
     compute     device seconds a batch for each second that the loader needs for one, measured while warming up
-    step_s      device seconds a batch, where `compute` is 0
-    wait        how the training thread waits for the device: never (queues as deep as the device allows), step (.item()
-                after each), loop (.item() after each kernel)
-    spin        it waits by asking again and again
-    loader      torch, fast, webdataset; one of the program's own (feeders.py); async: the training is a coroutine; none
-    extra       what else happens: validation, checkpoint, second-loader, idle-loader, one-core, quota, pin, accumulate;
-                sleeps: on its own account after each step; asks: it waits for an answer of another process
-    stall       the exposed stall that this is built to have
-    bounds, causes   verdicts and causes that are right
+    step_s      device seconds a batch, if `compute` is 0
+    wait        when the training thread waits for the device: never (queues as deep as the device allows), step
+                (.item() after each), loop (.item() after each kernel)
+    spin        the thread waits by polling
+    loader      torch, fast, webdataset; one of the program's own (feeders.py); async: training is a coroutine; none
+    extra       further events: validation, checkpoint, second-loader, idle-loader, one-core, quota, pin, accumulate;
+                sleeps: after each step; asks: waits for an answer of another process
+    stall       the exposed stall by design
+    bounds, causes   the right verdicts and causes
     """
 
     name: str
@@ -63,7 +63,7 @@ class Program:
 
 
 def _input(name: str, stall: float, load: str, *causes: Cause) -> Program:
-    """Input-bound, with a loader that works ahead: the step takes what the loader takes."""
+    """Input-bound, with a loader that works ahead."""
     return Program(name, INPUT, causes, stall=stall, load=load, compute=1 - stall)
 
 

@@ -1,4 +1,4 @@
-"""What came of a suite: each run judged against its program, and the figures that are asked of the whole."""
+"""The results of a suite: each run compared with its program, and the figures with goals."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.verdict import classify
 
 INSIDE_ERROR = 0.03
-WIDEST = 0.40  # bounds of the stall that are wider say nothing
+WIDEST = 0.40  # wider bounds of the stall count as an abstention
 _ROUNDING = 0.005
-_NOTICE, _BOUND = 0.05, 0.10  # the stalls from which a verdict of input-bound may be right, and must be
+_NOTICE, _BOUND = 0.05, 0.10  # from these stalls on, input-bound may be and must be the verdict
 _BY_STALL = frozenset({Bound.INPUT, Bound.COMPUTE})
-# A program trains for twenty seconds here; the monitor's own 30 s are for steps that nobody counts.
+# A program trains for twenty seconds here; the monitor's default of 30 s is for uncounted steps.
 SHORT = replace(Thresholds(), min_seconds=10.0)
 
 
@@ -31,10 +31,10 @@ class Scored:
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
-        """The verdicts that are right: those that the program was built for, unless its run came out another way.
+        """The right verdicts: by the run's recorded timelines, for programs built to be input- or compute-bound.
 
-        What a run is, its recorded timelines say: a machine that is slower for a minute makes an input-bound program
-        of a compute-bound one, and a faster loader the other way round. Between 5 and 10 % either is right.
+        On a machine that is slower for a minute, a compute-bound program becomes input-bound. Between 5 and 10 % both
+        are right.
         """
         built = self.run.program.bounds
         if not set(built) <= _BY_STALL:
@@ -49,12 +49,12 @@ class Scored:
 
     @property
     def as_built(self) -> bool:
-        """Whether it is what the program was built for, whatever its run was."""
+        """Whether the verdict is one that the program was built for."""
         return self.verdict.bound in self.run.program.bounds
 
     @property
     def cause_right(self) -> bool | None:
-        """None where no cause is asked for, or none given because another verdict is right as well."""
+        """None if the program has no cause, or if another right verdict was given."""
         program = self.run.program
         if not program.causes or (self.right and self.verdict.bound is not Bound.INPUT):
             return None
@@ -62,7 +62,7 @@ class Scored:
 
     @property
     def judgeable(self) -> bool:
-        """Whether there is a training, and nothing that only its author can tell from a loader."""
+        """Whether the program trains, and waits for nothing that looks like a loader."""
         return not {Bound.UNKNOWN, Bound.IDLE} & set(self.run.program.bounds)
 
     @property
@@ -74,7 +74,7 @@ class Scored:
 
     @property
     def misled(self) -> bool:
-        """Whether a verdict is wrong and no abstention."""
+        """Whether the verdict is wrong and no abstention."""
         return not self.right and self.verdict.bound is not Bound.UNKNOWN
 
     @property
@@ -83,7 +83,7 @@ class Scored:
 
     @property
     def stall(self) -> float:
-        """The true stall. The start of an epoch is reported apart, but where it is what a program is about."""
+        """The true stall; starts of epochs count only in programs that are built for them."""
         assert self.run.true is not None
         return self.run.true.stall if self.run.program.load == "start" else self.run.true.within_epochs
 
@@ -95,7 +95,7 @@ class Scored:
 
     @property
     def error(self) -> float | None:
-        """By how much the bounds' middle is off."""
+        """The distance of the bounds' middle from the true stall."""
         bounds = self.verdict.stall
         return None if bounds is None else abs((bounds.low + bounds.high) / 2 - self.stall)
 
@@ -140,7 +140,7 @@ def _share(what: str, found: int, count: int, least: float) -> tuple[str, str, s
 
 
 def confusion(scored: Sequence[Scored]) -> str:
-    """Rows are what is right, columns what was said."""
+    """Rows are the right verdicts, columns the given ones."""
     return _matrix([("/".join(one.bounds), str(one.verdict.bound)) for one in scored])
 
 

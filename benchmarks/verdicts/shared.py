@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 from typing import Final
 
-SLOTS: Final = 8192  # launches whose end can still be asked for; more than any launch queue is deep
+SLOTS: Final = 8192  # launches whose end is still known: more than any queue holds
 LAUNCHED, COMPLETED, WAITERS, CLOSING, HOST, READY = range(6)  # words of the header
 _HEADER: Final = 512
 _SLOT: Final = 3  # words: launched at, duration, ended at; monotonic nanoseconds
@@ -25,7 +25,7 @@ _SYSCALL = ctypes.CDLL(None, use_errno=True).syscall  # releases the GIL, as a d
 
 
 class Shared:
-    """The mapped file `path`; made by the training process, found by the device."""
+    """The mapped file `path`, created by the training process and opened by the device."""
 
     def __init__(self, path: Path, *, make: bool = False) -> None:
         size = 8 * (_HEADER + _SLOT * SLOTS)
@@ -43,7 +43,7 @@ class Shared:
         return _HEADER + _SLOT * (number % SLOTS)
 
     def wait(self, word: int, value: int, seconds: float) -> None:
-        """Sleep while `word` is `value`, at most `seconds`. The low half is looked at: counters stay below 2^32."""
+        """Sleep while `word` is `value`, at most `seconds`. Only the low half is compared: counters stay below 2^32."""
         limit = _Timespec(int(seconds), int(seconds % 1 * 1e9))
         _SYSCALL(_FUTEX, ctypes.c_void_p(self.address + 8 * word), _WAIT, ctypes.c_uint32(value), ctypes.byref(limit))
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.verdicts.store FOLDER
 
-`FOLDER/port` says where. Runs until it is ended.
+`FOLDER/port` has the port. Runs until it is terminated.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
@@ -10,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -18,33 +16,34 @@ from typing import Final
 from benchmarks.verdicts import judge, kept, truth
 from benchmarks.verdicts.program import UNAVAILABLE
 from benchmarks.verdicts.programs import Program
+from tests.nvml import build
+from tools.machine import ROOT
 
-READY_S: Final = 60.0  # to import, warm up, and say so
-_AFTER_S: Final = 3.0  # that a program trains on after its monitor has left
-_ROOT: Final = Path(__file__).parents[2]
-QUIET: Final = 0.10  # of the processors' time: who needs more changes which cores are free
+READY_S: Final = 60.0  # to import and warm up
+AFTER_S: Final = 3.0  # that a program trains on after its monitor has left
+QUIET: Final = 0.10  # of the processors' time: other programs that use more change which cores are free
 _OBSERVED, _TRUTH, _SKIPPED, _OTHERS = "observed.json", "truth.json", "skipped.txt", "others.txt"
 
 
 class ProgramError(RuntimeError):
-    """A program of the suite, or its monitor, did not end well; the message has its last words."""
+    """A program of the suite, or its monitor, failed; the message has the end of its output."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A program that ran, what was seen of it and what is true. `skipped` says why it could not run here."""
+    """A program that ran, what was seen of it, and the truth. `skipped`: why it could not run here."""
 
     program: Program
     inside: bool
     seen: judge.Observation | None = None
     true: truth.Truth | None = None
     skipped: str = ""
-    others: float = 0.0  # of all processors' time, what programs that are not ours used meanwhile
+    others: float = 0.0  # share of all processors' time that other programs used
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a suite works: `folder` keeps what was seen, so that a suite that was cut off goes on; `library` is the
+    """Where a suite works. `folder` keeps what was seen, so that an interrupted suite continues; `library` is the
     stand-in NVML."""
 
     suite: str
@@ -54,7 +53,7 @@ class Place:
     repeats: int = 2  # of a run that others disturbed
 
     def run(self, program: Program, *, inside: bool) -> Run:
-        """Run it and watch it, or read what an earlier call has kept."""
+        """Run and watch a program, or read what an earlier call has kept."""
         folder = self.folder / self.suite / f"{program.name}-{'inside' if inside else 'outside'}"
         if not (folder / _TRUTH).exists() and not (folder / _SKIPPED).exists():
             found: list[tuple[float, Path]] = []
@@ -72,41 +71,49 @@ class Place:
         return load(program, folder, inside=inside)
 
     def _run(self, program: Program, folder: Path, *, inside: bool) -> float:
-        """Run it in a fresh folder; what share of the processors' time went to others meanwhile."""
+        """Run it in a fresh folder; return the share of the processors' time that other programs used."""
         busy, ours, since = _busy_s(), _ours_s(), time.monotonic()
         self._run_and_watch(program, folder, inside=inside)
         cores = len(os.sched_getaffinity(0))
         return max(0.0, _busy_s() - busy - (_ours_s() - ours)) / cores / (time.monotonic() - since)
 
     def _run_and_watch(self, program: Program, folder: Path, *, inside: bool) -> None:
-        command = [sys.executable, "-m", "benchmarks.verdicts.program", program.name, "--suite", self.suite]
-        command += ["--folder", str(folder), "--files", str(self.folder / "files")]
-        command += ["--seconds", str(self.seconds + _AFTER_S), *(["--inside"] if inside else [])]
-        pages = self.folder / "runtime"
-        hidden = self.folder / "hidden"  # a page that no monitor finds: from outside, the loader tells nothing
+        pages, hidden = self.folder / "runtime", self.folder / "hidden"  # no monitor finds a page in `hidden`
         for runtime in (pages, hidden):
             runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-        own = os.environ | {"XDG_RUNTIME_DIR": str(pages if inside else hidden), "PYTHONWARNINGS": "ignore"}
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+        own = os.environ | {"XDG_RUNTIME_DIR": str(pages if inside else hidden), "PYTHONPATH": paths}
+        own |= {"PYTHONWARNINGS": "ignore"}
+        command = self._command(program, folder, inside=inside)
         with (folder / "output.txt").open("w+") as output:
-            process = subprocess.Popen(command, cwd=_ROOT, env=own, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, cwd=folder, env=own, stdout=output, stderr=output)
             try:
                 if self._ready(process, folder):
-                    self._watch(program, process.pid, folder, os.environ | {"XDG_RUNTIME_DIR": str(pages)})
+                    pid = int((folder / "pid").read_text())
+                    self._watch(program, pid, folder, os.environ | {"XDG_RUNTIME_DIR": str(pages)})
                 status = process.wait(READY_S)
             finally:
                 if process.poll() is None:
-                    process.kill()
+                    process.terminate()
                     process.wait()
             output.seek(0)
-            said = output.read().strip()
-        if status == UNAVAILABLE:
-            (folder / _SKIPPED).write_text(said.splitlines()[-1] if said else "no reason given")
+            words = output.read().strip()
+        if status == UNAVAILABLE or (status and "no control group" in words):  # a launcher has its own status
+            (folder / _SKIPPED).write_text(words.splitlines()[-1] if words else "no reason given")
         elif status:
-            raise ProgramError(f"{program.name} ended with status {status}: {said[-2000:]}")
+            raise ProgramError(f"{program.name} ended with status {status}: {words[-2000:]}")
         else:
-            seen = _seen(folder)
-            (folder / _TRUTH).write_text(json.dumps(asdict(truth.read(folder, seen.since, seen.until))))
+            (folder / _TRUTH).write_text(json.dumps(asdict(self._truth(folder))))
             (folder / "checkpoint.pt").unlink(missing_ok=True)
+
+    def _command(self, program: Program, folder: Path, *, inside: bool) -> list[str]:
+        options = ["--suite", self.suite, "--folder", str(folder), "--files", str(self.folder / "files")]
+        options += ["--seconds", str(self.seconds + AFTER_S), *(["--inside"] if inside else [])]
+        return [sys.executable, "-m", "benchmarks.verdicts.program", program.name, *options]
+
+    def _truth(self, folder: Path) -> truth.Truth:
+        seen = _seen(folder)
+        return truth.read(folder, seen.since, seen.until)
 
     def _ready(self, process: subprocess.Popen[bytes], folder: Path) -> bool:
         until = time.monotonic() + READY_S
@@ -120,28 +127,19 @@ class Place:
 
     def _watch(self, program: Program, pid: int, folder: Path, environment: dict[str, str]) -> None:
         if program.device:
-            with self._standin(pid, folder) as standin:
-                self._judge(pid, folder, environment | standin)
-        else:
-            self._judge(pid, folder, environment)
-
-    @contextlib.contextmanager
-    def _standin(self, pid: int, folder: Path) -> Iterator[dict[str, str]]:
-        script = folder / "nvml.txt"
-        script.write_text(f"gpu 0 name=Simulated ring={folder / 'ring.bin'}\npids 0 {pid}\n")
-        paths = [str(self.library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
-        yield {"LD_LIBRARY_PATH": ":".join(filter(None, paths)), "NVML_STANDIN": str(script)}
-
-    def _judge(self, pid: int, folder: Path, environment: dict[str, str]) -> None:
+            script = folder / "nvml.txt"
+            script.write_text(f"gpu 0 name=Simulated ring={folder / 'ring.bin'}\npids 0 {pid}\n")
+            paths = [str(self.library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
+            environment |= {"LD_LIBRARY_PATH": ":".join(filter(None, paths)), "NVML_STANDIN": str(script)}
         command = [sys.executable, "-m", "benchmarks.verdicts.judge", str(pid), "--seconds", str(self.seconds)]
         command += ["--output", str(folder / _OBSERVED)]
-        run = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
+        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if run.returncode:
             raise ProgramError(f"the monitor of {folder.name} failed: {run.stderr[-2000:]}")
 
 
 def load(program: Program, folder: Path, *, inside: bool) -> Run:
-    """What a run has left in `folder`. Raises FileNotFoundError where it has not ended."""
+    """The run kept in `folder`. Raises FileNotFoundError if it has not ended."""
     if (folder / _SKIPPED).exists():
         return Run(program, inside, skipped=(folder / _SKIPPED).read_text())
     true = truth.Truth(**json.loads((folder / _TRUTH).read_text()))
@@ -153,13 +151,19 @@ def _seen(folder: Path) -> judge.Observation:
 
 
 def _busy_s() -> float:
-    """Seconds that all processors together have worked since boot, or were wanted and given to another machine's."""
+    """Seconds that all processors together have worked since boot, stolen time included."""
     ticks = Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
     user, nice, system, _, _, hard, soft, stolen = map(int, ticks)
     return (user + nice + system + hard + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def _ours_s() -> float:
-    """Seconds of this process's and of its children that have ended. The device is not among them, and uses 1 %."""
+    """Seconds of this process and of its ended children. The device, which uses 1 %, is not among them."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
+
+
+def build_nvml(folder: Path) -> Path:
+    """Build the stand-in NVML in `folder`."""
+    (folder / "nvml").mkdir(parents=True, exist_ok=True)
+    return build(folder / "nvml")

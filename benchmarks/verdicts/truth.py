@@ -1,4 +1,4 @@
-"""The stall that there was: intervals in which the device was idle, cut with those in which training was in next().
+"""The true stall: the intersection of the intervals with an idle device and those with training in next().
 
 All times are monotonic nanoseconds; a set of intervals is an array of (start, end) rows, in order and apart.
 """
@@ -41,7 +41,7 @@ class Truth:
 
 
 def intervals(rows: Any) -> Intervals:
-    """(start, end) rows in order and apart, of any rows."""
+    """The union of any (start, end) rows, in order and apart."""
     found = np.array(rows, np.int64).reshape(-1, 2)
     found = found[np.argsort(found[:, 0], kind="stable")]
     found = found[found[:, 1] > found[:, 0]]
@@ -53,7 +53,7 @@ def intervals(rows: Any) -> Intervals:
 
 
 def both(one: Intervals, other: Intervals) -> Intervals:
-    """Where both are."""
+    """The intersection."""
     rows = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -68,7 +68,7 @@ def both(one: Intervals, other: Intervals) -> Intervals:
 
 
 def gaps(busy: Intervals, since: int, until: int) -> Intervals:
-    """What `busy` leaves free between `since` and `until`."""
+    """The gaps of `busy` between `since` and `until`."""
     return intervals(np.stack((np.append(since, busy[:, 1]), np.append(busy[:, 0], until)), axis=1))
 
 
@@ -78,9 +78,9 @@ def length(found: Intervals) -> int:
 
 
 def read(folder: Path, since: int = 0, until: int = 1 << 62) -> Truth:
-    """Of the program that ran in `folder`, as long as it was watched.
+    """The truth of the program that ran in `folder`, between two times.
 
-    Raises FileNotFoundError where the program or its device did not end by itself.
+    Raises FileNotFoundError if the program or its device did not end by itself.
     """
     marks = json.loads((folder / "timeline.json").read_text())
     training = both(intervals(marks["training"]), intervals([(since, until)]))

@@ -1,7 +1,7 @@
-"""Started by Python itself in every process of an example under test: writes down what the model was trained on.
+"""Imported by Python in every process of an example under test: records what the model was trained on.
 
-The labels that reach the loss are what counts, whatever a framework did to the loader before. One line of JSON for each
-training step, in one file for each rank.
+The labels that reach the loss count, whatever a framework did to the loader. Each training step is a line of JSON in
+the file of its rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 def record(loss_of: Callable[..., torch.Tensor], folder: str) -> Callable[..., torch.Tensor]:
-    """`loss_of` that also writes down its labels, while gradients are wanted."""
+    """`loss_of` that also records its labels if it computes gradients."""
 
     @functools.wraps(loss_of)
     def recorded(logits: torch.Tensor, labels: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
@@ -31,9 +31,9 @@ def record(loss_of: Callable[..., torch.Tensor], folder: str) -> Callable[..., t
 
 
 def without_torchvisions_operators() -> None:
-    """Let torchvision be imported beside a torch for the CPU, as an index for CPU wheels gives it.
+    """Make torchvision importable beside a torch for the CPU.
 
-    Its own operators are not there then, and describing them to torch fails the import. timm and transformers import
+    Its own operators are missing then, and their registration fails the import. timm and transformers import
     torchvision for names only.
     """
     describe = torch.library.register_fake

@@ -1,4 +1,4 @@
-"""bench_gpu.py: its arithmetic, its page, what becomes of a part that fails, and every part on a CPU."""
+"""bench_gpu.py: its arithmetic, its page, parts that fail, and every part on a CPU."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 from device_decoding import Double
 from kernel_images import jpeg, photo
+from loader_sets import write_folder
 from places import ROOT
 
 from benchmarks import bench_gpu
@@ -30,12 +31,9 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """What the parts work on, of a few photographs that were given."""
+    """The data of the parts, from a few given photographs."""
     folder = tmp_path_factory.mktemp("gpu")
-    for number in range(40):
-        place = folder / "photos" / f"class{number % 3}" / f"{number}.jpg"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(jpeg(photo(300 + number, 260, number)))
+    write_folder(folder / "photos", [jpeg(photo(300 + number, 260, number)) for number in range(40)])
     job = Job(folder, folder / "data.jsonl", CPU, 60, quick=True)
     data.run(job, folder / "photos")
     return job
@@ -47,23 +45,29 @@ def job(made: Job, tmp_path: Path) -> Job:
 
 
 class TestFigures:
-    def test_what_is_asked_is_met_or_not(self) -> None:
-        assert Figure("a", 0.4, "%", least=0.4).met
-        assert not Figure("a", 0.39, "%", least=0.4).met
-        assert Figure("a", 1.5, "×", most=1.5).met
-        assert not Figure("a", 1.51, "×", most=1.5).met
-        assert Figure("a", 1.0, "").met is None
-        assert not Figure("a", float("nan"), "%", most=0.01).met
+    @pytest.mark.parametrize(
+        ("value", "goal", "met"),
+        [
+            (0.4, {"least": 0.4}, True),
+            (0.39, {"least": 0.4}, False),
+            (1.5, {"most": 1.5}, True),
+            (1.51, {"most": 1.5}, False),
+            (1.0, {}, None),
+            (float("nan"), {"most": 0.01}, False),
+        ],
+    )
+    def test_goals(self, value: float, goal: dict[str, float], met: bool | None) -> None:
+        assert Figure("a", value, "%", **goal).met is met
 
     @pytest.mark.parametrize(
         ("value", "unit", "text"),
         [(0.0123, "%", "1.23%"), (21_512.4, "images/s", "21,512 images/s"), (1.456, "×", "1.46×"), (3, "", "3")],
     )
-    def test_as_they_are_written(self, value: float, unit: str, text: str) -> None:
+    def test_text(self, value: float, unit: str, text: str) -> None:
         assert written(value, unit) == text
         assert Figure("a", 0, unit, least=value).asked == f"at least {text}"
 
-    def test_a_line_that_was_cut_off_is_all_that_is_lost(self, tmp_path: Path) -> None:
+    def test_a_log_loses_only_a_line_that_was_cut_off(self, tmp_path: Path) -> None:
         path, figure, lack = tmp_path / "log", Figure("a", 1.5, "GB/s", most=2.0), Lack("b", "why | not")
         for each in (figure, lack):
             record.append(path, each)
@@ -88,17 +92,16 @@ class TestArithmetic:
         assert clock.repeats(1e-4, 1.0) == 1
 
     def test_a_window_of_the_meter(self) -> None:
-        """10 steps of a second half of which was waiting, then 30 of 2 seconds with 1.5 seconds of it in all."""
+        """10 steps of 1 second, half of it waiting, then 30 of 2 seconds with 1.5 seconds of waiting in all."""
         begun = MeterStats("cuda", 1, 11, 10, None, 1.0, 1.0, 0.5, Stall(0.5, 0.5), None, None, {})
         ended = replace(begun, steps=40, step_mean_s=1.75, stall=Stall(6.5 / 70, 6.5 / 70))
         assert clock.window(begun, ended) == pytest.approx(1.5 / 60)
         with pytest.raises(RuntimeError, match="saw no step: 10 before, 10 after"):
             clock.window(begun, begun)
 
-    def test_what_other_programs_say(self) -> None:
-        assert stress.errors_in("========= ERROR SUMMARY: 3 errors\n") == 3
-        assert stress.errors_in("========= ERROR SUMMARY: 0 errors") == 0
-        assert stress.errors_in("Segmentation fault") is None
+    @pytest.mark.parametrize(("count", "errors"), [("3 errors\n", 3), ("0 errors", 0), ("", None)])
+    def test_errors_of_compute_sanitizer(self, count: str, errors: int | None) -> None:
+        assert stress.errors_in(f"========= ERROR SUMMARY: {count}") == errors
 
     def test_a_photograph_has_the_bytes_that_were_wanted(self) -> None:
         pixels = np.asarray(photo(300, 200))
@@ -108,7 +111,7 @@ class TestArithmetic:
 
 
 class Device:
-    """As much of torch.cuda as a sample is timed with: so much work is launched after the stream was kept busy."""
+    """The part of torch.cuda that times a sample: each call takes `launching` cycles of the host."""
 
     def __init__(self, launching: int) -> None:
         self.launching, self.busy, self.now = launching, 0, 0
@@ -140,9 +143,7 @@ class TestTheDevicesTime:
     ) -> None:
         assert self.timed(tmp_path, monkeypatch, Device(launching)) == pytest.approx(4e-3)
 
-    def test_a_host_that_waits_for_the_device_is_found_out(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_host_that_waits_for_the_device(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RuntimeError, match="the host took longer to launch it"):
             self.timed(tmp_path, monkeypatch, Device(2 * clock.LONGER))
 
@@ -185,7 +186,7 @@ class TestPage:
 
 
 class TestParts:
-    """Each on a CPU. What needs a GPU or a library that is not here is said to be missing."""
+    """Each on a CPU. Parts note that a GPU or a library is missing."""
 
     def figures(self, job: Job) -> set[str]:
         figures, _ = record.read(job.log)
@@ -195,24 +196,19 @@ class TestParts:
     def lacks(self, job: Job) -> dict[str, str]:
         return {lack.what: lack.why for lack in record.read(job.log)[1]}
 
-    def asked(self, part: str, *but: str) -> set[str]:
-        (its,) = (each for each in PARTS if each.name == part)
-        return {ask for ask in its.asks if not any(word in ask for word in but)}
-
     def check(self, job: Job, part: str, *but: str) -> None:
-        """What is asked of a part is measured under the name that it is asked by."""
-        found = self.figures(job)
-        assert [ask for ask in self.asked(part, *but) if not any(name.startswith(ask) for name in found)] == []
+        """Every goal of a part has a figure of its name."""
+        found, (its,) = self.figures(job), (each for each in PARTS if each.name == part)
+        goals = [ask for ask in its.asks if not any(word in ask for word in but)]
+        assert [goal for goal in goals if not any(name.startswith(goal) for name in found)] == []
 
     def test_data(self, made: Job) -> None:
         assert self.lacks(made) == {}
         assert "packed photographs: bytes each" in self.figures(made)
         assert len(list((made.data / "files").rglob("*.jpg"))) == data.FEW
 
-    def test_what_cannot_be_made_takes_nothing_else_with_it(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Not even the second time: what was made stays, and the rest is tried again."""
+    def test_data_that_fails_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The second run keeps the finished sets and tries the others again."""
         job, photos = Job(tmp_path, tmp_path / "data.jsonl", CPU, 60, quick=True), tmp_path / "photos"
         photos.mkdir()
         data.run(job, photos)
@@ -231,12 +227,8 @@ class TestParts:
         made = []
         monkeypatch.setattr(data, "one", lambda folder, number: made.append(number))
         now = data.time.monotonic()
-        assert [data.in_time(tmp_path, now + later, number) for number, later in enumerate((99, 0, 99))] == [
-            True,
-            False,
-            True,
-        ]
-        assert made == [0, 2]
+        in_time = [data.in_time(tmp_path, now + later, number) for number, later in enumerate((99, 0, 99))]
+        assert (in_time, made) == ([True, False, True], [0, 2])
 
     def test_transfer(self, job: Job) -> None:
         transfer.run(job)
@@ -251,7 +243,7 @@ class TestParts:
             assert "CUDA" in self.lacks(job)[name]
 
     def test_a_library_by_itself(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Pillow plays it; a picture that it does not take is left out."""
+        """A double on Pillow; a picture that it refuses is left out."""
         backend = Double(lambda number, image: None if number == 3 else image)
         monkeypatch.setattr(Job, "cuda", True)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
@@ -275,7 +267,7 @@ class TestParts:
         passes.run(job)
         self.check(job, "passes", "torchvision", "kornia")
 
-    def test_passes_that_do_not_work_are_said_to_be_torchs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_passes_without_triton_name_the_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
         dispatch.triton_works.cache_clear()
         monkeypatch.setattr(torch, "zeros", lambda *_, **__: 1 // 0)
         assert "plain torch, not in Triton: " in passes.of_triton()
@@ -303,9 +295,7 @@ class TestParts:
         assert figure.value == 0
         assert {"decode='gpu'", "decode='split'", "compute-sanitizer"} == self.lacks(job).keys()
 
-    def test_stress_finds_a_batch_that_is_not_what_it_should_be(
-        self, job: Job, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_stress_finds_a_wrong_batch(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         quiet = stress.quiet
 
         def damaged(job: Job, loader: object) -> list[torch.Tensor]:
@@ -317,7 +307,7 @@ class TestParts:
         stress.stressed(job, "cpu", "cpu")
         assert record.read(job.log)[0][0].value == 1
 
-    def test_what_fails_does_so_alone(self, job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_step_that_fails_alone(self, job: Job, capsys: pytest.CaptureFixture[str]) -> None:
         job.attempt("a", lambda: 1 // 0)  # type: ignore[arg-type, return-value]
         job.attempt("b", lambda: job.figure("c", 1, ""))
         replace(job, seconds=0).attempt("d", lambda: job.figure("e", 1, ""))
@@ -332,9 +322,7 @@ class TestParts:
 
 
 class TestProgram:
-    def test_a_part_that_hangs_or_dies_leaves_what_it_had(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_part_that_hangs_or_dies_keeps_its_figures(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         part, log = Part("resident", "", 30, 30), tmp_path / "resident.jsonl"
         line = f'echo \'{{"Figure": {{"name": "a", "value": 1, "unit": ""}}}}\' > {log}'
         for rest, ended in (("sleep 60", "Stopped after 2 s"), ("echo bad luck; exit 3", "It ended with status 3.")):
@@ -371,7 +359,7 @@ class TestProgram:
         assert "0 of 30 s." in text
         assert "- Commit abc1234, " in text
 
-    def test_without_a_gpu_it_says_so(self) -> None:
+    def test_without_a_gpu(self) -> None:
         if torch.cuda.is_available():
             pytest.skip("there is one")
         command = [sys.executable, "-m", "benchmarks.bench_gpu"]

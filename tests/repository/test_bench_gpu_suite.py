@@ -1,4 +1,4 @@
-"""The part of bench_gpu.py that runs the tests: what it makes of what pytest says, also where that was stopped."""
+"""The part of bench_gpu.py that runs the tests: it reads pytest's output, also of a stopped run."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def test_counts() -> None:
     assert suite.so_far("tests/a.py::e ") == {}
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, ended: str) -> tuple[dict[str, float], list[str]]:
-    """The figures and what is missing, where pytest has said something."""
-    told: list[Any] = []
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> tuple[dict[str, float], list[str]]:
+    """The figures, and what is missing, if pytest prints `text`."""
+    words: list[str] = []
 
     def ran(command: list[str], output: Any, seconds: float) -> str:
-        told.extend(command)
-        output.write(said)
+        words.extend(command)
+        output.write(text)
         return ended
 
     monkeypatch.setattr(Job, "cuda", True)
     monkeypatch.setattr(suite, "_ran", ran)
     job = Job(tmp_path, tmp_path / "log.jsonl", torch.device("cpu"), 60)
     suite.run(job)
-    assert any(name.endswith("test_triton.py") for name in told), "what is compiled is compared there"
+    assert any(name.endswith("test_triton.py") for name in words), "compiled passes are compared there"
     figures, lacks = record.read(job.log)
     return {figure.name: figure.value for figure in figures}, [f"{lack.what}: {lack.why}" for lack in lacks]
 
@@ -60,13 +60,13 @@ def test_tests_that_take_too_long_lose_no_others(tmp_path: Path, monkeypatch: py
     ]
 
 
-def test_a_run_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(tmp_path, monkeypatch, "Segmentation fault", "") == ({}, ["pytest -m gpu: Segmentation fault"])
 
 
 @pytest.mark.slow  # ten seconds of a program that sleeps
-def test_what_it_says_is_there_when_it_is_stopped(tmp_path: Path) -> None:
-    """Its lines do not wait in its memory until there are many."""
+def test_a_stopped_run_keeps_its_output(tmp_path: Path) -> None:
+    """Python does not buffer it."""
     program = "import time; print('tests/a.py::b PASSED'); time.sleep(600)"
     with (tmp_path / "said").open("w") as file:
         assert suite._ran([sys.executable, "-c", program], file, 10) == "not through after 10 s"

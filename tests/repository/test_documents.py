@@ -16,7 +16,7 @@ from places import ROOT
 from iofast import FastDataset, FastLoader, order, pack, transforms
 from iofast.order import Mode
 
-SPECIFICATIONS = {"format.md", "design.md", "map.md"}  # their fragments explain, they are no programs
+SPECIFICATIONS = {"format.md", "design.md", "map.md"}  # their fragments are no programs
 DOCUMENTS = [
     path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.name not in SPECIFICATIONS
 ]
@@ -24,7 +24,7 @@ CLASSES, PER_CLASS = ("left", "right"), 40
 
 
 def programs() -> Iterator[tuple[str, str]]:
-    """Each document that has Python in it: its name, and all its blocks as one program."""
+    """Name and program (all Python blocks) of each document that has Python."""
     for path in DOCUMENTS:
         blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
         if blocks:
@@ -33,7 +33,7 @@ def programs() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the documents talk about: images/ by class, out.lmdb of them, imagenet.lmdb of the same in two splits."""
+    """The documents' data: images/ by class, out.lmdb of them, imagenet.lmdb of the same in two splits."""
     root = tmp_path_factory.mktemp("documents")
     rng = np.random.default_rng(0)
     for target in ("images", "split/train", "split/val"):
@@ -54,25 +54,22 @@ def test_python_in_documents_runs(
 ) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     if "pack(" in program:
-        (tmp_path / "out.lmdb").unlink()  # it makes that itself
+        (tmp_path / "out.lmdb").unlink()  # the program makes it
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
     exec(compile(program, name, "exec", dont_inherit=True), names)
-    names.clear()  # an iterator among them ends its threads now, and not in the middle of another test
+    names.clear()  # an iterator among them ends its threads now, not during another test
 
 
-def test_every_option_of_loading_is_told() -> None:
-    told = (ROOT / "docs" / "load-reference.md").read_text()
-    names = {*inspect.signature(FastLoader).parameters, *inspect.signature(FastDataset).parameters} - {
-        "dataset",
-        "unknown",
-    }
-    assert [name for name in sorted(names) if f"`{name}`" not in told] == []
+def test_every_option_of_loading_is_documented() -> None:
+    reference = (ROOT / "docs" / "load-reference.md").read_text()
+    names = {*inspect.signature(FastLoader).parameters, *inspect.signature(FastDataset).parameters}
+    assert [name for name in sorted(names - {"dataset", "unknown"}) if f"`{name}`" not in reference] == []
     modes = [name for name in order.__all__ if inspect.isclass(mode := getattr(order, name)) and issubclass(mode, Mode)]
     assert len(modes) > 8
-    plain = {"Sequential", "Shuffled", "Mode"}  # shuffle= says these
-    assert [name for name in modes if name not in plain and f"`{name}(" not in told] == []
-    inner = {"Pipeline", "Transform", "compile"}  # what lists of transforms become
+    plain = {"Sequential", "Shuffled", "Mode"}  # these are chosen with shuffle=
+    assert [name for name in modes if name not in plain and f"`{name}(" not in reference] == []
+    inner = {"Pipeline", "Transform", "compile"}  # not for users
     listed = (ROOT / "docs" / "transforms.md").read_text()
     assert [name for name in transforms.__all__ if name not in inner and f"`T.{name}" not in listed] == []
 
@@ -81,7 +78,7 @@ def test_readme_has_the_thirty_second_start() -> None:
     assert dict(programs())["README.md"].count("FastLoader(") == 1
 
 
-def test_files_that_the_map_names_are_there() -> None:
+def test_files_of_the_map_exist() -> None:
     text = (ROOT / "docs" / "map.md").read_text()
     rows = re.findall(r"^\| (?!change|---)(.*?) \| (.*) \|$", text, re.MULTILINE)
     named = [(what, name) for what, files in rows for name in re.findall(r"`([\w/]+\.(?:py|c|md))`", files)]

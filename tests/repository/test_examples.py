@@ -1,4 +1,4 @@
-"""Examples that need no framework, as a user runs them."""
+"""Examples without a framework, as a user runs them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 from kernel_images import jpeg, photo, save
+from loader_sets import write_folder, write_numbered
 from PIL import Image
 from places import ROOT
 
 from iofast import open_writer
 
 EXAMPLES = ROOT / "examples"
-PHASES, STARVED = EXAMPLES / "phases.py", EXAMPLES / "starved.py"
 
 
 def imported() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("phases", PHASES)
+    spec = importlib.util.spec_from_file_location("phases", EXAMPLES / "phases.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -41,32 +41,23 @@ def test_networks_answer_for_the_same_patches(name: str, weights: int) -> None:
     assert model.to("meta")(images).shape == (8, 2, 64, 64)
 
 
-def test_phases_of_a_step_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
-    with open_writer(path) as writer:
-        for number in range(4):
-            writer.write({"jpg": jpeg(photo(320, 256, number)), "cls": number})
-    command = [sys.executable, str(PHASES), str(path), "--network=tiny", "--steps=6", "--batch-size=2", "--device=cpu"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "tiny: 4 weights, loss" in run.stdout
-    assert all(f"{phase} " in run.stdout for phase in ("forward", "loss", "backward", "optimizer"))
+def test_phases_of_a_step(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "a.lmdb", [jpeg(photo(320, 256, number)) for number in range(4)])
+    printed = ran("phases.py", path, "--network=tiny", "--steps=6", "--batch-size=2")
+    assert "tiny: 4 weights, loss" in printed
+    assert all(f"{phase} " in printed for phase in ("forward", "loss", "backward", "optimizer"))
 
 
 @pytest.mark.parametrize("loader", ["torch", "fast"])
-def test_one_training_is_fed_in_two_ways(tmp_path: Path, loader: str) -> None:
-    for number in range(8):
-        folder = tmp_path / "images" / f"class{number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{number}.jpg").write_bytes(jpeg(photo(320, 256, number)))
-    command = [sys.executable, str(STARVED), str(tmp_path / "images"), f"--loader={loader}", "--steps=3"]
-    command += ["--batch-size=4", "--workers=1", "--device=cpu"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"{loader}: " in run.stdout
-    assert "images/s, loss " in run.stdout
+def test_one_training_with_two_loaders(tmp_path: Path, loader: str) -> None:
+    images = write_folder(tmp_path / "images", [jpeg(photo(320, 256, number)) for number in range(8)])
+    printed = ran("starved.py", images, f"--loader={loader}", "--steps=3", "--batch-size=4", "--workers=1")
+    assert f"{loader}: " in printed
+    assert "images/s, loss " in printed
 
 
 def ran(script: str, path: Path, *options: str) -> str:
-    """What an example prints."""
+    """The output of an example."""
     command = [sys.executable, str(EXAMPLES / script), str(path), "--device=cpu", *options]
     run = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert run.returncode == 0, run.stderr
@@ -75,7 +66,7 @@ def ran(script: str, path: Path, *options: str) -> str:
 
 @pytest.fixture(scope="module")
 def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dark pictures with a bright square: its mask, its box, and whether it is large as the class; two splits."""
+    """Dark pictures with a bright square, its mask and its box; the class is small or large; two splits."""
     path = tmp_path_factory.mktemp("examples") / "squares.lmdb"
     with open_writer(path, classes=["small", "large"]) as writer:
         for number in range(16):

@@ -35,7 +35,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def payloads(packed: Path) -> list[bytes]:
-    """Every JPEG, as any program with an LMDB library finds them."""
+    """Every JPEG, by the LMDB library alone."""
     with lmdb.open(str(packed), subdir=False, readonly=True, lock=False) as database, database.begin() as transaction:
         return [bytes(value) for key, value in transaction.cursor() if key.endswith(b".jpg")]
 

@@ -1,4 +1,4 @@
-"""The table of docs/format.md 13 is what `make interop` ran: every peer, in the pinned version, all alike."""
+"""The table of docs/format.md 13 is the output of `make interop`: every peer, in the pinned version, all alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from iofast.containers.sidecars import NAMES
 from tools.interop import data, environments
-from tools.interop.__main__ import PEERS, READERS, WRITERS, Peer, compare, pinned, table
+from tools.interop.__main__ import READERS, WRITERS, Peer, compare, pinned, table
+from tools.interop.peers import readers, writers
 
 EVERY = (*READERS, *WRITERS)
 
@@ -22,12 +23,13 @@ def test_row(peer: Peer) -> None:
 
 
 def test_every_program_is_a_peer() -> None:
-    assert {peer.program for peer in EVERY} == {path.stem for path in PEERS.glob("*.py")}
+    for peers, module in ((READERS, readers), (WRITERS, writers)):
+        assert {peer.program for peer in peers} == {program.__name__ for program in module.PROGRAMS}
     assert set(table()) == {peer.name for peer in EVERY}
     assert {peer.environment for peer in EVERY} == set(environments.REQUIREMENTS)
 
 
-def test_the_data_that_peers_get(tmp_path: Path) -> None:
+def test_the_data_of_the_peers(tmp_path: Path) -> None:
     expected = data.build(tmp_path / "x")
     for name in ("train.tar", "train.tfrecord", "train.lmdb"):
         found = data.read(tmp_path / "x" / name)
@@ -37,17 +39,25 @@ def test_the_data_that_peers_get(tmp_path: Path) -> None:
     assert NAMES == ("dali", "wids", "timm")
 
 
-def test_what_differs_is_noticed() -> None:
-    one, other = data.Seen("0", "a", 1), data.Seen("0", "b", 1)
-    assert compare([one], [one]) == ("all 1 records alike", False)
-    assert compare([one], [one._replace(key=None)])[1] is False
-    assert compare([one], [other])[1]
-    assert compare([one], [one._replace(label=2)])[1]
-    assert compare([one], [one._replace(key="1")])[1]
+ONE, WITH_TEXT = data.Seen("0", "a", 1), data.Seen("0", "a", 1, {"txt": "c"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        (ONE, ONE, False),
+        (ONE, ONE._replace(key=None), False),
+        (ONE, WITH_TEXT, False),
+        (ONE, ONE._replace(sha256="b"), True),
+        (ONE, ONE._replace(label=2), True),
+        (ONE, ONE._replace(key="1"), True),
+        (WITH_TEXT, ONE._replace(others={"txt": "d"}), True),
+        (WITH_TEXT, ONE._replace(others={}), True),
+    ],
+)
+def test_differences(one: data.Seen, other: data.Seen, differs: bool) -> None:
+    assert compare([one], [other])[1] is differs
     assert compare([one], [])[1]
-    assert compare([one], [one._replace(others={"txt": "c"})])[1] is False
-    assert compare([one._replace(others={"txt": "c"})], [one._replace(others={"txt": "d"})])[1]
-    assert compare([one._replace(others={"txt": "c"})], [one._replace(others={})])[1]
 
 
 def test_headers_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

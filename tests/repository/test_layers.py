@@ -13,50 +13,33 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-# A folder counts as one unit; inside it and everywhere, no module imports itself by way of others.
-LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "owned", "record", "ops", "work", "version"}),
-    frozenset({"kernel", "containers", "order", "choices", "meter", "machine", "bars"}),
-    frozenset({"source", "foreign", "transforms", "pixels", "gpu", "prefetch", "places"}),
-    frozenset(
-        {
-            "opening",
-            "packing",
-            "checking",
-            "copying",
-            "sheet",
-            "fields",
-            "selection",
-            "dataset",
-            "loader",
-            "bench",
-            "monitor",
-            "commands",
-        }
-    ),
-    frozenset({"cli", "__main__"}),
+# A folder counts as one unit. No module may import itself by way of others, inside a unit or elsewhere.
+LAYERS = tuple(
+    frozenset(units.split())
+    for units in (
+        "errors owned record ops work version",
+        "kernel containers order choices meter machine bars",
+        "source foreign transforms pixels gpu prefetch places",
+        "opening packing checking copying sheet fields selection dataset loader bench monitor commands",
+        "cli __main__",
+    )
 )
-# Sideways: an error may be raised anywhere; containers read through the kernel; in layer 3 everything may open
+# Sideways: any module may raise an error; containers read through the kernel; in layer 3 all modules may open
 # containers, the loader runs a dataset, and commands run everything.
 SIDEWAYS = {
+    **dict.fromkeys(("owned", "record", "ops", "work"), frozenset({"errors"})),
+    **dict.fromkeys(("packing", "checking", "copying"), frozenset({"opening"})),
     "containers": {"kernel"},
-    "owned": {"errors"},
-    "record": {"errors"},
-    "ops": {"errors"},
-    "work": {"errors"},
     "__main__": {"cli"},
     "foreign": {"source"},
     "gpu": {"pixels"},
-    "packing": {"opening"},
-    "checking": {"opening"},
-    "copying": {"opening"},
     "dataset": {"opening", "fields", "selection"},
     "loader": {"opening", "fields", "dataset"},
     "bench": {"dataset", "loader"},
     "commands": {"opening", "packing", "checking", "copying", "sheet", "dataset", "loader", "bench", "monitor"},
 }
 TORCH = {"fields", "dataset", "loader", "pixels", "gpu", "prefetch"}
-TORCH_INSIDE_FUNCTIONS = {"commands", "meter"}  # doctor reports on torch; a CUDA device that is named has to be there
+TORCH_INSIDE_FUNCTIONS = {"commands", "meter"}  # doctor reports on torch; a named CUDA device must exist
 NO_NUMPY_NEEDED = set(sys.stdlib_module_names) | {"numpy", "iofast"}
 
 PACKAGE = ROOT / "iofast"
@@ -64,7 +47,7 @@ PACKAGE = ROOT / "iofast"
 
 def layer(unit: str) -> int:
     found = [number for number, units in enumerate(LAYERS) if unit in units]
-    assert found, f"iofast/{unit} is in no layer: say which in tests/test_layers.py and docs/design.md"
+    assert found, f"iofast/{unit} has no layer: add it to tests/repository/test_layers.py and docs/design.md"
     return found[0]
 
 
@@ -183,7 +166,7 @@ def test_import_of_the_package_loads_nothing_else() -> None:
 
 
 def test_help_loads_nothing_but_the_standard_library() -> None:
-    """That is why it starts fast: benchmarks/bench_start.py has the milliseconds."""
+    """So the command starts fast: benchmarks/bench_start.py has the milliseconds."""
     help_text = "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])"
     tops = {name.partition(".")[0] for name in loaded_by(help_text) - loaded_by("pass")}
     assert tops - sys.stdlib_module_names == {"iofast"}

@@ -1,8 +1,7 @@
-"""`open_reader` and `open_writer`: what a user opens, and records of the user's own."""
+"""`open_reader` and `open_writer`: what they open, and records that a user writes."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernel_images import exif, save
 from PIL import Image
 
 from iofast import open_reader, open_writer
@@ -27,11 +27,7 @@ from iofast.opening import _LISTS
 
 
 def image(kind: str = "JPEG", size: tuple[int, int] = (30, 20), orientation: int = 1) -> bytes:
-    out = io.BytesIO()
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    Image.new("RGB", size, (200, 100, 50)).save(out, kind, exif=exif)
-    return out.getvalue()
+    return save(Image.new("RGB", size, (200, 100, 50)), kind, exif=exif(orientation))
 
 
 def write_one(path: Path, fields: dict[str, object], **options: object) -> None:
@@ -229,10 +225,6 @@ def partial(path: Path) -> None:
     path.with_name(path.name + ".partial").mkdir()
 
 
-def empty(path: Path) -> None:
-    path.touch()
-
-
 def text(path: Path) -> None:
     path.write_text("hello " * 100)
 
@@ -242,18 +234,14 @@ def lmdb_folder(path: Path) -> None:
     (path / "data.mdb").write_bytes(b"x")
 
 
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 @pytest.mark.parametrize(
     ("make", "name", "error", "message"),
     [
-        (pipe, "x.lmdb", SourceError, "is neither a file nor a folder"),
-        (pipe, "x.tar", SourceError, "is neither a file nor a folder"),
+        (os.mkfifo, "x.lmdb", SourceError, "is neither a file nor a folder"),
+        (os.mkfifo, "x.tar", SourceError, "is neither a file nor a folder"),
         (nothing, "x.lmdb", SourceError, "does not exist"),
         (partial, "x.lmdb", UnfinishedError, "was not finished: run the same command again"),
-        (empty, "x.lmdb", ContainerError, "is not a container"),
+        (Path.touch, "x.lmdb", ContainerError, "is not a container"),
         (text, "x.lmdb", ContainerError, "is not a container"),
         (nothing, "x.tar", SourceError, "does not exist"),
         (partial, "x.tar", UnfinishedError, "was not finished: run the same command again"),

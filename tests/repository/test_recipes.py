@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernel_images import jpeg, photo
+from kernel_images import jpeg, photo, save
 from PIL import Image
 
 from iofast import FastDataset, open_reader
@@ -26,9 +26,7 @@ def picture(number: int, width: int = 60, height: int = 40) -> bytes:
 
 
 def png(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(array).save(out, "png")
-    return out.getvalue()
+    return save(Image.fromarray(array), "png")
 
 
 def put(path: Path, data: bytes | str) -> Path:
@@ -58,7 +56,7 @@ def check_imagenet(target: Path) -> None:
 def refused(
     capsys: pytest.CaptureFixture[str], main: Callable[[list[str]], int], arguments: list[str], reason: str
 ) -> None:
-    """The command ends with one line that says why."""
+    """Check that the command ends with one line that gives the reason."""
     assert main(arguments) == 1
     said = capsys.readouterr().err.strip()
     assert said.startswith("error: ")
@@ -126,12 +124,8 @@ def test_imagenet_validation_lists(tmp_path: Path, capsys: pytest.CaptureFixture
     found = imagenet.val_labels(tmp_path, caffe, None, list(SYNSETS))
     assert found == {"ILSVRC2012_val_00000001": 2, "ILSVRC2012_val_00000002": 1}
     imagenet_folders(tmp_path / "set", val_folders=False)
-    refused(
-        capsys,
-        imagenet.main,
-        [str(tmp_path / "set"), str(tmp_path / "out.lmdb")],
-        r"no label for .*ILSVRC2012_val_00000001",
-    )
+    arguments = [str(tmp_path / "set"), str(tmp_path / "out.lmdb")]
+    refused(capsys, imagenet.main, arguments, r"no label for .*ILSVRC2012_val_00000001")
     strange = put(tmp_path / "LOC_val_solution.csv", "ImageId,PredictionString\nILSVRC2012_val_00000001,n99 1 2 3 4\n")
     with pytest.raises(SourceError, match="names synsets that are not among the training folders: n99"):
         imagenet.val_labels(tmp_path, strange, None, list(SYNSETS))
@@ -174,12 +168,8 @@ def test_cifar100_and_pickles(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert reader.record(1).fields["cls"] == b"3"
         assert reader.record(1).fields["coarse.cls"] == b"2"
     put(tmp_path / "python" / "data_batch_1", b"\x80\x02.")
-    refused(
-        capsys,
-        cifar.main,
-        [str(tmp_path / "python"), str(tmp_path / "x.lmdb")],
-        "which is pickled: take the binary one",
-    )
+    arguments = [str(tmp_path / "python"), str(tmp_path / "x.lmdb")]
+    refused(capsys, cifar.main, arguments, "which is pickled: take the binary one")
 
 
 def test_coco(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,33 +178,14 @@ def test_coco(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         put(tmp_path / "train2017" / str(image["file_name"]), picture(int(str(image["id"]))))
     put(tmp_path / "val2017" / "000000000009.jpg", picture(9))
     categories = [{"id": 1, "name": "person"}, {"id": 90, "name": "brush"}]
-    boxes = [
-        {
-            "id": 7,
-            "image_id": 90,
-            "category_id": 90,
-            "bbox": [1, 2, 10, 20],
-            "area": 3,
-            "iscrowd": 0,
-            "segmentation": [[1]],
-        },
-        {
-            "id": 5,
-            "image_id": 90,
-            "category_id": 1,
-            "bbox": [0.5, 0, 1, 1],
-            "area": 1,
-            "iscrowd": 1,
-            "segmentation": {},
-        },
-    ]
+    crowd = {"counts": [5, 10], "size": [40, 60]}
+    polygon = {"id": 7, "category_id": 90, "bbox": [1, 2, 10, 20], "area": 3, "iscrowd": 0}
+    lengths = {"id": 5, "category_id": 1, "bbox": [0.5, 0, 1, 1], "area": 1, "iscrowd": 1, "segmentation": crowd}
+    boxes = [{**polygon, "segmentation": [[1, 2, 11, 2, 11, 22]], "image_id": 90}, {**lengths, "image_id": 90}]
     texts = [{"id": 2, "image_id": 88, "caption": "b"}, {"id": 1, "image_id": 88, "caption": "a"}]
     said = {"images": images, "annotations": boxes, "categories": categories}
     put(tmp_path / "annotations" / "instances_train2017.json", json.dumps(said))
     put(tmp_path / "annotations" / "captions_train2017.json", json.dumps({"images": images, "annotations": texts}))
-    boxes[0]["segmentation"] = [[1, 2, 11, 2, 11, 22]]
-    boxes[1]["segmentation"] = crowd = {"counts": [5, 10], "size": [40, 60]}
-    put(tmp_path / "annotations" / "instances_train2017.json", json.dumps(said))
     for name, options, half in (("out.tar", [], 1), ("half.lmdb", ["--resize", "20"], 0.5)):
         assert coco.main([str(tmp_path), str(tmp_path / name), "--workers", "1", *options]) == 0
         dataset = FastDataset(tmp_path / name, split="train", fields=("image", "objects.json", "captions.json"))
@@ -231,24 +202,19 @@ def test_coco(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with open_reader(tmp_path / name) as reader:
             assert set(reader.record(3).fields) == {"jpg", "json"}
     put(tmp_path / "annotations" / "captions_val2017.json", "[]")
-    refused(capsys, coco.main, [str(tmp_path), str(tmp_path / "x.tar")], "has no images and annotations")
+    refused(capsys, coco.main, [str(tmp_path), str(tmp_path / "x.tar")], "expected images and annotations")
 
 
 def test_ade20k(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     masks = {}
-    for split, name in (
-        ("training", "ADE_train_00000001"),
-        ("training", "ADE_train_00000002"),
-        ("validation", "ADE_val_1"),
-    ):
+    names = {"ADE_train_00000001": "training", "ADE_train_00000002": "training", "ADE_val_1": "validation"}
+    for name, split in names.items():
         put(tmp_path / "images" / split / f"{name}.jpg", picture(len(masks)))
         masks[name] = np.full((40, 60), len(masks) * 70, np.uint8)
         put(tmp_path / "annotations" / split / f"{name}.png", png(masks[name]))
     put(tmp_path / "sceneCategories.txt", "ADE_train_00000001 street\nADE_val_1 airport terminal\n")
-    put(
-        tmp_path / "objectInfo150.txt",
-        "Idx\tRatio\tTrain\tVal\tName\n1\t0.1\t5\t6\twall\n2\t0.1\t5\t6\tbuilding, edifice\n",
-    )
+    table = "Idx\tRatio\tTrain\tVal\tName\n1\t0.1\t5\t6\twall\n2\t0.1\t5\t6\tbuilding, edifice\n"
+    put(tmp_path / "objectInfo150.txt", table)
     assert ade20k.main([str(tmp_path), str(tmp_path / "out.lmdb"), "--workers", "1"]) == 0
     dataset = FastDataset(tmp_path / "out.lmdb", split="all", fields=("image", "seg.png", "scene.txt"))
     assert dataset.manifest.recipe["mask_classes"] == ["wall", "building, edifice"]
@@ -262,7 +228,7 @@ def test_ade20k(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert half[1]["image"].size == (30, 20)
     assert (half[1]["seg.png"] == np.full((20, 30), 70)).all()
     put(tmp_path / "images" / "training" / "more.jpg", picture(1))
-    refused(capsys, ade20k.main, [str(tmp_path), str(tmp_path / "x.lmdb")], "do not fit together: only one has more")
+    refused(capsys, ade20k.main, [str(tmp_path), str(tmp_path / "x.lmdb")], "do not match: only one has more")
 
 
 def test_captions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,23 +290,27 @@ def test_files_that_no_recipe_knows_are_one_line_too(tmp_path: Path, capsys: pyt
     refused(capsys, coco.main, arguments, "of images that are not listed: 9")
     said["annotations"] = [{"id": 1, "image_id": 1}]
     put(tmp_path / "annotations" / "instances_train2017.json", json.dumps(said))
-    refused(capsys, coco.main, arguments, "not as this recipe knows them.*bbox")
+    refused(capsys, coco.main, arguments, "do not fit this recipe.*bbox")
     put(tmp_path / "annotations" / "instances_train2017.json", '{"images": [')
-    refused(capsys, coco.main, arguments, r"instances_train2017\.json is no JSON")
+    refused(capsys, coco.main, arguments, r"instances_train2017\.json is not JSON")
     put(tmp_path / "tars" / imagenet.TRAIN_TAR, b"")
-    refused(capsys, imagenet.main, [str(tmp_path / "tars"), str(tmp_path / "y.tar")], "img_train.tar is no tar file")
+    refused(
+        capsys,
+        imagenet.main,
+        [str(tmp_path / "tars"), str(tmp_path / "y.tar")],
+        "img_train.tar is not a readable tar file",
+    )
 
 
 def test_rows_that_lead_out_of_the_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path / "x.jpg", picture(1))
     for path in ("../x.jpg", str(tmp_path / "x.jpg"), "."):
         put(tmp_path / "set" / "metadata.csv", f"file_name,text\n{path},a\n")
-        refused(
-            capsys, hf_imagefolder.main, [str(tmp_path / "set"), str(tmp_path / "x.tar")], "is no path of a file in"
-        )
+        arguments = [str(tmp_path / "set"), str(tmp_path / "x.tar")]
+        refused(capsys, hf_imagefolder.main, arguments, "is not a path of a file in")
 
 
-def test_a_recipe_tells_what_it_did_and_gives_packs_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_prints_a_summary_and_returns_packs_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(9):
         put(tmp_path / "set" / f"{number}.jpg", picture(number) if number else b"\xff\xd8\xff nothing")
         put(tmp_path / "set" / f"{number}.txt", f"number {number}")
@@ -348,6 +318,6 @@ def test_a_recipe_tells_what_it_did_and_gives_packs_status(tmp_path: Path, capsy
     arguments = [str(tmp_path / "set"), str(tmp_path / "x.tar"), "--workers", "1"]
     assert captions.main([*arguments, "--max-errors", "1%"]) == 1
     assert captions.main([*arguments, "--max-errors", "20%"]) == 3
-    told = capsys.readouterr()
-    assert "packed 8 images" in told.out
-    assert "1 of 10 images have no caption" in told.err
+    printed = capsys.readouterr()
+    assert "packed 8 images" in printed.out
+    assert "1 of 10 images have no caption" in printed.err

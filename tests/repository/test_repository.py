@@ -1,4 +1,4 @@
-"""The repository keeps its own habits: sizes, names, documents that say what is there."""
+"""The repository's own rules: sizes, names, documents that match the code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_file(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= MAX_LINES
     tree = ast.parse(text)
-    assert not tree.body or ast.get_docstring(tree), "no docstring says what this module is"
+    assert not tree.body or ast.get_docstring(tree), "the module has no docstring"
     assert not list(defined(tree)) or "from __future__ import annotations" in text
     assert [f"{n.name}: {code_lines(n, text)}" for n in functions(tree) if code_lines(n, text) > MAX_CODE_LINES] == []
     assert not VAGUE.search(path.stem)

@@ -1,4 +1,4 @@
-"""The comparison with other monitors: what they said is read rightly, and only like is counted with like."""
+"""The comparison with other monitors: their verdicts are read correctly, and only comparable runs count."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iofast.monitor.snapshot import Tier
 
 
 def summary(primary: str, *kinds: str, waiting: float = 40.0) -> dict[str, Any]:
-    """As much of TraceML's final_summary.json as is read."""
+    """The parts of TraceML's final_summary.json that are read."""
     names = {"INPUT_BOUND": "INPUT-BOUND", "RESIDUAL_HEAVY": "RESIDUAL-HEAVY", "BALANCED": "BALANCED"}
     return {
         "primary_diagnosis": {"kind": primary, "status": names[primary]},
@@ -35,7 +35,7 @@ def summary(primary: str, *kinds: str, waiting: float = 40.0) -> dict[str, Any]:
 
 
 def test_any_finding_of_traceml_counts() -> None:
-    """On the simulated device the time that nobody can name may come first."""
+    """On the simulated device the finding of unattributed time may come first."""
     both = tools.traceml(summary("RESIDUAL_HEAVY", "RESIDUAL_HEAVY", "INPUT_BOUND"))
     assert both == tools.Said("RESIDUAL-HEAVY, INPUT-BOUND", True, 0.4)
     assert tools.traceml(summary("BALANCED", "BALANCED", waiting=2.0)) == tools.Said("BALANCED", False, 0.02)

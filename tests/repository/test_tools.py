@@ -1,4 +1,4 @@
-"""The repository's own tools: sample photographs, contact sheets, the list of long runs."""
+"""The repository's own tools: sample photographs, pictures for the docs, the list of long runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from PIL import Image, ImageFont
 from places import ROOT
 
 from tools import draw_transforms, sample_photographs
-from tools.contact_sheet import CAPTION, MARGIN, contact_sheet
 from tools.huffman_tables import code_lengths, table
 from tools.sample_photographs import jpeg
 from tools.scenes import SCENES, Camera, Surfaces, photograph
-from tools.screenshot import MARGIN as SCREEN_MARGIN
-from tools.screenshot import SIZE, THEME, screenshot
+from tools.screenshot import MARGIN, SIZE, THEME, screenshot
 from tools.torture.__main__ import PARTS, main
 
 
@@ -43,17 +41,6 @@ def test_scenes_have_the_spectrum_of_photographs() -> None:
         low, high = (power[(frequency > f * 0.8) & (frequency < f * 1.25)].mean() for f in (16, 64))
         ratios.append(low / high)
     assert 4 < np.exp(np.mean(np.log(ratios))) < 64
-
-
-def test_contact_sheet_shows_every_image() -> None:
-    colours = np.array([(250, 0, 0), (0, 250, 0), (0, 0, 250), (9, 9, 9), (250, 250, 0)], np.uint8)
-    images = np.broadcast_to(colours[:, None, None], (5, 20, 30, 3))
-    sheet = contact_sheet(images, ["a", "b", "c", "d", "e"], columns=2)
-    assert sheet.size == (MARGIN + 2 * (30 + MARGIN), MARGIN + 3 * (20 + CAPTION + MARGIN))
-    pixels = np.asarray(sheet)
-    for number, colour in enumerate(colours):
-        y, x = MARGIN + number // 2 * (20 + CAPTION + MARGIN), MARGIN + number % 2 * (30 + MARGIN)
-        assert (pixels[y : y + 20, x : x + 30] == colour).all()
 
 
 @pytest.mark.parametrize("section", list(draw_transforms.SECTIONS))
@@ -83,13 +70,13 @@ def test_the_picture_of_transforms_is_small() -> None:
 
 
 def test_a_screen_is_drawn_as_it_is() -> None:
-    """Colours, reversed and dim ones, blocks to the pixel, wide characters, text where there is text."""
+    """Colours, reversed and dim ones, blocks to the pixel, wide characters, and text."""
     font = ImageFont.load_default(SIZE)
     lines = ["\x1b[31m█\x1b[0m▄\x1b[7m \x1b[0m日x", "plain \x1b[2mdim\x1b[0m"]
     picture = screenshot(lines, 12, (font, font))
-    wide, high = round(font.getlength("M")), (picture.height - 2 * SCREEN_MARGIN) // 2
-    assert picture.width == 2 * SCREEN_MARGIN + 12 * wide
-    pixels = np.asarray(picture)[SCREEN_MARGIN:-SCREEN_MARGIN, SCREEN_MARGIN:-SCREEN_MARGIN]
+    wide, high = round(font.getlength("M")), (picture.height - 2 * MARGIN) // 2
+    assert picture.width == 2 * MARGIN + 12 * wide
+    pixels = np.asarray(picture)[MARGIN:-MARGIN, MARGIN:-MARGIN]
     back, front = THEME.background_color, THEME.foreground_color
     assert (pixels[:high, :wide] == THEME.ansi_colors[1]).all()
     assert (pixels[: high // 2 - 1, wide : 2 * wide] == back).all()
@@ -118,7 +105,7 @@ def test_rotated_samples_are_upright_after_their_exif(tmp_path: Path) -> None:
     assert sizes == {(30, 60)}
 
 
-def test_each_long_run_says_what_must_hold() -> None:
+def test_each_long_run_states_what_must_hold() -> None:
     assert "kills" in PARTS
     assert not [name for name in PARTS if name.startswith("_")]
     for name in PARTS:

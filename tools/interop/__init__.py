@@ -1,6 +1,6 @@
-"""Other programs read what iofast wrote, and iofast what they wrote: each in its own environment, record by record.
+"""Other programs read what iofast wrote, and iofast reads what they wrote: each in its own environment.
 
-`peers/` are programs as their users write them; they know nothing of iofast. One that reads prints a line of JSON per
-record (key, SHA-256 of the payload, label); one that writes prints the same of what it wrote. `python -m tools.interop`
-runs them all, compares, and writes the table in docs/format.md; `make interop` does.
+`peers/` has the programs as their users write them. A reader prints a line of JSON per record (key, SHA-256 of the
+payload, label); a writer prints the same of what it wrote. `make interop` runs all, compares record by record, and
+writes the table in docs/format.md.
 """

@@ -1,13 +1,12 @@
 """`make interop`: run every peer, compare record by record, write the table in docs/format.md. Status 1 if one differs.
 
-`python -m tools.interop NAME…` runs only the peers whose names hold one of these words, and leaves the other rows.
+`python -m tools.interop WORD…` runs only the peers with one of these words in their names, and keeps the other rows.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,81 +22,42 @@ TIMEOUT = 400  # seconds for one peer: Hugging Face and TensorFlow take half a m
 
 
 class Peer(NamedTuple):
-    """One program: what the table calls it, where its version stands, and what it is given or leaves."""
+    """One program, as a row of the table; the `*` of a container stands for what the program adds to names."""
 
     name: str
     package: str
     environment: str
-    program: str
-    container: str  # of `data.build` for one that reads; what to open for one that writes
+    program: str  # in readers.py or writers.py
+    container: str  # a reader's, of `data.build`; what iofast opens of a writer's
     does: str
 
 
+DALI, TF = "nvidia-dali-cuda120", "tensorflow-cpu"
+TAR, RECORDS = "train.tar", "train.tfrecord"
 READERS = (
-    Peer("py-lmdb", "lmdb", "torch", "read_lmdb", "train.lmdb", "reads LMDB in five lines"),
-    Peer("webdataset", "webdataset", "torch", "read_webdataset", "train.tar", "reads tar shards"),
-    Peer("wids", "wids", "wids", "read_wids", "train.tar", "reads tar shards by the `wids` sidecar"),
-    Peer("HF datasets", "datasets", "torch", "read_datasets", "train.tar", 'reads tar shards (`"webdataset"`)'),
-    Peer("timm", "timm", "torch", "read_timm", "png/train.tar", "reads tar shards of PNGs by the `timm` sidecar"),
-    Peer(
-        "Megatron-Energon", "megatron-energon", "energon", "read_energon", "train.tar", "`energon prepare`s tar shards"
-    ),
-    Peer(
-        "DALI tar",
-        "nvidia-dali-cuda120",
-        "dali",
-        "read_dali_tar",
-        "train.tar",
-        "reads tar shards by the `dali` sidecar",
-    ),
-    Peer(
-        "TensorFlow", "tensorflow-cpu", "tensorflow", "read_tensorflow", "train.tfrecord", "reads TFRecords (`tf.data`)"
-    ),
-    Peer("tfrecord", "tfrecord", "torch", "read_tfrecord", "train.tfrecord", "reads TFRecords by the `dali` sidecar"),
-    Peer(
-        "DALI TFRecord",
-        "nvidia-dali-cuda120",
-        "dali",
-        "read_dali_tfrecord",
-        "train.tfrecord",
-        "reads TFRecords by the `dali` sidecar",
-    ),
+    Peer("py-lmdb", "lmdb", "torch", "lmdb", "train.lmdb", "reads LMDB in five lines"),
+    Peer("webdataset", "webdataset", "torch", "webdataset", TAR, "reads tar shards"),
+    Peer("wids", "wids", "wids", "wids", TAR, "reads tar shards by the `wids` sidecar"),
+    Peer("HF datasets", "datasets", "torch", "datasets", TAR, 'reads tar shards (`"webdataset"`)'),
+    Peer("timm", "timm", "torch", "timm", "png/train.tar", "reads tar shards of PNGs by the `timm` sidecar"),
+    Peer("Megatron-Energon", "megatron-energon", "energon", "energon", TAR, "`energon prepare`s tar shards"),
+    Peer("DALI tar", DALI, "dali", "dali_tar", TAR, "reads tar shards by the `dali` sidecar"),
+    Peer("TensorFlow", TF, "tensorflow", "tensorflow", RECORDS, "reads TFRecords (`tf.data`)"),
+    Peer("tfrecord", "tfrecord", "torch", "tfrecord", RECORDS, "reads TFRecords by the `dali` sidecar"),
+    Peer("DALI TFRecord", DALI, "dali", "dali_tfrecord", RECORDS, "reads TFRecords by the `dali` sidecar"),
 )
+SHARDS = "wrote tar shards that iofast reads"
+MDS = "wrote MDS (plain, zstd, gz; eight columns, three skipped) that iofast reads"
+BETON = "wrote a `.beton` (JPEGs that it made of pixels; five fields, one skipped) that iofast reads"
 WRITERS = (
     Peer(
-        "webdataset writer",
-        "webdataset",
-        "torch",
-        "write_webdataset",
-        "theirs-*.tar",
-        "wrote tar shards that iofast reads",
+        "webdataset writer", "webdataset", "torch", "webdataset", "theirs-*.tar", "wrote tar shards that iofast reads"
     ),
-    Peer(
-        "TensorFlow writer",
-        "tensorflow-cpu",
-        "tensorflow",
-        "write_tensorflow",
-        "train-*-of-*",
-        "wrote TFRecords that iofast reads",
-    ),
-    Peer("Caffe-style", "protobuf", "caffe", "write_caffe", "caffe_lmdb", "wrote an LMDB of Datums that iofast reads"),
-    Peer("py-lmdb writer", "lmdb", "caffe", "write_lmdb", "plain.lmdb", "wrote an LMDB of JPEGs that iofast reads"),
-    Peer(
-        "MosaicML Streaming",
-        "mosaicml-streaming",
-        "mosaicml",
-        "write_mosaicml",
-        "mds",
-        "wrote MDS (plain, zstd, gz; eight columns, three skipped) that iofast reads",
-    ),
-    Peer(
-        "FFCV",
-        "ffcv",
-        "ffcv",
-        "write_ffcv",
-        "train.beton",
-        "wrote a `.beton` (JPEGs that it made of pixels; five fields, one skipped) that iofast reads",
-    ),
+    Peer("TensorFlow writer", TF, "tensorflow", "tensorflow", "train-*-of-*", "wrote TFRecords that iofast reads"),
+    Peer("Caffe-style", "protobuf", "caffe", "caffe", "caffe_lmdb", "wrote an LMDB of Datums that iofast reads"),
+    Peer("py-lmdb writer", "lmdb", "caffe", "lmdb", "plain.lmdb", "wrote an LMDB of JPEGs that iofast reads"),
+    Peer("MosaicML Streaming", "mosaicml-streaming", "mosaicml", "mosaicml", "mds", MDS),
+    Peer("FFCV", "ffcv", "ffcv", "ffcv", "train.beton", BETON),
 )
 
 
@@ -113,8 +73,8 @@ def main(words: list[str]) -> int:
     for peer in peers:
         version, result, differs = attempt(peer, work, expected)
         failed += differs
-        said = "FAILED" if differs else result  # what went wrong names paths of this machine
-        rows[peer.name] = f"| {peer.name} | {version} | {peer.does} | {said} |"
+        shown = "FAILED" if differs else result  # the reason has paths of this machine
+        rows[peer.name] = f"| {peer.name} | {version} | {peer.does} | {shown} |"
         print(f"{peer.name} {version}: {peer.does}: {result}", flush=True)
     write_table([rows[peer.name] for peer in (*READERS, *WRITERS) if peer.name in rows])
     print(f"{len(peers) - failed} passed, {failed} failed")
@@ -122,7 +82,7 @@ def main(words: list[str]) -> int:
 
 
 def attempt(peer: Peer, work: Path, expected: dict[str, list[data.Seen]]) -> tuple[str, str, bool]:
-    """Version, result and whether something is wrong."""
+    """Run a peer: its version, the result, and whether it failed."""
     try:
         version = environments.versions(peer.environment).get(peer.package, "?")
     except environments.Missing as missing:
@@ -131,8 +91,7 @@ def attempt(peer: Peer, work: Path, expected: dict[str, list[data.Seen]]) -> tup
         if peer in READERS:
             wanted, found = expected[peer.container], run(peer, work, work / "scratch")
         else:
-            folder = work / peer.program
-            folder.mkdir(exist_ok=True)
+            folder = work / f"by {peer.program}"
             wanted = run(peer, work / "images", folder)
             found = data.read(folder / peer.container)
     except (subprocess.SubprocessError, ValueError, OSError) as error:
@@ -141,9 +100,10 @@ def attempt(peer: Peer, work: Path, expected: dict[str, list[data.Seen]]) -> tup
 
 
 def run(peer: Peer, source: Path, target: Path) -> list[data.Seen]:
-    """The lines that a peer prints."""
+    """The records that a peer prints."""
     target.mkdir(exist_ok=True)
-    command = [environments.python(peer.environment), PEERS / f"{peer.program}.py", source, target]
+    script = PEERS / ("readers.py" if peer in READERS else "writers.py")
+    command = [environments.python(peer.environment), script, peer.program, source, target]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     if ended.returncode:
         raise ValueError(f"status {ended.returncode}: {ended.stderr[-600:]}")
@@ -151,7 +111,7 @@ def run(peer: Peer, source: Path, target: Path) -> list[data.Seen]:
 
 
 def compare(wanted: list[data.Seen], found: list[data.Seen]) -> tuple[str, bool]:
-    """What a row says, and whether something differs. Keys and other fields count where both sides know them."""
+    """The result for the table, and whether something differs. Keys and other fields count if both sides have them."""
     if len(wanted) != len(found):
         return f"DIFFERS: {len(found)} of {len(wanted)} records", True
     for number, (one, other) in enumerate(zip(wanted, found, strict=True)):
@@ -162,14 +122,14 @@ def compare(wanted: list[data.Seen], found: list[data.Seen]) -> tuple[str, bool]
 
 
 def pinned(peer: Peer) -> str:
-    """The version that was asked for."""
+    """The pinned version."""
     every = (*environments.REQUIREMENTS[peer.environment], *environments.ALONE.get(peer.environment, ()))
     wanted = [each for each in every if each.startswith(f"{peer.package}==")]
     return wanted[0].partition("==")[2] if wanted else "?"
 
 
 def table() -> dict[str, str]:
-    """The rows that stand in the document, by program."""
+    """The rows of the document, by program."""
     text = DOCUMENT.read_text()
     rows = text[text.index(BEGIN) : text.index(END)].splitlines()[3:]
     return {re.split(r" *\| *", row)[1]: row for row in rows}
@@ -178,10 +138,7 @@ def table() -> dict[str, str]:
 def write_table(rows: list[str]) -> None:
     text = DOCUMENT.read_text()
     start, stop = text.index(BEGIN) + len(BEGIN), text.index(END)
-    made = text[:start] + HEADER + "".join(f"{row}\n" for row in rows) + text[stop:]
-    temporary = DOCUMENT.with_suffix(".tmp")
-    temporary.write_text(made)
-    shutil.move(temporary, DOCUMENT)
+    DOCUMENT.write_text(text[:start] + HEADER + "".join(f"{row}\n" for row in rows) + text[stop:])
 
 
 if __name__ == "__main__":

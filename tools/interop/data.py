@@ -1,4 +1,4 @@
-"""What the peers are given: one set of records in every container, and PNGs for those who show pixels only."""
+"""The data of the peers: one set of records in every container, and PNGs for peers that give pixels only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARD = 60_000  # bytes: four shards or so
 
 
 class Seen(NamedTuple):
-    """One record as a peer sees it; what a peer cannot tell is None."""
+    """One record as a peer sees it; unknown values are None."""
 
     key: str | None
     sha256: str
@@ -30,25 +30,20 @@ class Seen(NamedTuple):
 
 
 def build(folder: Path) -> dict[str, list[Seen]]:
-    """Write `train.tar`, `train.tfrecord`, `train.lmdb` and `png/train.tar`; what a peer must see in each."""
+    """Write `train.tar`, `train.tfrecord`, `train.lmdb` and `png/train.tar`; return what a peer must see in each."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "png").mkdir(parents=True)
-    records = [({"jpg": image(number, "jpeg"), "cls": label_of(number)}) for number in range(COUNT)]
+    images, labels = [image(number, "jpeg") for number in range(COUNT)], [label_of(number) for number in range(COUNT)]
     expected = {}
     for name, size in (("train.tar", SHARD), ("train.tfrecord", SHARD), ("train.lmdb", None)):
         with open_writer(folder / name, classes=CLASSES, shard_size=size) as writer:
-            for number, record in enumerate(records):
-                writer.write(record | {"json": {"path": f"images/{number}.jpg"}})
-        expected[name] = [
-            Seen(f"{number:08d}", identity(bytes(record["jpg"])), int(record["cls"]))  # type: ignore[call-overload]
-            for number, record in enumerate(records)
-        ]
+            for number, jpg in enumerate(images):
+                writer.write({"jpg": jpg, "cls": labels[number], "json": {"path": f"images/{number}.jpg"}})
+        expected[name] = [Seen(f"{number:08d}", identity(jpg), labels[number]) for number, jpg in enumerate(images)]
     with open_writer(folder / "png" / "train.tar", classes=CLASSES, shard_size=SHARD) as writer:
         for number in range(COUNT):
-            writer.write({"png": image(number, "png"), "cls": label_of(number)})
-    expected["png/train.tar"] = [
-        Seen(None, identity(pixels(number).tobytes()), label_of(number)) for number in range(COUNT)
-    ]
+            writer.write({"png": image(number, "png"), "cls": labels[number]})
+    expected["png/train.tar"] = [Seen(None, identity(pixels(i).tobytes()), labels[i]) for i in range(COUNT)]
     write(folder / "train.tar", ["dali", "wids", "timm"])
     write(folder / "train.tfrecord", ["dali"])
     write(folder / "png" / "train.tar", ["timm"])

@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "interop"
 TORCH = "torch==2.13.0"
 ENERGON = ("deprecation", "click", "tqdm", "pyyaml", "pillow")
-# What writing imports, of what the package asks for: Streaming's clouds and FFCV's benchmarks stay away.
+# The requirements that writing imports, without Streaming's clouds and FFCV's benchmarks.
 MOSAICML = ("torchvision", "transformers<5", "numpy<2.2", "catalogue<3", "filelock", "tqdm", "xxhash<4")
 MOSAICML_ZIP = ("brotli", "zstd<2", "python-snappy<1")  # imported whatever is written
 FFCV = ("numba==0.68.0", "opencv-python-headless", "tqdm", "pillow", "setuptools")  # the last is for its distutils
-# What goes together where nothing speaks against it, so that torch is installed once.
+# Packages share an environment if they can, so that torch is installed once.
 REQUIREMENTS = {
     "torch": (TORCH, "webdataset==1.0.2", "timm==1.0.30", "datasets==5.2.0", "tfrecord==1.14.6", "lmdb==3.0.0"),
     "wids": (TORCH, "wids==0.1.11", "braceexpand", "numpy", "pillow"),
@@ -30,24 +30,24 @@ REQUIREMENTS = {
     "mosaicml": (TORCH, *MOSAICML, *MOSAICML_ZIP),
     "ffcv": (TORCH, *FFCV),
 }
-# Installed alone, because of what they ask for. Energon: s3fs, for which pip tries versions of botocore for longer than
-# five minutes, and which it does without where nothing is in the cloud. FFCV: another OpenCV beside the one it gets.
+# Installed without their requirements. Energon: s3fs, for which pip tries versions of botocore for over five minutes,
+# and which is needed for clouds only. FFCV: a second OpenCV.
 ALONE = {
     "energon": ("megatron-energon==7.4.1",),
     "mosaicml": ("mosaicml-streaming==0.13.0",),
     "ffcv": ("ffcv==1.0.2",),
 }
-# What an environment is compiled against, as pkg-config calls it, and the Debian packages that bring it.
+# The libraries that an environment is compiled against, by pkg-config's names, and their Debian packages.
 SYSTEM = {"ffcv": (("opencv4", "libturbojpeg"), "g++ pkg-config libopencv-dev libturbojpeg0-dev")}
 TIMEOUT = 900  # seconds for one environment: torch alone takes two minutes on a slow line
 
 
 class Missing(Exception):  # noqa: N818 (it is a fact about this machine, and the table says it)
-    """The environment cannot be made here. The message says why, and what would bring it."""
+    """The environment cannot be made here; the message gives the reason and the remedy."""
 
 
 def python(name: str) -> Path:
-    """The interpreter of an environment, which is made where it is not there yet. Raises `Missing`."""
+    """The interpreter of an environment, which is created if needed. Raises `Missing`."""
     folder = FOLDER / name
     wanted = " ".join((*REQUIREMENTS[name], *ALONE.get(name, ())))
     stamp = folder / ".installed"
@@ -100,5 +100,5 @@ def _install(folder: Path, *requirements: str) -> None:
 
 
 def identity(data: bytes) -> str:
-    """What a payload is told by."""
+    """The SHA-256 of a payload."""
     return hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""Awkward and broken images, each with what packing must make of it: made by a tool, packed by a test, listed in docs.
+"""Awkward and broken images, each with the expected result of packing: a test packs them, a page in docs lists them.
 
 python -m tools.odd_images FOLDER           writes the files
 python -m tools.odd_images --table FILE     writes docs/odd-images.md
@@ -31,7 +31,7 @@ GROUPS = {
 
 @lru_cache(1)
 def groups() -> dict[str, tuple[Odd, ...]]:
-    """Every odd image, by what is odd about it."""
+    """Every odd image, by kind."""
     return {name: tuple(make()) for name, make in GROUPS.items()}
 
 
@@ -41,7 +41,7 @@ def every() -> tuple[Odd, ...]:
 
 
 def write(folder: Path) -> None:
-    """Make the files in `folder`, which is made too."""
+    """Create `folder` and the files in it."""
     folder.mkdir(parents=True, exist_ok=True)
     for odd in every():
         path = os.path.join(os.fsencode(folder), odd.name)

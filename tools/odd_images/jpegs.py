@@ -84,8 +84,15 @@ def _many_segments(pixels: Pixels) -> bytes:
 
 
 def orientations() -> list[Odd]:
-    """Every EXIF orientation, those that do not exist, and blocks that are no EXIF."""
+    """Every EXIF orientation, numbers that are none, and blocks that are no EXIF."""
     shown = scene()
+
+    def webp(**block: bytes) -> bytes:
+        return save(turned(shown, 8), "WEBP", lossless=True, **block)
+
+    def tiff(orientation: int, tags: dict[int, object]) -> bytes:
+        return save(turned(shown, orientation), "TIFF", tiffinfo=tags)
+
     found = [
         Odd(b"exif_%d.jpg" % each, f"JPEG, EXIF orientation {each}", jpeg(turned(shown, each), exif=exif(each)), shown)
         for each in range(1, 9)
@@ -94,41 +101,19 @@ def orientations() -> list[Odd]:
         about = f"JPEG, EXIF orientation {each}, which there is not: ignored"
         found.append(Odd(b"exif_%d.jpg" % each, about, jpeg(shown, exif=exif(each)), shown))
     broken = b"Exif\0\0II*\0" + b"\xff" * 60
+    seventh = jpeg(turned(shown, 7), exif=exif(7))
     endless = b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + bytes(30)
     return [
         *found,
         Odd(b"exif_garbage.jpg", "JPEG, EXIF that leads nowhere: ignored", jpeg(shown, exif=broken), shown),
         Odd(b"exif_endless.jpg", "JPEG, EXIF of 65,535 entries in 30 bytes: ignored", jpeg(shown, exif=endless), shown),
         Odd(b"exif_6.png", "PNG, EXIF orientation 6", save(turned(shown, 6), "PNG", exif=exif(6)), shown, 0),
-        Odd(
-            b"exif_8.webp",
-            "WebP, EXIF orientation 8",
-            save(turned(shown, 8), "WEBP", lossless=True, exif=exif(8)),
-            shown,
-            1,
-        ),
-        Odd(b"exif_5.tif", "TIFF, orientation 5", save(turned(shown, 5), "TIFF", tiffinfo={274: 5}), shown, 0),
+        Odd(b"exif_8.webp", "WebP, EXIF orientation 8", webp(exif=exif(8)), shown, 1),
+        Odd(b"exif_5.tif", "TIFF, orientation 5", tiff(5, {274: 5}), shown, 0),
         Odd(b"xmp_6.jpg", "JPEG, orientation 6 in XMP alone", _with_xmp(jpeg(turned(shown, 6)), 6), shown),
-        Odd(
-            b"xmp_7.jpg",
-            "JPEG, orientation 7 in EXIF and 6 in XMP: EXIF's",
-            _with_xmp(jpeg(turned(shown, 7), exif=exif(7)), 6),
-            shown,
-        ),
-        Odd(
-            b"xmp_8.webp",
-            "WebP, orientation 8 in XMP alone",
-            save(turned(shown, 8), "WEBP", lossless=True, xmp=xmp(8)),
-            shown,
-            1,
-        ),
-        Odd(
-            b"xmp_6.tif",
-            "TIFF, orientation 6 in XMP alone",
-            save(turned(shown, 6), "TIFF", tiffinfo={700: xmp(6)}),
-            shown,
-            0,
-        ),
+        Odd(b"xmp_7.jpg", "JPEG, orientation 7 in EXIF and 6 in XMP: EXIF's", _with_xmp(seventh, 6), shown),
+        Odd(b"xmp_8.webp", "WebP, orientation 8 in XMP alone", webp(xmp=xmp(8)), shown, 1),
+        Odd(b"xmp_6.tif", "TIFF, orientation 6 in XMP alone", tiff(6, {700: xmp(6)}), shown, 0),
         *_late_pngs(shown),
     ]
 
@@ -139,7 +124,7 @@ def _with_xmp(data: bytes, orientation: int) -> bytes:
 
 
 def _late_pngs(shown: Pixels) -> list[Odd]:
-    """PNGs that say their orientation behind the pixels, or in the words of other programs."""
+    """PNGs with their orientation behind the pixels, or in other programs' text."""
     data, block = save(turned(shown, 6), "PNG"), exif(6)
     digits = f"\nexif\n{len(block):8}\n{block.hex()}\n".encode()
     text = chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + xmp(6))
@@ -156,16 +141,12 @@ def _late_pngs(shown: Pixels) -> list[Odd]:
 def colour_spaces() -> list[Odd]:
     """JPEGs that are not YCbCr of 8 bits."""
     shown, pure = scene(), scene(corners=PURE)
+    unmarked = "CMYK JPEG without Adobe's marker: inverted all the same, as Pillow takes it"
     return [
         Odd(b"gray.jpg", "gray JPEG", jpeg(shown, "L"), gray(shown)),
         Odd(b"rgb.jpg", "JPEG of red, green and blue (Adobe transform 0)", jpeg(shown, keep_rgb=True), shown),
         Odd(b"cmyk_adobe.jpg", "CMYK JPEG, inverted as Adobe's programs write it", _cmyk(True), pure),
-        Odd(
-            b"cmyk_plain.jpg",
-            "CMYK JPEG without Adobe's marker: inverted all the same, as Pillow takes it",
-            _cmyk(False),
-            pure,
-        ),
+        Odd(b"cmyk_plain.jpg", unmarked, _cmyk(False), pure),
         Odd(b"ycck.jpg", "YCCK JPEG", _ycck(), pure, 4),
     ]
 
@@ -174,23 +155,17 @@ def codings() -> list[Odd]:
     """Ways to store the same picture."""
     shown, odd_size, square = scene(), scene(63, 47), scene(64, 64)
     data = jpeg(shown)
-    arithmetic = "arithmetic coding"
+    tall = rearranged(square, (1, 4), (2, 2), "4:2:0")
     return [
         Odd(b"progressive.jpg", "progressive JPEG", jpeg(shown, progressive=True), shown),
-        Odd(b"arithmetic.jpg", f"JPEG, {arithmetic}", ARITHMETIC, scene(corners=CORNERS), 5),
+        Odd(b"arithmetic.jpg", "JPEG, arithmetic coding", ARITHMETIC, scene(corners=CORNERS), 5),
         Odd(b"restart.jpg", "JPEG, restart markers", jpeg(shown, restart_marker_blocks=3), shown),
         Odd(b"s444.jpg", "JPEG 4:4:4, odd size", jpeg(odd_size), odd_size),
         Odd(b"s422.jpg", "JPEG 4:2:2, odd size", jpeg(odd_size, subsampling="4:2:2"), odd_size, 5),
         Odd(b"s420.jpg", "JPEG 4:2:0, odd size", jpeg(odd_size, subsampling="4:2:0"), odd_size, 5),
         Odd(b"s440.jpg", "JPEG 4:4:0", rearranged(square, (1, 2), (2, 1), "4:2:2"), square, 5),
         Odd(b"s411.jpg", "JPEG 4:1:1", rearranged(square, (4, 1), (2, 2), "4:2:0"), square, 5),
-        Odd(
-            b"s441.jpg",
-            "JPEG 4:4:1, four rows of luma to one of chroma",
-            rearranged(square, (1, 4), (2, 2), "4:2:0"),
-            square,
-            8,
-        ),
+        Odd(b"s441.jpg", "JPEG 4:4:1, four rows of luma to one of chroma", tall, square, 8),
         Odd(b"poor.jpg", "JPEG of quality 5", jpeg(shown, quality=5), shown, 12),
         Odd(b"comments.jpg", "JPEG, 1.3 MB of comments before the picture", _many_segments(shown), shown),
         Odd(b"trailing.jpg", "JPEG, garbage behind the end", data + b"\0\xff\xd8garbage" * 50, shown),

@@ -9,21 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, features
 
-from tools.odd_images.scene import (
-    CORNERS,
-    Odd,
-    Pixels,
-    chunk,
-    gray,
-    jpeg,
-    over,
-    png,
-    ramp,
-    save,
-    scene,
-    tiff,
-    twelve,
-)
+from tools.odd_images.scene import CORNERS, Odd, Pixels, chunk, gray, jpeg, over, png, ramp, save, scene, tiff, twelve
 
 
 def _palette(transparent: bool) -> bytes:
@@ -55,6 +41,8 @@ def depths() -> list[Odd]:
     quarters = np.where(first > 127, 255, 0).astype(np.uint8)
     both = np.dstack([shown, alpha])
     translucent = over(shown, np.repeat(np.repeat(np.array([[0, 255], [128, 255]], np.uint8), 24, 0), 32, 1))
+    gray_alpha = save(Image.fromarray(np.dstack([first, alpha]), "LA"), "PNG")
+    bits = save(Image.fromarray(quarters).convert("1"), "PNG")
     key = chunk(b"tRNS", struct.pack(">3H", *CORNERS[0]))
     return [
         Odd(b"gray16.png", "PNG, 16-bit gray: the upper 8 bits", png(_wide_samples(first[..., None]), 0, 16), flat, 1),
@@ -62,18 +50,10 @@ def depths() -> list[Odd]:
         Odd(b"rgba16.png", "PNG, 16-bit with alpha", png(_wide_samples(both), 6, 16), blended, 2),
         Odd(b"palette.png", "PNG, palette", _palette(False), shown, 0),
         Odd(b"palette_alpha.png", "PNG, palette with transparency: over white", _palette(True), translucent, 1),
-        Odd(
-            b"la.png",
-            "PNG, gray with alpha: over white",
-            save(Image.fromarray(np.dstack([first, alpha]), "LA"), "PNG"),
-            over(flat, alpha),
-            1,
-        ),
+        Odd(b"la.png", "PNG, gray with alpha: over white", gray_alpha, over(flat, alpha), 1),
         Odd(b"rgba.png", "PNG, colour with alpha: over white", save(both, "PNG"), blended, 1),
         Odd(b"key.png", "PNG, one colour transparent: over white", png(shown, 2, 8, key), cut, 0),
-        Odd(
-            b"bit.png", "PNG, 1 bit", save(Image.fromarray(quarters).convert("1"), "PNG"), np.dstack([quarters] * 3), 0
-        ),
+        Odd(b"bit.png", "PNG, 1 bit", bits, np.dstack([quarters] * 3), 0),
         Odd(b"gray.png", "PNG, gray", save(Image.fromarray(first), "PNG"), flat, 0),
         Odd(b"interlaced.png", "PNG, APNG's default picture only", _animated("PNG"), shown, 0),
         Odd(b"text.png", "PNG, 100 kB of text before the picture", _with_text(save(shown, "PNG")), shown, 0),
@@ -88,9 +68,9 @@ def _with_text(data: bytes) -> bytes:
 def formats() -> list[Odd]:
     """Formats beside JPEG and PNG, of several pictures the first."""
     shown, alpha = scene(), ramp()
-    blended = over(shown, alpha)
-    both = Image.fromarray(np.dstack([shown, alpha]))
+    lossless = save(Image.fromarray(np.dstack([shown, alpha])), "WEBP", lossless=True, exact=True)
     wide_gray = (gray(shown)[..., 0].astype(np.uint16) * 257).astype(">u2")
+    gray16 = save(Image.fromarray(wide_gray.astype(np.uint16)), "TIFF")
     pages = BytesIO()
     Image.fromarray(shown).save(pages, "TIFF", save_all=True, append_images=[Image.fromarray(255 - shown)])
     ink = Image.fromarray(255 - np.dstack([scene(), np.full((48, 64), 255, np.uint8)]), "CMYK")
@@ -98,13 +78,7 @@ def formats() -> list[Odd]:
         Odd(b"animated.gif", "animated GIF: the first frame", _animated("GIF"), shown, 4),
         Odd(b"animated.webp", "animated WebP: the first frame", _animated("WEBP", lossless=True), shown, 1),
         Odd(b"clear.gif", "GIF with transparency: over white", _clear_gif(), _cleared(), 1),
-        Odd(
-            b"lossless.webp",
-            "WebP, lossless with alpha: over white",
-            save(both, "WEBP", lossless=True, exact=True),
-            blended,
-            1,
-        ),
+        Odd(b"lossless.webp", "WebP, lossless with alpha: over white", lossless, over(shown, alpha), 1),
         Odd(b"lossy.webp", "WebP, lossy", save(shown, "WEBP", quality=95), shown, 5),
         Odd(b"plain.bmp", "BMP", save(shown, "BMP"), shown, 0),
         Odd(b"palette.bmp", "BMP with a palette", save(Image.fromarray(shown).quantize(4), "BMP"), shown, 2),
@@ -115,13 +89,7 @@ def formats() -> list[Odd]:
         Odd(b"jpeg.tif", "TIFF, JPEG inside", save(shown, "TIFF", compression="jpeg", quality=95), shown, 5),
         Odd(b"cmyk.tif", "CMYK TIFF", save(ink, "TIFF"), shown, 1),
         Odd(b"lab.tif", "CIE Lab TIFF", save(Image.fromarray(shown).convert("LAB"), "TIFF"), shown, 2),
-        Odd(
-            b"gray16.tif",
-            "TIFF, 16-bit gray: the upper 8 bits",
-            save(Image.fromarray(wide_gray.astype(np.uint16)), "TIFF"),
-            gray(shown),
-            1,
-        ),
+        Odd(b"gray16.tif", "TIFF, 16-bit gray: the upper 8 bits", gray16, gray(shown), 1),
     ]
     found += _deep(gray(shown)[..., 0].astype(np.int64), gray(shown))
     if features.check("avif"):
@@ -134,33 +102,18 @@ def _deep(levels: NDArray[np.int64], shown: Pixels) -> list[Odd]:
     light = (levels / 255).astype("<f4").tobytes()
     signed = (levels * 9 - 500).astype("<i2").tobytes()
     dark = ((255 - levels) * 257).astype("<u2").tobytes()
+    ranged, gray32 = tiff(signed, 16, 2, span=(-500, 1795)), tiff(levels.astype("<u4").tobytes(), 32)
+    gray10 = b"P5 64 48 1023\n" + (levels * 1023 // 255).astype(">u2").tobytes()
     lacking = "without SMinSampleValue and SMaxSampleValue"
     return [
         Odd(b"gray12.tif", "TIFF, 12-bit gray: the upper 8 bits", tiff(twelve(levels * 16), 12), shown, 1),
         Odd(b"white0.tif", "TIFF, 16-bit gray, 0 is white", tiff(dark, 16, photometric=0), shown, 1),
         Odd(b"float.tif", "TIFF, floating point, 0 to 1 declared", tiff(light, 32, 3, span=(0, 1)), shown, 1),
         Odd(b"float_open.tif", "TIFF, floating point, no range declared", tiff(light, 32, 3), error=lacking),
-        Odd(
-            b"signed.tif",
-            "TIFF, signed 16 bits, -500 to 1795 declared",
-            tiff(signed, 16, 2, span=(-500, 1795)),
-            shown,
-            1,
-        ),
+        Odd(b"signed.tif", "TIFF, signed 16 bits, -500 to 1795 declared", ranged, shown, 1),
         Odd(b"signed_open.tif", "TIFF, signed 16 bits, no range declared", tiff(signed, 16, 2), error=lacking),
-        Odd(
-            b"gray32.tif",
-            "TIFF, 32-bit gray, no range declared",
-            tiff(levels.astype("<u4").tobytes(), 32),
-            error=lacking,
-        ),
-        Odd(
-            b"gray10.pgm",
-            "PGM, 10 bits",
-            b"P5 64 48 1023\n" + (levels * 1023 // 255).astype(">u2").tobytes(),
-            shown,
-            1,
-        ),
+        Odd(b"gray32.tif", "TIFF, 32-bit gray, no range declared", gray32, error=lacking),
+        Odd(b"gray10.pgm", "PGM, 10 bits", gray10, shown, 1),
     ]
 
 

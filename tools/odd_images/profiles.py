@@ -101,6 +101,8 @@ def profiled() -> list[Odd]:
     flat = (linear(gray(shown)) * 255).round().astype(np.uint8)
     pure = scene(corners=((255, 0, 0), (0, 255, 0), (255, 255, 255), (255, 255, 0)))
     ink = Image.fromarray(255 - np.dstack([pure[..., [1, 0, 2]], np.full(pure.shape[:2], 255, np.uint8)]), "CMYK")
+    printed = save(ink, "JPEG", quality=95, icc_profile=cmyk_profile())
+    noise, misplaced = jpeg(shown, icc_profile=bytes(range(200))), jpeg(shown, icc_profile=gray_profile())
     return [
         Odd(b"icc_mixed.jpg", "JPEG, profile with exchanged primaries", jpeg(stored, icc_profile=mixed), shown),
         Odd(b"icc_mixed.png", "PNG, the same", save(stored, "PNG", icc_profile=mixed), shown, 2),
@@ -109,21 +111,8 @@ def profiled() -> list[Odd]:
         Odd(b"icc_wide.jpg", "JPEG, Display P3 as phones write it", jpeg(wide, icc_profile=rgb_profile(WIDE)), shown),
         Odd(b"icc_srgb.jpg", "JPEG, sRGB profile: nothing to convert", jpeg(shown, icc_profile=usual), shown),
         Odd(b"icc_gray.jpg", "gray JPEG, linear profile", jpeg(flat, "L", icc_profile=gray_profile()), gray(shown), 5),
-        Odd(
-            b"icc_cmyk.jpg",
-            "CMYK JPEG, profile of a printer",
-            save(ink, "JPEG", quality=95, icc_profile=cmyk_profile()),
-            pure,
-            8,
-        ),
-        Odd(
-            b"icc_broken.jpg",
-            "JPEG, profile of random bytes: ignored",
-            jpeg(shown, icc_profile=bytes(range(200))),
-            shown,
-        ),
+        Odd(b"icc_cmyk.jpg", "CMYK JPEG, profile of a printer", printed, pure, 8),
+        Odd(b"icc_broken.jpg", "JPEG, profile of random bytes: ignored", noise, shown),
         Odd(b"icc_cut.jpg", "JPEG, profile that is cut off: ignored", jpeg(shown, icc_profile=mixed[:300]), shown),
-        Odd(
-            b"icc_of_gray.jpg", "colour JPEG, profile for gray: ignored", jpeg(shown, icc_profile=gray_profile()), shown
-        ),
+        Odd(b"icc_of_gray.jpg", "colour JPEG, profile for gray: ignored", misplaced, shown),
     ]

@@ -1,4 +1,4 @@
-"""The picture that the odd images show, and the pieces that files are put together from."""
+"""The picture that the odd images show, and the parts of their files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ from PIL import Image
 Pixels = NDArray[np.uint8]
 
 WIDTH, HEIGHT = 64, 48
-CORNERS = (
-    (220, 40, 30),
-    (30, 180, 60),
-    (40, 60, 200),
-    (235, 215, 40),
-)  # red, green / blue, yellow: none is like another
+CORNERS = ((220, 40, 30), (30, 180, 60), (40, 60, 200), (235, 215, 40))  # red, green / blue, yellow
 PURE = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0))
 
-_STORED = {  # by EXIF orientation: the way back from what is shown
+_STORED = {  # by EXIF orientation: from the upright picture to the stored one
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -35,11 +30,11 @@ _STORED = {  # by EXIF orientation: the way back from what is shown
 
 @dataclass(frozen=True)
 class Odd:
-    """One file: what is odd about it, and what packing must make of it.
+    """One file: what is odd about it, and the expected result of packing.
 
-    `pixels` is what the packed image shows, upright, uint8 (height, width, 3), on average within `tolerance` levels.
-    Without it packing must fail, and say `error`. `unnoticed`: Pillow decodes this damage without a word, so the
-    Python kernel may pack it. `link`: no regular file but `pipe` or `dangling`.
+    `pixels`: the packed image, upright, uint8 (height, width, 3), on average within `tolerance` levels. None: packing
+    fails with `error` in its message. `unnoticed`: Pillow does not report this damage, so the Python kernel may pack
+    it. `link`: no regular file but `pipe` or `dangling`.
     """
 
     name: bytes
@@ -97,15 +92,15 @@ def exif(orientation: int) -> bytes:
 
 
 def xmp(orientation: int) -> bytes:
-    """An XMP packet that holds the same."""
-    said = f'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="{orientation}"/>'
-    return f'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF>{said}</rdf:RDF></x:xmpmeta>'.encode()
+    """An XMP packet that holds an orientation and nothing else."""
+    description = f'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="{orientation}"/>'
+    return f'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF>{description}</rdf:RDF></x:xmpmeta>'.encode()
 
 
 def turned(pixels: Pixels, orientation: int) -> Pixels:
-    """The stored pixels that EXIF `orientation` makes `pixels` of."""
-    way = _STORED.get(orientation)
-    return pixels if way is None else np.asarray(Image.fromarray(pixels).transpose(way))
+    """The stored pixels that EXIF `orientation` turns into `pixels`."""
+    turn = _STORED.get(orientation)
+    return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:

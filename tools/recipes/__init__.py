@@ -1,6 +1,6 @@
-"""How to pack the sets that people have: short programs on top of `iofast.pack` and `open_writer`, to be changed.
+"""How to pack well-known data sets: short programs on top of `iofast.pack` and `open_writer`, to be adapted.
 
-They run from a checkout of the project, as modules; each has a `--help`:
+They run from a checkout of the project, as modules with `--help`:
 
     python -m tools.recipes.imagenet ILSVRC imagenet.lmdb --resize 256
     python -m tools.recipes.cifar cifar-10-batches-bin cifar10.lmdb
@@ -9,6 +9,6 @@ They run from a checkout of the project, as modules; each has a `--help`:
     python -m tools.recipes.captions folder captions.tar --resize 256
     python -m tools.recipes.hf_imagefolder folder out.lmdb --resize 256
 
-They go through `pack`: all cores, resume after a kill, a report of what failed; masks and boxes follow their images.
-But CIFAR, and ImageNet's tars, are no files of images: these are stored as they are, through `open_writer`.
+They go through `pack`: all cores, resume after a kill, a report of failures; masks and boxes follow their images. CIFAR
+and ImageNet's tars have no image files: they are stored as they are, through `open_writer`.
 """

@@ -17,18 +17,17 @@ from typing import Any
 
 from iofast.errors import SourceError
 from iofast.packing.report import PackReport
-from tools.recipes.listed import images_in, pack_listed, parser, shape, told
+from tools.recipes.listed import command, images_in, pack_listed
 
 SPLITS = {"train": ("training", "train"), "val": ("validation", "val"), "test": ("testing", "test")}
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser(__doc__, pixels=True).parse_args(argv)
-    return told(lambda: pack_masks(args.source, args.target, **shape(args)))
+    return command(__doc__, pack_masks, argv)
 
 
 def pack_masks(source: Path, target: Path, **options: Any) -> PackReport:
-    """Splits in the order train, val, test. Raises `SourceError` where an image has no mask, or a mask no image."""
+    """Pack train, val, test in this order. Raises `SourceError` for an image without mask, or a mask without image."""
     scenes, notes = _scenes(source / "sceneCategories.txt"), {"mask_classes": _names(source / "objectInfo150.txt")}
     folders = [
         (split, name)
@@ -44,7 +43,7 @@ def pack_masks(source: Path, target: Path, **options: Any) -> PackReport:
         named = {path.relative_to(images).with_suffix("").as_posix(): path for path in images_in(images)}
         there = {path.relative_to(masks).with_suffix("").as_posix(): path for path in images_in(masks)}
         if odd := sorted(set(named) ^ set(there)):
-            raise SourceError(f"{images} and {masks} do not fit together: only one has {odd[0]}")
+            raise SourceError(f"{images} and {masks} do not match: only one has {odd[0]}")
         for key, path in named.items():
             files = {"path": path.relative_to(source).as_posix(), "seg.png": there[key].relative_to(source).as_posix()}
             scene = {"scene.txt": scenes[path.stem]} if path.stem in scenes else {}

@@ -1,4 +1,4 @@
-"""A folder of images, each with its caption beside it: `a.jpg` and `a.txt`, and `a.json` where there is more to say.
+"""A folder of images, each with its caption beside it: `a.jpg` and `a.txt`, and possibly `a.json`.
 
 Fields: the image, `txt`, and `meta.json`, the file `a.json` as it is (`json` is iofast's own). An image without a
 caption is left out and counted.
@@ -12,16 +12,15 @@ from typing import Any
 
 from iofast.errors import SourceError
 from iofast.packing import PackReport
-from tools.recipes.listed import images_in, pack_listed, parser, shape, told
+from tools.recipes.listed import command, images_in, pack_listed
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser(__doc__, pixels=True).parse_args(argv)
-    return told(lambda: pack_captions(args.source, args.target, **shape(args)))
+    return command(__doc__, pack_captions, argv)
 
 
 def pack_captions(source: Path, target: Path, **options: Any) -> PackReport:
-    """Says how many images have no caption. Raises `SourceError` where none has one."""
+    """Print how many images have no caption. Raises `SourceError` if none has one."""
     paths = images_in(source)
     captioned = [path for path in paths if path.with_suffix(".txt").is_file()]
     if not captioned:

@@ -14,7 +14,7 @@ import numpy as np
 
 from iofast import open_writer
 from iofast.errors import SourceError
-from tools.recipes.listed import parser, told
+from tools.recipes.listed import finish, parser
 
 SIDE = 32
 TEN = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
@@ -23,20 +23,16 @@ HUNDRED = {"train": ["train.bin"], "test": ["test.bin"]}
 
 def main(argv: list[str] | None = None) -> int:
     args = parser(__doc__, pixels=False).parse_args(argv)
-    return told(lambda: pack_cifar(args.source, args.target, overwrite=args.overwrite))
+    return finish(lambda: pack_cifar(args.source, args.target, overwrite=args.overwrite))
 
 
 def pack_cifar(source: Path, target: Path, *, overwrite: bool = False) -> str:
-    """Splits train and test in their own order; says how many images.
-
-    Raises `SourceError` where a file is missing or cut off.
-    """
+    """Pack train and test in their own order; return a summary. Raises `SourceError` for a missing or cut file."""
     hundred = (source / "train.bin").is_file()
     if not hundred and not (source / TEN["test"][0]).is_file():
-        reason = "this is the Python version, which is pickled: take the binary one" if _has_pickles(source) else ""
-        raise SourceError(
-            f"{source} holds neither test_batch.bin nor train.bin of CIFAR's binary version {reason}".rstrip()
-        )
+        pickles = any((source / name).is_file() for name in ("data_batch_1", "train", "test_batch"))
+        reason = ": this is the Python version, which is pickled: take the binary one" if pickles else ""
+        raise SourceError(f"{source} has neither test_batch.bin nor train.bin of CIFAR's binary version{reason}")
     names = source / ("fine_label_names.txt" if hundred else "batches.meta.txt")
     classes = names.read_text().split()
     packed = 0
@@ -50,7 +46,7 @@ def pack_cifar(source: Path, target: Path, *, overwrite: bool = False) -> str:
 
 
 def _records(file: Path, hundred: bool) -> Iterator[tuple[int, int, bytes]]:
-    """Coarse label (the label itself where there is none), label, and rows of R G B."""
+    """Coarse label (or the label itself), label, and rows of R G B."""
     heads = 2 if hundred else 1
     size = heads + 3 * SIDE * SIDE
     data = np.fromfile(file, np.uint8)
@@ -59,10 +55,6 @@ def _records(file: Path, hundred: bool) -> Iterator[tuple[int, int, bytes]]:
     for record in data.reshape(-1, size):
         planes = record[heads:].reshape(3, SIDE, SIDE)
         yield int(record[0]), int(record[heads - 1]), np.ascontiguousarray(planes.transpose(1, 2, 0)).tobytes()
-
-
-def _has_pickles(source: Path) -> bool:
-    return any((source / name).is_file() for name in ("data_batch_1", "train", "test_batch"))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 from iofast.errors import SourceError
 from iofast.packing.report import PackReport
-from tools.recipes.listed import Row, images_in, pack_listed, parser, read_json, shape, told
+from tools.recipes.listed import Row, finish, images_in, pack_listed, pack_options, parser, read_json
 
 SPLITS = ("train", "val")
 _OBJECT = ("boxes", "categories", "id", "area", "iscrowd", "segmentation", "rle")
@@ -30,17 +30,17 @@ def main(argv: list[str] | None = None) -> int:
     options = parser(__doc__, pixels=True)
     options.add_argument("--year", default="2017")
     args = options.parse_args(argv)
-    return told(lambda: pack_coco(args.source, args.target, args.year, **shape(args)))
+    return finish(lambda: pack_coco(args.source, args.target, args.year, **pack_options(args)))
 
 
 def pack_coco(source: Path, target: Path, year: str = "2017", **options: Any) -> PackReport:
-    """Splits train and val, images in the order of their names. Raises `SourceError` for a file that is not COCO's."""
+    """Pack train and val, images in the order of their names. Raises `SourceError` for a file that is not COCO's."""
     splits = [split for split in SPLITS if (source / f"{split}{year}").is_dir()]
     if not splits:
         raise SourceError(f"{source} has no folder train{year} or val{year}")
     instances = {split: _read(source / "annotations" / f"instances_{split}{year}.json") for split in splits}
     captions = {split: _read(source / "annotations" / f"captions_{split}{year}.json") for split in splits}
-    names = {each["id"]: each["name"] for said in instances.values() for each in said.get("categories", ())}
+    names = {each["id"]: each["name"] for file in instances.values() for each in file.get("categories", ())}
     numbers = {identity: number for number, identity in enumerate(sorted(names))}
     rows: list[Row] = []
     for split in splits:
@@ -60,15 +60,15 @@ def _fields(instances: Any, captions: Any, numbers: dict[int, int]) -> dict[str,
             **({"captions.json": []} if captions else {}),
         }
     )
-    images = {each["id"]: each["file_name"] for said in (instances, captions) for each in said.get("images", ())}
-    for said in (instances, captions):
-        if unknown := {each["image_id"] for each in said.get("annotations", ())} - set(images):
+    images = {each["id"]: each["file_name"] for file in (instances, captions) for each in file.get("images", ())}
+    for file in (instances, captions):
+        if unknown := {each["image_id"] for each in file.get("annotations", ())} - set(images):
             named = ", ".join(map(str, sorted(unknown)[:5]))
             raise SourceError(f"annotations are of images that are not listed: {named}")
     for each in sorted(instances.get("annotations", ()), key=lambda one: int(one["id"])):
         left, top, width, height = each["bbox"]
         shape = each.get("segmentation", [])
-        said = {
+        entry = {
             **{name: each.get(name) for name in _OBJECT},
             "boxes": [left, top, left + width, top + height],
             "categories": numbers[each["category_id"]],
@@ -77,20 +77,20 @@ def _fields(instances: Any, captions: Any, numbers: dict[int, int]) -> dict[str,
         }
         objects = fields[images[each["image_id"]]]["objects.json"]
         for name in _OBJECT:
-            objects[name].append(said[name])
+            objects[name].append(entry[name])
     for each in sorted(captions.get("annotations", ()), key=lambda one: int(one["id"])):
         fields[images[each["image_id"]]]["captions.json"].append(each["caption"])
     return fields
 
 
 def _read(file: Path) -> Any:
-    """What an annotation file says, {} where there is none."""
+    """The content of an annotation file, {} without one."""
     if not file.is_file():
         return {}
-    said = read_json(file)
-    if not isinstance(said, dict) or not {"images", "annotations"} <= set(said):
-        raise SourceError(f"{file} has no images and annotations, as COCO's files do")
-    return said
+    content = read_json(file)
+    if not isinstance(content, dict) or not {"images", "annotations"} <= set(content):
+        raise SourceError(f"{file} is not a file of COCO's: expected images and annotations")
+    return content
 
 
 if __name__ == "__main__":

@@ -21,19 +21,18 @@ from typing import Any
 from iofast import pack
 from iofast.errors import SourceError
 from iofast.packing import PackReport
-from tools.recipes.listed import Row, pack_listed, parser, shape, told
+from tools.recipes.listed import Row, command, pack_listed
 
 NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 SPLITS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser(__doc__, pixels=True).parse_args(argv)
-    return told(lambda: pack_imagefolder(args.source, args.target, **shape(args)))
+    return command(__doc__, pack_imagefolder, argv)
 
 
 def pack_imagefolder(source: Path, target: Path, **options: Any) -> PackReport:
-    """Raises `SourceError` where a metadata file names no `file_name`, and as `pack` does."""
+    """Raises `SourceError` for a row without `file_name`, and the errors of `pack`."""
     folders = [folder for folder in SPLITS if _metadata(source / folder) is not None]
     if not folders and _metadata(source) is None:
         return pack(source, target, **options)
@@ -49,17 +48,17 @@ def _metadata(folder: Path) -> Path | None:
 
 def _rows(source: Path, folder: str) -> Iterator[Row]:
     file = _metadata(source / folder)
-    assert file is not None  # only such folders are asked for
+    assert file is not None  # the folder has metadata
     for row in _read(file):
         if not row.get("file_name"):
-            raise SourceError(f"{file} has a row without file_name, which every row of an imagefolder has")
+            raise SourceError(f"{file} has a row without file_name")
         path = (Path(folder) / row["file_name"]).as_posix()
         fields = {name: value for name, value in row.items() if name != "file_name" and value is not None}
         yield {"path": path, **({"split": SPLITS[folder]} if folder else {}), **fields}
 
 
 def _numbers(rows: list[Row]) -> list[Row]:
-    """A CSV file's labels are text: numbers again where all are."""
+    """Labels as numbers if all are: a CSV file's labels are text."""
     labels = [row["label"] for row in rows if "label" in row]
     if all(isinstance(label, int) or str(label).isdigit() for label in labels):
         return [row | {"label": int(row["label"])} if "label" in row else row for row in rows]  # type: ignore[operator]
@@ -73,7 +72,7 @@ def _read(file: Path) -> Iterator[dict[str, Any]]:
     elif file.suffix == ".jsonl":
         yield from (json.loads(line) for line in file.read_text().splitlines() if line.strip())
     else:
-        import pyarrow.parquet  # only for those who have such a file
+        import pyarrow.parquet  # needed for such a file only
 
         yield from pyarrow.parquet.read_table(file).to_pylist()
 

@@ -25,7 +25,7 @@ from typing import Any
 from iofast import open_writer
 from iofast.errors import SourceError
 from iofast.packing import PackReport
-from tools.recipes.listed import Row, image_record, images_in, pack_listed, parser, shape, told
+from tools.recipes.listed import Row, finish, image_record, images_in, pack_listed, pack_options, parser
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KAGGLE = "LOC_val_solution.csv"
@@ -37,15 +37,15 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--synsets", type=Path, metavar="FILE", help="the order that a ground truth list counts in")
     args = options.parse_args(argv)
     if (args.source / TRAIN_TAR).is_file():
-        given = [name for name, value in shape(args).items() if value != options.get_default(name)]
+        given = [name for name, value in pack_options(args).items() if value != options.get_default(name)]
         if changing := [f"--{name.replace('_', '-')}" for name in given if name != "overwrite"]:
             options.error(
                 f"tar files are stored as they are, without {', '.join(changing)}: unpack them, or pack DST anew"
             )
-        return told(
+        return finish(
             lambda: pack_tars(args.source, args.target, args.val_labels, args.synsets, overwrite=args.overwrite)
         )
-    return told(lambda: pack_folders(args.source, args.target, args.val_labels, args.synsets, **shape(args)))
+    return finish(lambda: pack_folders(args.source, args.target, args.val_labels, args.synsets, **pack_options(args)))
 
 
 def pack_folders(source: Path, target: Path, labels: Path | None, synsets: Path | None, **options: Any) -> PackReport:
@@ -126,7 +126,7 @@ def _opened(path: Path) -> tarfile.TarFile:
     try:
         return tarfile.open(path)
     except tarfile.TarError:
-        raise SourceError(f"{path} is no tar file that can be read") from None
+        raise SourceError(f"{path} is not a readable tar file") from None
 
 
 def _images(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:

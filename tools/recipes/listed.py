@@ -1,4 +1,4 @@
-"""What recipes share: rows that name images become a manifest for `pack`, and encoded images get the right field."""
+"""Shared by the recipes: rows that name images become a manifest for `pack`, and encoded images get the right field."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def pack_listed(
     """`pack` the images that rows name by `path`, relative to `source`; see docs/pack.md for `label`, `split`, others.
 
     The values of `mask_column` and `file_column`, which are lists here, are relative to `source` too. With `classes`
-    the labels are numbers of these names. The manifest stands in a temporary folder with links to what lies in
-    `source`, so that what is packed does not depend on where anything lies, and a killed run can be resumed.
+    the labels are numbers of these names. The manifest is in a temporary folder with links to the files of `source`, so
+    that the result does not depend on paths, and a killed run can be resumed.
     """
     with tempfile.TemporaryDirectory(prefix="iofast-recipe-") as folder:
         root, linked = Path(folder), {_LIST} if classes is None else {_LIST, CLASS_FILE}
@@ -55,27 +55,33 @@ def pack_listed(
 
 
 def _top(path: str, source: Path) -> str:
-    """The first part of a path in `source`. Raises `SourceError` for one that leads out of it."""
+    """The first part of a path in `source`. Raises `SourceError` if the path leads out of it."""
     parts = Path(path).parts
     if not parts or Path(path).is_absolute() or ".." in parts:
-        raise SourceError(f"{path!r} is no path of a file in {source}")
+        raise SourceError(f"{path!r} is not a path of a file in {source}")
     return parts[0]
 
 
 def read_json(file: Path) -> Any:
-    """What a JSON file says. Raises `SourceError` naming it."""
+    """The value of a JSON file. Raises `SourceError` with its name."""
     try:
         return json.loads(file.read_bytes())
     except ValueError as error:
-        raise SourceError(f"{file} is no JSON: {error}") from None
+        raise SourceError(f"{file} is not JSON: {error}") from None
 
 
-def told(make: Callable[[], PackReport | str]) -> int:
-    """Run a recipe as a command: a summary at the end, one line for what goes wrong. The exit status."""
+def command(doc: str | None, pack: Callable[..., PackReport], argv: list[str] | None) -> int:
+    """The whole command of a recipe without further options."""
+    args = parser(doc, pixels=True).parse_args(argv)
+    return finish(lambda: pack(args.source, args.target, **pack_options(args)))
+
+
+def finish(make: Callable[[], PackReport | str]) -> int:
+    """Run a recipe: print a summary, or one line for an error. Return the exit status."""
     try:
         made = make()
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on with what goes through pack", file=sys.stderr)
+        print("interrupted: the same command resumes a recipe that goes through pack", file=sys.stderr)
         return 130
     except (IofastError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -84,22 +90,22 @@ def told(make: Callable[[], PackReport | str]) -> int:
         if os.environ.get("IOFAST_DEBUG"):
             raise
         words = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        print(
-            f"error: the files are not as this recipe knows them ({words}); IOFAST_DEBUG=1 says where", file=sys.stderr
-        )
+        print(f"error: the files do not fit this recipe ({words}); IOFAST_DEBUG=1 shows where", file=sys.stderr)
         return 1
     print(made if isinstance(made, str) else "\n".join(summary(made)))
     return 0 if isinstance(made, str) else made.status
 
 
 def parser(description: str | None, *, pixels: bool) -> argparse.ArgumentParser:
-    """SOURCE and DST, and for recipes that go through `pack` what shapes its pixels."""
+    """The options SOURCE and DST, and for recipes that go through `pack` some options of it."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("source", type=Path, metavar="SOURCE")
     made.add_argument("target", type=Path, metavar="DST", help="out.lmdb, out.tar or out.tfrecord")
     made.add_argument("--overwrite", action="store_true")
     if pixels:
-        made.add_argument("--resize", type=int, metavar="N", help="short side in pixels; without it nothing is lost")
+        made.add_argument(
+            "--resize", type=int, metavar="N", help="short side in pixels (default: keep files as they are)"
+        )
         made.add_argument("--quality", type=int, help="of JPEGs that are resized (default 90)")
         made.add_argument("--shuffle", type=int, metavar="SEED")
         made.add_argument("--workers", type=int, metavar="N")
@@ -107,7 +113,7 @@ def parser(description: str | None, *, pixels: bool) -> argparse.ArgumentParser:
     return made
 
 
-def shape(args: argparse.Namespace) -> dict[str, Any]:
+def pack_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options of `pack` among a recipe's arguments."""
     names = ("overwrite", "resize", "quality", "shuffle", "workers", "max_errors")
     return {name: getattr(args, name) for name in names}
@@ -125,5 +131,5 @@ def image_record(data: bytes) -> dict[str, bytes]:
     """An encoded image under the field of its real format, whatever its file is called."""
     found = read_header(data).format
     if found not in _FIELDS:
-        raise SourceError(f"a {found} image is not stored as it is: convert it to PNG")
+        raise SourceError(f"cannot store a {found} image as it is: convert it to PNG")
     return {_FIELDS[found]: data}

@@ -1,11 +1,19 @@
-"""Long runs, one module each. A part has a docstring that says what must hold, and `run()`.
+"""Long runs, one module each. A part has a docstring that states what must hold, and `run()`.
 
-`run()` returns lines of Markdown, the findings; it raises `Failed` where what must hold does not. A module in this
-folder is a part as soon as it is there.
+`run()` returns its findings as lines of Markdown and raises `Failed` if something does not hold. Every module of this
+folder without a leading underscore is a part.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 
-class Failed(Exception):  # noqa: N818 (it reads as a verdict, which it is)
-    """What the part set out to show is not so. The message says what was seen."""
+ROOT = Path(__file__).resolve().parents[2]
+SUPPORT = str(ROOT / "tests" / "support")  # builders of sound files, which the parts share with the tests
+if SUPPORT not in sys.path:
+    sys.path.append(SUPPORT)
+
+
+class Failed(Exception):  # noqa: N818 (it reads as a verdict)
+    """What the part must show does not hold. The message gives what was seen."""

@@ -1,4 +1,4 @@
-"""Packs that are disturbed: the commands, SIGKILL at random moments, calls that fail, and what must come of it."""
+"""Disturbed packs: the commands, SIGKILL at random moments, calls that fail, and the checks of the result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHARDS = ("--shard-size", "150kB")
 
 @dataclass(frozen=True)
 class Case:
-    """One pack: into which container, from which images, and onto what it is appended (None: it is new)."""
+    """One pack: the container's name, the images, and the folder whose container it is appended to (None: new)."""
 
     name: str
     images: Path
@@ -45,7 +45,7 @@ class Case:
         return [sys.executable, "-m", "iofast", "pack", *paths, *_OPTIONS, *shards, *append, *words]
 
     def begin(self, folder: Path) -> None:
-        """A folder as it is before the pack."""
+        """Make `folder` as it is before the pack."""
         shutil.rmtree(folder, ignore_errors=True)
         if self.base is None:
             folder.mkdir()
@@ -53,14 +53,14 @@ class Case:
             shutil.copytree(self.base, folder)
 
     def over(self, folder: Path) -> bool:
-        """Whether nothing is left to be done: the container is there, and at most an empty folder beside it."""
+        """Whether the pack is done: the container exists, with at most an empty folder beside it."""
         partial = folder / f"{self.name}.partial"
         left = set(os.listdir(partial)) if partial.exists() else set()
         grown = self.base is None or count(folder / self.name) != count(self.base / self.name)
         return there(folder / self.name) and left <= {"lock"} and grown
 
     def finish(self, folder: Path, *words: str) -> int:
-        """The same command to its end; how many images an earlier run had done."""
+        """Run the same command to its end; return how many images an earlier run had done."""
         ended = subprocess.run(
             self.command(folder, "--json", "--quiet", *words), capture_output=True, text=True, timeout=300
         )
@@ -69,7 +69,7 @@ class Case:
         return int(json.loads(ended.stdout)["resumed"])
 
     def check(self, folder: Path, wanted: dict[str, str], when: str) -> None:
-        """The files are those of an undisturbed run, and there are no others."""
+        """Check that the files are those of an undisturbed run."""
         for left in (path for path in folder.iterdir() if path.is_dir()):
             if set(os.listdir(left)) - {"lock"}:
                 raise Failed(f"{when}: left behind: {left.name}")
@@ -80,7 +80,7 @@ class Case:
             raise Failed(f"{when}: these files differ from those of an undisturbed run: {', '.join(differ)}")
 
     def check_visible(self, folder: Path, wanted: int, when: str) -> None:
-        """After a kill a reader sees nothing, or the whole; of a container that is added to, the old or the whole."""
+        """Check that a reader sees nothing or the whole container; when appending, the old or the whole one."""
         if not there(folder / self.name):
             if self.base is not None:
                 raise Failed(f"{when}: the container that was added to is gone")
@@ -89,7 +89,7 @@ class Case:
             found = count(folder / self.name)
         except IofastError as error:
             if self.base is None and (folder / f"{self.name}.partial").exists():
-                return  # a set is not whole while its folder is there, and says so
+                return  # a set with its folder is unfinished, and the error states that
             raise Failed(f"{when}: {error}") from None
         old = -1 if self.base is None else count(self.base / self.name)
         if found not in (old, wanted):
@@ -97,7 +97,7 @@ class Case:
 
 
 def there(target: Path) -> bool:
-    """Whether a container has its name."""
+    """Whether a container exists under its final name."""
     return target.exists() or target.with_name(f"{target.name}.manifest").exists()
 
 
@@ -108,12 +108,12 @@ def count(target: Path) -> int:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """All files of a folder."""
+    """SHA-256 of all files of a folder."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
 
 
 def kill(case: Case, folder: Path, chance: random.Random, seconds: float) -> str:
-    """Start the pack, kill parent or worker after a random time, wait until all its processes are gone."""
+    """Start the pack, kill parent or worker after a random time, and wait until all its processes are gone."""
     process = psutil.Popen(case.command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(chance.uniform(0, seconds * 0.95))
     try:
@@ -134,7 +134,7 @@ def kill(case: Case, folder: Path, chance: random.Random, seconds: float) -> str
 
 
 def build_faults(folder: Path) -> Path | None:
-    """The library that makes calls fail, compiled; None where there is no compiler."""
+    """Compile the library that makes calls fail; None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -152,12 +152,12 @@ def run_with(library: Path, fault: str, command: list[str]) -> subprocess.Comple
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Path | None]:
-    """A small file system in memory; None where none may be mounted."""
+    """A small file system in memory; None if it cannot be mounted."""
     folder.mkdir()
     try:
         options = ["-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(folder)]
         mounted = subprocess.run(["mount", *options], capture_output=True).returncode == 0
-    except OSError:  # there is no such program
+    except OSError:  # there is no `mount`
         mounted = False
     try:
         yield folder if mounted else None
@@ -167,7 +167,7 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 def run_filled(command: list[str], disk: Path, begun: int, left: int) -> subprocess.CompletedProcess[str]:
-    """Run, and once `begun` bytes are written have another program take what is free on the disk, but for `left`."""
+    """Run, and fill the disk but for `left` bytes once `begun` bytes are written."""
     filler = disk / "filler"
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -176,13 +176,13 @@ def run_filled(command: list[str], disk: Path, begun: int, left: int) -> subproc
             time.sleep(0.001)
         with filler.open("wb") as file:
             free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-            with contextlib.suppress(OSError):  # the pack took some of it meanwhile: then less is left
+            with contextlib.suppress(OSError):  # the pack has taken some of it
                 os.posix_fallocate(file.fileno(), 0, max(1, free - left))
-        said, error = process.communicate(timeout=300)
+        output, error = process.communicate(timeout=300)
     finally:
         process.kill()
         filler.unlink(missing_ok=True)
-    return subprocess.CompletedProcess(command, process.returncode, said, error)
+    return subprocess.CompletedProcess(command, process.returncode, output, error)
 
 
 def _used(disk: Path) -> int:

@@ -2,8 +2,7 @@
 
 Containers {LMDB, tar, TFRecord, two kinds joined} x ranks {1, 2, 3, 8} x workers {1, 2, 5} x resume points {0, 1,
 middle, last, next epoch} x every order. Sequences of ids and of SHA-256 over pixels are compared batch by batch, never
-sorted, with those of the LMDB. One process plays all ranks, but for a part under torchrun, whose processes find their
-ranks by themselves.
+sorted, with those of the LMDB. One process has all ranks, except in a part under torchrun.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,25 +33,24 @@ RANKS, WORKERS = (1, 2, 3, 8), (1, 2, 5)
 POINTS = ("start", "first", "middle", "last", "next")
 TRANSFORM = (T.RandomResizedCrop(16), T.RandomHorizontalFlip())
 BUCKETS = ((16, 16), (12, 20), (20, 12))
-# What the two datasets that are joined are in; of each container's states the next one's loaders go on.
+# The containers of the two joined datasets; loaders of one resume states of the one before.
 CONTAINERS = {"LMDB": ("lmdb", "lmdb"), "tar": ("tar", "tar"), "TFRecord": ("tfrecord", "tfrecord")}
 CONTAINERS["tar and LMDB"] = ("tar", "lmdb")
 SHARD_SIZE = 40_000  # bytes: some ten images
-TORCHRUN = {2: "tar", 3: "TFRecord"}  # processes, and what they read; their state is an LMDB's
+TORCHRUN = {2: "tar", 3: "TFRecord"}  # processes, and the container they read; their state is of the LMDB
 
 
-class GlobalBatch(NamedTuple):
-    """What all ranks together return: the ids of its valid samples in order, and the SHA-256 of each one's pixels."""
-
-    ids: tuple[int, ...]
-    pixels: tuple[str, ...]
+Part = tuple[list[int], list[str]]  # of one rank: the ids of its valid samples in order, and SHA-256 of their pixels
+GlobalBatch = list[tuple[int, str]]  # of all ranks together
 
 
-Part = tuple[list[int], list[str]]  # one rank's
+def joined(parts: Iterable[Part]) -> GlobalBatch:
+    """The global batch of the ranks' parts."""
+    return [sample for ids, pixels in parts for sample in zip(ids, pixels, strict=True)]
 
 
 def datasets(folder: Path) -> Mapping[str, FastDataset]:
-    """Two datasets joined, in each of `CONTAINERS`: small photographs-like noise whose labels are their numbers."""
+    """Two joined datasets in each of `CONTAINERS`: small images of noise, labelled with their numbers."""
     rng = np.random.default_rng(SEED)
     images = []
     for _ in range(IMAGES):
@@ -69,7 +67,7 @@ def datasets(folder: Path) -> Mapping[str, FastDataset]:
 
 
 def dataset(folder: Path, container: str) -> FastDataset:
-    """What `datasets` made of a container."""
+    """The dataset that `datasets` made in a container."""
     parts = zip(("one", "other"), CONTAINERS[container], strict=True)
     return FastDataset([folder / f"{name}.{suffix}" for name, suffix in parts])
 
@@ -91,20 +89,12 @@ def modes() -> Mapping[str, order.Mode]:
 
 def loader(data: FastDataset, ordering: order.Mode, ranks: int, rank: int, workers: int) -> FastLoader:
     transform = [T.ResizeToBucket(BUCKETS)] if isinstance(ordering, order.Buckets) else list(TRANSFORM)
-    return FastLoader(
-        data,
-        B // ranks,
-        order=ordering,
-        seed=SEED,
-        transform=transform,
-        num_workers=workers,
-        rank=rank,
-        world_size=ranks,
-    )
+    place = {"rank": rank, "world_size": ranks, "num_workers": workers}
+    return FastLoader(data, B // ranks, order=ordering, seed=SEED, transform=transform, **place)
 
 
 def part(made: FastLoader, images: torch.Tensor, labels: torch.Tensor) -> Part:
-    """What one rank has of a global batch."""
+    """The part of one rank in a global batch."""
     assert made.last_valid is not None
     rows = torch.nonzero(made.last_valid).ravel().tolist()
     pixels = [hashlib.sha256(images[row].permute(1, 2, 0).contiguous().numpy().tobytes()).hexdigest() for row in rows]
@@ -112,14 +102,10 @@ def part(made: FastLoader, images: torch.Tensor, labels: torch.Tensor) -> Part:
 
 
 def batches(made: list[FastLoader]) -> Iterator[GlobalBatch]:
-    """The global batches from where the ranks' loaders are to the end of the last epoch."""
+    """The global batches from the place of the ranks' loaders to the end of the last epoch."""
     while made[0].epoch < EPOCHS:
         for own in zip(*made, strict=True):
-            parts = [part(rank, *batch) for rank, batch in zip(made, own, strict=True)]
-            yield GlobalBatch(
-                tuple(itertools.chain.from_iterable(ids for ids, _ in parts)),
-                tuple(itertools.chain.from_iterable(pixels for _, pixels in parts)),
-            )
+            yield joined(part(rank, *batch) for rank, batch in zip(made, own, strict=True))
 
 
 def point(name: str, count: int) -> int:
@@ -128,7 +114,7 @@ def point(name: str, count: int) -> int:
 
 
 def state_after(data: FastDataset, ordering: order.Mode, ranks: int, returned: int) -> dict[str, Any]:
-    """The state of the last of `ranks` ranks once so many batches were returned, through JSON."""
+    """The state of the last of `ranks` ranks after `returned` batches, through JSON."""
     made = loader(data, ordering, ranks, ranks - 1, 2)
     iterator = iter(made)
     for _ in range(returned):
@@ -140,7 +126,7 @@ def state_after(data: FastDataset, ordering: order.Mode, ranks: int, returned: i
 def resumed(
     data: FastDataset, ordering: order.Mode, state: dict[str, Any], ranks: int, workers: int
 ) -> list[GlobalBatch]:
-    """What `ranks` ranks of `workers` threads return after `state`."""
+    """The batches of `ranks` ranks with `workers` threads each, resumed from `state`."""
     made = [loader(data, ordering, ranks, rank, workers) for rank in range(ranks)]
     for each in made:
         each.load_state_dict(state)
@@ -166,7 +152,7 @@ def run() -> list[str]:
 
 
 def compare(held: Mapping[str, FastDataset], mode: str, ordering: order.Mode, container: str) -> int:
-    """One container in one order, at every point, with all ranks and workers; gives the batches compared."""
+    """Compare one container in one order, at every point, with all ranks and workers. Return the number of batches."""
     whole = list(batches([loader(held["LMDB"], ordering, 1, 0, 1)]))
     count, compared, names = len(whole) // EPOCHS, 0, list(held)
     other = held[names[names.index(container) - 1]]
@@ -183,7 +169,7 @@ def compare(held: Mapping[str, FastDataset], mode: str, ordering: order.Mode, co
 
 
 def compare_torchrun(folder: Path, processes: int, container: str) -> str:
-    """Real processes, which find rank and world size in their environment, resume in the middle."""
+    """Real processes take rank and world size from their environment and resume in the middle of an epoch."""
     shuffled, data = order.Shuffled(), dataset(folder, "LMDB")
     whole = list(batches([loader(data, shuffled, 1, 0, 1)]))
     returned = len(whole) // EPOCHS // 2
@@ -193,13 +179,7 @@ def compare_torchrun(folder: Path, processes: int, container: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, *arguments], check=True, env=environment, capture_output=True, timeout=300)
     ranks = [json.loads((folder / f"{processes}-{rank}.json").read_text()) for rank in range(processes)]
-    got = [
-        GlobalBatch(
-            tuple(itertools.chain.from_iterable(ids for ids, _ in own)),
-            tuple(itertools.chain.from_iterable(pixels for _, pixels in own)),
-        )
-        for own in zip(*ranks, strict=True)
-    ]
+    got = [joined(parts) for parts in zip(*ranks, strict=True)]
     if got != whole[returned:]:
         raise Failed(f"{processes} processes under torchrun on {container}: other batches")
     return (
@@ -209,7 +189,7 @@ def compare_torchrun(folder: Path, processes: int, container: str) -> str:
 
 
 def one_rank(folder: Path, container: str, state: str) -> None:
-    """A process under torchrun: its part of every batch, as JSON."""
+    """In a process under torchrun: write its part of every batch as JSON."""
     torch.distributed.init_process_group("gloo")
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     data = dataset(folder, container)

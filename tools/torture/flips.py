@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
@@ -22,8 +21,8 @@ from iofast.checking import verify
 from iofast.containers.base import Failures, Reader
 from iofast.errors import IofastError
 from tools.torture import Failed
-from tools.torture.parsing import ROOT, damage
-from tools.torture.parsing.reading import check_message, install
+from tools.torture.drivers import damage, seeds
+from tools.torture.drivers.reading import check_message, install
 
 FILES = 1000
 _PLACE = re.compile(r"offset \d|page \d|chunk \d|record \d|\d{8}")
@@ -52,10 +51,6 @@ def run() -> list[str]:
 
 def flips(folder: Path, numbers: Iterable[int]) -> Counter[tuple[str, str]]:
     """These files; raises `AssertionError` for what does not hold."""
-    if str(ROOT / "tests" / "support") not in sys.path:
-        sys.path.append(str(ROOT / "tests" / "support"))  # where the makers of sound files are
-    from tools.torture.parsing import seeds
-
     made, counts = seeds.sound(), Counter[tuple[str, str]]()
     for number in numbers:
         chance, seed = random.Random(f"flips {number}"), made[number % len(made)]
@@ -71,7 +66,7 @@ def flips(folder: Path, numbers: Iterable[int]) -> Counter[tuple[str, str]]:
     return counts
 
 
-def read(path: Path, seed: object, counts: Counter[tuple[str, str]]) -> str:
+def read(path: Path, seed: seeds.Seed, counts: Counter[tuple[str, str]]) -> str:
     """Read all of it; how that ended."""
     try:
         reader = open_reader(path)
@@ -85,7 +80,7 @@ def read(path: Path, seed: object, counts: Counter[tuple[str, str]]) -> str:
     return "payloads refused" if refused else "right" if whole else "only verify"
 
 
-def payloads(reader: Reader, seed: object, counts: Counter[tuple[str, str]]) -> int:
+def payloads(reader: Reader, seed: seeds.Seed, counts: Counter[tuple[str, str]]) -> int:
     """How many payloads were refused; all others must be those that were written."""
     assert len(reader) == len(seed.records), f"{len(reader)} records of {len(seed.records)}"
     assert list(reader.manifest.fields) == sorted({name for record in seed.records for name in record.fields})

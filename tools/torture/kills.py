@@ -2,15 +2,13 @@
 
 SIGKILL hits the parent or one worker at a random time, up to three times a round, of packs into LMDB, tar and TFRecord,
 new ones and additions; then the same command runs to its end. In further rounds writes fail as on a full disk from a
-random one on, or reads fail, and, where a tmpfs may be mounted, a small disk really fills. IOFAST_TORTURE_KEEP=folder
-keeps rounds that held there, so that a run that was broken off goes on.
+random write on, or reads fail, and, if a tmpfs can be mounted, a small disk really fills.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import os
 import random
 import subprocess
 import tempfile
@@ -23,20 +21,21 @@ from tqdm import tqdm
 from tools import sample_photographs
 from tools.torture import Failed, _packs
 from tools.torture._packs import NAMES, Case
+from tools.torture._progress import Progress
 
 Ended = subprocess.CompletedProcess[str]
 KILLS = 220  # that hit a running pack
 FULL = 60  # rounds with writes that fail
 SMALL = 60  # rounds on a small disk that another program fills
-_LEFT = 300_000  # bytes at most that are free on it then
+_LEFT = 300_000  # bytes at most that stay free on it
 BROKEN = 45  # rounds with reads that fail
 
 
 class Rounds:
-    """The cases with what undisturbed runs make of them, and what was counted so far."""
+    """The cases, the results of undisturbed runs, and the counts of the rounds that held."""
 
-    def __init__(self, folder: Path, keep: Path | None) -> None:
-        self.folder, self.file = folder, None if keep is None else keep / "kills.json"
+    def __init__(self, folder: Path, done: Progress | None = None) -> None:
+        self.folder, self._progress, self.done = folder, done, Counter(done)
         images = folder / "images"
         sample_photographs.make(images / "one", per_class=24, val=4, quiet=True)
         sample_photographs.make(images / "two", per_class=10, val=2, quiet=True)
@@ -49,8 +48,6 @@ class Rounds:
             base = self._whole(Case(name, images / "one", None), "base")
             self._whole(Case(name, images / "two", base), "grown")
         self.seconds = (time.monotonic() - start) / (2 * len(NAMES))
-        known = json.loads(self.file.read_text()) if self.file is not None and self.file.exists() else {}
-        self.done = Counter(known)
 
     def _whole(self, case: Case, kind: str) -> Path:
         folder = self.folder / f"{kind}-{case.name}"
@@ -62,17 +59,18 @@ class Rounds:
         return folder
 
     def case(self, number: int) -> tuple[Case, random.Random]:
-        """The case of a round, and its own chance: rounds do not depend on each other."""
+        """The case of a round, and its random numbers: rounds do not depend on each other."""
         return self.cases[number % len(self.cases)], random.Random(f"kills {number}")
 
     def held(self, **counts: int) -> None:
         """Count a round that held."""
         self.done.update(counts)
-        if self.file is not None:
-            self.file.write_text(json.dumps(self.done))
+        if self._progress is not None:
+            self._progress.update(self.done)
+            self._progress.save()
 
     def kill(self, number: int) -> None:
-        """One round: up to three kills, then the end."""
+        """One round: up to three kills, then run to the end."""
         case, chance = self.case(number)
         folder, counts = self.folder / "kill", Counter[str]()
         case.begin(folder)
@@ -85,12 +83,12 @@ class Rounds:
         if not case.over(folder):
             start = time.monotonic()
             counts["resumed"] += case.finish(folder) > 0
-            self.seconds += 0.1 * (time.monotonic() - start - self.seconds)  # or kills would come too late, or soon
+            self.seconds += 0.1 * (time.monotonic() - start - self.seconds)  # else kills come too late or early
         case.check(folder, self.wanted[case], f"round {number}, {case.name}")
         self.held(rounds=1, additions=int(case.base is not None), **counts)
 
     def fail(self, number: int, library: Path) -> None:
-        """One round with a full disk (even numbers), or with reads of its own files that fail; then the end."""
+        """One round with a full disk (even numbers) or failing reads of its own files; then run to the end."""
         case, chance = self.case(number // 2)
         folder, kind = self.folder / "fail", "write" if number % 2 == 0 else "read"
         code = errno.ENOSPC if kind == "write" else errno.EIO
@@ -102,7 +100,7 @@ class Rounds:
         self.held(**{f"{kind}s": 1, f"{kind}s that failed": ended.returncode})
 
     def _ended(self, case: Case, folder: Path, when: str, ended: Ended, reasons: tuple[str, ...]) -> None:
-        """A run that was disturbed ended well, or with one line that has one of these words; then the end."""
+        """Check that a disturbed run ended well or with one line that gives a reason; then run to the end."""
         if ended.returncode not in (0, 1) or ended.stderr.count("\n") != (ended.returncode == 1):
             raise Failed(f"{when}: exit status {ended.returncode}: {ended.stderr.strip()}")
         if ended.returncode and not any(words in ended.stderr for words in reasons):
@@ -113,7 +111,7 @@ class Rounds:
         case.check(folder, self.wanted[case], when)
 
     def fill(self, number: int, disk: Path) -> None:
-        """One round on a disk that another program fills at a random moment; then there is room again, and the end."""
+        """One round on a disk that another program fills at a random moment; then run to the end with free space."""
         case, chance = self.case(number)
         folder = disk / "full"
         case.begin(folder)
@@ -125,7 +123,7 @@ class Rounds:
         self.held(fills=1, **{"fills that failed": ended.returncode, "while writing": int(full)})
 
     def unreadable(self, number: int, library: Path) -> None:
-        """One round with source files that cannot be read: they are the failures, and nothing else is."""
+        """One round with source files that cannot be read: they alone are the failures."""
         case, _ = self.case(number)
         folder, part = self.folder / "unreadable", f"{number % 10}.jpg"
         case.begin(folder)
@@ -143,9 +141,9 @@ class Rounds:
 
 
 def run() -> list[str]:
-    keep = os.environ.get("IOFAST_TORTURE_KEEP")
+    progress = Progress("kills")
     with tempfile.TemporaryDirectory() as name:
-        rounds = Rounds(Path(name), None if keep is None else Path(keep))
+        rounds = Rounds(Path(name), progress)
         done = rounds.done
         with tqdm(total=KILLS, initial=_hits(done), desc="kills") as bar:
             while _hits(done) < KILLS:
@@ -153,7 +151,7 @@ def run() -> list[str]:
                 bar.update(_hits(done) - bar.n)
         library = _packs.build_faults(Path(name))
         if library is None:
-            raise Failed("no C compiler: what happens when reads and writes fail was not looked at")
+            raise Failed("no C compiler: failing reads and writes were not tried")
         for _ in tqdm(range(done["writes"] + done["reads"], 2 * FULL), desc="faults"):
             rounds.fail(done["writes"] + done["reads"], library)
         with _packs.small_disk(Path(name) / "disk") as disk:
@@ -162,6 +160,7 @@ def run() -> list[str]:
                     rounds.fill(done["fills"], disk)
         for _ in tqdm(range(done["unreadable"], BROKEN), desc="unreadable files"):
             rounds.unreadable(done["unreadable"], library)
+    progress.remove()
     return [
         f"- {done['rounds']} rounds over {', '.join(NAMES)}, {done['additions']} of them additions; killed: the parent "
         f"{done['parent']} times, a worker {done['worker']} times, {done['while resuming']} of them while going on; "

@@ -1,7 +1,6 @@
-"""However loops end, loaders leave nothing behind and the next epoch is whole: 10,000 made and dropped, 6,000 faults.
+"""However loops end, loaders leave nothing behind and the next epoch is whole: 10,000 loaders dropped, 6,000 faults.
 
-A watchdog ends the run with the stacks of all threads where nothing moves for two minutes. What has held is noted in
-the temporary folder under the commit's name, so that a run that was cut off goes on with the next row.
+A watchdog ends the run with the stacks of all threads if nothing moves for two minutes.
 """
 
 from __future__ import annotations
@@ -9,11 +8,8 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import io
-import json
 import logging
 import random
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 import psutil
 import torch
-from PIL import Image
+from kernel_images import jpeg
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
@@ -34,7 +30,8 @@ from iofast.loader.batches import BatchJob
 from iofast.prefetch.auto import Auto, Limits
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
 from tools.torture import Failed
-from tools.torture.loader_memory import HEADER, watched
+from tools.torture._memory import HEADER, watched
+from tools.torture._progress import Progress
 
 IMAGES, BATCH = 64, 4
 CYCLES = 10_000  # of each container
@@ -44,8 +41,7 @@ SLOW_EPOCHS = 200
 CORRUPT, CORRUPT_EPOCHS = 1_000, 200  # images, of which one in a hundred is corrupt
 KILLS = 100
 RESULTS = 100_000  # of a Prefetch that changes all the time
-QUIET_S = 120  # a machine that is busy with other things stalls for seconds
-ROOT = Path(__file__).resolve().parents[2]
+QUIET_S = 120  # a busy machine stalls for seconds
 FAULT_KINDS = (ValueError, SystemExit, MemoryError)
 
 
@@ -70,20 +66,18 @@ def run() -> list[str]:
 
 
 def _resumed(parts: dict[str, Callable[[], Iterator[int]]]) -> list[str]:
-    """The rows of all parts; those that held in a run of the same commit that was cut off are not done again."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    note = Path(tempfile.gettempdir(), f"iofast-torture-life-{commit or 'unknown'}.json")
-    held: dict[str, str] = json.loads(note.read_text()) if note.exists() else {}
+    """The rows of all parts; those that held in an interrupted run of the same commit are not repeated."""
+    rows = Progress("life")
     for name, steps in parts.items():
-        if name not in held:
-            held[name] = watched(name, _guarded(steps()))
-            note.write_text(json.dumps(held))
-    note.unlink()
-    return [held[name] for name in parts]
+        if name not in rows:
+            rows[name] = watched(name, _guarded(steps()))
+            rows.save()
+    rows.remove()
+    return [rows[name] for name in parts]
 
 
 def _guarded(steps: Iterator[int]) -> Iterator[int]:
-    """The same steps; the process ends, and says where it stood, when one does not come."""
+    """The same steps; if one does not come, the process prints its stacks and ends."""
     try:
         faulthandler.dump_traceback_later(QUIET_S, exit=True)
         for step in steps:
@@ -94,15 +88,14 @@ def _guarded(steps: Iterator[int]) -> Iterator[int]:
 
 
 def _make(folder: Path) -> tuple[FastDataset, FastDataset]:
-    """Small JPEGs, packed with their numbers for labels, and plain."""
+    """Small JPEGs, packed with their numbers as labels, and plain."""
     rng = np.random.default_rng(1)
     (folder / "images" / "class").mkdir(parents=True)
     with open_writer(folder / "images.lmdb") as writer:
         for number in range(IMAGES):
-            stream = io.BytesIO()
-            Image.fromarray(rng.integers(0, 255, (40, 48, 3), np.uint8)).save(stream, "JPEG")
-            writer.write({"jpg": stream.getvalue(), "cls": number})
-            (folder / "images" / "class" / f"{number:05d}.jpg").write_bytes(stream.getvalue())
+            data = jpeg(rng.integers(0, 255, (40, 48, 3), np.uint8))
+            writer.write({"jpg": data, "cls": number})
+            (folder / "images" / "class" / f"{number:05d}.jpg").write_bytes(data)
     return FastDataset(folder / "images.lmdb"), FastDataset(folder / "images")
 
 
@@ -111,7 +104,7 @@ def _loader(dataset: FastDataset, num_workers: int = 3) -> FastLoader:
 
 
 def _cycles(dataset: FastDataset) -> Iterator[int]:
-    """Each loader is new, gives a few batches and is left in one of five ways."""
+    """Make a loader, take a few batches and leave it in one of five ways."""
     chance = random.Random(0)
     for cycle in range(CYCLES):
         loader = _loader(dataset, chance.randrange(1, 6))
@@ -136,7 +129,7 @@ def _cycles(dataset: FastDataset) -> Iterator[int]:
 
 
 def _faults(dataset: FastDataset) -> Iterator[int]:
-    """Injected into the work of one slice: it arrives once, at its batch, and the next epoch is whole."""
+    """A fault in the work of one slice arrives once, at its batch, and the next epoch is whole."""
     chance, work = random.Random(1), BatchJob.run
     loader = _loader(dataset)
     whole = _labels(loader)
@@ -164,7 +157,7 @@ def _faults(dataset: FastDataset) -> Iterator[int]:
 
 
 def _raising(dataset: FastDataset) -> Iterator[int]:
-    """And begins anew: every batch that it sees is that of an undisturbed epoch."""
+    """The consumer starts again each time, and sees the batches of an undisturbed epoch."""
     loader = _loader(dataset)
     whole, rounds, given = _labels(loader), 0, 0
 
@@ -187,7 +180,7 @@ def _raising(dataset: FastDataset) -> Iterator[int]:
 
 
 def _slow(dataset: FastDataset) -> Iterator[int]:
-    """Batches wait, one is held for long; none of them changes and none is lost."""
+    """Batches wait and one is kept for long; none changes and none is lost."""
     chance, done = random.Random(2), 0
     loader = _loader(dataset)
     whole = _labels(loader)
@@ -208,7 +201,7 @@ def _slow(dataset: FastDataset) -> Iterator[int]:
 
 
 def _slow_disk(dataset: FastDataset) -> Iterator[int]:
-    """Every slice waits for up to 50 ms, by chance; batches come in their order, also where an epoch is left."""
+    """Every slice waits for up to 50 ms; batches come in order, also in epochs that are left."""
     chance, kind = random.Random(4), type(dataset.reader)
     real, loader = kind.payloads, _loader(dataset)
     whole = _labels(loader)
@@ -234,26 +227,25 @@ def _make_corrupt(path: Path) -> FastDataset:
     rng = np.random.default_rng(2)
     with open_writer(path) as writer:
         for number in range(CORRUPT):
-            stream = io.BytesIO()
-            Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)).save(stream, "JPEG")
-            writer.write({"jpg": stream.getvalue()[: -300 if number % 100 == 50 else None], "cls": number})
+            data = jpeg(rng.integers(0, 255, (32, 32, 3), np.uint8))
+            writer.write({"jpg": data[: -300 if number % 100 == 50 else None], "cls": number})
     return FastDataset(path)
 
 
 def _corrupt(dataset: FastDataset, action: Literal["replace", "drop"]) -> Iterator[int]:
-    """Each corrupt image is counted once in an epoch, with file and reason, and none comes as a sample."""
+    """Each corrupt image is counted once in an epoch, with file and reason, and none becomes a sample."""
     logging.getLogger("iofast").setLevel(logging.ERROR)
     loader = FastLoader(dataset, 50, True, transform=[T.RandomResizedCrop(24)], num_workers=3, on_error=action)
     for epoch in range(CORRUPT_EPOCHS):
         before = loader.stats.errors
         labels = [label for _, labels in loader for label in labels.tolist()]
         counted = loader.stats.errors - before
-        told = [failure for failure in loader.failures if failure.epoch == epoch]
-        first = {failure.position for failure in told if failure.attempt == 0}
+        noted = [failure for failure in loader.failures if failure.epoch == epoch]
+        first = {failure.position for failure in noted if failure.attempt == 0}
         if any(label % 100 == 50 for label in labels) or len(labels) != (CORRUPT if action == "replace" else 990):
             raise Failed(f"epoch {epoch}: {len(labels)} samples")
-        if len(first) != 10 or len(set(told)) != len(told) or counted != len(told):
-            raise Failed(f"epoch {epoch}: {counted} errors counted, {len(told)} told, of {len(first)} positions")
+        if len(first) != 10 or len(set(noted)) != len(noted) or counted != len(noted):
+            raise Failed(f"epoch {epoch}: {counted} errors counted, {len(noted)} noted, of {len(first)} positions")
         yield 1
 
 
@@ -262,7 +254,7 @@ def _numbered(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any
 
 
 def _killed(dataset: FastDataset) -> Iterator[int]:
-    """One of two processes is killed now and then: its sample is done by another, and the epoch is the same."""
+    """One of two processes is killed: another one makes its sample, and the epoch is the same."""
     chance = random.Random(5)
     named = FastDataset(dataset.path, fields=("image", "label"))
     crop = [T.RandomResizedCrop(24)]
@@ -300,7 +292,7 @@ class _Number(PrefetchJob[int, int]):
 
 
 def _changing() -> Iterator[int]:
-    """By chance, and by `Auto`: every result comes, in its order, and once."""
+    """Random changes, and those of `Auto`: every result comes once, in order."""
     chance = random.Random(3)
     made = Prefetch(_Number, RESULTS, num_workers=2, depth=3)
     auto = Auto(made, Limits(max_workers=8, max_depth=16, slices=4))
@@ -316,7 +308,7 @@ def _changing() -> Iterator[int]:
 
 
 def _rewind(loader: FastLoader) -> None:
-    """To the start of epoch 0: `set_epoch(0)` would go on in an epoch 0 that was left."""
+    """To the start of epoch 0; `set_epoch(0)` would continue an epoch 0 that was left."""
     loader.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 0})
 
 

@@ -1,57 +1,28 @@
 """FastLoader leaves no memory, thread or descriptor behind: not in epochs, nor abandoned loops, nor failed decodes.
 
-Small images, so that what is leaked per batch or per iterator is not lost among pixels; `soak` has the large ones.
+Images are small, so that a leak per batch or per iterator shows; `soak` has the large ones.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
-import io
-import os
-import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
-from PIL import Image
-from tqdm import tqdm
+from kernel_images import jpeg
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
 from iofast.errors import DecodeError
 from tools.scenes import Camera, Surfaces, photograph
 from tools.torture import Failed
+from tools.torture._memory import HEADER, watched
 
 IMAGES, BATCH = 256, 64
 EPOCHS = 200  # of each container
 ABANDONED = 5_000  # iterators of each container that gave one batch
 FAILURES = 100_000  # images, through the loader, half of them through the dataset
-# Bytes, after the first tenth; a context per iterator would be 5 GB. Resident memory grows by 7 MiB in 14,000 loaders
-# and then no more: malloc's arenas get holes while not one byte more is in use, so that is what is looked at closely.
-ALLOWED, IN_USE = 8 << 20, 1 << 20
-BLOCKS = 10_000  # objects of Python: one per iterator, and the thousand failures that a loader remembers
-HEADER = (
-    "| what | times | resident MiB | grew by KiB | allocated grew by KiB | threads | descriptors |",
-    "|---|--:|--:|--:|--:|--:|--:|",
-)
-
-
-@dataclass(frozen=True)
-class Left:
-    """What the process holds at one moment."""
-
-    resident: int
-    in_use: int  # bytes that were allocated and not freed; 0 where the C library does not tell
-    blocks: int
-    threads: int
-    descriptors: int
 
 
 def run() -> list[str]:
@@ -70,7 +41,7 @@ def _make(folder: Path) -> tuple[tuple[str, Path], tuple[str, Path], list[tuple[
     """The same images packed and plain, and both with every image cut off."""
     rng = np.random.default_rng(1)
     surfaces = Surfaces(1)
-    images = [_jpeg(photograph("meadow", Camera(rng, surfaces, 96, 128))) for _ in range(32)] * (IMAGES // 32)
+    images = [jpeg(photograph("meadow", Camera(rng, surfaces, 96, 128))) for _ in range(32)] * (IMAGES // 32)
     kinds: list[tuple[str, Path]] = []
     for name, keep in (("whole", 1.0), ("broken", 0.6)):
         (folder / name / "class").mkdir(parents=True)
@@ -81,12 +52,6 @@ def _make(folder: Path) -> tuple[tuple[str, Path], tuple[str, Path], list[tuple[
                 (folder / name / "class" / f"{number:05d}.jpg").write_bytes(cut)
         kinds += [("packed", folder / f"{name}.lmdb"), ("plain folder", folder / name)]
     return kinds[0], kinds[1], kinds[2:]
-
-
-def _jpeg(pixels: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "JPEG", quality=90)
-    return stream.getvalue()
 
 
 def _epochs(dataset: FastDataset) -> Iterator[int]:
@@ -106,7 +71,7 @@ def _abandoned(dataset: FastDataset) -> Iterator[int]:
 
 
 def _failed(dataset: FastDataset) -> Iterator[int]:
-    """A failed batch tells its first error, and every image of it was tried."""
+    """A failed batch raises its first error, after trying every image."""
     loader = FastLoader(dataset, BATCH, True, transform=[T.RandomResizedCrop(32)])
     for _ in range(FAILURES // 2 // BATCH):
         _expect_failure(lambda: next(iter(loader)))
@@ -122,75 +87,3 @@ def _expect_failure(function: Callable[[], object]) -> None:
     except DecodeError:
         return
     raise Failed("an image that was cut off was decoded")
-
-
-def watched(name: str, steps: Iterator[int]) -> str:
-    """Do all the steps; a row of the table, or `Failed` where something stayed."""
-    process = psutil.Process(os.getpid())
-    _keep_large_blocks_apart()
-    total = 0
-    seen: list[Left] = []
-    next_look = time.monotonic()
-    for done in tqdm(steps, desc=name, unit="step"):
-        total += done
-        if time.monotonic() >= next_look:
-            seen.append(_look(process))
-            next_look = time.monotonic() + 0.25
-    seen.append(_look(process))
-    warm, last = seen[len(seen) // 10 : -1] or seen, seen[-1]
-    # medians of a tenth: what is resident at one moment also says how many iterators are just ending
-    begin, end = _median(warm[: max(1, len(seen) // 10)]), _median(seen[-max(1, len(seen) // 10) :])
-    growth, in_use = end.resident - begin.resident, end.in_use - begin.in_use
-    if growth > ALLOWED or in_use > IN_USE:
-        raise Failed(
-            f"{name}: resident memory grew by {growth / 2**20:.1f} MiB over {total} times, allocated memory by "
-            f"{in_use / 2**20:.1f} MiB"
-        )
-    if last.blocks - warm[0].blocks > BLOCKS:
-        raise Failed(f"{name}: {last.blocks - warm[0].blocks} more objects after {total} times")
-    if last.threads > seen[0].threads or last.descriptors > warm[0].descriptors:
-        raise Failed(f"{name}: {warm[0]} at first, {last} at last")
-    resident = last.resident / 2**20
-    rest = f"{last.threads} | {last.descriptors}"
-    return f"| {name} | {total:,} | {resident:.0f} | {growth >> 10:,} | {in_use >> 10:,} | {rest} |"
-
-
-def _look(process: psutil.Process) -> Left:
-    gc.collect()
-    return Left(
-        process.memory_info().rss, _in_use(), sys.getallocatedblocks(), process.num_threads(), process.num_fds()
-    )
-
-
-class _Mallinfo(ctypes.Structure):
-    """mallinfo2 of glibc: `uordblks` bytes are in use in all arenas; blocks with a map of their own are not counted."""
-
-    _fields_ = [
-        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks")),
-        *((name, ctypes.c_size_t) for name in ("uordblks", "fordblks", "keepcost")),
-    ]
-
-
-_MMAP_THRESHOLD, _LARGE = -3, 128 << 10  # glibc's option and its value at the start
-
-
-def _keep_large_blocks_apart() -> None:
-    """Large blocks stay out of the arenas. Otherwise glibc puts larger and larger ones there, and a table of Python's
-    that doubles once, to 3.7 MiB, looks like 390 bytes a loader."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
-
-
-def _in_use() -> int:
-    try:
-        mallinfo = ctypes.CDLL(None).mallinfo2
-    except (OSError, AttributeError):  # musl, macOS, glibc before 2.33
-        return 0
-    mallinfo.restype = _Mallinfo
-    info = mallinfo()
-    return int(info.uordblks)
-
-
-def _median(seen: list[Left]) -> Left:
-    """Each figure's median."""
-    return Left(*(int(statistics.median(figures)) for figures in zip(*map(astuple, seen), strict=True)))

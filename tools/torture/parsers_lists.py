@@ -1,14 +1,12 @@
 """No list of images (CSV, TSV, JSON lines, Parquet) crashes what reads it, hangs it or fills the memory.
 
-Ten minutes, on the usual build: pyarrow throws C++ exceptions, which the sanitizers do not survive. Rules as in
+Ten minutes on the usual build: pyarrow throws C++ exceptions, which the sanitizers do not survive. Rules as in
 `parsers_foreign`; a step takes at most 48 MiB.
-
-A run that was interrupted goes on where it was, on the same commit.
 """
 
 from __future__ import annotations
 
-from tools.torture.parsing import campaign
+from tools.torture.drivers import campaign
 
 
 def run() -> list[str]:

@@ -1,8 +1,7 @@
 """Thirty minutes of random breaks and resumes: every id of every epoch comes exactly once, in its place.
 
-A reference says which ids each global batch has. Loaders with random orders, workers, ranks, depth and error policy
-are broken off at random batches (in the middle of a `for`, by an exception, by dropping the iterator), their state is
-taken through JSON, and another loader, often with another number of ranks, goes on.
+A reference has the ids of each global batch. Loaders of all orders, with random workers and ranks, are left at random
+batches, their state goes through JSON, and other loaders, often of another number of ranks, continue.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ALLOWED = 24 << 20
 
 
 class Life:
-    """One training that goes on through many loaders: `place` is the global batch that comes next, over all epochs."""
+    """One training by many loaders in turn; `place`: the number of the next global batch, over all epochs."""
 
     def __init__(self, dataset: FastDataset, mode: str, rng: random.Random) -> None:
         self.dataset, self.mode, self.rng = dataset, determinism.modes()[mode], rng
@@ -42,14 +41,14 @@ class Life:
         return determinism.loader(self.dataset, self.mode, ranks, rank, self.rng.choice((1, 2, 5)))
 
     def expected(self, place: int) -> list[int]:
-        """The ids of a global batch, worked out from the order alone."""
+        """The ids of a global batch, from the order alone."""
         loader = self.make(1, 0)
         epoch, batch = divmod(place, self.count)
-        positions, valid = loader._epochs.batch(epoch, batch)  # without what Buckets fills up with
+        positions, valid = loader._epochs.batch(epoch, batch)  # without the filling of Buckets
         return loader._epochs.indices(epoch, positions)[valid].tolist()
 
     def stretch(self, batches: int) -> None:
-        """Some batches by a fresh set of ranks, which then break off; their state is the training's."""
+        """Take `batches` batches with a fresh set of ranks, then leave them and keep their state."""
         ranks = self.rng.choice(determinism.RANKS)
         loaders = [self.make(ranks, rank) for rank in range(ranks)]
         for loader in loaders:

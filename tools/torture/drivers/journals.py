@@ -1,4 +1,4 @@
-"""What a resumed pack reads: the journal of encoded records, and the lists of what stands in full shards."""
+"""What a resumed pack reads: the journal of encoded records, and the entries of full shards."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from iofast.containers.tar import TarWriter
 from iofast.containers.tfrecord import TfrecordWriter
 from iofast.errors import ContainerError
 from iofast.record import ImageInfo
-from tools.torture.parsing import Driver, damage
-from tools.torture.parsing.reading import check_message, install
+from tools.torture.drivers import Driver, damage
+from tools.torture.drivers.reading import check_message, install
 
 _SHARD = 12_000
 _RECORDS = [lmdb_containers.sample(i, 500 * (i % 4), "train" if i < 9 else "val") for i in range(13)]
@@ -28,7 +28,7 @@ _WRITERS = {"x.tar": TarWriter, "x.tfrecord": TfrecordWriter}
 
 
 class Journals(Driver):
-    """Damage that a checksum shows, and bodies that say something else with their checksums made again."""
+    """Damage that a checksum shows, and other contents with right checksums."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -65,11 +65,10 @@ class Journals(Driver):
             self.times[name] = {each: (started / each).stat().st_mtime_ns for each in self.begun[name]}
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         return self.blocks_step(chance) if chance.random() < 0.6 else self.resume_step(chance)
 
     def blocks_step(self, chance: random.Random) -> str:
-        """A journal of encoded records is read, and then gone on with."""
+        """Read a journal of encoded records, then append to it."""
         data, sealed = bytearray(self.data), chance.random() < 0.7
         if sealed:
             for place in damage.some(chance, self.places, 2):
@@ -93,7 +92,7 @@ class Journals(Driver):
         return ended
 
     def change_block(self, chance: random.Random, data: bytearray, offset: int, length: int) -> None:
-        """Another body or header, its checksums right."""
+        """Change body or header of a block; its checksums are right."""
         body = offset + HEADER_SIZE
         for _ in range(chance.randint(1, 3)):
             if chance.random() < 0.3:
@@ -109,7 +108,7 @@ class Journals(Driver):
         damage.put(data, "<I", offset + 36, google_crc32c.value(bytes(data[offset : offset + 36])))
 
     def resume_step(self, chance: random.Random) -> str:
-        """A set of shards is gone on with: its bytes are those of an undisturbed run, whatever the list says."""
+        """Resume a set of shards: its bytes are those of an undisturbed run, whatever its entries say."""
         name = chance.choice(list(_WRITERS))
         files = dict(self.begun[name])
         own = chance.choice(sorted(files))

@@ -10,8 +10,8 @@ import google_crc32c
 import numpy as np
 
 from iofast.containers.index import BLOCK_ROWS, HEADER_SIZE, row_dtype
-from tools.torture.parsing import Driver, damage, seeds
-from tools.torture.parsing.reading import Look, install
+from tools.torture.drivers import Driver, damage, seeds
+from tools.torture.drivers.reading import look_at
 
 _HEADER = (("<H", 8), ("<H", 10), ("<I", 12), ("<Q", 16), ("<I", 24), ("<H", 28), ("<H", 30), ("<Q", 32), ("<Q", 40))
 _HEADER += (("<Q", 48), ("<I", 56))
@@ -19,7 +19,7 @@ _FILE = (("<H", 8), ("<H", 10), ("<I", 12), ("<Q", 16), ("<I", 24))
 
 
 class Own(Driver):
-    """What both have in common: the seeds, and damage anywhere, after which nothing wrong may be read."""
+    """What both drivers share: sound containers, and damage anywhere, after which nothing wrong may be read."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -32,17 +32,14 @@ class Own(Driver):
         return self.look(chance, seed, files, sound=True)
 
     def look(self, chance: random.Random, seed: seeds.Seed, files: dict[str, bytes], *, sound: bool) -> str:
-        """Read these files; with `sound` checksums cover all that is read."""
-        folder = self.folder / "look"
-        install(folder, files)
-        return Look(folder / seed.name, chance, seed.right if sound else None).run()
+        """Read these files; `sound`: checksums cover all that is read."""
+        return look_at(self.folder / "look", files, seed.name, chance, seed.right if sound else None)
 
 
 class Manifests(Own):
-    """JSON that says something else, its checksum made again."""
+    """JSON with other values and a right checksum."""
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         seed = chance.choice(self.seeds)
         if chance.random() < 0.1:
             return self.blind(chance, seed)
@@ -56,15 +53,14 @@ class Manifests(Own):
         sealed = chance.random() < 0.95
         text = damage.resealed(text) if sealed else text
         if seed.name.endswith(".lmdb"):
-            text = text.ljust(len(before))[: len(before)]  # what is longer is cut off, and no JSON any more
+            text = text.ljust(len(before))[: len(before)]  # longer JSON is cut off, which makes it invalid
         return self.look(chance, seed, seed.with_part(seed.manifest, text), sound=not sealed)
 
 
 class Indexes(Own):
-    """Rows, headers and directory that say something else, their checksums made again."""
+    """Rows, headers and directory with other values and right checksums."""
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         seed = chance.choice(self.seeds)
         if chance.random() < 0.2:
             return self.blind(chance, seed)

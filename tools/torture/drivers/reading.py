@@ -1,7 +1,7 @@
-"""What must hold whatever the files say: everything that can be reached is read, and only our errors come of it.
+"""What must hold for any file: everything that can be reached is read, and only errors of ours are raised.
 
-An error is one line that names a file of the set. Where a checksum covers a payload, it is right or there is an error.
-What could not be read, `verify` says too.
+An error is one line that names a file of the set. A payload with a checksum is right or an error. `verify` finds every
+error that reading found.
 """
 
 from __future__ import annotations
@@ -27,8 +27,21 @@ MAX_PIXELS = 1 << 20
 Right = Callable[[int, str, bytes | None], bool]  # dense index, field, payload
 
 
+def look_at(
+    folder: Path,
+    files: dict[str, bytes],
+    name: str,
+    chance: random.Random,
+    right: Right | None = None,
+    options: dict[str, object] | None = None,
+) -> str:
+    """Install `files` in `folder` and read the container `name` of it; return how that ended."""
+    install(folder, files)
+    return Look(folder / name, chance, right).run(options)
+
+
 class Look:
-    """One look at everything; `names` are those of the files, one of which each error has to name."""
+    """One look at everything; each error must name one of `names`, the files' names."""
 
     def __init__(self, path: Path, chance: random.Random, right: Right | None = None) -> None:
         self.path, self.chance, self.right = path, chance, right
@@ -38,12 +51,12 @@ class Look:
         self.errors = 0
 
     def take(self, error: IofastError) -> None:
-        """An error that came, and may."""
+        """Count an expected error, after a check of its message."""
         check_message(error, self.names)
         self.errors += 1
 
     def run(self, foreign: dict[str, object] | None = None) -> str:
-        """All of it; how it ended."""
+        """Read everything; return how it ended."""
         try:
             reader = open_reader(self.path, foreign)
         except IofastError as error:
@@ -82,7 +95,7 @@ class Look:
         return None
 
     def _images(self, reader: Reader, indices: NDArray[np.int64]) -> None:
-        """As a loader decodes them, into 16 x 16 pixels."""
+        """Decode as a loader does, into 16 x 16 pixels."""
         try:
             located = reader.locate(indices)
         except KeyError:
@@ -114,7 +127,7 @@ class Look:
                 self.take(error)
 
     def _verify(self) -> str:
-        result = verify(self.path, decode=False, workers=1)  # opened, so it has to say what is wrong, not raise
+        result = verify(self.path, decode=False, workers=1)  # the file could be opened: verify lists problems
         for problem in result.problems:
             assert "\n" not in str(problem), f"a problem of several lines: {problem}"
             assert len(str(problem)) <= 4 * LONGEST, f"a problem of {len(str(problem))} characters"
@@ -123,7 +136,7 @@ class Look:
 
 
 def decode(reader: Reader, located: Located) -> None:
-    """Pixels of what was located, whatever the index says of it; a slot that fails is zero."""
+    """Decode the located rows, whatever sizes the index has; a failed slot is zero."""
     count = len(located.indices)
     boxes = np.zeros((count, 8), np.int32)
     boxes[:, 2], boxes[:, 3] = np.maximum(located.width, 1), np.maximum(located.height, 1)
@@ -139,17 +152,17 @@ def decode(reader: Reader, located: Located) -> None:
 
 
 def check_message(error: IofastError, names: set[str]) -> None:
-    """One line that names one of the files."""
+    """Check that a message is one line that names one of the files."""
     text = str(error)
     assert text, "an error without a message"
     assert "\n" not in text, f"a message of several lines: {text!r}"
     assert len(text) <= LONGEST, f"a message of {len(text)} characters: {text[:200]}"
     assert any(name in text for name in names), f"a message without a file: {text}"
-    text.encode()  # a terminal has to show it
+    text.encode()  # a terminal must be able to show it
 
 
 def install(folder: Path, files: dict[str, bytes]) -> None:
-    """These files in a folder, and no others."""
+    """Make a folder hold these files and no others."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in os.listdir(folder):
         if name not in files:

@@ -13,18 +13,11 @@ from typing import Any
 import container_sets
 import foreign_sets
 
-from tools.torture.parsing import Driver, damage
-from tools.torture.parsing.reading import Look, install
+from tools.torture.drivers import Driver, damage
+from tools.torture.drivers.reading import look_at
 
-_COLUMNS = {
-    "image": "jpeg",
-    "label": "int",
-    "score": "float32",
-    "text": "str",
-    "meta": "json",
-    "blob": "bytes",
-    "old": "pkl",
-}
+_COLUMNS = {"image": "jpeg", "label": "int", "score": "float32", "text": "str", "meta": "json", "blob": "bytes"}
+_COLUMNS |= {"old": "pkl"}
 _FIELDS = {"image": "rgb", "label": "int", "score": "float", "meta": "json", "blob": "bytes", "array": "ndarray"}
 
 
@@ -38,7 +31,7 @@ def values(number: int) -> dict[str, Any]:
 class Mds(Driver):
     """`index.json` and shards, packed and not."""
 
-    MEMORY = 48  # MiB; shards that say they unpack to more than a GiB are refused, and of those below memory grows
+    MEMORY = 48  # MiB; a shard that declares an unpacked size below the limit of 1 GiB takes memory
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -50,7 +43,6 @@ class Mds(Driver):
             self.sets.append({each.name: each.read_bytes() for each in made.iterdir()})
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         files = dict(chance.choice(self.sets))
         index = json.loads(files["index.json"])
         for _ in range(chance.choice((0, 0, 1, 1, 2))):
@@ -60,12 +52,11 @@ class Mds(Driver):
             files["index.json"] = damage.anywhere(chance, files["index.json"])
         for name in damage.some(chance, [each for each in files if each != "index.json"], 1):
             files[name] = shard(chance, files[name])
-        install(self.folder / "look", files)
-        return Look(self.folder / "look", chance).run()
+        return look_at(self.folder / "look", files, "", chance)
 
 
 def shard(chance: random.Random, data: bytes) -> bytes:
-    """A shard that begins otherwise."""
+    """A shard with another header."""
     kind, changed = chance.random(), bytearray(data)
     if kind < 0.4:
         return data
@@ -94,7 +85,6 @@ class Beton(Driver):
             self.files.append((path.read_bytes(), len(fields)))
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         data, fields = chance.choice(self.files)
         changed = bytearray(data)
         table, rows = int.from_bytes(data[16:24], "little"), 24 + 1041 * fields
@@ -103,8 +93,6 @@ class Beton(Driver):
             if chance.random() < 0.15:
                 at = 24 + 1041 * chance.randrange(fields) + chance.randrange(3)
             size = chance.choice((1, 2, 4, 8))
-            layout = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}[size]
-            damage.put(changed, layout, at, damage.number(chance, size, len(data), table, rows, 4096))
+            damage.put(changed, damage.LAYOUTS[size], at, damage.number(chance, size, len(data), table, rows, 4096))
         written = damage.anywhere(chance, bytes(changed)) if chance.random() < 0.1 else bytes(changed)
-        install(self.folder / "look", {"x.beton": written})
-        return Look(self.folder / "look" / "x.beton", chance).run()
+        return look_at(self.folder / "look", {"x.beton": written}, "x.beton", chance)

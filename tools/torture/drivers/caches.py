@@ -1,4 +1,4 @@
-"""Index files in the user's cache folder, made again with other contents and right checksums."""
+"""Index files in the user's cache folder, with other contents and right checksums."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import foreign_lmdbs
 import foreign_sets
 import numpy as np
 import tar_sets
+import tfrecord_messages
 
 from iofast import open_reader
 from iofast.kernel import crc32c
 from iofast.source import cache
-from tools.torture.parsing import Driver, damage, samples, tfrecords
-from tools.torture.parsing.reading import Look
+from tools.torture.drivers import Driver, damage, samples
+from tools.torture.drivers.reading import Look
 
 _HEAD = len(cache.MAGIC)
 
 
 class Caches(Driver):
-    """Members and columns of the index of every kind of source; a cache that cannot be used is built again."""
+    """Members and columns of the index of every kind of source; an unusable index is built again."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -31,32 +32,18 @@ class Caches(Driver):
         tar_sets.foreign(
             folder / "x.tar", [(f"{n}.{e}", b) for n in range(5) for e, b in (("jpg", picture(n)), ("cls", b"1"))]
         )
-        sound = [
-            tfrecords.tagged(
-                1,
-                tfrecords.tagged(
-                    1,
-                    tfrecords.tagged(1, b"image")
-                    + tfrecords.tagged(2, tfrecords.tagged(1, tfrecords.tagged(1, picture(n)))),
-                ),
-            )
-            for n in range(4)
-        ]
-        (folder / "x.tfrecord").write_bytes(b"".join(map(tfrecords.framed, sound)))
+        tfrecord_messages.write(folder / "x.tfrecord", [{"image": picture(n)} for n in range(4)])
         foreign_lmdbs.write(folder / "x.mdb", {b"k%d" % n: picture(n) for n in range(4)})
         columns = {"image": "jpeg", "label": "int", "text": "str", "score": "float64"}
         foreign_sets.write_mds(folder / "mds", columns, [samples.values(n) for n in range(6)])
         (folder / "images").mkdir()
         for number in range(4):
             (folder / "images" / f"{number}.jpg").write_bytes(picture(number))
-        lines = [
-            "path,label,split,note",
-            *(f"images/{n}.jpg,{n % 2},{'val' if n == 1 else 'train'},n" for n in range(4)),
-        ]
-        (folder / "x.csv").write_text("\n".join(lines))
+        lines = [f"\nimages/{n}.jpg,{n % 2},{'val' if n == 1 else 'train'},n" for n in range(4)]
+        (folder / "x.csv").write_text("path,label,split,note" + "".join(lines))
         self.paths = [folder / name for name in ("x.tar", "x.tfrecord", "x.mdb", "mds", "x.csv", "images")]
         for path in (*folder.rglob("*"), folder / "images"):
-            os.utime(path, ns=(10**18, 10**18))  # long ago, so that an index is used again
+            os.utime(path, ns=(10**18, 10**18))  # a recent change would keep the index from being used
         self.files: dict[Path, Path] = {}
         self.sound: dict[Path, bytes] = {}
         for path in self.paths:
@@ -70,25 +57,24 @@ class Caches(Driver):
         return sorted((cache.cache_folder() or Path()).glob("*.index"))
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         path = chance.choice(self.paths)
         data = self.sound[path]
         blind = chance.random() < 0.2
         changed = damage.anywhere(chance, data) if blind else other_contents(chance, data)
         file = self.files[path]
         file.with_suffix(".new").write_bytes(changed)
-        file.with_suffix(".new").replace(file)  # another may have been mapped
+        file.with_suffix(".new").replace(file)  # the old file may be mapped
         look = Look(path, chance)
         look.names |= {file.name, *(each.name for each in self.folder.rglob("*"))}
         if path.suffix in ("", ".csv"):
-            look.names.add("cannot read /")  # such an index has paths, and may name any file
+            look.names.add("cannot read /")  # this index holds paths and may name any file
         ended = look.run()
         assert not blind or ended == "whole", f"a damaged index was believed: {ended}"
         return ended
 
 
 def other_contents(chance: random.Random, data: bytes) -> bytes:
-    """An index with other members, places of arrays, or values in them; all checksums are right."""
+    """An index with other members, array places or values; all checksums are right."""
     length = int.from_bytes(data[_HEAD : _HEAD + 8], "little")
     start = _HEAD + 8
     members = json.loads(data[start : start + length])
@@ -100,16 +86,15 @@ def other_contents(chance: random.Random, data: bytes) -> bytes:
             dtype = np.dtype(kind)
             near = [len(data), int(count), *np.frombuffer(data, dtype, int(count), int(offset)).tolist()[:4]]
             at = int(offset) + dtype.itemsize * chance.randrange(int(count))
-            layout = {1: "<B", 4: "<I", 8: "<Q"}[dtype.itemsize]
-            damage.put(body, layout, at, damage.number(chance, dtype.itemsize, *near))
+            damage.put(body, damage.LAYOUTS[dtype.itemsize], at, damage.number(chance, dtype.itemsize, *near))
     for place in places.values():
         size = np.dtype(place[0]).itemsize * int(place[1])
         place[3] = f"{crc32c(bytes(body[int(place[2]) : int(place[2]) + size])) if size else 0:08x}"
-    said = members
+    changed = members
     if chance.random() < 0.4:
-        name = chance.choice([each for each in members if each not in ("crc32c",)])
-        said = {**members, name: damage.value(chance, members[name])}
-    text = damage.resealed(damage.text(chance, said))
-    if len(text) > length:  # the arrays stand behind it
+        name = chance.choice([each for each in members if each != "crc32c"])
+        changed = {**members, name: damage.value(chance, members[name])}
+    text = damage.resealed(damage.text(chance, changed))
+    if len(text) > length:  # the arrays follow
         text = damage.resealed(json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
     return bytes(body[:start]) + text.ljust(length) + bytes(body[start + length :])

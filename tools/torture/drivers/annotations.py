@@ -13,7 +13,7 @@ from iofast import kernel
 from iofast.errors import DecodeError
 from iofast.kernel import exif, twin
 from iofast.places import Geometry, move
-from tools.torture.parsing import Driver, damage
+from tools.torture.drivers import Driver, damage
 
 _SOUND = (
     {"boxes": [[1, 2, 3, 4], [5, 5, 6, 6]], "n": [1, 2], "objects": [{"bbox": [1, 2, 3, 4]}, {"bbox": [90, 9, 99, 9]}]},
@@ -26,7 +26,7 @@ _TAG = 0x0112
 
 
 class Annotations(Driver):
-    """JSON of any shape: it is moved, or refused as an image would be."""
+    """JSON of any shape: it is moved, or refused with a `DecodeError`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -35,19 +35,17 @@ class Annotations(Driver):
         self.jpeg = out.getvalue()
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         return self.orientation(chance) if chance.random() < 0.3 else self.moved(chance)
 
     def moved(self, chance: random.Random) -> str:
         """One JSON."""
-        said = chance.choice(_SOUND)
+        value = chance.choice(_SOUND)
         for _ in range(chance.randint(0, 3)):
-            said = damage.value(chance, said)
-        text = damage.text(chance, said)
+            value = damage.value(chance, value)
+        text = damage.text(chance, value)
         text = damage.anywhere(chance, text) if chance.random() < 0.1 else text
-        recipe = kernel.TranscodeRecipe(
-            size=chance.choice((16, 50)), mode=chance.choice(("short", "crop", "pad", "exact"))
-        )
+        mode = chance.choice(("short", "crop", "pad", "exact"))
+        recipe = kernel.TranscodeRecipe(size=chance.choice((16, 50)), mode=mode)
         size = chance.choice(((100, 60), (1, 7), (65_535, 3)))
         image = kernel.Header("jpeg", *size, chance.randint(1, 8), 3, False)
         geometry = Geometry.of(recipe, image, upright=chance.random() < 0.5)

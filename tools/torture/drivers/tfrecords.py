@@ -12,8 +12,8 @@ from iofast.containers import tfrecord_framing as framing
 from iofast.errors import ContainerError
 from iofast.foreign import tfrecord_features as records
 from iofast.kernel import crc32c
-from tools.torture.parsing import Driver, damage
-from tools.torture.parsing.reading import Look, install
+from tools.torture.drivers import Driver, damage
+from tools.torture.drivers.reading import look_at
 
 _NAMES = (*records.IMAGES[:4], *records.LABELS[:3], *records.TEXTS[:2], *records.PATHS[:2], *records.KEYS[:2], "x", "")
 _OPTIONS = {"names": {"seg.png": "x", "image": "image"}, "label_base": 1}
@@ -27,7 +27,6 @@ class Tfrecords(Driver):
         self.images = [container_sets.picture(n, kind) for n, kind in ((1, "jpeg"), (2, "png"), (3, "gif"), (4, "bmp"))]
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         options = chance.choice((None, None, _OPTIONS))
         messages = [self.message(chance) for _ in range(chance.randint(1, 6))]
         data, known = b"".join(map(framed, messages)), None
@@ -36,14 +35,12 @@ class Tfrecords(Driver):
             data, known = damage.anywhere(chance, data), images(messages, options)
         elif kind < 0.5:
             data = b"".join(self.frame(chance, message) for message in messages)
-        folder = self.folder / "look"
         name = chance.choice(("x.tfrecord", "x-00000-of-00001"))
-        install(folder, {name: data})
 
         def right(_: int, field: str, payload: bytes | None) -> bool:
             return known is None or field != "jpg" or payload is None or payload in known
 
-        return Look(folder / name, chance, right).run(options)
+        return look_at(self.folder / "look", {name: data}, name, chance, right, options)
 
     def message(self, chance: random.Random) -> bytes:
         """An Example, or nearly one."""
@@ -81,7 +78,7 @@ class Tfrecords(Driver):
         return tagged(kind, body)
 
     def frame(self, chance: random.Random, message: bytes) -> bytes:
-        """A frame whose parts are not those of its message, their checksums right or not."""
+        """A frame with another length, checksum or end than its message needs."""
         length = damage.number(chance, 8, len(message)) if chance.random() < 0.3 else len(message)
         head = length.to_bytes(8, "little")
         check = framing.mask(crc32c(head)) if chance.random() < 0.8 else damage.number(chance, 4)
@@ -100,7 +97,7 @@ def tagged(number: int, body: bytes) -> bytes:
 
 
 def odd(chance: random.Random) -> bytes:
-    """A field that no Example has, or no message can."""
+    """A field that no Example has, or that no message can have."""
     wire = chance.randrange(8)
     tag = varint(8 * chance.choice((0, 1, 2, 3, 99, (1 << 29) - 1, 1 << 29)) + wire)
     if wire == 3:
@@ -109,7 +106,7 @@ def odd(chance: random.Random) -> bytes:
 
 
 def images(messages: list[bytes], options: dict[str, object] | None) -> set[bytes] | None:
-    """The images of sound records; None where one is no Example, so that nothing can be said."""
+    """The images of sound records; None if one record is no Example."""
     own = records.FeatureNames.of(records.ForeignOptions.of(options))
     found = set()
     for message in messages:

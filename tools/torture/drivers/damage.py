@@ -1,4 +1,4 @@
-"""Changes to bytes, numbers and JSON, as a failing disk makes them and as somebody does who means harm."""
+"""Changes to bytes, numbers and JSON, as a failing disk or an attacker makes them."""
 
 from __future__ import annotations
 
@@ -11,34 +11,12 @@ from typing import Any
 
 import google_crc32c
 
-EDGES = sorted(
-    {
-        0,
-        3,
-        100,
-        511,
-        512,
-        *(max(0, (1 << bits) + by) for bits in (7, 8, 15, 16, 24, 31, 32, 47, 63, 64) for by in (-1, 0, 1)),
-    }
-)
-NESTED = "@nested@"  # JSON that cannot be built as a value: it would be too deep to be written
-WORDS = (
-    "",
-    " ",
-    ".",
-    "..",
-    "/",
-    "a/../b",
-    "../x",
-    "/etc/hostname",
-    "\0",
-    "a\0b",
-    "\ud800",
-    "\n",
-    "a\nb",
-    "\u00e9",
-    "a" * 5000,
-)
+LAYOUTS = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}  # of `struct`, by bytes
+_POWERS = [1 << bits for bits in (7, 8, 15, 16, 24, 31, 32, 47, 63, 64)]
+EDGES = sorted({0, 3, 100, 511, 512, *(power + by for power in _POWERS for by in (-1, 0, 1))})
+NESTED = "@nested@"  # stands for JSON that is too deep to be written from a value
+WORDS = ("", " ", ".", "..", "/", "a/../b", "../x", "/etc/hostname", "\0", "a\0b", "\ud800", "\n", "a\nb", "\u00e9")
+WORDS += ("a" * 5000,)
 ODD: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 2, 0.5, -0.0, 1e308, math.inf, math.nan, 10**30, 10**400, NESTED),
     *EDGES, *WORDS, [], {}, [[]], [None], [1, 2], [1, 2, 3, 4], {"": 0}, {"a": [{}]},
@@ -48,7 +26,7 @@ _MARK = b'"crc32c":"'
 
 
 def number(chance: random.Random, size: int, *near: int) -> int:
-    """A number of `size` bytes: an edge, one near to others that mean something, or any."""
+    """A number of `size` bytes: an edge, one near to the numbers `near`, or any."""
     kind = chance.random()
     if near and kind < 0.4:
         found = chance.choice(near) + chance.choice((-512, -8, -2, -1, 0, 1, 2, 8, 512))
@@ -60,14 +38,14 @@ def number(chance: random.Random, size: int, *near: int) -> int:
 
 
 def put(data: bytearray, layout: str, at: int, value: int) -> None:
-    """Set a number; `layout` as in `struct`. A place outside is left alone."""
+    """Set a number; `layout` as in `struct`. A place outside is ignored."""
     size = struct.calcsize(layout)
     if 0 <= at <= len(data) - size:
         struct.pack_into(layout.upper(), data, at, value & (1 << 8 * size) - 1)
 
 
 def anywhere(chance: random.Random, data: bytes, most: int = 4) -> bytes:
-    """One to `most` changes at any place: bits, bytes, numbers, cuts, repeats."""
+    """Make one to `most` changes at any place: bits, bytes, numbers, cuts, repeats."""
     changed = bytearray(data)
     for _ in range(chance.randint(1, most)):
         if len(changed) < 2:
@@ -81,7 +59,7 @@ def anywhere(chance: random.Random, data: bytes, most: int = 4) -> bytes:
         elif kind <= 4:
             size = chance.choice((2, 4, 8))
             value = number(chance, size, len(changed))
-            put(changed, {2: "<H", 4: "<I", 8: "<Q"}[size], at - at % chance.choice((1, size)), value)
+            put(changed, LAYOUTS[size], at - at % chance.choice((1, size)), value)
         elif kind == 5:
             del changed[at : at + chance.randint(1, 40)]
         elif kind == 6:
@@ -92,7 +70,7 @@ def anywhere(chance: random.Random, data: bytes, most: int = 4) -> bytes:
 
 
 def one_byte(chance: random.Random, data: bytes) -> tuple[int, bytes]:
-    """Another value at one place, and the place."""
+    """The place of a changed byte, and the changed data."""
     at = chance.randrange(len(data))
     changed = bytearray(data)
     changed[at] ^= chance.randrange(1, 256)
@@ -125,7 +103,7 @@ def value(chance: random.Random, whole: Any) -> Any:
 
 
 def text(chance: random.Random, whole: Any, indent: str | None = None) -> bytes:
-    """JSON of a value, with what no value is: names that stand twice, nesting without end."""
+    """JSON of a value, with what no value can hold: repeated names, endless nesting."""
     written = json.dumps(whole, sort_keys=True, separators=(",", ":"), indent=indent)
     if NESTED in written:
         depth = chance.choice((40, 400, 20_000))
@@ -138,17 +116,12 @@ def text(chance: random.Random, whole: Any, indent: str | None = None) -> bytes:
 
 
 def resealed(sealed: bytes) -> bytes:
-    """Sealed JSON with the checksum that its bytes have now."""
+    """Sealed JSON with a right checksum."""
     place = sealed.find(_MARK) + len(_MARK)
     if place < len(_MARK) or place + 8 > len(sealed):
         return sealed
     blank = sealed[:place] + b"00000000" + sealed[place + 8 :]
     return blank[:place] + b"%08x" % google_crc32c.value(blank.rstrip(b" ")) + blank[place + 8 :]
-
-
-def pick(chance: random.Random, *weighted: tuple[float, Any]) -> Any:
-    """One of several, by weight."""
-    return chance.choices([each for _, each in weighted], [weight for weight, _ in weighted])[0]
 
 
 def some(chance: random.Random, of: Sequence[Any], most: int) -> list[Any]:

@@ -13,8 +13,8 @@ import container_sets
 from iofast.errors import IofastError
 from iofast.source.listing import SourceOptions
 from iofast.source.scan import scan
-from tools.torture.parsing import Driver, damage
-from tools.torture.parsing.reading import Look, check_message, install
+from tools.torture.drivers import Driver, damage
+from tools.torture.drivers.reading import Look, check_message, install
 
 _NAMES = ("path", "file_name", "label", "split", "boxes.json", "caption", "mask", "é", "", "__index_level_0__", "A B")
 _OPTIONS = (
@@ -25,22 +25,8 @@ _OPTIONS = (
     {"path_column": "file_name", "split_column": "label"},
     {"class_order": "file"},
 )
-_CELLS = (
-    "0.jpg",
-    "1.jpg",
-    "../x.jpg",
-    "cat",
-    "dog",
-    "0",
-    "1",
-    "-1",
-    "train",
-    "val",
-    "all",
-    "9" * 12,
-    "1.0",
-    *damage.WORDS,
-)
+_CELLS = ("0.jpg", "1.jpg", "../x.jpg", "cat", "dog", "0", "1", "-1", "train", "val", "all", "9" * 12, "1.0")
+_CELLS += damage.WORDS
 
 
 class Tables(Driver):
@@ -53,7 +39,6 @@ class Tables(Driver):
         self.images = {f"{n}.jpg": container_sets.picture(n) for n in range(2)}
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         suffix = chance.choice((".csv", ".csv", ".tsv", ".jsonl", ".jsonl", ".parquet"))
         data = {".jsonl": self.lines, ".parquet": self.parquet}.get(suffix, self.delimited)(chance, suffix)
         if chance.random() < (0.3 if suffix != ".parquet" else 0.1):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import foreign_lmdbs
 
-from tools.torture.parsing import Driver, damage
-from tools.torture.parsing.pages import changed
-from tools.torture.parsing.reading import Look, install
+from tools.torture.drivers import Driver, damage
+from tools.torture.drivers.pages import changed
+from tools.torture.drivers.reading import look_at
 
 _LABELS = (
     b"",
@@ -44,22 +44,15 @@ class Lmdbs(Driver):
         ]
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
-        folder = self.folder / "look"
         data = chance.choice(self.files)
         if chance.random() < 0.4:  # in a value, where an image or a Datum begins
             value = chance.choice([own for own in self.values if own and own in data])
-            at = data.index(value)
-            data = (
-                data[:at]
-                + damage.anywhere(chance, value)[: len(value)].ljust(len(value), b"\0")
-                + data[at + len(value) :]
-            )
+            damaged = damage.anywhere(chance, value)[: len(value)].ljust(len(value), b"\0")
+            data = data.replace(value, damaged, 1)
         else:
             data = changed(chance, data)
         files = {"x.mdb": data}
         if chance.random() < 0.15:
             files["x.mdb.labels.txt"] = damage.anywhere(chance, chance.choice(_LABELS) + b"\n")
-        install(folder, files)
         options = chance.choice((None, None, None, {"label_base": 1}, {"channels": "rgb"}))
-        return Look(folder / "x.mdb", chance).run(options)
+        return look_at(self.folder / "look", files, "x.mdb", chance, options=options)

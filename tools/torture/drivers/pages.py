@@ -1,4 +1,4 @@
-"""The pages of LMDB files, of which nothing has a checksum: damage of ours, whose payloads and index have one."""
+"""Pages of our LMDB files: they have no checksum, but payloads and index in them do."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from iofast import open_reader
 from iofast.errors import IofastError
 from iofast.foreign.lmdb import ForeignLmdbReader
-from tools.torture.parsing import Driver, damage, seeds
-from tools.torture.parsing.reading import Look, install
+from tools.torture.drivers import Driver, damage, seeds
+from tools.torture.drivers.reading import Look, install
 
 PAGE = 4096
 _META = (("<I", 16), ("<I", 20), ("<I", 40), ("<H", 44), ("<H", 92), ("<H", 94), ("<Q", 120), ("<Q", 128), ("<Q", 136))
@@ -26,7 +26,6 @@ class Pages(Driver):
         self.seeds = [*seeds.tall(folder / "tall"), *(s for s in seeds.sound() if s.name.endswith("db"))]
 
     def step(self, chance: random.Random) -> str:
-        """See `Driver`."""
         seed = chance.choice(self.seeds)
         folder = self.folder / "look"
         install(folder, {seed.name: changed(chance, seed.files[seed.name])})
@@ -34,7 +33,7 @@ class Pages(Driver):
 
 
 def hidden(path: Path) -> bool:
-    """Whether damaged pages hide our manifest: what is read as another program's file has no checksums."""
+    """Whether damaged pages hide our manifest: the file is then read as another program's, without checksums."""
     with contextlib.suppress(IofastError), open_reader(path) as reader:
         return isinstance(reader, ForeignLmdbReader)
     return False
@@ -47,7 +46,7 @@ def changed(chance: random.Random, data: bytes) -> bytes:
     damaged, pages = bytearray(data), len(data) // PAGE
     for _ in range(chance.randint(1, 3)):
         kind, page = chance.random(), chance.randrange(pages)
-        if kind < 0.25:  # meta pages, most often both, or the older one would count
+        if kind < 0.25:  # meta pages, mostly both: else the other one would be used
             layout, at = chance.choice(_META)
             value = damage.number(chance, struct.calcsize(layout), pages, PAGE)
             for each in chance.choice(((0, 1), (0, 1), (0,), (1,))):
@@ -63,7 +62,7 @@ def changed(chance: random.Random, data: bytes) -> bytes:
 
 
 def inside(chance: random.Random, data: bytearray, page: int, pages: int) -> None:
-    """Something in the header, the node table or a node of a page."""
+    """Change the header, the node table or a node of a page."""
     start = page * PAGE
     _, _, flags, lower, upper = struct.unpack_from("<QHHHH", data, start)
     nodes = list(range(16, min(lower, PAGE - 1), 2)) if flags & 3 else []
@@ -76,6 +75,6 @@ def inside(chance: random.Random, data: bytearray, page: int, pages: int) -> Non
         return damage.put(data, "<H", slot, damage.number(chance, 2, *near))
     node = start + int.from_bytes(data[slot : slot + 2], "little")
     layout, at = chance.choice((("<H", 0), ("<H", 2), ("<H", 4), ("<H", 6), ("<B", 8), ("<Q", 16), ("<Q", 24)))
-    if at == 16 and node + 8 <= len(data):  # behind the key, where the page of a large value stands
+    if at == 16 and node + 8 <= len(data):  # behind the key: the page number of a large value
         at = 8 + int.from_bytes(data[node + 6 : node + 8], "little")
     return damage.put(data, layout, node + at, damage.number(chance, struct.calcsize(layout), *near))

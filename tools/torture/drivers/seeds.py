@@ -1,4 +1,4 @@
-"""Sound containers of ours, as bytes, with what is in them and where their manifest and index lie."""
+"""Sound containers of ours as bytes, with their records and the places of manifest and index."""
 
 from __future__ import annotations
 

@@ -1,0 +1,52 @@
+"""Drivers: each makes sound input once, and every step damages some of it, reads it and checks what must hold.
+
+Parsers read damaged files; the kernel reads damaged images and applies odd work to pixels. A step depends on driver,
+seed and its own number alone, so that a failed step can be repeated. It raises `AssertionError` if a rule is broken.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+
+PARSERS = {
+    "manifest": "own.Manifests",
+    "index": "own.Indexes",
+    "pages": "pages.Pages",
+    "journal": "journals.Journals",
+    "tar": "tars.Tars",
+    "tfrecord": "tfrecords.Tfrecords",
+    "lmdb": "lmdbs.Lmdbs",
+    "mds": "samples.Mds",
+    "beton": "samples.Beton",
+    "cache": "caches.Caches",
+    "table": "tables.Tables",
+    "annotations": "annotations.Annotations",
+}
+NATIVE = {"images": "images.Anywhere", "regions": "images.InPlaces", "steps": "steps.Steps"}  # need the C kernel
+DRIVERS = PARSERS | NATIVE
+
+
+class Driver(ABC):
+    """Sound input, made once in `folder`; every step damages a part of it."""
+
+    MEMORY: int | None = 32  # MiB of Python and NumPy that a step may take; None: not measured
+    counts: Counter[str]  # figures beside the endings of the steps, for the table of results
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @abstractmethod
+    def step(self, chance: random.Random) -> str:
+        """Damage, read and check; return in a word how it ended."""
+
+
+def make(name: str, folder: Path) -> Driver:
+    """The driver of this name, with its sound input in `folder`."""
+    module, _, kind = DRIVERS[name].partition(".")
+    driver: Driver = getattr(import_module(f"{__name__}.{module}"), kind)(folder)
+    return driver

@@ -1,0 +1,181 @@
+"""Damaged JPEGs through every function of the kernel, and through every way to decode a region."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import random
+from pathlib import Path
+
+import jpeg_damage
+import numpy as np
+import region_images as images
+from kernel_images import Batch, batch_of
+from PIL import Image
+
+from iofast import kernel
+from iofast.errors import DecodeError
+from iofast.kernel import DecodeOptions, Parts, native, parts, twin
+from tools.torture.drivers import Driver
+
+MAX_PIXELS = 1 << 20
+REDUCED = (("splice", "avx2"), ("splice", "scalar"), ("libjpeg", "avx2"))  # our own decoder does not scale
+ROUTES = (("own", "avx512"), ("own", "avx2"), ("own", "scalar"), ("splice", "avx2"), ("libjpeg", "avx2"))
+LIBJPEG = ROUTES[-1]
+
+
+def corpus() -> list[bytes]:
+    """Small JPEGs of every kind: gray, colour, CMYK, progressive, subsamplings, restart markers, EXIF."""
+    rng = np.random.default_rng(3)
+    smooth = np.cumsum(np.cumsum(rng.normal(0, 1, (61, 83, 3)), 0), 1)
+    colour = Image.fromarray(np.uint8(255 * (smooth - smooth.min()) / np.ptp(smooth)))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    options = [
+        *({"subsampling": s, "progressive": p} for s in (0, 1, 2) for p in (False, True)),
+        {"restart_marker_blocks": 2},
+        {"restart_marker_rows": 1, "optimize": True},
+        {"exif": exif.tobytes(), "quality": 30},
+    ]
+    encoded = []
+    for mode, each in itertools.product(("RGB", "L", "CMYK"), options):
+        buffer = io.BytesIO()
+        colour.convert(mode).save(buffer, "JPEG", **each)
+        encoded.append(buffer.getvalue())
+    return encoded
+
+
+def mutate(rng: np.random.Generator, data: bytes) -> bytes:
+    """One to eight changes: bits, bytes, runs, cuts, repeats; half of them in the header, where the sizes are."""
+    changed = bytearray(data)
+    for _ in range(rng.integers(1, 9)):
+        if len(changed) < 4:
+            break
+        end = min(len(changed), 700) if rng.random() < 0.5 else len(changed)
+        at = int(rng.integers(0, end))
+        kind = rng.integers(6)
+        if kind == 0:
+            changed[at] ^= 1 << rng.integers(8)
+        elif kind == 1:
+            changed[at] = int(rng.choice((0, 1, 0x7F, 0x80, 0xFF, 0xD0, 0xD9, 0xDA)))
+        elif kind == 2:
+            changed[at : at + 2] = rng.bytes(2)
+        elif kind == 3:
+            del changed[at : at + int(rng.integers(1, 40))]
+        elif kind == 4:
+            changed[at:at] = changed[at : at + int(rng.integers(1, 40))]
+        else:
+            del changed[at + 2 :]
+    return bytes(changed)
+
+
+class Anywhere(Driver):
+    """Blind mutations through every function of the kernel."""
+
+    MEMORY = None
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.seeds = corpus()
+        options = itertools.product(kernel.FILTERS, (False, True), (False, True))
+        self.contexts = [kernel.Context(DecodeOptions(*each, max_pixels=MAX_PIXELS)) for each in options]
+        self.recipe = kernel.TranscodeRecipe(size=32, mode="short", max_pixels=MAX_PIXELS)
+
+    def step(self, chance: random.Random) -> str:
+        rng = np.random.default_rng(chance.getrandbits(64))
+        data = mutate(rng, self.seeds[rng.integers(len(self.seeds))])
+        self.counts["row good"] += self.row(rng, data)
+        rewritten = None
+        with contextlib.suppress(DecodeError):
+            rewritten = native.rewrite(data, int(rng.integers(9)), int(rng.integers(-1, 101)), MAX_PIXELS)
+        try:
+            header = kernel.read_header(data)
+            if header.width * header.height > MAX_PIXELS:
+                return "too large"
+            kernel.decode(data)
+            if rewritten is not None:  # compared by the twin: one decoder for both, whatever the coefficients
+                assert np.array_equal(twin.decode(rewritten), twin.decode(data))
+                self.counts["rewritten"] += 1
+            kernel.transcode(data, self.recipe)
+        except DecodeError:
+            return "refused"
+        return "decoded"
+
+    def row(self, rng: np.random.Generator, data: bytes) -> bool:
+        """Decode one row of a batch, with a random box, filter and orientation. Return whether it gave pixels."""
+        context, batch = self.contexts[rng.integers(len(self.contexts))], batch_of([data], [int(rng.integers(1, 9))])
+        (x0, x1), (y0, y1) = np.sort(rng.integers(0, 62, 2)), np.sort(rng.integers(0, 62, 2))
+        box = np.array([[x0, y0, x1 + 1, y1 + 1, *rng.integers(24, 60, 2), 0, 0]], np.int32)
+        box[0, 6:] = rng.integers(0, box[0, 4:6] - (20, 24) + 1)
+        if rng.random() < 0.1:  # an impossible box
+            box[0, rng.integers(8)] = rng.choice((-(2**31), -1, 0, 1, 63, 70_000, 2**31 - 1))
+        out, status = np.full((1, 24, 20, 3), 7, np.uint8), np.zeros(1, np.int32)
+        kernel.decode_batch(context, batch.source, box, rng.integers(0, 2, 1, np.uint8), out, status, 0, 1)
+        assert status[0] == 0 or not out.any(), "a failed slot is not zero"
+        self.part(rng, context, batch, box)
+        return bool(status[0] == 0)
+
+    def part(self, rng: np.random.Generator, context: kernel.Context, batch: Batch, box: np.ndarray) -> None:
+        """Native code and twin write the same part of a JPEG, or both refuse, and write nothing beside it."""
+        length = int(batch.source.lengths[0]) + int(rng.choice((64, 64, 64, 30, 0)))
+        places, written = np.array([5, 5 + length], np.int64), []
+        for call, own in ((kernel.part_batch, context), (parts.part_batch, twin.Context(context.options))):
+            part = Parts(np.full(length + 10, 7, np.uint8), places, np.zeros((1, 9), np.int32))
+            status = np.zeros(1, np.int32)
+            call(own, batch.source, box, (24, 20), part, status, 0, 1)
+            written.append((int(status[0]), part.table.tolist(), part.out.tobytes()))
+            assert (part.out[:5] == 7).all(), "bytes before the part were written"
+            assert (part.out[5 + int(part.table[0, 0]) :] == 7).all(), "bytes behind the part were written"
+        assert written[0] == written[1], "native code and twin write different parts"
+        self.counts["part written"] += written[0][0] == 0
+
+
+class InPlaces(Driver):
+    """Damage in known places of small files, through every way to decode a region."""
+
+    MEMORY = None
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.decoders = [
+            (fast, images.Decoder(DecodeOptions(strict=strict, fast=fast, max_pixels=MAX_PIXELS), routes))
+            for strict in (True, False)
+            for fast, routes in ((False, ROUTES), (True, REDUCED))
+        ]
+        rng = np.random.default_rng(4)
+        self.seeds = [self.seed(rng) for _ in range(100)]
+
+    def seed(self, rng: np.random.Generator) -> bytes:
+        """A sound JPEG of random size, sampling, markers and quality."""
+        width, height = (int(v) for v in rng.integers(1, int(rng.choice((20, 70, 140))), 2))
+        sampling = str(rng.choice((*images.OWN, *images.OWN, *images.SAMPLING)))
+        row = images.Drawn(b"", sampling, width, height, 0).across
+        restart, quality = int(rng.choice((0, 1, 1, 2, 3, row, row, 9))), int(rng.choice((20, 90, 98)))
+        pixels = images.texture(rng, width, height)
+        return images.encode(pixels, sampling, restart, quality, bool(rng.integers(2))).data
+
+    def step(self, chance: random.Random) -> str:
+        rng = np.random.default_rng(chance.getrandbits(64))
+        sound = self.seed(rng) if rng.random() < 0.1 else self.seeds[rng.integers(len(self.seeds))]
+        data = jpeg_damage.damage(sound, rng)
+        fast, decoder = self.decoders[rng.integers(len(self.decoders))]
+        return self.compare(rng, decoder, data, int(rng.choice((2, 4, 8))) if fast else 1)
+
+    def compare(self, rng: np.random.Generator, decoder: images.Decoder, data: bytes, scale: int) -> str:
+        """Decode the whole image in every way, and a region of it."""
+        width, height = images.claimed_size(data, MAX_PIXELS)
+        drawn = images.Drawn(data, "444", width, height, 0)
+        boxes = [images.Box(0, 0, width, height), *images.draw_boxes(rng, drawn, 1)[-1:]]
+        results = {route: decoder.regions(route, data, boxes, scale) for route in decoder.contexts}
+        (expected, *_), (whole, *_), _ = results[LIBJPEG]
+        for route, (statuses, pictures, ways) in results.items():
+            assert statuses[0] == expected, f"{route}: status {statuses[0]}, libjpeg's is {expected}"
+            assert np.array_equal(pictures[0], whole), f"{route}: other pixels than libjpeg's at 1/{scale}"
+            for box, status, pixels, way in zip(boxes, statuses, pictures, ways, strict=True):
+                assert status == 0 or not pixels.any(), "a failed slot is not zero"
+                self.counts[f"by {way or 'none'}"] += 1
+                if scale == 1 and expected == status == 0:
+                    assert np.array_equal(pixels, images.cut(whole, box)), f"{route}: other pixels in {box}"
+            self.counts["region good"] += statuses[1:].count(0)
+        return "refused" if expected else "decoded"
