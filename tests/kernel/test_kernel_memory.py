@@ -102,7 +102,7 @@ def test_memory_is_flat_for_long(kernel: ModuleType) -> None:
 def test_memory_is_flat_over_raw_pixels(kernel: ModuleType) -> None:
     """Rows of both kinds and of two sizes in turn, and rows that are refused."""
     sizes = [(64, 48), (61, 45)]
-    payloads = [pack(photo(*size)) for pack in (raw.pack_rgb, raw.pack_yuv) for size in sizes]
+    payloads = [pack(photo(*size)) for pack in (np.ndarray.tobytes, raw.pack_yuv) for size in sizes]
     kinds = np.array([(kind, *size) for kind in (Kind.RGB, Kind.YUV420) for size in sizes], np.int32)
     for column, good in ((kinds, True), (kinds + np.array([0, 1, 0]), False)):
         with closing(Decoding(kernel, payloads, good)) as step:

@@ -22,9 +22,9 @@ from iofast.kernel import DecodeOptions, Parts, Status, TranscodeRecipe, parts, 
 
 MODULES: dict[ModuleType | None, Any] = {twin: parts.part_batch}
 if native is not None:
-    from iofast.kernel import native_parts
+    from iofast.kernel import native_batch
 
-    MODULES[native] = native_parts.part_batch
+    MODULES[native] = native_batch.part_batch
 each_backend = pytest.mark.parametrize("kernel", BACKENDS)
 needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
 
@@ -263,11 +263,11 @@ def test_a_lack_of_room_and_arrays_that_do_not_fit(kernel: ModuleType) -> None:
     assert status.tolist() == [Status.MEMORY, Status.OK]
     assert not out[:200].any()
     for places in ([0, 300, 200], [0, 100, len(out) + 1], [-1, 100, 200], [0, 100]):
-        with pytest.raises(OptionError, match=r"places must rise|part_batch wants"):
+        with pytest.raises(OptionError, match=r"places must rise|part_batch: expected"):
             call(context, source, boxes, (30, 40), Parts(out, np.array(places, np.int64), table), status, 0, 2)
     with pytest.raises(OptionError, match="rows 0 to 3"):
         call(context, source, boxes, (30, 40), Parts(out, tight, table), status, 0, 3)
-    with pytest.raises(OptionError, match="part_batch wants"):
+    with pytest.raises(OptionError, match="part_batch: expected"):
         call(context, source, boxes, (30, 40), Parts(out, tight, table[:, :8]), status, 0, 2)
     context.close()
     with pytest.raises(OptionError, match="closed"):

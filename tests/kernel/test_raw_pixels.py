@@ -254,7 +254,7 @@ def test_every_image_field_in_one_container(tmp_path: Path) -> None:
 def test_an_orientation_in_the_index_is_applied(tmp_path: Path, name: str) -> None:
     """We store upright pixels, but the format lets others say how theirs lie."""
     image = photo(40, 30)
-    data = raw.pack_rgb(image) if name == "rgb" else raw.pack_yuv(image)
+    data = image.tobytes() if name == "rgb" else raw.pack_yuv(image)
     writer = LmdbWriter(tmp_path / "turned.lmdb")
     fields = {FORMATS[name]: data, "json": b'{"height":40,"width":30}'}
     writer.write(0, fields, ImageInfo(-1, 30, 40, 6), "all")

@@ -7,7 +7,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -19,7 +18,8 @@ from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.kernel import raw
 from iofast.pixels import RaggedBatch, apply, augment, resample
-from iofast.pixels.geometry import PRECISION, axis, seen, taps
+from iofast.pixels.geometry import PRECISION, axis, taps
+from iofast.work import window_pixels
 
 SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(1, 70)), min_size=1, max_size=4)
 
@@ -77,29 +77,14 @@ def test_resize_and_a_window_of_it(sizes: list[tuple[int, int]], resize: int, se
         assert np.abs(made[row].permute(1, 2, 0).numpy().astype(np.int16) - wanted).max() <= 1
 
 
-@given(size=st.tuples(st.integers(1, 60), st.integers(1, 60)), out=st.tuples(st.integers(1, 60), st.integers(1, 60)))
-def test_without_antialiasing_as_torch_interpolates(size: tuple[int, int], out: tuple[int, int]) -> None:
-    (image,) = pictures([size])
-    boxes = np.array([[0, 0, size[1], size[0], out[1], out[0], 0, 0]], np.int32)
-    made = resample(ragged([image]), boxes, np.zeros(1, np.uint8), out, antialias=False)
-    source = torch.from_numpy(image).permute(2, 0, 1)[None].double()
-    wanted = F.interpolate(source, out, mode="bilinear", align_corners=False)
-    assert (made.double() - wanted).abs().max() <= 0.6
-
-
-@given(
-    low=st.integers(0, 50),
-    length=st.integers(1, 300),
-    virtual=st.integers(1, 300),
-    antialias=st.booleans(),
-)
-def test_weights_are_the_triangles_to_the_last_bit(low: int, length: int, virtual: int, antialias: bool) -> None:
+@given(low=st.integers(0, 50), length=st.integers(1, 300), virtual=st.integers(1, 300))
+def test_weights_are_the_triangles_to_the_last_bit(low: int, length: int, virtual: int) -> None:
     box = [[low, 0, low + length, 1, virtual, 1, 0, 0]]
-    made = axis(torch.tensor(box), 0, virtual, antialias=antialias)
+    made = axis(torch.tensor(box), 0, virtual)
     assert (made.weights.sum(-1) == 1 << PRECISION).all()
-    assert made.weights.shape[2] <= taps(np.array(box, np.int32), 0, antialias=antialias)[0]
+    assert made.weights.shape[2] <= taps(np.array(box, np.int32), 0)[0]
     scale = Fraction(length, virtual)
-    reach = max(scale, Fraction(1)) if antialias else Fraction(1)
+    reach = max(scale, Fraction(1))
     for output in (0, virtual // 2, virtual - 1):
         centre = (output + Fraction(1, 2)) * scale
         triangle = {x: 1 - abs(x + Fraction(1, 2) - centre) / reach for x in range(length)}
@@ -165,7 +150,7 @@ def test_a_part_of_an_image_is_enough(sizes: list[tuple[int, int]], size: tuple[
     boxes = np.concatenate((whole, virtual, windows), axis=1).astype(np.int32)
     flips = rng.integers(0, 2, len(images)).astype(np.uint8)
     expected = resample(ragged(images), boxes, flips, size)
-    (x0, x1), (y0, y1) = seen(boxes, 0, size[1]), seen(boxes, 1, size[0])
+    (x0, x1), (y0, y1) = window_pixels(boxes, 0, size[1]), window_pixels(boxes, 1, size[0])
     parts = [image[y0[i] : y1[i], x0[i] : x1[i]] for i, image in enumerate(images)]
     near = boxes - np.stack((x0, y0, x0, y0, *[0 * x0] * 4), axis=1).astype(np.int32)
     assert torch.equal(resample(ragged(parts), near, flips, size), expected)

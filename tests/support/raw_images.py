@@ -25,7 +25,7 @@ class Raw(NamedTuple):
 
 
 def payload(kind: Kind, pixels: Pixels) -> bytes:
-    return raw.pack_rgb(pixels) if kind == Kind.RGB else raw.pack_yuv(pixels)
+    return pixels.tobytes() if kind == Kind.RGB else raw.pack_yuv(pixels)
 
 
 def raw_batch(
