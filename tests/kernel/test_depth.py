@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_images import each_backend, photo, save
+from kernel_images import photo, save
 from PIL import Image
 
 from iofast.errors import DecodeError
@@ -69,7 +69,6 @@ def cases() -> Iterator[tuple[str, bytes]]:
     )
 
 
-@each_backend
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in cases()])
 def test_black_is_black_and_white_is_white(kernel: ModuleType, data: bytes) -> None:
     coarse = b" 15\n" in data[:20]
@@ -82,7 +81,6 @@ def test_black_is_black_and_white_is_white(kernel: ModuleType, data: bytes) -> N
     assert np.ptp(np.frombuffer(small.data, np.uint8)) > 220
 
 
-@each_backend
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
@@ -104,7 +102,6 @@ def test_without_a_range_it_is_an_error_and_not_a_black_image(kernel: ModuleType
         kernel.decode(data)
 
 
-@each_backend
 def test_what_is_no_number_is_black(kernel: ModuleType) -> None:
     samples = np.full((48, 64), 0.5, "<f4")
     samples[0, :4] = np.nan, np.inf, -np.inf, 7
@@ -121,7 +118,6 @@ def large(kind: str) -> bytes:
     return save(frames[0], kind.split()[0], **more, **({"compression": "tiff_lzw"} if "packed" in kind else {}))
 
 
-@each_backend
 @pytest.mark.parametrize(
     "kind",
     [

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from kernel_images import Pixels, native, photo, save, worst
+from kernel_images import Pixels, native, needs_native, photo, save, worst
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -20,7 +20,7 @@ from iofast.kernel.contract import FILTERS, TranscodeRecipe
 if native is not None:
     from iofast.kernel import native_codec
 
-pytestmark = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+pytestmark = needs_native
 
 MODES = {"L": 0, "RGB": 2, "RGBA": 6}
 SIZES = [(1, 1), (1, 9), (9, 1), (2, 3), (37, 29), (301, 40)]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpeg_damage import HEADER, SCAN, damage
 from jpeg_damage import Parts as Taken
-from kernel_images import BACKENDS, TURNS, Batch, batch_of, exif, in_a_file, jpeg, native, photo, worst
+from kernel_images import TURNS, Batch, batch_of, exif, in_a_file, jpeg, native, needs_native, photo, worst
 from numpy.typing import NDArray
 from PIL import Image
 from region_images import OWN, SAMPLING, Drawn, draw, encode, texture
@@ -25,8 +25,6 @@ if native is not None:
     from iofast.kernel import native_batch
 
     MODULES[native] = native_batch.part_batch
-each_backend = pytest.mark.parametrize("kernel", BACKENDS)
-needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
 
 Boxes = list[list[int]]
 
@@ -115,7 +113,6 @@ def test_native_and_twin_write_the_same(seed: int) -> None:
     assert min(states[Status.OK], states[Status.UNSUPPORTED]) > 10
 
 
-@each_backend
 @pytest.mark.parametrize("seed", range(2))
 def test_a_part_has_the_pixels_of_the_whole(kernel: ModuleType, seed: int) -> None:
     rng, spliced = np.random.default_rng(50 + seed), 0
@@ -161,7 +158,6 @@ def test_any_part_of_any_jpeg(
         check_part(drawn.data, box, window, turn, made, row)
 
 
-@each_backend
 @pytest.mark.parametrize("change", dict.fromkeys((*SCAN, *HEADER)), ids=lambda change: change.__name__)
 def test_damaged_markers(kernel: ModuleType, change: Any) -> None:
     """A batch goes on, and a part that is written can be opened."""
@@ -181,7 +177,6 @@ def test_damaged_markers(kernel: ModuleType, change: Any) -> None:
             assert Image.open(BytesIO(data)).size == tuple(about[1:3])
 
 
-@each_backend
 def test_what_others_have_to_decode(kernel: ModuleType) -> None:
     pixels = photo(40, 30)
     png = BytesIO()
@@ -197,7 +192,6 @@ def test_what_others_have_to_decode(kernel: ModuleType) -> None:
     assert one(kernel, good, whole(40, 30), (30, 40), max_bytes=100)[0] == Status.LIMIT
 
 
-@each_backend
 def test_raw_pixels_and_checksums(kernel: ModuleType) -> None:
     pixels = photo(40, 30)
     images = [jpeg(pixels), jpeg(pixels), pixels.tobytes()]
@@ -213,7 +207,6 @@ def test_raw_pixels_and_checksums(kernel: ModuleType) -> None:
     assert status.tolist() == [Status.OK, Status.OK, Status.UNSUPPORTED]
 
 
-@each_backend
 def test_no_part_of_an_image_that_the_index_does_not_know(kernel: ModuleType) -> None:
     data = [jpeg(photo(40, 30)), jpeg(photo(40, 30), exif=exif(3))]
     batch = batch_of([data[0], data[0], data[0], data[1], data[1]], [1, 1, 3, 3, 0])
@@ -224,7 +217,6 @@ def test_no_part_of_an_image_that_the_index_does_not_know(kernel: ModuleType) ->
     assert status.tolist() == [good, changed, changed, good, good]
 
 
-@each_backend
 def test_from_a_file(kernel: ModuleType) -> None:
     batch = batch_of([jpeg(photo(90 + i, 70)) for i in range(4)])
     source, _fd = in_a_file(batch)
@@ -237,7 +229,6 @@ def test_from_a_file(kernel: ModuleType) -> None:
     assert run(kernel, batch._replace(source=short), boxes, (32, 32))[0].tolist() == [Status.SHORT] * 4
 
 
-@each_backend
 def test_only_the_pixels_cross_the_bus(kernel: ModuleType) -> None:
     """EXIF, thumbnails and comments stay behind, and of a packed photograph most of its segments."""
     plain = jpeg(photo(64, 48), exif=exif(6) + b"\0" * 9000, comment=b"long " * 500)
@@ -252,7 +243,6 @@ def test_only_the_pixels_cross_the_bus(kernel: ModuleType) -> None:
         assert len(made) < len(data) / 5
 
 
-@each_backend
 def test_a_lack_of_room_and_arrays_that_do_not_fit(kernel: ModuleType) -> None:
     call, data = MODULES[kernel], jpeg(photo(40, 30))
     source, _alive = batch_of([data, data])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_images import View, decode_view, jpeg, native, photo, upright
+from kernel_images import View, decode_view, jpeg, native, needs_native, photo, upright
 from region_images import (
     OWN,
     ROUTES,
@@ -25,7 +25,7 @@ from region_images import (
 from iofast.kernel import TranscodeRecipe
 from iofast.kernel.contract import DecodeOptions
 
-pytestmark = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+pytestmark = needs_native
 
 # The instruction set changes nothing of what libjpeg does: two of its routes are enough where many draws are wanted.
 FEW = (*ROUTES[:3], ("splice", "avx2"), ("libjpeg", "avx2"))

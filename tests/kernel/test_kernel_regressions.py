@@ -8,17 +8,15 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from kernel_images import KINDS, Pixels, each_backend, exif, jpeg, native, photo, upright, with_size
+from kernel_images import KINDS, Pixels, exif, jpeg, needs_native, photo, upright, with_size
 from PIL import Image
 
 from iofast.errors import DecodeError
 from iofast.kernel.contract import TranscodeRecipe
 
-needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
 COLOUR = (200, 60, 40)
 
 
-@each_backend
 @pytest.mark.parametrize("size", [67, 97, 111])
 def test_an_odd_edge_keeps_its_colour(kernel: ModuleType, size: int) -> None:
     """The centre of the last chroma sample lies on the far edge, where the box filter saw no input: it became 0."""
@@ -29,7 +27,6 @@ def test_an_odd_edge_keeps_its_colour(kernel: ModuleType, size: int) -> None:
         assert np.abs(np.asarray(found, int) - COLOUR).max() <= 4
 
 
-@each_backend
 def test_an_odd_mirrored_edge_keeps_its_colour(kernel: ModuleType) -> None:
     """The same without any resize: seen from the far end, an odd image begins inside of its last chroma sample."""
     for orientation in range(1, 9):
@@ -43,7 +40,6 @@ def _wave(width: int, height: int) -> Pixels:
     return np.broadcast_to(wave[None, :, None], (height, width, 3)).copy()
 
 
-@each_backend
 @pytest.mark.parametrize("subsampling", ["444", "420"])
 @pytest.mark.parametrize("orientation", [1, 2])
 def test_reduced_decoding_moves_nothing(kernel: ModuleType, orientation: int, subsampling: str) -> None:
@@ -59,7 +55,6 @@ def test_reduced_decoding_moves_nothing(kernel: ModuleType, orientation: int, su
         assert abs(shift) < 0.03
 
 
-@each_backend
 def test_a_virtual_image_of_two_thousand_million_pixels_a_side(kernel: ModuleType) -> None:
     """A strip of 1 x 65,500 cropped to a large square raised OverflowError, not DecodeError."""
     with pytest.raises(DecodeError, match="limit"):

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from kernel_images import Pixels, View, each_backend, expected, jpeg, worst
+from kernel_images import Pixels, View, decode_views, expected, jpeg, worst
 from PIL import Image
-from raw_images import raw_batch, run
+from raw_images import raw_batch
 
 from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, TranscodeRecipe
 
@@ -29,14 +29,13 @@ def difference(kernel: ModuleType, rows: list[Pixels], views: list[View], name: 
     """The largest difference from Pillow over some images; their views have windows of one size."""
     sizes = [(row.shape[1], row.shape[0]) for row in rows]
     source, _alive = raw_batch(Kind.RGB, [row.tobytes() for row in rows], sizes)
-    status, pixels = run(kernel, source, views, DecodeOptions(filter=name))
+    status, pixels = decode_views(kernel, source, views, DecodeOptions(filter=name))
     assert not any(status)
     wanted = [expected(Image.fromarray(row), view, name) for row, view in zip(rows, views, strict=True)]
     return worst(pixels, np.stack(wanted))
 
 
 @same_arithmetic
-@each_backend
 @pytest.mark.parametrize("name", ["nearest", "box"])
 def test_every_pair_of_lengths(kernel: ModuleType, name: str) -> None:
     rows = [pattern(length) for length in SIDES]
@@ -46,7 +45,6 @@ def test_every_pair_of_lengths(kernel: ModuleType, name: str) -> None:
 
 
 @same_arithmetic
-@each_backend
 @pytest.mark.parametrize("name", ["nearest", "box"])
 @pytest.mark.parametrize(("length", "size"), [(227, 64), (415, 128), (127, 58), (234, 156), (96, 144)])
 def test_ties_wherever_the_region_lies(kernel: ModuleType, name: str, length: int, size: int) -> None:
@@ -66,7 +64,6 @@ def test_ties_wherever_the_region_lies(kernel: ModuleType, name: str, length: in
 
 
 @same_arithmetic
-@each_backend
 @pytest.mark.parametrize("name", FILTERS)
 def test_windows_of_a_whole_that_is_not_made(kernel: ModuleType, name: str) -> None:
     """67 million pixels and more: the rows are those of the same enlargement of one row."""
@@ -76,25 +73,23 @@ def test_windows_of_a_whole_that_is_not_made(kernel: ModuleType, name: str) -> N
         source, _alive = raw_batch(Kind.RGB, [row.tobytes()], [(length, 1)])
         for x in (0, size // 3, size - 700):
             view = View((0, 0, length, 1, size, rows, x, rows - 4), (600, 4))
-            status, pixels = run(kernel, source, [view], DecodeOptions(filter=name))
+            status, pixels = decode_views(kernel, source, [view], DecodeOptions(filter=name))
             assert status == [0]
             assert worst(pixels[0], whole[:, x : x + 600].repeat(4, axis=0)) <= 1
 
 
 @same_arithmetic
-@each_backend
 def test_a_box_that_shrinks_one_way_and_enlarges_the_other(kernel: ModuleType) -> None:
     pixels = pattern(3000).repeat(9, axis=0)
     column = np.asarray(Image.fromarray(pixels).resize((700, 1), Image.Resampling.BOX))
     source, _alive = raw_batch(Kind.RGB, [pixels.tobytes()], [(3000, 9)])
-    status, made = run(
+    status, made = decode_views(
         kernel, source, [View((0, 0, 3000, 9, 700, 100_000, 350, 50_000), (350, 2))], DecodeOptions(filter="box")
     )
     assert status == [0]
     assert worst(made[0], column[:, 350:].repeat(2, axis=0)) <= 1
 
 
-@each_backend
 @pytest.mark.parametrize("name", FILTERS)
 def test_long_reductions(kernel: ModuleType, name: str) -> None:
     """So many weights are so small that their rounding, where it follows the pattern, would make many levels."""
@@ -108,7 +103,6 @@ def test_long_reductions(kernel: ModuleType, name: str) -> None:
             assert difference(kernel, images, views, name) <= 1
 
 
-@each_backend
 @pytest.mark.parametrize("name", ["box", "bilinear"])
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_long_reductions_while_packing(kernel: ModuleType, mode: str, name: str) -> None:

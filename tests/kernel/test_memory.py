@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_images import each_backend, exif, jpeg, native, photo, save
+from kernel_images import exif, jpeg, native, needs_native, photo, save
 from PIL import Image, features
 
 from iofast import open_reader
@@ -113,7 +113,6 @@ def in_a_child(kernel: Any, data: bytes, recipe: TranscodeRecipe) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak has another unit")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-@each_backend
 def test_no_image_takes_more_than_was_estimated(kernel: Any, every: bool, tmp_path: Path) -> None:
     for kind, make in kinds(SIDE).items():
         if every or kind in FEW:
@@ -135,7 +134,6 @@ def claims(mode: bytes, depth: int = 8, side: int = 16_000) -> bytes:
     return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
 
 
-@each_backend
 def test_the_limit_that_was_met_is_named(kernel: Any) -> None:
     """16,000 x 16,000 pixels: 1 GB in colour, 2.3 GB with transparency."""
     rgb, rgba = claims(b"\2"), claims(b"\6")
@@ -151,7 +149,6 @@ def test_the_limit_that_was_met_is_named(kernel: Any) -> None:
         kernel.transcode(claims(b"\2", side=20_000), TranscodeRecipe())
 
 
-@each_backend
 @pytest.mark.parametrize("format", ["keep", "jpeg", "png", "rgb"])
 def test_jpegs_have_limits_too(kernel: Any, format: str) -> None:
     data = jpeg(photo(400, 300), progressive=True)
@@ -167,7 +164,7 @@ def test_jpegs_have_limits_too(kernel: Any, format: str) -> None:
     assert kernel.transcode(data, TranscodeRecipe(format=format, restart=None, max_memory=10_000_000))
 
 
-@pytest.mark.skipif(native is None, reason="the native kernel is not built")
+@needs_native
 def test_a_limit_on_pixels_that_was_raised_holds_for_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept and cropped JPEGs are decoded in full to find damage: that had the limit of the loader."""
     for module in (native, twin):
@@ -182,7 +179,7 @@ def test_a_limit_on_pixels_that_was_raised_holds_for_every_step(monkeypatch: pyt
             assert native.transcode(data, TranscodeRecipe(**options)).original_width == 120
 
 
-@pytest.mark.skipif(native is None, reason="the native kernel is not built")
+@needs_native
 def test_scratch_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     from iofast.kernel import native_batch
 

@@ -14,7 +14,7 @@ import PIL
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_images import each_backend, exif, jpeg, photo, save
+from kernel_images import exif, jpeg, photo, save
 from PIL import Image, ImageOps, features
 
 from iofast import FastDataset, FastLoader, kernel
@@ -141,7 +141,6 @@ def upright(data: bytes, orientation: int) -> np.ndarray[tuple[int, ...], np.dty
     return np.asarray(ImageOps.exif_transpose(plain))
 
 
-@each_backend
 @pytest.mark.parametrize(("data", "orientation"), CASES)
 def test_header_and_pixels(kernel: ModuleType, data: bytes, orientation: int) -> None:
     header = kernel.read_header(data)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_images import KINDS, Pixels, each_backend, exif, jpeg, native, photo, save, upright, worst
+from kernel_images import KINDS, Pixels, exif, jpeg, native, needs_native, photo, save, upright, worst
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer, pack
@@ -43,7 +43,6 @@ def planes(data: bytes, width: int, height: int) -> list[Pixels]:
     return [luma, *chroma]
 
 
-@each_backend
 @pytest.mark.parametrize("kind", [*KINDS, "png"])
 @pytest.mark.parametrize("mode", ["short", "crop"])
 def test_rgb_is_pillows_resize(kernel: ModuleType, kind: str, mode: str) -> None:
@@ -55,7 +54,6 @@ def test_rgb_is_pillows_resize(kernel: ModuleType, kind: str, mode: str) -> None
     assert worst(pixels_of(made), np.asarray(wanted)) <= 1
 
 
-@each_backend
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_stored_is_upright(kernel: ModuleType, name: str, orientation: int) -> None:
@@ -68,7 +66,6 @@ def test_what_is_stored_is_upright(kernel: ModuleType, name: str, orientation: i
     assert error.mean() < (0.5 if name == "rgb" else 8)
 
 
-@each_backend
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (8, 1), (17, 13), (64, 48)])
 def test_yuv_of_pixels_is_the_twins_to_the_bit(kernel: ModuleType, size: tuple[int, int]) -> None:
     """Nearest neighbour takes the way through RGB, where the planes could be kept."""
@@ -77,7 +74,7 @@ def test_yuv_of_pixels_is_the_twins_to_the_bit(kernel: ModuleType, size: tuple[i
     assert made == Transcoded(raw.pack_yuv(np.asarray(upright(data))), "yuv", *size, 1, *size)
 
 
-@pytest.mark.skipif(native is None, reason="only the native kernel keeps a JPEG's planes")
+@needs_native
 def test_our_planes_are_those_of_libjpegs_encoder() -> None:
     """At quality 100 hardly more than the DCT's rounding is between them."""
     pixels = photo(71, 53)
@@ -87,7 +84,6 @@ def test_our_planes_are_those_of_libjpegs_encoder() -> None:
         assert np.abs(found.astype(int) - wanted).mean() < 0.5
 
 
-@each_backend
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4", "4:2:2"])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_yuv_is_close_to_the_resized_image(kernel: ModuleType, mode: str, subsampling: str) -> None:
@@ -103,7 +99,6 @@ def test_yuv_is_close_to_the_resized_image(kernel: ModuleType, mode: str, subsam
         assert {*made.data[149 * 101 :]} == {128}
 
 
-@each_backend
 def test_larger_than_any_loader_reads(kernel: ModuleType) -> None:
     data = jpeg(photo(20, 20))
     recipe = TranscodeRecipe(size=20_000, mode="exact", format="rgb", max_pixels=1 << 30)
