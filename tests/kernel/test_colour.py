@@ -246,7 +246,7 @@ def test_kept_files_change_only_on_request(kernel: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "rgb", "yuv420"])
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "GIF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "PPM"])
 @pytest.mark.parametrize("mode", ["short", "long", "exact", "crop", "pad"])
 def test_modes_are_right_for_every_format(kernel: ModuleType, kind: str, format: str, mode: str) -> None:
     image = Image.fromarray(scene(90, 60))

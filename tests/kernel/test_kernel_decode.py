@@ -47,8 +47,8 @@ PLANS = {
 }
 
 
-def test_the_native_kernel_is_there_where_it_has_to_be() -> None:
-    """Skipped tests look like passed ones; this one fails where a missing kernel must not go unnoticed."""
+def test_the_native_kernel_is_built_where_it_is_required() -> None:
+    """Skipped tests look like passed ones; this test fails where the native kernel is required."""
     assert native or os.environ.get("IOFAST_REQUIRE_NATIVE", "0") in ("", "0")
 
 
@@ -167,7 +167,7 @@ def test_outputs_of_any_strides(kernel: ModuleType, filter: str) -> None:
 
 
 def test_payloads_of_other_formats(kernel: ModuleType) -> None:
-    """The native kernel leaves these rows to the twin, between rows of its own."""
+    """The twin decodes these rows for the native kernel, between its own."""
     pixels = photo(90, 60)
     image = Image.fromarray(pixels)
     deep = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
@@ -197,26 +197,8 @@ def test_payloads_of_other_formats(kernel: ModuleType) -> None:
         np.testing.assert_array_equal(kernel.decode(payloads[name]), row, err_msg=name)
 
 
-def test_a_tiff_is_upright_once(kernel: ModuleType) -> None:
-    """Pillow turns a TIFF while it decodes it, so its header asks for no orientation and none is applied twice."""
-    pixels = photo(40, 30)
-    for orientation in range(1, 9):
-        data = save(Image.fromarray(pixels), "TIFF", tiffinfo={0x0112: orientation})
-        header = kernel.read_header(data)
-        image = kernel.decode(data, header.orientation)
-        assert image.shape == (header.height, header.width, 3)
-        np.testing.assert_array_equal(image, _turned(pixels, orientation))
-
-
-def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """What EXIF means by an orientation, from its definition: where row 0 and column 0 of the stored image belong."""
-    turned = pixels.transpose(1, 0, 2) if orientation >= 5 else pixels
-    turned = turned[:, ::-1] if orientation in (2, 3, 6, 7) else turned
-    return turned[::-1] if orientation in (3, 4, 7, 8) else turned
-
-
 def test_fast_still_shows_the_same_picture(kernel: ModuleType) -> None:
-    """DCT scaling is another antialiasing filter, so the bound is loose, but it may move nothing."""
+    """DCT scaling is another antialiasing filter, so the bound is loose, but pixels must not move."""
     data = jpeg(photo(1200, 900), quality=95)
     for box in ((0, 0, 1200, 900), (117, 203, 1101, 877), (333, 100, 800, 850)):
         for orientation in (1, 6):
@@ -240,7 +222,7 @@ def first_scans(data: bytes, count: int) -> bytes:
 
 @pytest.mark.parametrize("kind", ["progressive", "progressive gray"])
 def test_a_progressive_file_that_lacks_scans_is_whole(kernel: ModuleType, kind: str) -> None:
-    """Nothing in it says that there were more. Its blocks are smoothed, in a crop as in the whole."""
+    """Nothing in the file shows that scans are missing. Its blocks are smoothed, in a crop as in the whole."""
     data = KINDS[kind](photo(200, 150))
     for count in (1, 2, 5):
         lacking = first_scans(data, count)
@@ -258,7 +240,7 @@ def test_a_progressive_file_that_lacks_scans_is_whole(kernel: ModuleType, kind: 
 @needs_native
 @pytest.mark.parametrize("kind", ["444", "422", "420", "440", "411", "441", "progressive", "restart rows"])
 def test_a_region_equals_that_region_of_the_whole_at_every_place(kind: str) -> None:
-    """What lies beside the crop is not decoded, yet upsampled chroma depends on it: every edge, every alignment."""
+    """Pixels beside the crop are not decoded, but upsampled chroma depends on them: every edge, every alignment."""
     for width, height in ((150, 9), (9, 70), (37, 35)):
         data = KINDS[kind](photo(width, height, 2))
         image = np.asarray(upright(data))

@@ -55,14 +55,6 @@ def test_other_formats(kernel: ModuleType) -> None:
         assert kernel.read_header(data) == Header(name.split()[0], 90, 60, 1, components, False), name
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP"])
-def test_orientation_turns_the_size(kernel: ModuleType, name: str, orientation: int) -> None:
-    header = kernel.read_header(save(IMAGE, name, exif=exif(orientation)))
-    size = (60, 90) if orientation >= 5 else (90, 60)
-    assert (header.width, header.height, header.orientation) == (*size, orientation)
-
-
 def _exif(order: str, entries: list[tuple[int, int, int, bytes]], offset: int = 8) -> bytes:
     head = (b"II" if order == "<" else b"MM") + struct.pack(order + "HI", 42, offset)
     rows = b"".join(struct.pack(order + "HHI", *entry[:3]) + entry[3] for entry in entries)

@@ -27,7 +27,6 @@ from kernel_images import (
 from PIL import Image
 from raw_images import KINDS, SIZES, cases, payload, raw_batch
 
-from iofast.errors import OptionError
 from iofast.kernel import raw, twin
 from iofast.kernel.contract import DecodeOptions, Kind, Status, TranscodeRecipe
 from iofast.record import RAW_FIELDS
@@ -195,9 +194,3 @@ def test_only_the_rows_of_the_crop_are_read(kind: Kind) -> None:
 
 def test_kinds_are_numbered_as_the_fields() -> None:
     assert [1 + RAW_FIELDS.index(field) for field in ("rgb", "yuv")] == [Kind.RGB, Kind.YUV420]
-
-
-def test_the_column_of_kinds_is_checked(kernel: ModuleType) -> None:
-    source, _alive = raw_batch(Kind.RGB, [bytes(12)], [(2, 2)])
-    with pytest.raises(OptionError, match="indexed must have the shape"):
-        decode_views(kernel, source._replace(indexed=np.zeros((1, 4), np.int32)), [whole(2, 2)])

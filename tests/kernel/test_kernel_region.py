@@ -188,15 +188,3 @@ def test_other_kinds_go_to_libjpeg() -> None:
             statuses, pictures, ways = decoder.regions(route, data, [box])
             assert (statuses, ways) == ([0], ["libjpeg"])
             np.testing.assert_array_equal(pictures[0], cut(np.asarray(upright(data)), box))
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_turned_regions(orientation: int) -> None:
-    data = jpeg(photo(93, 71), restart_marker_blocks=1)
-    image = upright(data, orientation)
-    box = (20, 13, 61, 55)
-    view = View((*box, 41, 42, 0, 0), (41, 42), flip=orientation % 2 == 1)
-    status, pixels = decode_view(native, data, view, orientation=orientation)
-    wanted = np.asarray(image.crop(box))
-    assert status == 0
-    np.testing.assert_array_equal(pixels, wanted[:, ::-1] if view.flip else wanted)

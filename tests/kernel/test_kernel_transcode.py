@@ -61,15 +61,6 @@ def test_every_kind_of_jpeg(kernel: ModuleType, kind: str) -> None:
     assert Image.open(BytesIO(result.data)).mode == ("L" if gray else "RGB"), "grayscale stays grayscale"
 
 
-@pytest.mark.parametrize("name", ["PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
-def test_other_formats(kernel: ModuleType, name: str) -> None:
-    data = save(Image.fromarray(photo(300, 200)), name)
-    recipe = TranscodeRecipe(size=100, mode="exact", **FINE)
-    result = kernel.transcode(data, recipe)
-    assert result[1:] == ("jpg", 100, 100, 1, 300, 200)
-    assert close(pixels_of(result), resized(data, recipe))
-
-
 @pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_goes_into_the_pixels(kernel: ModuleType, orientation: int, filter: str) -> None:

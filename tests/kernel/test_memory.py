@@ -1,4 +1,4 @@
-"""The memory that one image takes: estimated before it is decoded, never less than it is, and limited."""
+"""The memory for one image: estimated before decoding, never too low, and limited."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FEW = ("png alpha", "webp", "tiff", "jpeg progressive")
 
 
 def kinds(side: int) -> dict[str, Callable[[], bytes]]:
-    """Images of the ways that pixels can take; smooth, so that they are made quickly."""
+    """Images for every code path; smooth, so that they are encoded quickly."""
     y, x = np.mgrid[:side, :side]
     pixels = np.stack([x // 16 % 256, y // 16 % 256, (x + y) // 32 % 256], -1).astype(np.uint8)
     image, gray = Image.fromarray(pixels), Image.fromarray(pixels[..., 0])
@@ -57,12 +57,10 @@ def kinds(side: int) -> dict[str, Callable[[], bytes]]:
         "png turned": lambda: save(image, "PNG", compress_level=1, exif=exif(6)),
         "webp": lambda: save(both, "WEBP", quality=50, method=0),
         "tiff": lambda: save(
-            image, "TIFF", compression="tiff_adobe_deflate", strip_size=side * side * 3, tiffinfo={278: side}
+            image, "TIFF", compression="tiff_adobe_deflate", strip_size=3 * side**2, tiffinfo={278: side}
         ),
         "tiff cmyk": lambda: save(image.convert("CMYK"), "TIFF", icc_profile=cmyk_profile()),
-        "tiff float": lambda: save(
-            Image.fromarray((x / side).astype(np.float32)), "TIFF", tiffinfo={340: 0.0, 341: 1.0}
-        ),
+        "tiff float": lambda: save(Image.fromarray(np.float32(x / side)), "TIFF", tiffinfo={340: 0.0, 341: 1.0}),
         "gif": lambda: save(few, "GIF"),
         "ppm": lambda: b"P6 %d %d 255\n" % (side, side) + pixels.tobytes(),
         "jpeg": lambda: save(image, "JPEG", icc_profile=rgb_profile(WIDE)),
@@ -75,11 +73,9 @@ def kinds(side: int) -> dict[str, Callable[[], bytes]]:
 
 
 def measure(backend: str, folder: Path, every: bool) -> None:
-    """Print what was estimated and what was taken, as JSON lines: in a process of its own, which forks for each.
+    """Print estimates and measurements as JSON lines, each image as it is and as if it were large.
 
-    Once as it is, and once as if the images were large.
-
-    It has made no large image itself: what the allocator keeps of one would be there for the next.
+    Each is measured in a fork, of a process without large images: the allocator would reuse their memory.
     """
     kernel = native if backend == "native" else twin
     for make in kinds(40).values():
@@ -153,28 +149,21 @@ def test_the_limit_that_was_met_is_named(kernel: Any) -> None:
 def test_jpegs_have_limits_too(kernel: Any, format: str) -> None:
     data = jpeg(photo(400, 300), progressive=True)
     for options, reason in (
-        ({"max_pixels": 400 * 300 - 1}, r"limit on pixels \(400x300 pixels of RGB, --max-pixels is 119999\)"),
-        (
-            {"max_memory": 100_000},
-            r"limit on memory \(400x300 pixels of RGB take up to .* MB, --max-memory is 0.1 MB\)",
-        ),
+        ({"max_pixels": 400 * 300 - 1}, r"pixels \(400x300 pixels of RGB, --max-pixels is 119999\)"),
+        ({"max_memory": 100_000}, r"memory \(400x300 pixels of RGB take up to .* MB, --max-memory is 0.1 MB\)"),
     ):
-        with pytest.raises(DecodeError, match=reason):
+        with pytest.raises(DecodeError, match="limit on " + reason):
             kernel.transcode(data, TranscodeRecipe(format=format, restart=None, **options))
     assert kernel.transcode(data, TranscodeRecipe(format=format, restart=None, max_memory=10_000_000))
 
 
 @needs_native
 def test_a_limit_on_pixels_that_was_raised_holds_for_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept and cropped JPEGs are decoded in full to find damage: that had the limit of the loader."""
+    """Kept and cropped JPEGs are decoded in full for validation, which once used the limit of the loader."""
     for module in (native, twin):
         monkeypatch.setattr(module.decode, "__defaults__", (1, 1000))
     monkeypatch.setattr(native.check, "__defaults__", (1, 1000))
-    for options in (
-        {"format": "keep", "restart": None},
-        {"size": 64, "mode": "crop", "subsampling": "444"},
-        {"format": "png"},
-    ):
+    for options in ({"format": "keep"}, {"size": 64, "mode": "crop", "subsampling": "444"}, {"format": "png"}):
         for data in (jpeg(photo(120, 90)), jpeg(photo(120, 90), "CMYK"), jpeg(photo(120, 90), progressive=True)):
             assert native.transcode(data, TranscodeRecipe(**options)).original_width == 120
 
@@ -200,7 +189,7 @@ def test_pixels_by_rows_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_goes_on_with_more(tmp_path: Path) -> None:
-    """What an image may take shapes no record, so it is no part of the plan or of the recipe."""
+    """The limit on memory changes no record, so it is not part of the plan or the recipe."""
     (tmp_path / "images").mkdir()
     for number in range(4):
         (tmp_path / "images" / f"{number}.png").write_bytes(save(Image.new("RGBA", (40 + number, 40)), "PNG"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -55,10 +56,10 @@ def by_pillow(image: NDArray[np.uint8], box: list[int], flip: int, size: tuple[i
     return window[:, ::-1] if flip else window
 
 
-@given(sizes=SIZES, size=st.tuples(st.integers(1, 40), st.integers(1, 40)), seed=st.integers(0, 99))
-def test_crops_within_one_level_of_pillow(sizes: list[tuple[int, int]], size: tuple[int, int], seed: int) -> None:
+def check(sizes: list[tuple[int, int]], transforms: list[T.Transform], size: tuple[int, int], seed: int) -> None:
+    """Crops are within one level of Pillow's."""
     images = pictures(sizes, seed)
-    boxes, flips = plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed)
+    boxes, flips = plan(transforms, sizes, seed)
     made = resample(ragged(images), boxes, flips, size)
     assert made.shape == (len(sizes), 3, *size)
     assert made.is_contiguous(memory_format=torch.channels_last)
@@ -67,14 +68,14 @@ def test_crops_within_one_level_of_pillow(sizes: list[tuple[int, int]], size: tu
         assert np.abs(made[row].permute(1, 2, 0).numpy().astype(np.int16) - wanted).max() <= 1
 
 
+@given(sizes=SIZES, size=st.tuples(st.integers(1, 40), st.integers(1, 40)), seed=st.integers(0, 99))
+def test_crops(sizes: list[tuple[int, int]], size: tuple[int, int], seed: int) -> None:
+    check(sizes, [T.RandomResizedCrop(size), T.RandomHorizontalFlip()], size, seed)
+
+
 @given(sizes=SIZES, resize=st.integers(8, 50), seed=st.integers(0, 99))
-def test_resize_and_a_window_of_it(sizes: list[tuple[int, int]], resize: int, seed: int) -> None:
-    images = pictures(sizes, seed)
-    boxes, flips = plan([T.Resize(resize), T.RandomCrop((7, 8))], sizes, seed)
-    made = resample(ragged(images), boxes, flips, (7, 8))
-    for row, image in enumerate(images):
-        wanted = by_pillow(image, boxes[row].tolist(), 0, (7, 8))
-        assert np.abs(made[row].permute(1, 2, 0).numpy().astype(np.int16) - wanted).max() <= 1
+def test_windows_of_resized_images(sizes: list[tuple[int, int]], resize: int, seed: int) -> None:
+    check(sizes, [T.Resize(resize), T.RandomCrop((7, 8))], (7, 8), seed)
 
 
 @given(low=st.integers(0, 50), length=st.integers(1, 300), virtual=st.integers(1, 300))
@@ -117,32 +118,34 @@ def test_augment_is_geometry_and_pixel_operations() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "box", [[0, 0, 6, 4, 2, 2, 0, 0], [-1, 0, 3, 3, 2, 2, 0, 0], [3, 0, 3, 3, 2, 2, 0, 0], [0, 0, 5, 4, 2, 2, 1, 0]]
+)
+def test_impossible_boxes_are_refused(box: list[int]) -> None:
+    with pytest.raises(OptionError, match=r"of row 0 is not within its image of 5 x 4"):
+        resample(ragged(pictures([(4, 5)])), np.array([box], np.int32), np.zeros(1, np.uint8), (2, 2))
+
+
 def test_impossible_batches_are_refused() -> None:
     batch = ragged(pictures([(4, 5)]))
-    flips = np.zeros(1, np.uint8)
-    for box in (
-        [0, 0, 6, 4, 2, 2, 0, 0],
-        [-1, 0, 3, 3, 2, 2, 0, 0],
-        [3, 0, 3, 3, 2, 2, 0, 0],
-        [0, 0, 5, 4, 2, 2, 1, 0],
-    ):
-        with pytest.raises(OptionError, match=r"of row 0 is not within its image of 5 x 4"):
-            resample(batch, np.array([box], np.int32), flips, (2, 2))
     with pytest.raises(OptionError, match="need boxes"):
-        resample(batch, np.zeros((2, 8), np.int32), flips, (2, 2))
-    with pytest.raises(OptionError, match="lie within the 60 bytes"):
-        RaggedBatch(batch.data, np.array([1]), batch.sizes)
-    with pytest.raises(OptionError, match="lie within"):
-        RaggedBatch(batch.data, np.array([0]), np.array([[0, 5]]))
-    with pytest.raises(OptionError, match="kind"):
-        RaggedBatch(batch.data, batch.offsets, batch.sizes, "bgr")  # type: ignore[arg-type]
+        resample(batch, np.zeros((2, 8), np.int32), np.zeros(1, np.uint8), (2, 2))
+    for change, reason in (
+        ({"offsets": np.array([1])}, "lie within the 60 bytes"),
+        ({"sizes": np.array([[0, 5]])}, "lie within"),
+        ({"sizes": np.array([[4, 5, 3]])}, r"sizes \(N, 2\)"),
+        ({"kind": "bgr"}, "kind"),
+        ({"data": batch.data.float()}, "uint8"),
+    ):
+        with pytest.raises(OptionError, match=reason):
+            replace(batch, **change)
     with pytest.raises(OptionError, match="uint8"):
         RaggedBatch.of([torch.zeros(3, 4, 3)])
 
 
 @given(sizes=SIZES, size=st.tuples(st.integers(1, 30), st.integers(1, 30)), seed=st.integers(0, 99))
 def test_a_part_of_an_image_is_enough(sizes: list[tuple[int, int]], size: tuple[int, int], seed: int) -> None:
-    """The pixels that a window sees, by themselves, with the box seen from there; one pixel less is refused."""
+    """The pixels that a window depends on suffice, with the box relative to them; one pixel less is refused."""
     images, rng = pictures(sizes, seed), np.random.default_rng(seed)
     virtual = rng.integers(max(size), 90, (len(images), 2))
     windows = [(rng.integers(0, w - size[1] + 1), rng.integers(0, h - size[0] + 1)) for w, h in virtual.tolist()]

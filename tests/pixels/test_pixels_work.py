@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,11 @@ from iofast.errors import OptionError
 from iofast.ops import Op
 from iofast.pixels import apply, torch_pixels
 from iofast.pixels.steps import take_steps
-from iofast.work import Step, Work, no_work, noise_of
+from iofast.work import Work, no_work, noise_of
 
 
 def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
-    """Levels by the steps, the rest in float64; by the kernel, in torch, and to float64."""
+    """The kernel, torch and float64 results agree; after the steps the expected values are computed in float64."""
     made = apply(images, ops, work=work)
     levels = take_steps(images, work.steps, work.numbers).numpy()
     for row, image in enumerate(levels):
@@ -32,7 +34,7 @@ def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
 
 
 def in_torch(images: torch.Tensor, ops: list[Op], work: Work, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """As where there is no kernel."""
+    """The result without a kernel."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "finish_batch", None)
         return apply(images, ops, work=work, dtype=dtype)
@@ -70,35 +72,30 @@ def test_solarize_takes_a_level_that_is_its_threshold() -> None:
         assert inverted.tolist() == [level >= threshold for level in range(256)]
 
 
-def test_erasing_before_and_after_normalisation() -> None:
-    for ops, left in (
-        ([T.RandomErasing(1, value=0.5), IMAGENET], (0.5 - 0.485) / 0.229),
-        ([IMAGENET, T.RandomErasing(1, value=0.5)], 0.5),
-    ):
-        work = drawn_work(list(ops), 8, (20, 20))
-        made = apply(noise(8, 20, 20), ops, work=work)
-        for row, (y0, x0, y1, x1) in enumerate(work.erased[:, 0].tolist()):
-            assert y1 > y0
-            assert made[row, 0, y0:y1, x0:x1].unique().tolist() == [pytest.approx(left, abs=1e-6)]
-        compare(list(ops), work, noise(8, 20, 20))
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_erasing_before_and_after_normalisation(before: bool) -> None:
+    erasing = T.RandomErasing(1, value=0.5)
+    ops: list[Op] = [erasing, IMAGENET] if before else [IMAGENET, erasing]
+    work = drawn_work(ops, 8, (20, 20))
+    made = apply(noise(8, 20, 20), ops, work=work)
+    for row, (y0, x0, y1, x1) in enumerate(work.erased[:, 0].tolist()):
+        assert y1 > y0
+        level = pytest.approx((0.5 - 0.485) / 0.229 if before else 0.5, abs=1e-6)
+        assert made[row, 0, y0:y1, x0:x1].unique().tolist() == [level]
+    compare(ops, work, noise(8, 20, 20))
 
 
 class TestNoise:
-    def test_of_erased_pixels_and_no_others(self) -> None:
-        for ops, spread in (
-            ([T.RandomErasing(1, value="random"), IMAGENET], 1 / 0.229),
-            ([IMAGENET, T.RandomErasing(1, value="random")], 1),
-        ):
-            work = drawn_work(list(ops), 8, (40, 40))
-            made = apply(noise(8, 40, 40), ops, work=work)
-            erased = torch.cat(
-                [
-                    made[row, 0, y0:y1, x0:x1].flatten()
-                    for row, (y0, x0, y1, x1) in enumerate(work.erased[:, 0].tolist())
-                ]
-            )
-            assert erased.std() == pytest.approx(spread, rel=0.1)
-            compare(list(ops), work, noise(8, 40, 40))
+    @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+    def test_only_erased_pixels_get_noise(self, before: bool) -> None:
+        erasing = T.RandomErasing(1, value="random")
+        ops: list[Op] = [erasing, IMAGENET] if before else [IMAGENET, erasing]
+        work = drawn_work(ops, 8, (40, 40))
+        made = apply(noise(8, 40, 40), ops, work=work)
+        boxes = enumerate(work.erased[:, 0].tolist())
+        erased = torch.cat([made[row, 0, y0:y1, x0:x1].flatten() for row, (y0, x0, y1, x1) in boxes])
+        assert erased.std() == pytest.approx(1 / 0.229 if before else 1, rel=0.1)
+        compare(ops, work, noise(8, 40, 40))
 
     def test_numbers_are_normal_and_of_their_own(self) -> None:
         values = np.stack([noise_of(number, np.arange(4096)) for number in (1, 2, (1 << 31) - 1)]).reshape(9, -1)
@@ -153,7 +150,7 @@ class TestMixing:
             assert torch.equal(in_torch(images, ops, work), whole)
 
 
-def test_dtypes_layouts_and_memory_that_is_there() -> None:
+def test_dtypes_layouts_and_out() -> None:
     images, work = noise(5, 11, 13), drawn_work(EVERYTHING, 5, (11, 13))
     single = apply(images, EVERYTHING, work=work)
     for layout in (torch.contiguous_format, torch.channels_last):
@@ -172,21 +169,23 @@ def test_work_that_does_nothing_gives_the_plain_pixels() -> None:
     torch.testing.assert_close(made, apply(images, [IMAGENET]), rtol=0, atol=1e-6)
 
 
-def test_what_does_not_go_together() -> None:
-    images = noise(4, 6, 6)
-    with pytest.raises(OptionError, match=r"ColorJitter.* give work"):
-        apply(images, [JITTER])
-    with pytest.raises(OptionError, match="work must have 4 rows"):
-        apply(images, [JITTER], work=no_work(3))
-    with pytest.raises(OptionError, match=r"RandomErasing.* needs a float dtype"):
-        apply(images, [JITTER, T.RandomErasing()], work=no_work(4), dtype=torch.uint8)
-    with pytest.raises(OptionError, match="neighbouring rows"):
-        no_work(4).paired(np.array([2, 1, 0, 3]))
-    with pytest.raises(OptionError, match="neighbouring rows"):
-        no_work(3).paired(np.array([1, 2, 1]))
-    with pytest.raises(OptionError, match="steps must be int8"):
-        Work(*(getattr(no_work(2), name) if name != "steps" else np.zeros((2, 0)) for name in Work.__slots__))  # type: ignore[arg-type]
-    assert Step.NOTHING == 0
+NOTHING = no_work(4)
+WRONG: dict[str, Callable[[], object]] = {
+    r"ColorJitter.* give work": lambda: apply(noise(4, 6, 6), [JITTER]),
+    "work must have 4 rows": lambda: apply(noise(4, 6, 6), [JITTER], work=no_work(3)),
+    r"RandomErasing.* needs a float dtype": lambda: apply(
+        noise(4, 6, 6), [JITTER, T.RandomErasing()], work=NOTHING, dtype=torch.uint8
+    ),
+    "partner must pair neighbouring rows": lambda: NOTHING.paired(np.array([2, 1, 0, 3])),
+    "neighbouring rows, each with the other": lambda: no_work(3).paired(np.array([1, 2, 1])),
+    "steps must be int8": lambda: replace(NOTHING, steps=np.zeros((4, 0))),
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_arguments_that_do_not_fit_together(reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        WRONG[reason]()
 
 
 class NoDoubles(TorchDispatchMode):
@@ -200,7 +199,7 @@ class NoDoubles(TorchDispatchMode):
 
 
 def test_a_device_need_not_have_float64() -> None:
-    """But for the mean of contrast, which the CPU computes there."""
+    """The CPU computes the mean of contrast, the only float64 value."""
     ops = [T.ColorJitter(0.4, 0, 0.4, 0.1), IMAGENET, T.RandomErasing(1, value="random"), T.MixUp(num_classes=3)]
     work, images = drawn_work(ops, 4, (8, 8), paired=True), noise(4, 8, 8).to("meta")
     with NoDoubles():
