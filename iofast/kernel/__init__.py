@@ -78,49 +78,25 @@ _choice = os.environ.get("IOFAST_KERNEL", "")
 if _choice not in ("", "native", "python"):
     raise OptionError(f"IOFAST_KERNEL must be native or python, found {_choice!r}")
 
-_missing = "IOFAST_KERNEL=python" if _choice == "python" else None  # why the native kernel is not in use
-
-if _missing is None:
-    try:
-        from iofast.kernel.native import (
-            Context,
-            cached,
-            crc32c,
-            decode,
-            decode_batch,
-            decode_each,
-            finish_batch,
-            read_header,
-            read_rows,
-            transcode,
-        )
-        from iofast.kernel.native_batch import part_batch
-    except ImportError as error:
-        if _choice == "native":
-            raise
-        _missing = "it was not built" if find_spec("iofast.kernel._native") is None else str(error)
-
-if _missing is None:
+_missing: str | None = None  # why the native kernel is not in use
+try:
+    if _choice == "python":
+        raise ImportError("IOFAST_KERNEL=python")
     from iofast.kernel import _native
+    from iofast.kernel import native as implementation
+    from iofast.kernel.native_batch import finish_batch, part_batch
 
     backend = "native"
     simd, _turbo = _native.versions()
-else:
+except ImportError as error:
+    if _choice == "native":
+        raise
+    from iofast.kernel import twin as implementation  # type: ignore[no-redef]
     from iofast.kernel.parts import part_batch  # type: ignore[assignment]
-    from iofast.kernel.twin import (  # type: ignore[assignment]
-        Context,
-        cached,
-        crc32c,
-        decode,
-        decode_batch,
-        decode_each,
-        read_header,
-        read_rows,
-        transcode,
-    )
 
     finish_batch = None  # type: ignore[assignment]  # `pixels` finishes in torch instead
     backend, simd, _turbo = "python", "none", 0
+    _missing = str(error) if _choice or find_spec("iofast.kernel._native") else "it was not built"
     if not _choice:
         warnings.warn(
             f"iofast's native kernel is missing ({_missing}): decoding runs on Pillow, several times slower. "
@@ -128,6 +104,16 @@ else:
             RuntimeWarning,
             stacklevel=2,
         )
+
+Context = implementation.Context
+cached = implementation.cached
+crc32c = implementation.crc32c
+decode = implementation.decode
+decode_batch = implementation.decode_batch
+decode_each = implementation.decode_each
+read_header = implementation.read_header
+read_rows = implementation.read_rows
+transcode = implementation.transcode
 
 
 def probe(read: Callable[[int, int], bytes], length: int) -> Header:
