@@ -1,4 +1,4 @@
-"""Pixels of `decode` and `decode_batch`: within a level of Pillow, whatever the image, the geometry and the layout."""
+"""Pixels of `decode` and `decode_batch`: within a level of Pillow for any image, geometry and layout."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_orientations_are_applied_before_the_box(kernel: ModuleType, orientation
 
 @st.composite
 def views(draw: st.DrawFn, width: int, height: int) -> View:
-    """Either oracle's geometry, at most 40x up or down."""
+    """The geometry of either oracle, at most 40x up or down."""
     size = draw(st.integers(1, 96)), draw(st.integers(1, 96))
     x0, y0 = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
     region = (x0, y0, draw(st.integers(x0 + 1, width)), draw(st.integers(y0 + 1, height)))

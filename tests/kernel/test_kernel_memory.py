@@ -1,4 +1,4 @@
-"""Memory stays flat over many decodes, good and failed. `--slow` makes it 10^5 of each."""
+"""Memory stays flat over many decodes, successful and failed; `--slow` runs 10^5 of each."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def good_payloads() -> list[bytes]:
 
 
 def bad_payloads() -> list[bytes]:
-    """Failures in the header, in the tables, in the pixels, of the box and of the limits."""
+    """Failures in header, tables, pixels and limits."""
     whole, progressive = jpeg(photo(64, 48)), KINDS["progressive"](photo(64, 48))
     cuts = [whole[: len(whole) * part // 7] for part in range(1, 7)]
     return [*cuts, progressive[:-100], with_size(whole, 59, 48), with_size(whole, 65_000, 65_000), b"none", b""]
@@ -127,7 +127,7 @@ def test_memory_is_flat_over_single_images(kernel: ModuleType) -> None:
 
 @plain_allocator
 def test_scratch_memory_goes_with_its_context(kernel: ModuleType) -> None:
-    """48 MB of pixels and 16 MB of payload for each context. The allocator may keep one of them for the next."""
+    """48 MB of pixels and 16 MB of payload per context. The allocator may keep one of them for the next."""
     data = jpeg(np.zeros((3000, 4000, 3), np.uint8)) + bytes(16 << 20)
     source, fd = in_a_file(batch_of([data]))
     out, status = np.empty((1, 24, 24, 3), np.uint8), np.empty(1, np.int32)
@@ -144,7 +144,7 @@ def test_scratch_memory_goes_with_its_context(kernel: ModuleType) -> None:
 
 
 def test_crc32c(kernel: ModuleType) -> None:
-    """The check value of the CRC catalogue, and continuation."""
+    """The check value of the CRC catalogue, and continued checksums."""
     assert kernel.crc32c(b"123456789") == 0xE3069283
     assert kernel.crc32c(b"") == 0
     data = np.random.default_rng(0).integers(0, 256, 5000, np.uint8).tobytes()

@@ -1,4 +1,4 @@
-"""Raw pixels through `decode_batch`: crops and resamples as of any image, and nothing believed that a row says."""
+"""Raw pixels in `decode_batch`: crops and resampling as for any image, and validation of every row."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_rgb_is_the_pixels(kernel: ModuleType, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_yuv_of_a_jpeg_gives_its_pixels(size: tuple[int, int], mode: str) -> None:
-    """The planes as they are stored, upsampled and converted as libjpeg does: not one level is lost."""
+    """The stored planes are upsampled and converted as by libjpeg, without any difference."""
     data = jpeg(photo(*size), mode, subsampling="4:2:0")
     made = native.transcode(data, TranscodeRecipe(format="yuv420"))
     assert (made.field, made.width, made.height, made.orientation) == ("yuv", *size, 1)
@@ -86,7 +86,7 @@ def test_any_strides(kernel: ModuleType, kind: Kind, layout: str) -> None:
     np.testing.assert_array_equal(out, alone)
 
 
-def test_kinds_stand_side_by_side(kernel: ModuleType) -> None:
+def test_kinds_can_be_mixed(kernel: ModuleType) -> None:
     image = photo(40, 30)
     payloads = [jpeg(image), payload(Kind.RGB, image), payload(Kind.YUV420, image), save(Image.fromarray(image), "PNG")]
     batch = batch_of(payloads, checked=True)
@@ -124,7 +124,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_believed(kernel: ModuleType, name: str, checked: bool) -> None:
+def test_invalid_rows_are_refused(kernel: ModuleType, name: str, checked: bool) -> None:
     kind, length, size, wanted = REFUSED[name]
     good = photo(40, 30).tobytes()
     source, _alive = raw_batch(kind, [bytes(length), good], [size, (40, 30)], checked=checked)
@@ -175,7 +175,7 @@ def test_payloads_in_a_file(kernel: ModuleType, kind: Kind, checked: bool) -> No
 @needs_native
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_rows_of_the_crop_are_read(kind: Kind) -> None:
-    """Without a checksum, a file that ends behind them is whole enough."""
+    """Without a checksum, a file that ends behind these rows is long enough."""
     source, fd = in_a_file(batch_of([payload(kind, photo(40, 30))]))
     source = source._replace(indexed=np.array([(kind, 40, 30)], np.int32))
     view = View((0, 2, 40, 11, 40, 9, 0, 0), (40, 9))

@@ -28,7 +28,7 @@ from iofast.packing import PackOptions, pack
 from tools.odd_images.profiles import WIDE, cmyk_profile, rgb_profile
 
 SIDE = 2000
-SLACK = 8 << 20  # bytes: libraries' own buffers, and what the allocator holds back
+SLACK = 8 << 20  # bytes: buffers of libraries and memory kept by the allocator
 RECIPES = {
     "small": TranscodeRecipe(size=64, mode="short"),
     "pad": TranscodeRecipe(size=SIDE + 8, mode="pad", only_shrink=True),
@@ -109,7 +109,7 @@ def in_a_child(kernel: Any, data: bytes, recipe: TranscodeRecipe) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak has another unit")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_no_image_takes_more_than_was_estimated(kernel: Any, every: bool, tmp_path: Path) -> None:
+def test_no_image_takes_more_memory_than_estimated(kernel: Any, every: bool, tmp_path: Path) -> None:
     for kind, make in kinds(SIDE).items():
         if every or kind in FEW:
             (tmp_path / kind).write_bytes(make())
@@ -124,13 +124,13 @@ def test_no_image_takes_more_than_was_estimated(kernel: Any, every: bool, tmp_pa
 
 
 def claims(mode: bytes, depth: int = 8, side: int = 16_000) -> bytes:
-    """A PNG's header: it claims a size, and no pixels follow."""
+    """The header of a PNG of a large size, without pixels."""
     data = save(Image.new("RGB", (8, 8)), "PNG")
     header = b"IHDR" + struct.pack(">IIBBBBB", side, side, depth, mode[0], 0, 0, 0)
     return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
 
 
-def test_the_limit_that_was_met_is_named(kernel: Any) -> None:
+def test_the_exceeded_limit_is_named(kernel: Any) -> None:
     """16,000 x 16,000 pixels: 1 GB in colour, 2.3 GB with transparency."""
     rgb, rgba = claims(b"\2"), claims(b"\6")
     refused = r"limit on memory \(16000x16000 pixels of RGBA take up to 2[0-9]{3} MB, --max-memory is 2147 MB\)"
@@ -158,7 +158,7 @@ def test_jpegs_have_limits_too(kernel: Any, format: str) -> None:
 
 
 @needs_native
-def test_a_limit_on_pixels_that_was_raised_holds_for_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_raised_limit_on_pixels_applies_to_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept and cropped JPEGs are decoded in full for validation, which once used the limit of the loader."""
     for module in (native, twin):
         monkeypatch.setattr(module.decode, "__defaults__", (1, 1000))
@@ -188,7 +188,7 @@ def test_pixels_by_rows_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
 
 
-def test_a_run_goes_on_with_more(tmp_path: Path) -> None:
+def test_a_run_resumes_with_a_higher_limit(tmp_path: Path) -> None:
     """The limit on memory changes no record, so it is not part of the plan or the recipe."""
     (tmp_path / "images").mkdir()
     for number in range(4):

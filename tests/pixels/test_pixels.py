@@ -55,7 +55,7 @@ def test_values_dtype_and_layout(
     chunk=st.integers(1, 700),
     layout=st.sampled_from(FORMATS),
 )
-def test_the_size_of_a_chunk_changes_nothing(
+def test_the_chunk_size_does_not_change_results(
     shape: tuple[int, int, int], chunk: int, layout: torch.memory_format
 ) -> None:
     images = pictures(*shape, layout=layout)

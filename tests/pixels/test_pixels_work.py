@@ -1,4 +1,4 @@
-"""The work of a batch: by the kernel, in torch, and written out for one image in float64."""
+"""The work of a batch: by the kernel, in torch, and for one image in float64."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def in_torch(images: torch.Tensor, ops: list[Op], work: Work, dtype: torch.dtype
 
 
 @given(seed=st.integers(0, 10_000), height=st.integers(1, 12), width=st.integers(1, 12), n=st.integers(1, 4))
-def test_all_in_each_samples_order(seed: int, height: int, width: int, n: int) -> None:
+def test_all_operations_in_the_order_of_each_sample(seed: int, height: int, width: int, n: int) -> None:
     compare(EVERYTHING, drawn_work(EVERYTHING, n, (height, width), seed), noise(n, height, width, seed))
 
 
@@ -63,7 +63,7 @@ def test_colours_alone_stay_bytes() -> None:
     assert torch.equal(made.float() * torch.tensor(1 / 255), apply(images, ops, work=work))
 
 
-def test_solarize_takes_a_level_that_is_its_threshold() -> None:
+def test_solarize_includes_its_threshold() -> None:
     levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, 16, 16)
     for threshold in range(256):
         ops: list[Op] = [T.Solarize(threshold / 255)]
@@ -97,7 +97,7 @@ class TestNoise:
         assert erased.std() == pytest.approx(1 / 0.229 if before else 1, rel=0.1)
         compare(ops, work, noise(8, 40, 40))
 
-    def test_numbers_are_normal_and_of_their_own(self) -> None:
+    def test_noise_is_normal_and_uncorrelated(self) -> None:
         values = np.stack([noise_of(number, np.arange(4096)) for number in (1, 2, (1 << 31) - 1)]).reshape(9, -1)
         assert abs(values.mean()) < 0.02
         assert values.std() == pytest.approx(1, abs=0.02)
@@ -106,12 +106,12 @@ class TestNoise:
         assert np.abs(np.corrcoef(values) - np.eye(9)).max() < 0.08  # channels and numbers
         assert max(abs(np.corrcoef(each[:-lag], each[lag:])[0, 1]) for each in values for lag in (1, 2, 64)) < 0.08
 
-    def test_it_never_changes_between_versions(self) -> None:
+    def test_noise_does_not_change_between_versions(self) -> None:
         made = noise_of(12345, np.array([[0, 1], [1000, 1 << 20]]))
         assert made.shape == (3, 2, 2)
         np.testing.assert_allclose(made[:, 0, 0], [-0.0362923, 1.2641021, 1.6773340], atol=1e-6)
 
-    def test_another_in_each_image_and_erasing(self) -> None:
+    def test_each_image_and_erasing_has_its_own_noise(self) -> None:
         work = drawn_work([T.RandomErasing(1, value="random")] * 2, 50, (8, 8))
         assert len(np.unique(work.noise)) == 100
         assert work.noise.min() > 0
@@ -126,7 +126,7 @@ class TestMixing:
         work = drawn_work(ops, 7, (12, 10), paired=True)
         own = apply(images, EVERYTHING, work=work.paired(np.arange(7)))
         mixed = apply(images, ops, work=work)
-        assert torch.equal(mixed[6], own[6])  # an odd one out
+        assert torch.equal(mixed[6], own[6])  # without a partner
         for row in range(6):
             share = float(work.share[row])
             wanted = own[row] * share + own[row ^ 1] * (1 - share)
@@ -137,7 +137,7 @@ class TestMixing:
 
     @settings(max_examples=30)
     @given(chunk=st.integers(1, 200), drop=st.lists(st.integers(0, 11), max_size=4))
-    def test_the_size_of_a_chunk_tears_no_pair(self, chunk: int, drop: list[int]) -> None:
+    def test_chunks_do_not_separate_partners(self, chunk: int, drop: list[int]) -> None:
         rows = np.array([row for row in range(12) if row not in drop])
         place = {row: number for number, row in enumerate(rows.tolist())}
         ops: list[Op] = [JITTER, T.MixUp(num_classes=3)]
@@ -163,7 +163,7 @@ def test_dtypes_layouts_and_out() -> None:
         assert torch.equal(out, single)
 
 
-def test_work_that_does_nothing_gives_the_plain_pixels() -> None:
+def test_no_work_changes_nothing() -> None:
     images = noise(4, 6, 6)
     made = apply(images, [JITTER, IMAGENET], work=no_work(4))
     torch.testing.assert_close(made, apply(images, [IMAGENET]), rtol=0, atol=1e-6)

@@ -30,12 +30,12 @@ pytest.importorskip("triton")
 
 from iofast.pixels import triton_geometry, triton_pixels
 
-# A second for each in the interpreter. On a GPU most of them are compiled anew, for a layout, a type and a size that is
-# a multiple of 16 or is none: a second for the pass of geometry, several for that of pixels.
+# Each example takes a second in the interpreter. On a GPU most are compiled for their layout, type and size (whether a
+# multiple of 16), which takes a second for the geometry pass and several for the pixel pass.
 FEW = settings(max_examples=8)
 GPU = os.environ.get("TRITON_INTERPRET") != "1"
 DEVICE = "cuda" if GPU else "cpu"
-pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` has what is compiled agree too
+pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` runs the compiled passes
 
 
 def there(batch: RaggedBatch) -> RaggedBatch:
@@ -43,8 +43,7 @@ def there(batch: RaggedBatch) -> RaggedBatch:
 
 
 def close(made: torch.Tensor, wanted: torch.Tensor) -> None:
-    """In the interpreter to the last bit. Compiled within 1e-5 before the cast: float32 as it is, of float16 the
-    neighbour at most (where its steps are finer than 1e-5, as near as that)."""
+    """Identical in the interpreter. Compiled within 1e-5 before the cast, and so within one step of float16."""
     made, half = made.cpu(), wanted.dtype == torch.float16
     assert made.dtype == wanted.dtype
     if not GPU:
@@ -65,7 +64,7 @@ def in_torch(
     dtype: torch.dtype = torch.float32,
     layout: torch.memory_format = torch.contiguous_format,
 ) -> torch.Tensor:
-    """What torch makes of it."""
+    """The result of torch."""
     out = torch.empty_like(images, dtype=dtype, memory_format=layout)
     torch_pixels.apply(images, ops, work, out)
     return out
@@ -138,7 +137,7 @@ class TestPixels:
     def test_any_operations(
         self, ops: list[Op], mix: Op | None, seed: int, n: int, size: tuple[int, int], layouts: Any, dtype: torch.dtype
     ) -> None:
-        """With any parameters and in any order, of images in either layout or in none."""
+        """With any parameters and in any order, on images in either layout or in none."""
         ops = [*ops, mix] if mix else ops
         work = drawn_work(ops, n, size, seed, paired=mix is not None)
         images = noise(n, size[0], 2 * size[1], seed)[..., ::2]
@@ -178,7 +177,7 @@ class TestPixels:
 
 @pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
-    """For Hopper. No multiplication is fused with an addition: the oracle rounds after each."""
+    """Compile for Hopper, without fused multiplication and addition: the oracle rounds after each."""
     program = SUPPORT / "triton_compiles.py"
     places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_CACHE_DIR": str(tmp_path)}
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | places
@@ -191,7 +190,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> Non
     assert all(each["varying"] == ["n_images", "most"] for each in geometry), "a batch would wait for a compiler"
 
 
-def test_where_triton_does_not_work_torch_does_it_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_replaces_triton_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no C compiler\nand more")
 
@@ -206,7 +205,7 @@ def test_where_triton_does_not_work_torch_does_it_and_says_so(monkeypatch: pytes
 
 @pytest.mark.gpu
 class TestOnAGpu:
-    """What only a GPU shows: bfloat16, which the interpreter truncates, and that the loader's way leads here."""
+    """Tests that need a GPU: bfloat16, which the interpreter truncates, and the choice of Triton."""
 
     def test_bfloat16_within_one_step_of_its_own(self) -> None:
         images, work = noise(16, 64, 48), drawn_work(EVERYTHING, 16, (64, 48))
@@ -216,7 +215,7 @@ class TestOnAGpu:
         large = wanted.abs() > 2.0**-6
         assert steps[large].abs().max() <= 1
 
-    def test_pixels_apply_takes_triton_for_a_gpu(self) -> None:
+    def test_pixels_apply_uses_triton_on_a_gpu(self) -> None:
         assert dispatch.triton_works()
         work = drawn_work(EVERYTHING, 8, (32, 32))
         made = apply(noise(8, 32, 32).cuda(), EVERYTHING, work=work, memory_format=torch.channels_last)
@@ -234,7 +233,7 @@ class TestOnAGpu:
         made = augment(there, boxes, flips, (96, 96), ops, dtype=dtype).cpu()
         torch.testing.assert_close(made, wanted, rtol=2.0**-7, atol=1e-5)
 
-    def test_the_torch_way_on_a_gpu_gives_the_pixels_of_the_cpu(self) -> None:
+    def test_torch_gives_the_same_pixels_on_gpu_and_cpu(self) -> None:
         work = drawn_work(EVERYTHING, 8, (40, 40))
         made = in_torch(noise(8, 40, 40).cuda(), EVERYTHING, work).cpu()
         assert torch.equal(made, in_torch(noise(8, 40, 40), EVERYTHING, work))
