@@ -31,6 +31,7 @@ from kernel_images import (
 )
 from PIL import Image
 from places import SUPPORT
+from raw_images import views
 
 from iofast.kernel.contract import FILTERS, DecodeOptions, Status
 
@@ -84,21 +85,6 @@ def test_orientations_are_applied_before_the_box(kernel: ModuleType, orientation
         check(kernel, data, image, View((11, 40, 140, 149, 77, 50, 0, 0), (77, 50), flip), filter, orientation)
         centre = View((0, 0, *image.size, 96, 90, 13, 7), (64, 64), flip)
         check(kernel, data, image, centre, filter, orientation)
-
-
-@st.composite
-def views(draw: st.DrawFn, width: int, height: int) -> View:
-    """The geometry of either oracle, at most 40x up or down."""
-    size = draw(st.integers(1, 96)), draw(st.integers(1, 96))
-    x0, y0 = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
-    region = (x0, y0, draw(st.integers(x0 + 1, width)), draw(st.integers(y0 + 1, height)))
-    if draw(st.booleans()):
-        size = min(size[0], 40 * (region[2] - x0)), min(size[1], 40 * (region[3] - y0))
-        return View((*region, *size, 0, 0), size, draw(st.booleans()))
-    virtual = draw(st.integers(1, min(40 * width, 1200))), draw(st.integers(1, min(40 * height, 1200)))
-    size = min(size[0], virtual[0]), min(size[1], virtual[1])
-    x, y = draw(st.integers(0, virtual[0] - size[0])), draw(st.integers(0, virtual[1] - size[1]))
-    return View((0, 0, width, height, *virtual, x, y), size, draw(st.booleans()))
 
 
 _sides = st.one_of(st.integers(1, 20), st.integers(1, 400))
