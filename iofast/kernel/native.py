@@ -161,7 +161,7 @@ def _encoded(
     """Decode, resample to `size`, crop to `box` and encode as `stored`, all in the C code."""
     kind, original, window = native_codec.KINDS[stored], header[1:3], (box[2] - box[0], box[3] - box[1])
     if not _supports(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
-        reason = recode.excess(recipe.format, *window, recipe) or MESSAGES[Status.LIMIT]
+        reason = recode.excess(stored, *window, recipe) or MESSAGES[Status.LIMIT]
         raise DecodeError(f"{reason} ({window[0]}x{window[1]} pixels after resizing)")
     # For some filters and formats a usual JPEG is decoded as a whole, and its planes are cropped. Otherwise only what
     # the window needs is decoded, and damage elsewhere would not show in any pixel.
