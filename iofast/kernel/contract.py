@@ -66,7 +66,7 @@ def by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads
     if crcs.shape != source.offsets.shape or stop > len(crcs):
         raise OptionError(f"crcs must have the shape {source.offsets.shape} and rows to {stop}, found {crcs.shape}")
     checked, plain = crcs >= 0, crcs.astype(np.uint32)
-    turns = np.flatnonzero(checked[start + 1 : stop] != checked[start : stop - 1]) + start + 1
+    turns = np.flatnonzero(np.diff(checked[start:stop])) + start + 1
     for first, last in pairwise([start, *turns.tolist(), stop]):
         if last > first:
             yield source._replace(crcs=plain if checked[first] else None), first, last

@@ -49,6 +49,7 @@ CASES = {
     "corrupt": Case(Status.CORRUPT, _broken_table()),
     "cut in the pixels": Case(Status.TRUNCATED, GOOD[: len(GOOD) // 2]),
     "without its end marker": Case(Status.TRUNCATED, GOOD[:-2]),
+    "zeros for its end marker": Case(Status.TRUNCATED, GOOD[:-2] + bytes(50)),
     "progressive, cut": Case(Status.TRUNCATED, KINDS["progressive"](photo(WIDTH, HEIGHT))[:-400]),
     "png, cut": Case(Status.TRUNCATED, save(Image.fromarray(photo(WIDTH, HEIGHT)), "PNG")[:3000]),
     "guessed": Case(Status.OK, GOOD[: len(GOOD) // 2], options=DecodeOptions(strict=False)),

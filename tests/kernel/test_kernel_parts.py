@@ -19,6 +19,7 @@ from region_images import OWN, SAMPLING, Drawn, draw, encode, texture
 
 from iofast.errors import OptionError
 from iofast.kernel import DecodeOptions, Parts, Status, TranscodeRecipe, parts, twin
+from iofast.kernel.contract import by_check
 
 MODULES: dict[ModuleType | None, Any] = {twin: parts.part_batch}
 if native is not None:
@@ -206,6 +207,18 @@ def test_raw_pixels_and_checksums(kernel: ModuleType) -> None:
     mixed = source._replace(crcs=np.where(np.arange(3) == 1, -1, batch.source.crcs.astype(np.int64)))
     status, _, _ = run(kernel, batch._replace(source=mixed), [whole(40, 30)] * 3, (30, 40))
     assert status.tolist() == [Status.OK, Status.OK, Status.UNSUPPORTED]
+
+
+@given(st.lists(st.integers(-1, 1), min_size=1, max_size=9), st.integers(0, 8), st.integers(0, 8))
+def test_runs_of_rows_with_and_without_checksum(crcs: list[int], start: int, length: int) -> None:
+    start = min(start, len(crcs))
+    stop = min(start + length, len(crcs))
+    source = batch_of([b"x"] * len(crcs)).source._replace(crcs=np.array(crcs, np.int64))
+    runs = [(part.crcs, range(*rows)) for part, *rows in by_check(source, start, stop)]
+    assert [row for _, rows in runs for row in rows] == list(range(start, stop))
+    for plain, rows in runs:
+        assert [plain is None] * len(rows) == [crcs[row] < 0 for row in rows]
+        assert plain is None or [int(plain[row]) for row in rows] == [crcs[row] for row in rows]
 
 
 def test_no_part_of_an_image_that_contradicts_the_index(kernel: ModuleType) -> None:
