@@ -33,7 +33,8 @@ from PIL import Image
 from places import SUPPORT
 from raw_images import views
 
-from iofast.kernel.contract import FILTERS, DecodeOptions, Status
+from iofast.kernel.contract import FILTERS, DecodeOptions, Finish, Status
+from iofast.work import no_work
 
 PLANS = {
     "crop and resize": View((37, 21, 390, 250, 224, 160, 0, 0), (224, 160), True),
@@ -181,6 +182,21 @@ def test_payloads_of_other_formats(kernel: ModuleType) -> None:
     for name, row, pillow in zip(payloads, out, wanted, strict=True):
         assert worst(row, pillow) == 0, name
         np.testing.assert_array_equal(kernel.decode(payloads[name]), row, err_msg=name)
+
+
+@needs_native
+def test_rows_decoded_by_the_twin_are_finished() -> None:
+    """The result is that of finishing afterwards; rows that fail are zero."""
+    image = photo(40, 30)
+    source, _alive = batch_of([jpeg(image), save(Image.fromarray(image), "PNG"), b"no image"])
+    finish = Finish(no_work(3), np.float32([[0.5] * 3, [1] * 3]), np.zeros((0, 3), np.float32), "float32")
+    boxes, flips = np.array([whole(40, 30).box] * 3, np.int32), np.zeros(3, np.uint8)
+    out, status = np.full((3, 30, 40, 3), 7, np.float32), np.full(3, -1, np.int32)
+    native.decode_batch(native.Context(DecodeOptions()), source, boxes, flips, out, status, 0, 3, finish)
+    assert status.tolist() == [Status.OK, Status.OK, Status.UNSUPPORTED]
+    levels = decode_views(native, source, [whole(40, 30)] * 3)[1]
+    np.testing.assert_array_equal(out[:2], levels[:2] * np.float32(0.5) + 1)
+    assert not out[2].any()
 
 
 def test_fast_still_shows_the_same_picture(kernel: ModuleType) -> None:
