@@ -1,7 +1,7 @@
-"""From compressed images to pixels: batches for training, single images for packing.
+"""Decoding: batches for training, single images for packing.
 
-One contract (contract.py), two implementations: the native kernel (src/, native.py) and its Python twin (twin.py).
-The native one is used where it was built; `IOFAST_KERNEL=python` or `native` in the environment decides otherwise.
+One contract (contract.py) has two implementations: the native kernel (src/, native.py) and its Python twin (twin.py).
+The native kernel is used if it was built, unless the environment has `IOFAST_KERNEL=python`; `native` requires it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from iofast.kernel.contract import (
     TranscodeRecipe,
 )
 from iofast.kernel.payload import HEAD, StoredPayload
-from iofast.kernel.wide import decode_wide
+from iofast.kernel.twin import decode_wide
 
 __all__ = [
     "Context",
@@ -74,56 +74,30 @@ __all__ = [
     "failure",
 ]
 
-_wanted = os.environ.get("IOFAST_KERNEL", "")
-if _wanted not in ("", "native", "python"):
-    raise OptionError(f"IOFAST_KERNEL must be native or python, found {_wanted!r}")
+_choice = os.environ.get("IOFAST_KERNEL", "")
+if _choice not in ("", "native", "python"):
+    raise OptionError(f"IOFAST_KERNEL must be native or python, found {_choice!r}")
 
 _missing: str | None = None  # why the native kernel is not in use
-
-if _wanted != "python":
-    try:
-        from iofast.kernel.native import (
-            Context,
-            cached,
-            crc32c,
-            decode,
-            decode_batch,
-            decode_each,
-            finish_batch,
-            read_header,
-            read_rows,
-            transcode,
-        )
-        from iofast.kernel.native_parts import part_batch
-    except ImportError as error:
-        if _wanted == "native":
-            raise
-        _missing = "it was not built" if find_spec("iofast.kernel._native") is None else str(error)
-else:
-    _missing = "IOFAST_KERNEL=python"
-
-if _missing is None:
+try:
+    if _choice == "python":
+        raise ImportError("IOFAST_KERNEL=python")
     from iofast.kernel import _native
+    from iofast.kernel import native as implementation
+    from iofast.kernel.native_batch import finish_batch, part_batch
 
     backend = "native"
     simd, _turbo = _native.versions()
-else:
+except ImportError as error:
+    if _choice == "native":
+        raise
+    from iofast.kernel import twin as implementation  # type: ignore[no-redef]
     from iofast.kernel.parts import part_batch  # type: ignore[assignment]
-    from iofast.kernel.twin import (  # type: ignore[assignment]
-        Context,
-        cached,
-        crc32c,
-        decode,
-        decode_batch,
-        decode_each,
-        read_header,
-        read_rows,
-        transcode,
-    )
 
-    finish_batch = None  # type: ignore[assignment]  # `pixels` does it then
+    finish_batch = None  # type: ignore[assignment]  # `pixels` finishes in torch instead
     backend, simd, _turbo = "python", "none", 0
-    if not _wanted:
+    _missing = str(error) if _choice or find_spec("iofast.kernel._native") else "it was not built"
+    if not _choice:
         warnings.warn(
             f"iofast's native kernel is missing ({_missing}): decoding runs on Pillow, several times slower. "
             "`iofast doctor` says what to install.",
@@ -131,16 +105,26 @@ else:
             stacklevel=2,
         )
 
+Context = implementation.Context
+cached = implementation.cached
+crc32c = implementation.crc32c
+decode = implementation.decode
+decode_batch = implementation.decode_batch
+decode_each = implementation.decode_each
+read_header = implementation.read_header
+read_rows = implementation.read_rows
+transcode = implementation.transcode
+
 
 def probe(read: Callable[[int, int], bytes], length: int) -> Header:
-    """`read_header` of an image of `length` bytes, of which `read(offset, count)` gives parts, with few of them read.
+    """Read the header of an image of `length` bytes by few calls of `read(offset, count)`.
 
-    Raises `DecodeError`, and what `read` does.
+    Raises `DecodeError`, and the errors of `read`.
     """
     payload = StoredPayload(read, min(length, MAX_BYTES))
     if payload[:3] != b"\xff\xd8\xff":
         return twin.read_header(payload)
-    for most in (HEAD, 1 << 17):  # the second reaches behind a thumbnail or a colour profile
+    for most in (HEAD, 1 << 17):  # the second includes a thumbnail or a colour profile
         try:
             return read_header(payload[:most])
         except DecodeError:
@@ -158,9 +142,9 @@ def decode_into(
     rows: NDArray[np.intp],
     finish: Finish | None = None,
 ) -> NDArray[np.int32]:
-    """Decode images of one size into `rows` of `out`, as `decode_batch` does, and return their status.
+    """Decode images of one size into `rows` of `out` and return their status, int32; see `decode_batch`.
 
-    Neighbours are one call, which takes 3 % less time than one for each.
+    Consecutive rows need a single call, which takes 3 % less time than one call each.
     """
     count, status = len(rows), np.zeros(len(rows), np.int32)
     if count and (np.diff(rows) == 1).all():
@@ -172,17 +156,17 @@ def decode_into(
 
 
 def status_message(code: int) -> str:
-    """What a row's status means, in words."""
+    """Return the message for a row's status."""
     return MESSAGES[Status(code)]
 
 
 def failure(code: int, payloads: Payloads, row: int) -> str:
-    """Why a row of `payloads` was not decoded: what its status means, and what the file is where that is the reason."""
-    what = twin.stranger(payloads, row) if code == Status.UNSUPPORTED else ""
-    return status_message(code) + (f" ({what})" if what else "")
+    """Explain why a row of `payloads` was not decoded, with the format of an unsupported file."""
+    name = twin.stranger(payloads, row) if code == Status.UNSUPPORTED else ""
+    return status_message(code) + (f" ({name})" if name else "")
 
 
 def describe() -> dict[str, str | None]:
-    """What is in use, for `iofast doctor`: backend, instruction set, libjpeg-turbo, and why the native one is not."""
+    """Return backend, instruction set, libjpeg-turbo, and why the native kernel is missing, for `iofast doctor`."""
     version = f"{_turbo // 1_000_000}.{_turbo // 1000 % 1000}.{_turbo % 1000}" if _turbo else None
     return {"backend": backend, "simd": simd, "libjpeg-turbo": version, "missing": _missing}

@@ -1,7 +1,7 @@
-"""What a viewer shows of an image: its colour profile turned into sRGB, transparency laid over a background.
+"""Images as a viewer shows them: converted from their colour profile to sRGB, with a background under transparency.
 
-Loaders do neither (nor does Pillow's `convert("RGB")`); packing does both wherever it encodes an image, for what it
-writes has neither profile nor alpha to say otherwise.
+Loaders do neither, nor does Pillow's `convert("RGB")`. Packing does both when it encodes an image, because the result
+has neither profile nor alpha.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from io import BytesIO
 from itertools import product
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops, features
@@ -17,92 +18,93 @@ from iofast.errors import DecodeError
 from iofast.kernel import pillow
 
 MAX_PROFILE = 4 << 20  # bytes; a printer's tables have half a megabyte, rarely two
-_SAME = 3  # levels: vendors' sRGB profiles differ by up to 2, any other colour space by dozens
+_SAME = 3  # levels: vendors' sRGB profiles differ by up to 2, other colour spaces by dozens
 _MODES = {1: "L", 3: "RGB", 4: "CMYK"}  # by components
 
 
 @lru_cache(16)  # photographs of one set share a few profiles
 def transform(profile: bytes, mode: str) -> object | None:
-    """Pillow's transform of `mode` (L, RGB, CMYK) to sRGB, an `ImageCmsTransform`.
+    """Return Pillow's transform of `mode` (L, RGB, CMYK) to sRGB, an `ImageCmsTransform`.
 
-    None where that changes nothing that one could see, and where the profile is broken or for other images than these:
-    viewers ignore such profiles too. Raises `DecodeError` where Pillow lacks LittleCMS.
+    None if it changes nothing visible, or if the profile is broken or for another mode: viewers ignore such profiles
+    too. Raises `DecodeError` if Pillow lacks LittleCMS.
     """
     if not profile or len(profile) > MAX_PROFILE or mode not in _MODES.values():
         return None
     if not features.check("littlecms2"):
         raise DecodeError("its colour profile needs a Pillow with LittleCMS, or icc='drop'")
-    from PIL import ImageCms  # 5 ms, for the few that need it
+    from PIL import ImageCms  # here, because it takes 5 ms and few images need it
 
     try:
-        found = ImageCms.getOpenProfile(BytesIO(profile))
-        made = ImageCms.buildTransform(found, ImageCms.createProfile("sRGB"), mode, "RGB")
-        return None if mode == "RGB" and _changes_little(made) else made
+        opened = ImageCms.getOpenProfile(BytesIO(profile))
+        to_rgb = ImageCms.buildTransform(opened, ImageCms.createProfile("sRGB"), mode, "RGB")
+        return None if mode == "RGB" and _changes_little(to_rgb) else to_rgb
     except (ImageCms.PyCMSError, OSError, ValueError):
         return None
 
 
-def _changes_little(made: object) -> bool:
-    steps = np.array(list(product(range(0, 256, 51), repeat=3)), np.uint8)[None]
-    found = np.asarray(made.apply(Image.fromarray(steps)))  # type: ignore[attr-defined]
-    return bool(np.abs(found.astype(int) - steps).max() <= _SAME)
+def _changes_little(to_rgb: object) -> bool:
+    levels = np.array(list(product(range(0, 256, 51), repeat=3)), np.uint8)[None]
+    converted = np.asarray(to_rgb.apply(Image.fromarray(levels)))  # type: ignore[attr-defined]
+    return bool(np.abs(converted.astype(int) - levels).max() <= _SAME)
 
 
 def needs_conversion(profile: bytes, components: int) -> bool:
-    """Whether an image of so many components means something else than sRGB by this profile."""
+    """Whether this profile makes an image of so many components differ from sRGB."""
     return bool(profile) and transform(profile, _MODES.get(components, "")) is not None
 
 
 def has_alpha(image: Image.Image) -> bool:
-    """Whether some of it may be transparent."""
+    """Whether pixels may be transparent."""
     return image.mode in pillow.ALPHA or "transparency" in image.info
 
 
 def profile_of(image: Image.Image) -> bytes:
-    """The embedded profile, empty where there is none."""
+    """Return the embedded profile, or b""."""
     profile = image.info.get("icc_profile")
     return profile if isinstance(profile, bytes) else b""
 
 
 def describes(profile: bytes, image: Image.Image) -> bool:
-    """Whether a profile is for pixels such as those of `image`, `L` or `RGB`: by the colour space that it names."""
+    """Whether the colour space of a profile is that of `image`, which is `L` or `RGB`."""
     return profile[16:20] == (b"GRAY" if image.mode == "L" else b"RGB ")
 
 
 def is_shown_otherwise(image: Image.Image, *, icc: bool, background: bool) -> bool:
-    """Whether `to_srgb` or `lay_over`, where they are wanted, would change pixels; decodes nothing."""
+    """Whether `to_srgb` (if `icc`) or `lay_over` (if `background`) would change pixels; decodes nothing."""
     mode = image.mode if image.mode in ("L", "CMYK") else "L" if image.mode in pillow.GRAY else "RGB"
     return (background and has_alpha(image)) or (icc and transform(profile_of(image), mode) is not None)
 
 
 def to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    """An `L`, `RGB` or `CMYK` image as `L` or `RGB`, its numbers those of sRGB; as it is where that is the same.
+    """Convert an `L`, `RGB` or `CMYK` image to `L` or `RGB` in sRGB; return it unchanged if the profile has no effect.
 
-    The image that is given is used up, here and in the functions below.
+    The argument must not be used afterwards, here and in the functions below.
     """
-    made = transform(profile, image.mode)
-    if made is None:
+    to_rgb: Any = transform(profile, image.mode)
+    if to_rgb is None:
         return image
+    converted: Image.Image
     if image.mode == "RGB":
-        same: Image.Image = made.apply_in_place(image)  # type: ignore[attr-defined]
-        return same
-    shown: Image.Image = pillow.replaced(image, made.apply(image))  # type: ignore[attr-defined]
-    return shown.getchannel(1) if image.mode == "L" else shown
+        converted = to_rgb.apply_in_place(image)
+        return converted
+    converted = pillow.replaced(image, to_rgb.apply(image))
+    return converted.getchannel(1) if image.mode == "L" else converted
 
 
 def split_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
-    """An image without its alpha, and its alpha (`L`) where it has some that is not all opaque."""
+    """Return an image without its alpha, and its alpha (`L`), or None if every pixel is opaque."""
     if not has_alpha(image):
         return image, None
     mode = "LA" if image.mode in pillow.GRAY else "RGBA"
     whole = image if image.mode == mode else pillow.replaced(image, image.convert(mode))
     alpha = whole.getchannel("A")
-    whole.info.clear()  # else Pillow warns of transparency that the next mode has no place for
+    whole.info.clear()  # else Pillow warns of transparency that the next mode cannot hold
     return pillow.plain(whole), alpha if alpha.getextrema() != (255, 255) else None
 
 
 def lay_over(image: Image.Image, alpha: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    """An `L` or `RGB` image blended over a background."""
+    """Blend an `L` or `RGB` image over a background."""
     if image.mode == "L" and len(set(background)) > 1:
         image = pillow.replaced(image, image.convert("RGB"))
     image.paste(background[0] if image.mode == "L" else background, mask=ImageChops.invert(alpha))
@@ -110,6 +112,6 @@ def lay_over(image: Image.Image, alpha: Image.Image, background: tuple[int, int,
 
 
 def blank(image: Image.Image, size: tuple[int, int], colour: tuple[int, int, int]) -> Image.Image:
-    """A plain picture to put `image` on: gray if both are."""
+    """Return a plain canvas for `image`: gray if the image and the colour are."""
     gray = image.mode == "L" and len(set(colour)) == 1
     return Image.new("L", size, colour[0]) if gray else Image.new("RGB", size, colour)

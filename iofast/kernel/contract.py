@@ -1,4 +1,4 @@
-"""What the native kernel and its Python twin have in common: options, results, status codes, limits."""
+"""Options, results, status codes and limits that the native kernel and its Python twin share."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from iofast.errors import OptionError
 from iofast.work import Work
 
 FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")
-ALIASED = "bilinear-aliased"  # between the four nearest pixels, however much smaller an image becomes
-ALL_FILTERS = (*FILTERS, ALIASED)  # the order is the native kernel's numbering
+ALIASED = "bilinear-aliased"  # interpolate between the four nearest pixels, whatever the reduction
+ALL_FILTERS = (*FILTERS, ALIASED)  # in the order of the native kernel's numbers
 MAX_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
 MAX_MEMORY = 1 << 31  # bytes for packing one image: enough for 16,000 x 16,000 pixels in RGB, not in RGBA
-LARGE = 1 << 24  # pixels; of a larger image memory counts more than time: fewer copies, and no scratch memory is kept
-MAX_BYTES = 1 << 30  # of one encoded image; read into scratch, so bounded before it is allocated
+LARGE = 1 << 24  # pixels; above, memory matters more than time: make fewer copies and keep no scratch memory
+MAX_BYTES = 1 << 30  # of one encoded image, which is read into scratch memory
 MAX_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 MAX_RESTART = 65_535  # MCUs per restart interval: the marker has 16 bits
 
 
 class Payloads(NamedTuple):
-    """Where the payloads of N images lie: open descriptors, or addresses where the descriptor is -1. Columns of N rows.
+    """The places of N payloads: open descriptors, or addresses where the descriptor is -1. Columns of N rows.
 
-    crcs          CRC32C of each; None, or -1 in int64 = not checked; of raw pixels then only some rows are read
-    orientations  EXIF 1-8, to be applied; 0 = as stored, whatever the header says
-    indexed       (N, 3): `Kind`, upright width and height, as the index has them; None = encoded images of unknown
-                  size. The header of an encoded image must agree with size and orientation, unless the width is 0
+    crcs          CRC32C of each; None, or -1 in int64 = unknown. Raw pixels without one are read only where needed
+    orientations  EXIF 1-8 to apply; 0 = leave the pixels as stored, whatever the header contains
+    indexed       (N, 3): `Kind`, upright width and height from the index; None = encoded images of unknown size.
+                  An encoded image must match the size and the orientation, unless the width is 0
     """
 
     fds: NDArray[np.int32]
@@ -42,18 +42,22 @@ class Payloads(NamedTuple):
     indexed: NDArray[np.int32] | None
 
     def rows(self, rows: NDArray[np.intp] | slice) -> Payloads:
-        """The same columns of some of the rows."""
+        """Return the columns of some of the rows."""
         return Payloads._make(None if column is None else column[rows] for column in self)
 
     def checked(self, check: bool) -> Payloads:
-        """The same, without checksums if `check` is off."""
+        """Drop the checksums unless `check` is on."""
         return self if check else self._replace(crcs=None)
+
+    def indexed_row(self, row: int) -> list[int]:
+        """Return `Kind` (or an invalid number), upright width and height of a row; zeros if there is no index."""
+        return [0, 0, 0] if self.indexed is None else self.indexed[row].tolist()
 
 
 def by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads, int, int]]:
-    """Rows [start, stop) of a source as runs of rows that are all checked or all not.
+    """Split rows [start, stop) into runs in which all rows have a checksum, or none has.
 
-    Checksums in int64 become uint32, or None; a source with others is given as it is.
+    Checksums in int64 become uint32 or None; other sources are returned whole. Raises `OptionError` for a wrong shape.
     """
     crcs = source.crcs
     if crcs is None or crcs.dtype != np.int64:
@@ -62,25 +66,25 @@ def by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payloads
     if crcs.shape != source.offsets.shape or stop > len(crcs):
         raise OptionError(f"crcs must have the shape {source.offsets.shape} and rows to {stop}, found {crcs.shape}")
     checked, plain = crcs >= 0, crcs.astype(np.uint32)
-    turns = np.flatnonzero(checked[start + 1 : stop] != checked[start : stop - 1]) + start + 1
+    turns = np.flatnonzero(np.diff(checked[start:stop])) + start + 1
     for first, last in pairwise([start, *turns.tolist(), stop]):
         if last > first:
             yield source._replace(crcs=plain if checked[first] else None), first, last
 
 
-TURNED, MIRRORED_X, MIRRORED_Y = (5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8)  # EXIF orientations; the axes are upright
+TURNED, MIRRORED_X, MIRRORED_Y = (5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8)  # EXIF orientations; upright axes
 
-PART_ROOM = 64  # bytes that a part may be longer than its payload
+PART_ROOM = 64  # bytes by which a part may be longer than its payload
 
-# a row of `Parts.table`; width and height are the part's own, x0 to y1 (what is wanted of it) stored pixels of it, and
-# (left, top) is where that piece, made upright, lies in the upright image
+# Columns of `Parts.table`: width and height of the part, the wanted rectangle x0 to y1 in its stored pixels, and
+# the corner (left, top) of that rectangle in the upright image.
 PART_COLUMNS = ("length", "width", "height", "x0", "y0", "x1", "y1", "left", "top")
 
 
 class Parts(NamedTuple):
-    """Where `part_batch` puts the parts of N JPEGs: row i to out[places[i] : places[i + 1]], how it is to the table.
+    """Room for the parts of N JPEGs, filled by `part_batch`: row i goes to out[places[i] : places[i + 1]].
 
-    `PART_ROOM` bytes more than its payload are always room enough for a part.
+    `PART_ROOM` bytes more than its payload are always enough for a part.
     """
 
     out: NDArray[np.uint8]  # (bytes,)
@@ -88,21 +92,30 @@ class Parts(NamedTuple):
     table: NDArray[np.int32]  # (N, 9): PART_COLUMNS
 
 
-TYPES = ("uint8", "float32", "bfloat16", "float16")  # the order is the native kernel's numbering
+# The types of finished images and their arrays, in the order of the native kernel's numbers.
+TYPES: dict[str, type[np.generic]] = {
+    "uint8": np.uint8,
+    "float32": np.float32,
+    "bfloat16": np.uint16,
+    "float16": np.float16,
+}
 
 
 class Finish(NamedTuple):
-    """What is done to the decoded images of a batch before they are stored: `work` (of which row i is image i's), then
-    level * scale[0] + scale[1] in float32, then erased rectangles with their noise, then the cast to `type`."""
+    """The operations on the decoded images of a batch before they are stored.
+
+    These are the steps of `work` (row i belongs to image i), level * scale[0] + scale[1] in float32, erased rectangles
+    with their noise, and the cast to `type`.
+    """
 
     work: Work
-    scale: NDArray[np.float32]  # (2, 3); not looked at where `type` is uint8
-    amounts: NDArray[np.float32]  # (E, 3): how much noise each erasing adds
-    type: str  # one of TYPES; bfloat16 is stored in arrays of uint16
+    scale: NDArray[np.float32]  # (2, 3); ignored if `type` is uint8
+    amounts: NDArray[np.float32]  # (E, 3): the noise added by each erasing
+    type: str  # a key of TYPES
 
 
 class Kind(IntEnum):
-    """What a payload is: an encoded image, or pixels as the fields `rgb` and `yuv` have them (docs/format.md)."""
+    """Contents of a payload: an encoded image, or pixels as in the fields `rgb` and `yuv` (docs/format.md)."""
 
     ENCODED = 0
     RGB = 1
@@ -110,7 +123,7 @@ class Kind(IntEnum):
 
 
 class Status(IntEnum):
-    """What became of one row of `decode_batch`. The numbers are the native kernel's and do not change."""
+    """Outcome of one row of `decode_batch`. The numbers are the native kernel's and do not change."""
 
     OK = 0
     READ = 1
@@ -143,7 +156,7 @@ MESSAGES = {
 
 
 class StatusError(Exception):
-    """Why an image cannot be decoded: a status code, details such as Pillow's words, and what to say of the code."""
+    """An image that cannot be decoded: its status, details such as Pillow's words, and the message for the status."""
 
     def __init__(self, status: Status, detail: str = "", message: str = "") -> None:
         super().__init__(detail)
@@ -152,13 +165,13 @@ class StatusError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """How a batch is decoded: the same for every row.
+    """Options that apply to every row of a batch. Raises `OptionError` for unknown filters and limits out of range.
 
-    `fast` permits DCT scaling where the scaled crop still covers the output and where it is faster: of images that
-    libjpeg-turbo decodes. Our own decoder takes less time without it. `strict` makes damaged or truncated image
-    data an error even where a decoder could go on and guess the rest. `clip`: a window that reaches beyond its
-    resampled image is moved into it; where it is larger, what there is goes to the upper left of the output, and the
-    rest is left undefined. Without it such a window is an error.
+    fast    permit DCT scaling by libjpeg-turbo where the scaled crop still covers the output and scaling is faster.
+            Our own decoder never scales: it takes less time without it
+    strict  fail on damaged or truncated image data, even where a decoder could guess the rest
+    clip    move a window that reaches beyond its resampled image into it. If the window is larger, the image goes
+            to the upper left of the output, and the rest stays undefined. Without `clip` such a window is an error
     """
 
     filter: str = "bilinear"
@@ -169,38 +182,27 @@ class DecodeOptions:
     clip: bool = False
 
     def __post_init__(self) -> None:
-        if self.filter not in ALL_FILTERS:
-            raise OptionError(f"filter must be one of {', '.join(ALL_FILTERS)}, found {self.filter!r}")
+        _one_of("filter", self.filter, ALL_FILTERS)
         if not 0 < self.max_pixels <= 1 << 32 or not 0 < self.max_bytes <= 1 << 32:
             raise OptionError(f"max_pixels and max_bytes must be 1 to 2^32, found {self.max_pixels}, {self.max_bytes}")
 
 
-# the native kernel's numbering; the last is the twin's
+# In the order of the native kernel's numbers; the twin adds the last.
 WAYS = ("segments", "rows", "splice", "libjpeg", "raw", "pillow")
-Timed = Literal["read", "all"]  # which stages a context reads the clock for
+Timed = Literal["read", "all"]  # the stages that a context measures
 STAGES = (
-    "read",
-    "check",
-    "scan",
-    "splice",
-    "entropy",
-    "transform",
-    "colour",
-    "libjpeg",
-    "axes",
-    "resample",
-    "steps",
-    "store",
+    *("read", "check", "scan", "splice", "entropy", "transform"),
+    *("colour", "libjpeg", "axes", "resample", "steps", "store"),
 )
 
 
 class Counts(NamedTuple):
-    """What a context has done so far.
+    """Totals of a context.
 
-    `ways`: images by the way they were decoded. segments: our decoder, only the restart segments in the way; rows: our
-    decoder, on a file without markers; splice: libjpeg, on a smaller file made of segments; libjpeg: libjpeg, crop and
-    skip; raw: raw pixels, where there is nothing to decode; pillow: Pillow. `nanoseconds`: by stage of the native
-    kernel, zero unless the context is timed.
+    ways         images by decoding path. segments: our decoder, only the restart segments of the crop; rows: our
+                 decoder, on a file without markers; splice: libjpeg, on a smaller file made of segments; libjpeg:
+                 libjpeg, crop and skip; raw: raw pixels; pillow: Pillow
+    nanoseconds  time by stage of the native kernel, zero unless the context is timed
     """
 
     ways: dict[str, int]
@@ -208,16 +210,16 @@ class Counts(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What the first bytes of an image say. `width` and `height` are upright: after `orientation` was applied."""
+    """Facts from the first bytes of an image. `width` and `height` are upright: after `orientation` was applied."""
 
     format: str  # jpeg, png, webp, gif, bmp, tiff, ppm, avif
     width: int
     height: int
-    orientation: int  # EXIF 1-8 that a decoder has still to apply
+    orientation: int  # EXIF 1-8 that the decoder does not apply
     components: int  # colour components: 1 grayscale, 3 RGB or YCbCr, 4 CMYK or with alpha
     progressive: bool
     restart: int = 0  # MCUs per restart interval of a JPEG, 0 = no restart markers
-    mcus: int = 0  # MCUs per row of a JPEG as it is stored, 0 = not known
+    mcus: int = 0  # MCUs per row of a JPEG as stored, 0 = unknown
 
 
 class Transcoded(NamedTuple):
@@ -234,22 +236,23 @@ class Transcoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TranscodeRecipe:
-    """Every option that shapes the pixels of a packed image.
+    """The options that determine the pixels of a packed image. Raises `OptionError` for invalid combinations.
 
-    `mode`: `short` and `long` make that side `size` pixels and keep the aspect ratio; `exact` makes a square of `size`
-    whatever the aspect ratio; `crop` makes the short side `size` and cuts the centre square; `pad` makes the long side
-    `size` and puts the image into the middle of a square of `pad_color` (None: black); `none` keeps the size.
-    `reducing_gap` (Pillow's word): a large JPEG is decoded at 1/2, 1/4 or 1/8 where that is still at least this many
-    times the wanted size; 0 = always in full. `format="keep"` stores the bytes as they are where no pixel changes,
-    and files of other formats as PNG, unless their size changes; `rgb` and `yuv420` store pixels that need no decoder.
-    `restart`: MCUs per restart interval of a JPEG, 0 = no restart markers, "auto" = the best for decoding parts of it
-    (`restart_interval`). A JPEG that is kept is written again for it, with the same coefficients and markers; with 0 or
-    None it is not touched (None is "auto" for whatever is encoded).
-    `icc`: "srgb" converts what has another colour profile, "keep" hands the profile on, "drop" ignores it; None is
-    "srgb" for whatever is encoded, and leaves kept files alone. `background`: the colour that transparency is laid
-    over, or "drop" for the colours beneath it as Pillow's `convert("RGB")`; None is white, and leaves kept files alone.
-    `max_pixels` and `max_memory` (bytes, estimated before anything is decoded) are limits of an image.
-    `check`: how far a kept file is looked at: None or "decode" decodes it, "end" looks at its header and its end only.
+    mode          `short` and `long` resize that side to `size` pixels and keep the aspect ratio; `exact` makes a square
+                  of `size`; `crop` resizes the short side to `size` and cuts out the centre square; `pad` resizes
+                  the long side and centres the image on a square of `pad_color` (None: black); `none` keeps the size
+    format        `keep` stores files whose pixels do not change byte for byte (other formats as PNG) and encodes all
+                  others as JPEG; `rgb` and `yuv420` store raw pixels
+    restart       MCUs per restart interval of a JPEG; 0 = no markers, "auto" = best for decoding crops. Kept JPEGs are
+                  rewritten with the same coefficients and metadata, unless it is 0 or None (None: "auto" elsewhere)
+    reducing_gap  decode a large JPEG at 1/2, 1/4 or 1/8 if that is still at least this many times the wanted size;
+                  0 = always in full. The name is Pillow's
+    max_pixels    limit of an image; so is max_memory, in bytes, which is estimated before anything is decoded
+    icc           "srgb" converts other colour profiles, "keep" passes the profile on, "drop" ignores it; None is
+                  "srgb" for encoded images and leaves kept files unchanged
+    background    colour beneath transparency, or "drop" for the colours that Pillow's `convert("RGB")` gives; None is
+                  white for encoded images and leaves kept files unchanged
+    check         validation of a kept file: None or "decode" decodes it, "end" reads its header and its end only
     """
 
     size: int | None = None
@@ -273,18 +276,19 @@ class TranscodeRecipe:
         _one_of("filter", self.filter, FILTERS)
         _one_of("format", self.format, ("jpeg", "png", "webp", "rgb", "yuv420", "keep"))
         _one_of("subsampling", self.subsampling, ("420", "422", "444"))
-        if self.size is not None:
-            _whole("resize= in pixels", self.size, 1, MAX_SIDE)
+        _one_of("check", self.check or "decode", ("decode", "end"))
+        if self.size is not None and not _is_whole(self.size, 1, MAX_SIDE):
+            raise OptionError(f"resize= in pixels must be a whole number from 1 to {MAX_SIDE}, found {self.size!r}")
         if self.size is None and self.mode != "none":
             raise OptionError(f"mode={self.mode}: expected resize= in pixels beside it, found none")
         if self.size is not None and self.mode == "none":
-            raise OptionError(f"mode=none changes no size: expected none beside it, found resize={self.size}")
-        _whole("quality", self.quality, 1, 100)
+            raise OptionError(f"mode=none changes no size: expected no resize= beside it, found resize={self.size}")
+        if not _is_whole(self.quality, 1, 100):
+            raise OptionError(f"quality must be a whole number from 1 to 100, found {self.quality!r}")
         if self.reducing_gap != 0 and not 1 <= self.reducing_gap <= 16:
             raise OptionError(f"reducing_gap must be 0 or 1 to 16, found {self.reducing_gap}")
         if self.restart is not None and self.restart != "auto" and not _is_whole(self.restart, 0, MAX_RESTART):
             raise OptionError(f"restart must be auto, none or 0 to {MAX_RESTART} (MCUs), found {self.restart!r}")
-        _one_of("check", self.check or "decode", ("decode", "end"))
         self._check_colours()
 
     def _check_colours(self) -> None:
@@ -299,7 +303,7 @@ class TranscodeRecipe:
             raise OptionError("pad_color must be a colour, found 'drop'")
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
-        """The size (width, height) that an upright image of `width` x `height` is resampled to, before any crop."""
+        """Return the size (width, height) to which an upright image is resampled, before any crop."""
         if self.size is None:
             return width, height
         if self.mode == "exact":
@@ -313,11 +317,11 @@ class TranscodeRecipe:
         return goal
 
     def interval(self, mcus: int) -> int:
-        """MCUs per restart interval of a JPEG with `mcus` MCUs per row; 0 = none."""
+        """Return the MCUs per restart interval of a JPEG with `mcus` MCUs per row; 0 = no markers."""
         return self.restart if isinstance(self.restart, int) else restart_interval(mcus)
 
     def crop(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """The box (x0, y0, x1, y1) kept of a resampled image of `width` x `height`: all of it, or its centre."""
+        """Return the box (x0, y0, x1, y1) that is kept of a resampled image: all, or its centre."""
         if self.mode != "crop":
             return 0, 0, width, height
         side = min(self.size or width, width, height)
@@ -325,21 +329,21 @@ class TranscodeRecipe:
         return x, y, x + side, y + side
 
     def padded(self, width: int, height: int) -> tuple[int, int]:
-        """The size (width, height) of the canvas that a resampled, cropped image is put into the middle of."""
+        """Return the size (width, height) of the canvas around a resampled, cropped image."""
         return (self.size, self.size) if self.mode == "pad" and self.size else (width, height)
 
 
 def restart_interval(mcus: int) -> int:
-    """MCUs per restart interval that "auto" means: the divisor of `mcus` (of a row) nearest to 4, the smaller of two.
+    """Return the "auto" MCUs per restart interval: the divisor of `mcus` (per row) nearest to 4, the smaller of two.
 
-    A divisor, so that a row of MCUs begins with an interval, and any rectangle of intervals can be a JPEG of its own.
-    Shorter ones let a crop decode less beside what it needs; each costs a marker of two bytes, and DCs coded in full.
+    With a divisor each row of MCUs begins an interval, so any rectangle of intervals can be a JPEG of its own.
+    Shorter intervals let a crop decode less; each costs a marker of two bytes and full DC coefficients.
     """
     return min((n for n in range(1, mcus + 1) if mcus % n == 0), key=lambda n: (abs(n - 4), n))
 
 
 def mcus_per_row(width: int, components: int, subsampling: str) -> int:
-    """MCUs per row of the JPEG that an image of this width becomes."""
+    """Return the MCUs per row of a JPEG that is encoded from an image of this width."""
     return -(-width // (16 if components == 3 and subsampling != "444" else 8))
 
 
@@ -348,20 +352,12 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise OptionError(f"{name} must be one of {', '.join(allowed)}, found {value!r}")
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if not _is_whole(value, low, high):
-        raise OptionError(f"{name} must be a whole number from {low} to {high}, found {value!r}")
-
-
 def _is_whole(value: object, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def levels_of(text: str) -> tuple[int, int, int]:
-    """The colour that an option names: `white`, `black`, `gray`, `#rrggbb`, or three levels `r,g,b`.
-
-    Raises `OptionError`.
-    """
+    """Parse a colour: `white`, `black`, `gray`, `#rrggbb`, or three levels `r,g,b`. Raises `OptionError`."""
     named = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128), "grey": (128, 128, 128)}
     if text in named:
         return named[text]

@@ -1,4 +1,4 @@
-"""Gray samples that are not bytes from black to white: 12 to 32 bits, signed, floating point. As 8 bits each."""
+"""Conversion of gray samples of 12 to 32 bits, signed or floating-point, to 8 or 16 bits from black to white."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from iofast.kernel.contract import Status, StatusError
 _BITS, _PHOTOMETRIC, _FORMAT, _LEAST, _GREATEST = 258, 262, 339, 340, 341  # TIFF tags
 _UNSIGNED, _SIGNED, _FLOAT = 1, 2, 3  # SampleFormat
 _WHITE_IS_ZERO = 0
-_STEP = 1 << 18  # pixels that are converted at once
+_STEP = 1 << 18  # pixels converted at once
 
 
 def to_bytes(image: Image.Image) -> Image.Image:
-    """A decoded image as one of bytes: itself unless its samples are others.
+    """Convert the samples of a decoded image to bytes, or return it if they already are.
 
-    Unsigned samples of up to 16 bits keep their upper 8. Of all others a TIFF must declare the least and the greatest
-    value (SMinSampleValue, SMaxSampleValue), which become black and white. Raises `StatusError` where it does not.
+    Unsigned samples of up to 16 bits keep their upper 8 bits. For all others a TIFF must declare the values of black
+    and white (SMinSampleValue, SMaxSampleValue). Raises `StatusError` if it does not.
     """
     levels = _levels(image, 8)
     return image if levels is None else Image.fromarray(levels)
 
 
 def to_wide(image: Image.Image) -> NDArray[np.uint16]:
-    """The gray values of a decoded image, of 16 bits each, (height, width). Raises as `to_bytes`."""
+    """Return the gray values of a decoded image, uint16 (height, width). Raises like `to_bytes`."""
     levels = _levels(image, 16)
     return np.asarray(image.convert("L")).astype(np.uint16) * np.uint16(257) if levels is None else levels
 
 
 def _levels(image: Image.Image, wanted: int) -> NDArray[Any] | None:
-    """Samples as unsigned ones of `wanted` bits, 8 or 16; None where they are bytes from black to white."""
+    """Convert samples to `wanted` unsigned bits, 8 or 16; None if they already are bytes from black to white."""
     tags: Mapping[int, Any] = image.tag_v2 if isinstance(image, TiffImageFile) else {}
     kind = int(_first(tags.get(_FORMAT), _UNSIGNED))
     if image.mode != "F" and not image.mode.startswith("I") and (image.mode != "L" or kind != _SIGNED):
@@ -56,7 +56,7 @@ def _levels(image: Image.Image, wanted: int) -> NDArray[Any] | None:
 
 
 def _declared(tags: Mapping[int, Any], kind: int, bits: int) -> tuple[float, float]:
-    """The values that are black and white."""
+    """Return the values of black and white. Raises `StatusError` if they are not declared."""
     low, high = (_first(tags.get(tag), math.nan) for tag in (_LEAST, _GREATEST))
     if math.isfinite(low) and math.isfinite(high) and low < high:
         return low, high
@@ -68,7 +68,7 @@ def _declared(tags: Mapping[int, Any], kind: int, bits: int) -> tuple[float, flo
 
 
 def _first(value: Any, default: float) -> float:
-    """The value of a tag, that of the first sample where each has its own; `default` where there is no number."""
+    """Return the number in a tag, that of the first sample if each has its own, or `default`."""
     try:
         return float(value[0] if isinstance(value, tuple) else value)
     except (TypeError, ValueError, IndexError, ZeroDivisionError):
@@ -76,13 +76,13 @@ def _first(value: Any, default: float) -> float:
 
 
 def _by_rows(samples: NDArray[Any], levels: NDArray[Any], convert: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-    """Samples converted some rows at a time: numbers of 64 bits for all would take eight times the memory."""
+    """Convert a few rows at a time: 64-bit numbers for all would take eight times the memory."""
     rows = max(1, _STEP // max(1, samples.shape[1]))
     for start in range(0, len(samples), rows):
         levels[start : start + rows] = convert(samples[start : start + rows])
 
 
 def _spread(samples: NDArray[Any], low: float, high: float, white: int) -> NDArray[np.float64]:
-    """Samples of which `low` is black and `high` is white; what is no number is black."""
+    """Map `low` to black and `high` to white; NaN becomes black."""
     light = (samples.astype(np.float64) - low) * (white / (high - low))
     return np.rint(np.nan_to_num(light, nan=0, posinf=white, neginf=0)).clip(0, white)

@@ -1,4 +1,4 @@
-"""The orientation that an image's metadata asks for. Pillow's reader warns of each oddity in every other tag."""
+"""The orientation in the metadata of an image, without Pillow's parser, which warns of oddities in other tags."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 
 
 def orientation(block: bytes, xmp: bytes = b"") -> int:
-    """The orientation (1-8) in EXIF, or in XMP where EXIF has no such entry: the precedence of Pillow's `getexif`.
+    """Return the orientation (1-8) in EXIF, or in XMP if EXIF has no such entry, as Pillow's `getexif` does.
 
-    `block` is a TIFF header and directories, `Exif` in front or not. 1 where nothing makes sense.
+    `block` is a TIFF header and directories, with or without the prefix `Exif`. The result is 1 for invalid data.
     """
     value = _in_exif(block)
     if value is None:
@@ -24,11 +24,11 @@ def orientation(block: bytes, xmp: bytes = b"") -> int:
 
 
 def _in_exif(block: bytes) -> int | None:
-    """The value in the first directory, 0 where its entry holds no whole number; None where there is no entry."""
+    """Return the value in the first directory, 0 if it is not an integer, None if there is no entry."""
     start = 0
     while block.startswith(_PREFIX, start):
         start += len(_PREFIX)
-    block = block[start:]  # once: a block of a megabyte of prefixes would be copied 170,000 times
+    block = block[start:]  # once: a megabyte of prefixes would be copied 170,000 times
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
     try:
         return _find(block, order) if order else None

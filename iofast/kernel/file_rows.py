@@ -1,4 +1,4 @@
-"""The bytes of a file by position: the Python twin of src/read.c."""
+"""Bytes of a file by position: the Python twin of src/read.c."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 
 def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """Rows of `size` bytes at `offsets` (int64, (N,)) of an open file, as uint8 (N, size).
+    """Read rows of `size` bytes at `offsets` (int64, (N,)) of an open file, as uint8 (N, size).
 
-    Raises `EOFError` where the file ends inside a row, `OSError` where it cannot be read.
+    Raises `EOFError` if the file ends inside a row, `OSError` if it cannot be read.
     """
     if size < 1:
-        raise ValueError(f"a row has one byte or more, found {size}")
+        raise ValueError(f"size must be one byte or more, found {size}")
     rows = list(map(os.pread, repeat(fd), repeat(size), offsets.tolist()))
     for row, offset in zip(rows, offsets.tolist(), strict=True):
         if len(row) < size:
@@ -24,10 +24,10 @@ def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint
 
 
 def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of the bytes at `offsets` (N,) of open files `fds` (N,) are in the page cache; fd -1: in memory, so yes.
+    """Whether the bytes at `offsets` (N,) of open files `fds` (N,) are in the page cache: bool (N,). Does not block.
 
-    Does not wait. What cannot be known counts as no: a file system, or a system, that does not tell. (Only the native
-    kernel sees that a file lies in memory, on a tmpfs.)
+    True for fd -1, which is memory. False if the system or file system cannot report it. Only the native kernel
+    detects files on a tmpfs.
     """
     return np.fromiter(map(_is_cached, fds.tolist(), offsets.tolist()), np.bool_, len(fds))
 
@@ -35,5 +35,5 @@ def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bo
 def _is_cached(fd: int, offset: int) -> bool:
     try:
         return fd == -1 or os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
-    except (OSError, AttributeError):  # BlockingIOError; or no such file, flag or call
+    except (OSError, AttributeError):  # BlockingIOError, or no such file, flag or call
         return False

@@ -1,20 +1,17 @@
-"""What is wanted of a JPEG's markers without decoding it: the restart interval, the colour profile, the end."""
+"""Segments of a JPEG that are read without decoding it: the restart interval, the colour profile, the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-_DRI, _APP2 = 0xDD, 0xE2
-_SCAN, _END = 0xDA, 0xD9
+_DRI, _APP2, _SCAN, _END = 0xDD, 0xE2, 0xDA, 0xD9
 _BARE = (0x00, 0x01, *range(0xD0, 0xD8))  # markers without a length
-
-
 _PROFILE = b"ICC_PROFILE\0"
 _PART = 65_519  # bytes of a profile in one segment
 
 
 def restart_interval(data: bytes) -> int:
-    """MCUs per restart interval, 0 = no restart markers: as the JPEG `data` says before its first scan."""
+    """Return the MCUs per restart interval before the first scan of a JPEG, 0 = no restart markers."""
     interval = 0
     for marker, body, _ in _segments(data):
         if marker == _DRI and len(body) >= 2:
@@ -23,7 +20,7 @@ def restart_interval(data: bytes) -> int:
 
 
 def profile(data: bytes) -> bytes:
-    """The colour profile of a JPEG, put together from its segments; empty where there is none, or a part is missing."""
+    """Return the colour profile of a JPEG, joined from its segments; b"" if it has none or a segment is missing."""
     parts = sorted(bytes(body) for marker, body, _ in _segments(data) if marker == _APP2 and body[:12] == _PROFILE)
     if not parts or len(parts[0]) < 14 or len(parts) != parts[0][13]:
         return b""
@@ -31,23 +28,24 @@ def profile(data: bytes) -> bytes:
 
 
 def with_profile(data: bytes, profile: bytes) -> bytes:
-    """A JPEG that has no profile with this one, behind its first segment (JFIF). Raises `ValueError` above 16 MB."""
+    """Insert a profile behind the first segment (JFIF) of a JPEG without one. Raises `ValueError` above 16 MB."""
     parts = [profile[at : at + _PART] for at in range(0, len(profile), _PART)]
     at = 4 + int.from_bytes(data[4:6], "big")
-    head = ((len(part) + 16).to_bytes(2, "big") + _PROFILE + bytes((n, len(parts))) for n, part in enumerate(parts, 1))
-    return b"".join(
-        (data[:at], *(b"\xff\xe2" + each + part for each, part in zip(head, parts, strict=True)), data[at:])
-    )
+    segments = [
+        b"\xff\xe2" + (len(part) + 16).to_bytes(2, "big") + _PROFILE + bytes((number, len(parts))) + part
+        for number, part in enumerate(parts, 1)
+    ]
+    return b"".join((data[:at], *segments, data[at:]))
 
 
 def has_end(data: bytes) -> bool:
-    """Whether a JPEG has an end-of-image marker: behind its header, for a thumbnail in it has one too."""
+    """Whether a JPEG has an end-of-image marker behind its header, where a thumbnail may have one of its own."""
     header = max((end for _, _, end in _segments(data)), default=2)
     return data.rfind(bytes((0xFF, _END)), header) >= 0
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, memoryview, int]]:
-    """Marker and body of each whole segment before the first scan, and where it ends."""
+    """Yield marker, body and end of each whole segment before the first scan."""
     view, at = memoryview(data), 2
     while at + 4 <= len(data):
         marker, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")

@@ -1,4 +1,4 @@
-"""Masks: images whose values are labels, which take part in the image's geometry and in nothing else."""
+"""Masks: images whose values are labels. They follow the geometry of their image and keep their values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MODES = ("1", "L", "P", "LA", "RGB", "RGBA", "I", "I;16", "I;16L", "I;16B", "I;
 def transcode_mask(
     data: bytes, recipe: TranscodeRecipe, image: Header, *, upright: bool = False, fill: int = 0
 ) -> bytes:
-    """The mask of an image whose header is `image`, as a PNG: turned, resized (nearest), cropped and padded alike.
+    """Turn, resize (nearest), crop and pad a mask as its image with the header `image` is; return a PNG.
 
-    A mask of the image's stored size is turned as the image is; where stored and upright size are the same, `upright`
-    says that it was made on the upright image. Numbers stay what they are: those of palettes, and 16 bits. `fill` is
-    the value beside a padded image. A PNG that nothing changes stays byte for byte. Raises `DecodeError`.
+    A mask of the image's stored size is turned like the image. If stored and upright size are equal, `upright` means
+    that the mask was drawn on the upright image. Palette indexes and 16-bit values are preserved. `fill` is the value
+    of the padding. An unchanged PNG stays identical. Raises `DecodeError`.
     """
     try:
         return _transcode(data, recipe, image, upright, fill)
@@ -37,7 +37,7 @@ def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: boo
     opened = pillow.open_image(data, recipe.max_pixels)
     pillow.check_end(opened)
     if opened.format == "png" and data[24] == 16 and data[25] in (2, 6):
-        raise DecodeError("a mask of 16-bit colour loses its lower bits in Pillow: expected gray, palette or 8 bits")
+        raise DecodeError("a mask of 16-bit colour would lose its lower bits: expected gray, palette or 8 bits")
     size = (image.width, image.height)
     turn = _turn(opened, image, upright)
     goal = recipe.resized(*size)
@@ -51,16 +51,13 @@ def _transcode(data: bytes, recipe: TranscodeRecipe, image: Header, upright: boo
     if mask.mode not in _MODES:
         raise DecodeError(f"a mask of mode {mask.mode} cannot be stored: expected gray, palette or RGB")
     labels = np.asarray(mask)
-    rows, columns = (
-        _nearest(labels.shape[0], goal[1], box[1], box[3]),
-        _nearest(labels.shape[1], goal[0], box[0], box[2]),
-    )
-    labels = _padded(labels[rows[:, None], columns], canvas, fill)
-    return _png(labels, mask)
+    rows = _nearest(labels.shape[0], goal[1], box[1], box[3])
+    columns = _nearest(labels.shape[1], goal[0], box[0], box[2])
+    return _png(_padded(labels[rows[:, None], columns], canvas, fill), mask)
 
 
 def _turn(opened: pillow.Opened, image: Header, upright: bool) -> int:
-    """The EXIF orientation by which the mask has still to be turned. Raises `DecodeError` where its size is wrong."""
+    """Return the EXIF orientation to apply to the mask. Raises `DecodeError` if its size is wrong."""
     size, shown = opened.upright(opened.orientation), (image.width, image.height)
     stored = shown[::-1] if image.orientation >= 5 else shown
     if opened.orientation == 1 and size == stored and not (upright and stored == shown):
@@ -71,7 +68,7 @@ def _turn(opened: pillow.Opened, image: Header, upright: bool) -> int:
 
 
 def _nearest(length: int, goal: int, start: int, stop: int) -> NDArray[np.int64]:
-    """Which of `length` pixels the outputs [start, stop) of `goal` take: the one that their centre lies in."""
+    """Return the source pixels, of `length`, that contain the centres of the outputs [start, stop) of `goal`."""
     return ((2 * np.arange(start, stop, dtype=np.int64) + 1) * length) // (2 * goal)
 
 
@@ -95,9 +92,7 @@ def _png(labels: NDArray[Any], original: Image.Image) -> bytes:
     image, options = Image.fromarray(np.ascontiguousarray(labels)), {}
     if original.mode == "P":
         colours = original.getpalette() or []
-        image.putpalette(
-            colours + [0] * (768 - len(colours))
-        )  # all of them, or Pillow stores fewer bits than `fill` has
+        image.putpalette(colours + [0] * (768 - len(colours)))  # all, or Pillow may store too few bits for `fill`
         if "transparency" in original.info:
             options["transparency"] = original.info["transparency"]
     stream = BytesIO()

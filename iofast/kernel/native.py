@@ -1,4 +1,4 @@
-"""The native kernel's Python side: the same functions as the twin. What the C code does not take, the twin does."""
+"""Single images by the native kernel, with the twin's functions. The twin decodes what the C code does not support."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from iofast.kernel.contract import (
     MAX_PIXELS,
     MAX_SIDE,
     MESSAGES,
+    TURNED,
     WAYS,
     Header,
     Kind,
@@ -32,174 +33,188 @@ from iofast.kernel.native_batch import decode_batch as decode_batch
 from iofast.kernel.native_batch import decode_each as decode_each
 from iofast.kernel.native_batch import finish_batch as finish_batch
 from iofast.kernel.native_batch import read_rows as read_rows
-from iofast.kernel.twin import Buffer
+from iofast.kernel.twin import Buffer, as_bytes
 
 crc32c = _native.crc32c
 
-_INT_MAX = (1 << 31) - 1  # of the C code's coordinates, those of a virtual image among them
-_AS_PIXELS = MAX_BYTES // 3  # pixels, where they are not encoded
-_KINDS = {
-    "jpeg": (Kind.ENCODED, "jpg"),
-    "keep": (Kind.ENCODED, "jpg"),
-    "rgb": (Kind.RGB, "rgb"),
-    "yuv420": (Kind.YUV420, "yuv"),
-}  # what the C code makes, and under which field it is stored
+_INT_MAX = (1 << 31) - 1  # the limit of the C code's coordinates, including those of a virtual image
+_AS_PIXELS = MAX_BYTES // 3  # the limit in pixels where they are not encoded
 STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the best for one image
 
 
 def read_header(data: Buffer) -> Header:
-    """Format, upright size and orientation. Raises `DecodeError`; of a file's beginning, the whole may still do."""
+    """Read the header of an image, or of the first part of a file; see `twin.read_header`."""
+    return _header(data) or twin.read_header(data)
+
+
+def _header(data: Buffer) -> Header | None:
+    """Return the header of a JPEG, or None for data that the C code does not support. Raises `DecodeError`."""
     status, width, height, orientation, components, progressive, *intervals = _native.read_header(data)
     if status == Status.UNSUPPORTED:
-        return twin.read_header(data)
-    if status:
-        raise DecodeError(MESSAGES[Status(status)])
+        return None
+    _demand(status)
     return Header("jpeg", width, height, orientation, components, bool(progressive), *intervals)
 
 
-def check(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> None:
-    """Raise `DecodeError` where `decode` would, in half the time where a JPEG is whole and has no restart markers.
+def _demand(status: int) -> None:
+    """Raise `DecodeError` unless `status` is OK."""
+    if status:
+        raise DecodeError(MESSAGES[Status(status)])
 
-    For its last pixel our decoder goes through all Huffman codes, and those alone can be damaged; whatever it does not
-    take, or finds wrong, is decoded in full.
+
+def check(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> None:
+    """Raise `DecodeError` where `decode` would, in half the time for a whole JPEG without restart markers.
+
+    To decode its last pixel, our decoder reads all Huffman codes, and only those can be damaged. Images that it does
+    not support, or finds damaged, are decoded in full.
     """
-    status, width, height, tagged, _, _, restart, _ = _native.read_header(data)
-    if not status and not restart and 0 < width * height <= max_pixels:
-        right, low = (height, width) if tagged >= 5 else (width, height)
-        with borrowed("nearest", width * height) as context:
-            before = _rows(context)
+    header = _header(data)
+    if header is not None and not header.restart and 0 < header.width * header.height <= max_pixels:
+        right, low = header.width, header.height
+        if header.orientation in TURNED:
+            right, low = low, right
+        with borrowed("nearest", right * low) as context:
+            before = _whole_scans(context)
             last = np.array([[right - 1, low - 1, right, low, 1, 1, 0, 0]], np.int32)
-            if not decode_one(context, data, 1, last, np.empty((1, 1, 1, 3), np.uint8)) and _rows(context) > before:
+            failed = decode_one(context, data, 1, last, np.empty((1, 1, 1, 3), np.uint8))
+            if not failed and _whole_scans(context) > before:
                 return
     decode(data, orientation, max_pixels)
 
 
-def _rows(context: Context) -> int:
-    """How many images a context has decoded with our own decoder through all their rows."""
+def _whole_scans(context: Context) -> int:
+    """Return how many images of a context our own decoder has decoded by whole rows."""
     return _native.counters(context.handle, -1)[0][WAYS.index("rows")]
 
 
 def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """A whole image as upright RGB, uint8 (height, width, 3), given its EXIF orientation. Raises `DecodeError`."""
-    status, width, height, tagged, *_ = _native.read_header(data)
-    if status == Status.UNSUPPORTED:
+    """Decode a whole image to upright RGB; see `twin.decode`."""
+    header = _header(data)
+    if header is None:
         return twin.decode(data, orientation, max_pixels)
-    if status:
-        raise DecodeError(MESSAGES[Status(status)])
-    if (tagged >= 5) != (5 <= orientation <= 8):
+    width, height = header.width, header.height
+    if (header.orientation in TURNED) != (orientation in TURNED):
         width, height = height, width
     if width * height > max_pixels:
-        raise DecodeError(MESSAGES[Status.LIMIT])
+        _demand(Status.LIMIT)
     out = np.empty((1, height, width, 3), np.uint8)
     boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
     with borrowed("nearest", width * height) as context:
-        status = decode_one(context, data, orientation, boxes, out)
-    if status:
-        raise DecodeError(MESSAGES[Status(status)])
-    image: NDArray[np.uint8] = out[0]
-    return image
+        _demand(decode_one(context, data, orientation, boxes, out))
+    return np.asarray(out[0])
 
 
 def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     """Decode, make upright, resize and encode in one call without the GIL. Results and errors are the twin's."""
-    status, width, height, orientation, components, progressive, _, mcus = _native.read_header(data)
-    if status == Status.UNSUPPORTED:
+    header = _header(data)
+    if header is None:
         return recode.transcode_with(native_codec.CODEC, data, recipe)
-    if status:
-        raise DecodeError(MESSAGES[Status(status)])
-    size = recipe.resized(width, height)
-    x0, y0, x1, y1 = recipe.crop(*size)
-    window = x1 - x0, y1 - y0
-    whole = (x0, y0, x1, y1) == (0, 0, width, height) and recipe.padded(width, height) == (width, height)
-    kept = recipe.format == "keep" and whole
-    profile = _profile(data, components, recipe, kept)
-    both = bool(profile) or recipe.format not in _KINDS or (recipe.mode == "pad" and not kept)
-    stored = "jpeg" if recipe.format == "keep" else recipe.format
+    width, height = original = header.width, header.height
+    size = recipe.resized(*original)
+    box = recipe.crop(*size)
+    window = box[2] - box[0], box[3] - box[1]
     canvas = recipe.padded(*window)
+    kept = recipe.format == "keep" and box == (0, 0, width, height) and canvas == original
+    stored = "jpeg" if recipe.format == "keep" else recipe.format
+    profile = _profile(data, header.components, recipe, kept)
+    both = bool(profile) or stored not in memory.NATIVE or (recipe.mode == "pad" and not kept)
     fits = recode.excess(stored, *canvas, recipe) is None
     needed = memory.of_native(
-        (width, height),
+        original,
         canvas if fits and (both or not kept) else (0, 0),
         (memory.BY_BOTH if both else memory.NATIVE)[stored],
-        coefficients=components if progressive else 0,
+        coefficients=header.components if header.progressive else 0,
         whole=kept or window != size,
     )
-    _check(recipe, (width, height), len(data) + needed, components)
+    _check_limits(recipe, header, len(data) + needed)
     if both:
-        if fits and components <= 3 and _takes(window, size, _AS_PIXELS):
-            return _by_both(data, recipe, stored, components, profile)
-        decode(data, orientation, recipe.max_pixels)  # Pillow says nothing of damage that libjpeg only warns of
+        if fits and header.components <= 3 and _supports(window, size, _AS_PIXELS):
+            return _by_both(data, recipe, stored, header.components, profile)
+        decode(data, header.orientation, recipe.max_pixels)  # Pillow ignores damage that libjpeg only warns of
         return recode.transcode_with(native_codec.CODEC, data, recipe)
     if kept:
-        if recipe.check != "end":
-            check(data, orientation, recipe.max_pixels)  # a container holds only images that decode
-        elif not markers.has_end(data if isinstance(data, bytes) else bytes(data)):
-            raise DecodeError(MESSAGES[Status.TRUNCATED])
-        written = rewrite(data, recipe.interval(mcus), OPTIMAL, recipe.max_pixels) if recipe.restart and mcus else None
-        return Transcoded(bytes(data) if written is None else written, "jpg", width, height, orientation, width, height)
-    kind, field = _KINDS[recipe.format]
-    if not _takes(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
-        raise DecodeError(_too_large(window, recipe))
-    if window != size and not _by_planes(kind, recipe):
-        check(data, orientation, recipe.max_pixels)  # damage in what is cut off and not decoded shows in no pixel
-    with borrowed(recipe.filter, width * height) as context:
+        return _kept(data, header, recipe)
+    return _encoded(data, header, recipe, stored, size, box)
+
+
+def _kept(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Transcoded:
+    """Keep a file after validation, or rewrite it with restart markers."""
+    if recipe.check != "end":
+        check(data, header.orientation, recipe.max_pixels)  # a container holds only images that decode
+    elif not markers.has_end(as_bytes(data)):
+        _demand(Status.TRUNCATED)
+    rewritten = None
+    if recipe.restart and header.mcus:
+        rewritten = rewrite(data, recipe.interval(header.mcus), OPTIMAL, recipe.max_pixels)
+    size = header.width, header.height
+    return Transcoded(bytes(data) if rewritten is None else rewritten, "jpg", *size, header.orientation, *size)
+
+
+def _encoded(
+    data: Buffer,
+    header: Header,
+    recipe: TranscodeRecipe,
+    stored: str,
+    size: tuple[int, int],
+    box: tuple[int, int, int, int],
+) -> Transcoded:
+    """Decode, resample to `size`, crop to `box` and encode as `stored`, all in the C code."""
+    kind, original, window = native_codec.KINDS[stored], header[1:3], (box[2] - box[0], box[3] - box[1])
+    if not _supports(window, size, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
+        reason = recode.excess(stored, *window, recipe) or MESSAGES[Status.LIMIT]
+        raise DecodeError(f"{reason} ({window[0]}x{window[1]} pixels after resizing)")
+    # For some filters and formats a usual JPEG is decoded as a whole, and its planes are cropped. Otherwise only what
+    # the window needs is decoded, and damage elsewhere would not show in any pixel.
+    by_planes = kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
+    if window != size and not by_planes:
+        check(data, header.orientation, recipe.max_pixels)
+    with borrowed(recipe.filter, math.prod(original)) as context:
         status, payload = _native.transcode(
             context.handle,
             data,
-            (0, 0, width, height, *size, x0, y0),
+            (0, 0, *original, *size, *box[:2]),
             *window,
-            orientation,
+            header.orientation,
             recipe.quality,
             *native_codec.SAMPLING["420" if kind == Kind.YUV420 else recipe.subsampling],
-            recipe.interval(mcus_per_row(window[0], min(components, 3), recipe.subsampling)),
-            _denominator((width, height), size, recipe.reducing_gap),
+            recipe.interval(mcus_per_row(window[0], min(header.components, 3), recipe.subsampling)),
+            _denominator(original, size, recipe.reducing_gap),
             kind,
         )
     if status == Status.UNSUPPORTED:
         return recode.transcode_with(native_codec.CODEC, data, recipe)
     if payload is None:
         raise DecodeError(MESSAGES[Status(status)])
-    return Transcoded(payload, field, *window, 1, width, height)
+    return Transcoded(payload, recode.FIELDS[stored], *window, 1, *original)
 
 
-def _too_large(window: tuple[int, int], recipe: TranscodeRecipe) -> str:
-    """Why a result of this size is not made."""
-    reason = recode.excess(recipe.format, *window, recipe) or MESSAGES[Status.LIMIT]
-    return f"{reason} ({window[0]}x{window[1]} pixels after resizing)"
-
-
-def _check(recipe: TranscodeRecipe, size: tuple[int, int], needed: int, components: int) -> None:
-    """Raise `DecodeError` for a JPEG above a limit."""
+def _check_limits(recipe: TranscodeRecipe, header: Header, needed: int) -> None:
+    mode = {1: "L", 3: "RGB"}.get(header.components, "CMYK")
     try:
-        memory.check(recipe, size, needed, {1: "L", 3: "RGB"}.get(components, "CMYK"))
+        memory.check(recipe, (header.width, header.height), needed, mode)
     except StatusError as error:
         raise pillow.decode_error(error) from None
 
 
-def _takes(window: tuple[int, int], size: tuple[int, int], most: int) -> bool:
-    """Whether the C code makes a window of an image resampled to `size`, if `most` pixels may be stored."""
+def _supports(window: tuple[int, int], size: tuple[int, int], most: int) -> bool:
+    """Whether the C code can cut a window of at most `most` pixels out of an image resampled to `size`."""
     return max(window) <= MAX_SIDE and math.prod(window) <= most and max(size) <= _INT_MAX
 
 
-def _by_planes(kind: Kind, recipe: TranscodeRecipe) -> bool:
-    """Whether the C code decodes a usual JPEG as a whole, and cuts its planes; else it decodes what a window needs."""
-    return kind != Kind.RGB and recipe.subsampling != "444" and recipe.filter in ("box", "bilinear")
-
-
 def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool) -> bytes:
-    """The colour profile of a JPEG, where it has to be handed on or converted to sRGB."""
+    """Return the colour profile of a JPEG if it must be passed on or converted to sRGB, else b""."""
     if recipe.icc == "drop" or (kept and recipe.icc != "srgb"):
         return b""
-    profile = markers.profile(data if isinstance(data, bytes) else bytes(data))
+    profile = markers.profile(as_bytes(data))
     return profile if recipe.icc == "keep" or colour.needs_conversion(profile, components) else b""
 
 
 def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int, profile: bytes) -> Transcoded:
-    """Decoded and resampled by the C code, then converted to sRGB, padded and encoded as other formats are."""
+    """Decode and resample in the C code, then convert to sRGB, pad and encode like other formats."""
     mode = "long" if recipe.mode == "pad" else recipe.mode
-    made = transcode(data, replace(recipe, format="rgb", icc="drop", mode=mode, pad_color=None, check=None))
-    pixels, original = Image.frombytes("RGB", made[2:4], made.data), made[-2:]
-    del made  # as large as the pixels
+    resized = transcode(data, replace(recipe, format="rgb", icc="drop", mode=mode, pad_color=None, check=None))
+    pixels, original = Image.frombytes("RGB", resized[2:4], resized.data), resized[-2:]
+    del resized  # as large as the pixels
     if components == 1:
         pixels = pixels.getchannel(0)
     if recipe.icc != "keep":
@@ -208,23 +223,23 @@ def _by_both(data: Buffer, recipe: TranscodeRecipe, stored: str, components: int
 
 
 def rewrite(data: Buffer, restart: int, tables: int = OPTIMAL, max_pixels: int = MAX_PIXELS) -> bytes | None:
-    """A JPEG with the same coefficients and the same APPn and COM markers, as baseline in one scan.
+    """Rewrite a JPEG with the same coefficients and the same APPn and COM markers, as baseline in one scan.
 
     `restart` is MCUs per interval, 0 = no markers. `tables`: OPTIMAL for this image, the STANDARD ones, or 1 to 100 for
-    those that `transcode` takes at that quality. None where the pixels would not be the same (more blocks per MCU than
-    one scan may have, coefficients out of range, quantisation that changes between scans, missing scans). Raises
-    `DecodeError` for damage.
+    those of `transcode` at that quality. Returns None if the pixels would change (more blocks per MCU than one scan can
+    hold, coefficients out of range, quantisation that changes between scans, missing scans). Raises `DecodeError` for
+    damage.
     """
     _, width, height, *_ = _native.read_header(data)
     with borrowed("nearest", width * height) as context:
         status, payload = _native.rewrite(context.handle, data, restart, tables, max_pixels)
-    if status not in (Status.OK, Status.UNSUPPORTED):
-        raise DecodeError(MESSAGES[Status(status)])
+    if status != Status.UNSUPPORTED:
+        _demand(status)
     return payload
 
 
 def _denominator(original: tuple[int, int], size: tuple[int, int], gap: float) -> int:
-    """The DCT reduction that leaves at least `gap` times the wanted size: the rule of Pillow's `draft`."""
+    """Return the DCT reduction that leaves at least `gap` times the wanted size, by the rule of Pillow's `draft`."""
     if not gap:
         return 1
     room = min(have // math.ceil(want * gap) for have, want in zip(original, size, strict=True))

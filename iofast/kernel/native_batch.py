@@ -1,4 +1,4 @@
-"""The native kernel's batches: many images decoded in one call of the C code, without the GIL."""
+"""Batches of the native kernel: many images are decoded in one call of the C code, without the GIL."""
 
 from __future__ import annotations
 
@@ -19,31 +19,26 @@ from iofast.kernel.contract import (
     Counts,
     DecodeOptions,
     Finish,
+    Parts,
     Payloads,
     Status,
     Timed,
     by_check,
 )
-from iofast.kernel.twin import Buffer
+from iofast.kernel.parts import check_parts
 
-STORED: dict[str, type[np.generic]] = {
-    "uint8": np.uint8,
-    "float32": np.float32,
-    "bfloat16": np.uint16,
-    "float16": np.float16,
-}  # by TYPES
-SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
+_SOURCE_DTYPES = (np.int32, np.uint64, np.uint64, np.uint32, np.uint8, np.int32)
 
 
 def cached(fds: NDArray[np.int32], offsets: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of the bytes at these places are in the page cache; see `rows.cached`. Eight of them: one call, 4 µs."""
+    """See `file_rows.cached`. One call for eight bytes takes 4 µs."""
     out = np.empty(len(fds), np.bool_)
     _native.cached(np.ascontiguousarray(fds, np.int32), np.ascontiguousarray(offsets, np.uint64), out)
     return out
 
 
 def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """Rows of `size` bytes at these offsets of a file; see `rows.read_rows`. 256 of them: one call, 68 µs."""
+    """See `file_rows.read_rows`. One call for 256 rows takes 68 µs."""
     offsets = np.ascontiguousarray(offsets, np.int64)
     out = np.empty((len(offsets), size), np.uint8)
     short = _native.read_rows(fd, offsets, size, out)
@@ -53,15 +48,15 @@ def read_rows(fd: int, offsets: NDArray[np.int64], size: int) -> NDArray[np.uint
 
 
 class Context:
-    """One thread's JPEG handle and scratch memory. Using one from two threads at once raises `RuntimeError`.
+    """The JPEG handle and scratch memory of one thread. Concurrent use by two threads raises `RuntimeError`.
 
-    `timed`: the kernel reads the clock between the stages of an image ("all"), or only round its reading ("read"), for
-    `counts`. `way`: segments, splice or libjpeg (`Counts`), taken wherever it can be; None = the fastest.
+    `timed` measures all stages of an image ("all"), or only reading ("read"), for `counts`. `way` forces a decoding
+    path wherever it applies: segments, splice or libjpeg (see `Counts`); None = the fastest.
     """
 
     def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, way: str | None = None) -> None:
         self.options = options
-        self.left = 0  # rows that the twin had to take
+        self.left = 0  # rows decoded by the twin
         if way not in (None, "segments", "splice", "libjpeg"):
             raise OptionError(f"way must be segments, splice, libjpeg or None, found {way!r}")
         self._open: _native._Context | None = _native.new_context(
@@ -77,24 +72,25 @@ class Context:
             _native.counters(self.handle, 2 if timed == "all" else 1)
 
     def counts(self) -> Counts:
-        """What this context has decoded so far, and what its time went into."""
+        """Return the images decoded so far and the time of each stage."""
         images, nanoseconds = _native.counters(self.handle, -1)
         ways = dict(zip(WAYS, (*images, self.left), strict=True))
         return Counts(ways, dict(zip(STAGES, nanoseconds, strict=True)))
 
     @property
     def read_ns(self) -> int:
-        """Nanoseconds that reading took so far; 1 us where `counts` takes 6."""
+        """Nanoseconds of reading so far; takes 1 µs where `counts` takes 6."""
         return _native.counters(self.handle, -1)[1][0]
 
     @property
     def handle(self) -> _native._Context:
+        """The context of the C code. Raises `OptionError` after `close`."""
         if self._open is None:
             raise OptionError("the kernel was called with a context that is closed")
         return self._open
 
     def close(self) -> None:
-        """Give the memory back. Calling it twice is harmless."""
+        """Free the memory. Calling it twice is harmless."""
         self._open = None
 
 
@@ -109,28 +105,26 @@ def decode_batch(
     stop: int,
     finish: Finish | None = None,
 ) -> None:
-    """Rows [start, stop) of a batch, without the GIL. Arguments, results and errors are `twin.decode_batch`'s.
+    """Decode rows [start, stop) without the GIL. Arguments, results and errors are those of `twin.decode_batch`.
 
-    With `finish`, of which row i belongs to row i of `out`, each image is finished while it is in the cache, and `out`
-    has the type that `finish` says.
+    With `finish`, whose row i belongs to row i of `out`, each image is finished while it is in the cache, and `out` has
+    the type in `finish`.
     """
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
-    if source.crcs is not None and source.crcs.dtype == np.int64:
-        for part, first, last in by_check(source, start, stop):
-            decode_batch(context, part, boxes, flips, out, status, first, last, finish)
-        return
-    _check(source, boxes, flips, status, _type(finish), out)
-    work, number = _columns(finish)
-    _native.decode_batch(context.handle, *source, boxes, flips, out, status, start, stop, work, number)
+    work, number = _work_columns(finish)
+    for part, first, last in by_check(source, start, stop):
+        _check(part, boxes, flips, status, _type(finish), out)
+        _native.decode_batch(context.handle, *part, boxes, flips, out, status, first, last, work, number)
     left = np.flatnonzero(status[start:stop] == Status.UNSUPPORTED) + start
     if not len(left):
         return
     decoded = out if finish is None else np.zeros(out.shape, np.uint8)
     twin.decode_rows(context.options, source, boxes, flips, decoded, status, left.tolist())
     whole = left[status[left] == Status.OK].tolist()
-    for row in whole if finish is not None else ():
-        _native.finish_batch(context.handle, decoded, work, None, out, number, row, row + 1)  # type: ignore[arg-type]
+    if work is not None:
+        for row in whole:
+            _native.finish_batch(context.handle, decoded, work, None, out, number, row, row + 1)
     context.left += len(whole)
 
 
@@ -143,13 +137,12 @@ def decode_each(
     status: NDArray[np.int32],
     finish: Finish | None = None,
 ) -> None:
-    """A batch whose images differ in size, without the GIL. Arguments, results and errors are `twin.decode_each`'s;
-    `finish` as for `decode_batch`.
+    """Decode images of different sizes without the GIL; see `twin.decode_each`, and `decode_batch` for `finish`.
 
-    A call of the C code for each image, and the slices for it, take 3.5 us more than one call for all of them: 3 % of a
-    training crop of a 256-pixel photograph, 1 % of the whole of it.
+    One call of the C code per image, with its slices, takes 3.5 µs more than a single call for all: 3 % of a training
+    crop of a 256-pixel photograph, 1 % of the whole photograph.
     """
-    twin.check_each(source, boxes, flips, outs, status, STORED[_type(finish)])
+    twin.check_each(source, boxes, flips, outs, status, TYPES[_type(finish)])
     for part, first, last in by_check(source, 0, len(outs)):
         for row in range(first, last):
             one = slice(row, row + 1)
@@ -158,43 +151,63 @@ def decode_each(
 
 
 def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> None:
-    """What `finish` makes of uint8 `images` (N, height, width, 3), into `out` of that shape and its type; both of any
-    strides. Rows whose partner is another are mixed with it. Without the GIL."""
+    """Finish uint8 `images` (N, height, width, 3) into `out`, without the GIL. Raises `OptionError`.
+
+    `out` has the shape of `images` and the type in `finish`; both may have any strides. Rows with another row as
+    partner are mixed with it.
+    """
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape != out.shape:
-        raise OptionError(
-            f"finish_batch: images must be uint8 {out.shape}, as out, found {images.dtype} {images.shape}"
-        )
-    if len(finish.work) != len(images) or out.dtype != STORED[finish.type]:
-        raise OptionError(
-            f"finish_batch: out must be {STORED[finish.type].__name__} and work have {len(images)} rows, found "
-            f"{out.dtype} and {len(finish.work)}"
-        )
-    work, number = _columns(finish)
-    own = finish.work
-    mix = (own.partner, own.share, own.patch) if own.mixes else None
-    _native.finish_batch(context.handle, images, work, mix, out, number, 0, len(images))  # type: ignore[arg-type]
+        found = f"{images.dtype} {images.shape}"
+        raise OptionError(f"finish_batch: images must be uint8 {out.shape}, as out, found {found}")
+    if len(finish.work) != len(images) or out.dtype != TYPES[finish.type]:
+        expected = f"out must be {TYPES[finish.type].__name__} and work have {len(images)} rows"
+        raise OptionError(f"finish_batch: {expected}, found {out.dtype} and {len(finish.work)}")
+    columns, number = _work_columns(finish)
+    work = finish.work
+    mix = (work.partner, work.share, work.patch) if work.mixes else None
+    _native.finish_batch(context.handle, images, columns, mix, out, number, 0, len(images))  # type: ignore[arg-type]
+
+
+def part_batch(
+    context: Context,
+    source: Payloads,
+    boxes: NDArray[np.int32],
+    size: tuple[int, int],
+    parts: Parts,
+    status: NDArray[np.int32],
+    start: int,
+    stop: int,
+) -> None:
+    """Copy the parts of rows [start, stop) without the GIL; see `parts.part_batch`."""
+    check_parts(source, boxes, parts, status, start, stop)
+    height, width = size
+    for part, first, last in by_check(source, start, stop):
+        columns = (*part, boxes, parts.out, parts.places, parts.table, status)
+        dtypes = (*_SOURCE_DTYPES, np.int32, np.uint8, np.int64, np.int32, np.int32)
+        _check_dtypes("part_batch", columns, dtypes)
+        _native.part_batch(context.handle, *columns, width, height, first, last)
 
 
 def _type(finish: Finish | None) -> str:
     return "uint8" if finish is None else finish.type
 
 
-def _columns(finish: Finish | None) -> tuple[tuple[Any, ...] | None, int]:
-    """What the C code takes as work, and its number for the type that is stored."""
+def _work_columns(finish: Finish | None) -> tuple[tuple[Any, ...] | None, int]:
+    """Return the work as the C code expects it, and the number of the stored type."""
     if finish is None:
         return None, 0
     work = finish.work
     columns = (work.steps, work.numbers, work.erased, work.fills, finish.amounts, work.noise, finish.scale)
-    check_dtypes("finish", (finish.amounts, finish.scale), (np.float32, np.float32))
+    _check_dtypes("finish", (finish.amounts, finish.scale), (np.float32, np.float32))
     counts = work.steps.shape[1], work.erased.shape[1]
-    return (*counts, *map(np.ascontiguousarray, columns)), TYPES.index(finish.type)
+    return (*counts, *map(np.ascontiguousarray, columns)), list(TYPES).index(finish.type)
 
 
-def check_dtypes(call: str, columns: Sequence[NDArray[Any] | None], dtypes: Sequence[type[np.generic]]) -> None:
-    """Raise `OptionError` unless every array of a call is of its type: the C code sees bytes."""
+def _check_dtypes(call: str, columns: Sequence[NDArray[Any] | None], dtypes: Sequence[type[np.generic]]) -> None:
+    """Raise `OptionError` for a wrong dtype: the C code sees only bytes."""
     for column, dtype in zip(columns, dtypes, strict=True):
         if column is not None and column.dtype != dtype:
-            raise OptionError(f"{call} wants an array of {np.dtype(dtype)}, found {column.dtype}")
+            raise OptionError(f"{call}: expected an array of {np.dtype(dtype)}, found {column.dtype}")
 
 
 def _check(
@@ -205,9 +218,9 @@ def _check(
     type: str,
     out: NDArray[Any],
 ) -> None:
-    """What the C code does not check itself: it sees bytes."""
-    columns, dtypes = (*source, boxes, flips, status, out), (*SOURCE_DTYPES, np.int32, np.uint8, np.int32, STORED[type])
-    check_dtypes("decode_batch", columns, dtypes)
+    """Check what the C code cannot: it sees only bytes."""
+    columns, dtypes = (*source, boxes, flips, status, out), (*_SOURCE_DTYPES, np.int32, np.uint8, np.int32, TYPES[type])
+    _check_dtypes("decode_batch", columns, dtypes)
     if boxes.ndim != 2 or boxes.shape[1] != 8:
         raise OptionError(f"boxes must have the shape ({len(status)}, 8), found {boxes.shape}")
     if source.indexed is not None and source.indexed.shape[1:] != (3,):
@@ -216,13 +229,13 @@ def _check(
 
 def decode_one(
     context: Context,
-    data: Buffer,
+    data: twin.Buffer,
     orientation: int,
     boxes: NDArray[np.int32],
     out: NDArray[np.uint8],
     raw: NDArray[np.int32] | None = None,
 ) -> int:
-    """Decode one image that lies in memory; gives its status."""
+    """Decode one image in memory, by batches of one row, and return its status; `raw` is the row of `indexed`."""
     payload = np.frombuffer(data, np.uint8)
     source = Payloads(
         np.array([-1], np.int32),
@@ -232,9 +245,9 @@ def decode_one(
         np.array([orientation], np.uint8),
         raw,
     )
-    result = np.zeros(1, np.int32)
-    decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, result, 0, 1)
-    return int(result[0])
+    status = np.zeros(1, np.int32)
+    decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)
+    return int(status[0])
 
 
 _idle: dict[str, list[Context]] = {}  # by filter
@@ -242,13 +255,13 @@ _idle: dict[str, list[Context]] = {}  # by filter
 
 @contextmanager
 def borrowed(filter: str, pixels: int) -> Iterator[Context]:
-    """A context for one image of so many pixels, which the caller has compared with its limit.
+    """Lend a context for one image of `pixels`, which the caller has compared with its limit.
 
-    Kept for the next one: fresh scratch memory costs a page fault for each 4 KiB, 0.1 ms. That of a large image goes.
+    It is reused: fresh scratch memory costs a page fault per 4 KiB, 0.1 ms. After a large image it is freed.
     """
     idle = _idle.setdefault(filter, [])  # append and pop of a list are atomic
     try:
-        context = idle.pop()  # asking first whether there is one would leave room for another thread to take it
+        context = idle.pop()  # testing first would let another thread take it in between
     except IndexError:
         context = Context(DecodeOptions(filter=filter, max_pixels=1 << 32))
     try:

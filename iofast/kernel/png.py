@@ -1,7 +1,7 @@
-"""Where a PNG keeps its EXIF and XMP: in chunks before or behind its pixels, in one of several ways.
+"""EXIF and XMP of a PNG, from chunks before or behind its pixels.
 
-Pillow reads those behind the pixels only after it has decoded them. Here they are found without: of a file, its
-beginning and its last 64 KiB are read, and more only where that does not reach back to the pixels.
+Pillow reads chunks behind the pixels only after decoding. Here the beginning and the last 64 KiB of a file are read,
+and more only if that does not reach back to the pixels.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterator
 
 from iofast.kernel.payload import Payload
 
-_TAIL = 1 << 16  # bytes; the last chunk of pixels begins in there unless it is larger: libpng's have 8 KiB
-_GUESSES = 16  # places of the name IDAT that are tried: it may occur in any data
-_MOST_CHUNKS = 1 << 16  # that are looked at, on either side of the pixels
+_TAIL = 1 << 16  # bytes; the last chunk of pixels usually begins in there: libpng's have 8 KiB
+_GUESSES = 16  # occurrences of the name IDAT to try: any data may contain it
+_MOST_CHUNKS = 1 << 16  # chunks to read, on either side of the pixels
 _MAX_TEXT = 1 << 26  # bytes of one chunk; Pillow refuses more text
-_MAX_UNPACKED = 1 << 20  # bytes that a compressed text may have; Pillow refuses more
+_MAX_UNPACKED = 1 << 20  # bytes of a decompressed text; Pillow refuses more
 _RAW, _XMP, _EXIF = b"Raw profile type exif", b"XML:com.adobe.xmp", b"exif"
-_ENDS = (b"IEND", b"fcTL", b"fdAT")  # Pillow reads nothing behind an animation's second frame
+_ENDS = (b"IEND", b"fcTL", b"fdAT")  # Pillow stops at the second frame of an animation
 
 
 def metadata(data: Payload) -> tuple[bytes, bytes]:
-    """The EXIF block and the XMP packet of a PNG, each empty where there is none."""
+    """Return the EXIF block and the XMP packet of a PNG; b"" if there is none."""
     found: dict[bytes, bytes] = {}
     for kind, start, length in _chunks(data):
         if kind == b"eXIf":
@@ -34,64 +34,54 @@ def metadata(data: Payload) -> tuple[bytes, bytes]:
 
 
 def _chunks(data: Payload) -> Iterator[tuple[bytes, int, int]]:
-    """(name, offset, length) of the bodies of all chunks but those of pixels."""
-    at = 8
-    for _ in range(_MOST_CHUNKS):
-        kind, length = _chunk(data, at)
+    """Yield (name, offset, length) of the bodies of all chunks except pixels."""
+    for kind, at, length in _walk(data, 8):
         if kind == b"IDAT":
+            pixels = at
             break
-        if not kind or kind == b"IEND":
+        if kind == b"IEND":
             return
         yield kind, at + 8, length
-        at += length + 12
     else:
         return
-    at = _behind_pixels(data, at)
-    for _ in range(_MOST_CHUNKS):
-        kind, length = _chunk(data, at)
-        if not kind or kind in _ENDS:
+    for kind, at, length in _walk(data, _behind_pixels(data, pixels)):
+        if kind in _ENDS:
             return
         yield kind, at + 8, length
+
+
+def _walk(data: Payload, at: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (name, offset, length) of successive chunks from an offset on, at most `_MOST_CHUNKS`."""
+    for _ in range(_MOST_CHUNKS):
+        head = data[at : at + 8]
+        kind, length = head[4:], int.from_bytes(head[:4], "big")
+        if not kind.isalpha() or len(kind) != 4:
+            return
+        yield kind, at, length
         at += length + 12
-
-
-def _chunk(data: Payload, at: int) -> tuple[bytes, int]:
-    """Name and length of the chunk at an offset; no name where there is none."""
-    head = data[at : at + 8]
-    kind = head[4:]
-    return (kind if kind.isalpha() and len(kind) == 4 else b""), int.from_bytes(head[:4], "big")
 
 
 def _behind_pixels(data: Payload, at: int) -> int:
-    """The offset behind the last chunk of pixels, the first of which is at `at`; of very many, behind some of them."""
+    """Return the offset behind the last chunk of pixels; the first is at `at`. Of very many, only some are skipped."""
     start = max(at, len(data) - _TAIL)
     tail = data[start : len(data)]
-    found = len(tail)
+    name = len(tail)
     for _ in range(_GUESSES):
-        found = tail.rfind(b"IDAT", 0, found + 3)
-        if found < 4:
+        name = tail.rfind(b"IDAT", 0, name + 3)
+        if name < 4:
             break
-        if _leads_to_end(tail, found - 4):
-            return start + found + 8 + _chunk(tail, found - 4)[1]
-    for _ in range(_MOST_CHUNKS):
-        kind, length = _chunk(data, at)
+        if any(kind == b"IEND" for kind, _, _ in _walk(tail, name - 4)):
+            return start + name + 8 + int.from_bytes(tail[name - 4 : name], "big")
+    end = at
+    for kind, chunk, length in _walk(data, at):
         if kind != b"IDAT":
             break
-        at += length + 12
-    return at
-
-
-def _leads_to_end(tail: bytes, at: int) -> bool:
-    """Whether chunk follows chunk from here to the end of the picture."""
-    kind = b"IDAT"
-    while kind and kind != b"IEND":
-        kind, length = _chunk(tail, at)
-        at += length + 12
-    return kind == b"IEND"
+        end = chunk + length + 12
+    return end
 
 
 def _text(kind: bytes, body: bytes) -> bytes:
-    """What a text chunk says, behind its keyword."""
+    """Return the text behind the keyword of a text chunk; b"" if it cannot be decompressed."""
     packed = kind == b"zTXt"
     if kind == b"iTXt":
         packed = body[:1] not in (b"", b"\0")
@@ -105,7 +95,7 @@ def _text(kind: bytes, body: bytes) -> bytes:
 
 
 def _unhexed(text: bytes) -> bytes:
-    """The block in ImageMagick's profiles: three lines (empty, a name, its length), then digits."""
+    """Decode a profile by ImageMagick: three lines (empty, name, length), then hexadecimal digits."""
     try:
         return bytes.fromhex("".join(text.decode("latin-1").split("\n")[3:]))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Raw pixels in NumPy: what src/raw.c does, and with the same integers, which are libjpeg's.
+"""Raw pixels in NumPy: the twin of src/raw.c, with the same integers, which are libjpeg's.
 
-`rgb` is rows of R G B. `yuv` is I420: the planes Y, Cb, Cr one after another, chroma halved both ways (an odd side is
-rounded up), BT.601 with the full range, as in a JPEG.
+`rgb` is rows of R G B. `yuv` is I420: the planes Y, Cb, Cr one after another, chroma halved in both directions (odd
+sides are rounded up), BT.601 with the full range, as in a JPEG.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from iofast.record import RAW_FIELDS, raw_length
 Pixels = NDArray[np.uint8]
 _Plane = NDArray[np.int32]
 
-_NARROW = 2  # samples of chroma a row up to which libjpeg repeats them and does not interpolate
-_STEP = 1 << 18  # pixels
-_HALF = 1 << 15  # of the 16 bits that colour is computed with below the point
+_NARROW = 2  # chroma samples per row up to which libjpeg repeats them instead of interpolating
+_STEP = 1 << 18  # pixels packed at once
+_HALF = 1 << 15  # rounds the 16 fractional bits of the colour conversion
 
 
 def length(kind: int, width: int, height: int) -> int:
-    """The bytes of a payload of `width` x `height` pixels."""
+    """Return the bytes of a payload of `width` x `height` pixels."""
     return raw_length(RAW_FIELDS[kind - 1], width, height)
 
 
 def unpack(data: bytes, kind: int, width: int, height: int) -> Pixels:
-    """A payload of the right length as RGB, uint8 (height, width, 3)."""
+    """Convert a payload of the right length to RGB, uint8 (height, width, 3)."""
     samples = np.frombuffer(data, np.uint8)
     if kind == Kind.RGB:
         return samples.reshape(height, width, 3)
@@ -41,7 +41,7 @@ def unpack(data: bytes, kind: int, width: int, height: int) -> Pixels:
 
 
 def _upsampled(plane: _Plane) -> _Plane:
-    """One plane of chroma, twice as wide and high: libjpeg's triangle filter."""
+    """Double a plane of chroma in both directions by libjpeg's triangle filter."""
     if plane.shape[1] <= _NARROW:
         return plane.repeat(2, axis=0).repeat(2, axis=1)
     padded = np.pad(plane, 1, mode="edge")
@@ -51,20 +51,15 @@ def _upsampled(plane: _Plane) -> _Plane:
     return np.stack((own + rows[:, :-2] + 8 >> 4, own + rows[:, 2:] + 7 >> 4), axis=2).reshape(len(rows), -1)
 
 
-def pack_rgb(pixels: Pixels) -> bytes:
-    """RGB pixels as a payload `rgb`."""
-    return pixels.tobytes()
-
-
 def pack_yuv(pixels: Pixels) -> bytes:
-    """RGB pixels (height, width, 3) as a payload `yuv`."""
-    rows = max(2, _STEP // pixels.shape[1] & ~1)  # at once: their numbers take ten times as much memory
+    """Convert RGB pixels (height, width, 3) to a payload `yuv`."""
+    rows = max(2, _STEP // pixels.shape[1] & ~1)  # the integers take ten times the memory of the pixels
     parts = [_planes(pixels[start : start + rows]) for start in range(0, len(pixels), rows)]
     return b"".join(plane for planes in zip(*parts, strict=True) for plane in planes)
 
 
 def _planes(pixels: Pixels) -> tuple[bytes, ...]:
-    """Y, Cb and Cr of some rows, of an even number unless they are the last."""
+    """Return Y, Cb and Cr of an even number of rows, or of the last ones."""
     red, green, blue = (pixels[:, :, c].astype(np.int32) for c in range(3))
     luma = 19_595 * red + 38_470 * green + 7_471 * blue + _HALF >> 16
     middle = (128 << 16) + _HALF - 1
@@ -76,7 +71,7 @@ def _planes(pixels: Pixels) -> tuple[bytes, ...]:
 
 
 def _halved(plane: _Plane) -> _Plane:
-    """Sums of four; an odd image's edge is repeated, and halves are rounded down and up in turn."""
+    """Average 2 x 2 samples; odd edges are repeated, and halves are rounded down and up alternately."""
     height, width = plane.shape
     even = np.pad(plane, ((0, height % 2), (0, width % 2)), mode="edge")
     sums = even[::2, ::2] + even[1::2, ::2] + even[::2, 1::2] + even[1::2, 1::2]

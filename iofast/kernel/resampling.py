@@ -1,4 +1,4 @@
-"""Resampling by Pillow: a window of a resampled region, whatever the size of the whole."""
+"""Resampling by Pillow: a window of a resampled region, whatever the size of the whole image."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from iofast.kernel.contract import ALIASED
 
 FILTERS = {name: Image.Resampling[name.upper()] for name in ("nearest", "box", "bilinear", "bicubic", "lanczos")}
 _REACH = {"nearest": 0, "box": 0.5, "bilinear": 1, "bicubic": 2, "lanczos": 3}  # source pixels on each side at scale 1
-_HUGE = 1 << 26  # pixels; a resampled image larger than this is not made when a window of it is all that is wanted
+_HUGE = 1 << 26  # pixels; of a larger virtual image only the window is computed
 
 
 def cut(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
-    """`image.crop(box)` for a box inside of it, without the size check that Pillow makes there."""
+    """Crop an image to a box inside it, without the size check of Pillow's `crop`."""
     if box == (0, 0, *image.size):
         return image
     piece = Image.new(image.mode, (box[2] - box[0], box[3] - box[1]))
@@ -25,7 +25,7 @@ def cut(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
 
 
 def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], name: str) -> Image.Image:
-    """The window of `size` of the virtual image of a row of `decode_batch`'s `boxes`, which must lie inside."""
+    """Return the window of `size` of the virtual image that `box`, a row of `decode_batch`'s boxes, describes."""
     x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
     region = cut(image, (x0, y0, x1, y1))
     if region.size == (virtual_width, virtual_height):  # Pillow would copy it
@@ -36,16 +36,16 @@ def resample(image: Image.Image, box: tuple[int, ...], size: tuple[int, int], na
         return cut(region.resize((virtual_width, virtual_height), FILTERS[name]), (x, y, x + size[0], y + size[1]))
     if name in ("nearest", "box"):
         return _pick(region, box[4:], size, name)
-    # Pillow's `box` gives the same window but for the rounding of its 32-bit coordinates: small numbers keep that small
+    # Pillow's `box` differs by the rounding of its 32-bit coordinates; cropping first keeps these small
     left, right, from_x, to_x = _span(region.width, virtual_width, (x, x + size[0]), _REACH[name])
     top, bottom, from_y, to_y = _span(region.height, virtual_height, (y, y + size[1]), _REACH[name])
     return cut(region, (left, top, right, bottom)).resize(size, FILTERS[name], box=(from_x, from_y, to_x, to_y))
 
 
 def _pick(region: Image.Image, goal: tuple[int, ...], size: tuple[int, int], name: str) -> Image.Image:
-    """`resample` by a filter that takes one pixel for each that is wanted, except by box where an axis shrinks.
+    """Resample by nearest, or by box: one source pixel per output, except by box on an axis that shrinks.
 
-    Which one it takes hangs on the last bit, so positions are rounded as in Pillow's resize to the whole virtual image.
+    The choice of that pixel depends on the last bit, so positions are rounded as by Pillow for the whole virtual image.
     """
     virtual, first = list(goal[:2]), list(goal[2:])
     pixels = np.asarray(region)
@@ -59,7 +59,7 @@ def _pick(region: Image.Image, goal: tuple[int, ...], size: tuple[int, int], nam
 
 
 def _between(region: Image.Image, goal: tuple[int, ...], size: tuple[int, int]) -> Image.Image:
-    """`resample` between the four nearest pixels; beyond an edge there are its own."""
+    """Interpolate between the four nearest pixels; edge pixels are repeated."""
     pixels = np.asarray(region).astype(np.float64)
     for axis, (length, wanted) in enumerate(zip(region.size, size, strict=True)):
         centre = (goal[2 + axis] + np.arange(wanted) + 0.5) * (length / goal[axis]) - 0.5
@@ -71,14 +71,14 @@ def _between(region: Image.Image, goal: tuple[int, ...], size: tuple[int, int]) 
 
 
 def _places(scale: float, start: int, stop: int, name: str) -> NDArray[np.int64]:
-    """The input that each of the outputs [start, stop) of an axis is; `scale`: inputs per output."""
+    """Return the input of each of the outputs [start, stop) of an axis; `scale` is inputs per output."""
     if name == "box":
         centre = (np.arange(start, stop) + 0.5) * scale
-        place = centre.astype(np.int64)  # or the one before it, where the centre lies on the edge between them
+        place = centre.astype(np.int64)  # or the one before, if the centre lies on their common edge
         distance = place - 1 - centre + 0.5
         return np.where((distance > -0.5) & (place > 0), place - 1, place)
     at, steps = scale * 0.5, np.full(1 << 16, scale)
-    for _ in range(start >> 16):  # added up from output to output
+    for _ in range(start >> 16):  # Pillow adds up the steps
         at = float(np.cumsum(np.concatenate(([at], steps)))[-1])
     behind = np.full(stop - (start >> 16 << 16), scale)
     behind[0] = at
@@ -87,7 +87,7 @@ def _places(scale: float, start: int, stop: int, name: str) -> NDArray[np.int64]
 
 
 def _span(length: int, virtual: int, window: tuple[int, int], reach: float) -> tuple[int, int, float, float]:
-    """One axis: the source pixels that `window` of `virtual` depends on, and where in them the window lies."""
+    """Return the source pixels [low, high) of one axis that `window` depends on, and the window relative to `low`."""
     scale = length / virtual
     start, stop = window[0] * scale, window[1] * scale
     margin = reach * max(scale, 1) + 2

@@ -1,8 +1,8 @@
-"""What a file is that no decoder here takes, as far as its first bytes tell."""
+"""Names of unsupported files, by their first bytes."""
 
 from __future__ import annotations
 
-_IMAGES = (  # formats of images that are not decoded here
+_IMAGES = (  # unsupported image formats
     (b"\0\0\0\x0cjP  ", "JPEG 2000"),
     (b"\xff\x4f\xff\x51", "JPEG 2000"),
     (b"\0\0\0\x0cJXL ", "JPEG XL"),
@@ -33,7 +33,7 @@ _OTHERS = (
 
 
 def image_format(start: bytes) -> str:
-    """The format of an image that is not decoded here, "" where it is none of these."""
+    """Return the name of an unsupported image format, or ""."""
     for beginning, name in _IMAGES:
         if start.startswith(beginning):
             return name
@@ -46,7 +46,7 @@ def image_format(start: bytes) -> str:
 
 
 def described(start: bytes) -> str:
-    """What a file is that is no image here, for the reason of a failure; "" where that cannot be told."""
+    """Describe an unsupported file for an error message; "" if it is unknown."""
     if name := image_format(start):
         return f"{name}: not supported; convert it first"
     text = _text(start)

@@ -1,8 +1,7 @@
-"""The Python twin of the native kernel, on Pillow: the same functions, the same arguments, the same pixels.
+"""The Python twin of the native kernel, on Pillow: the same functions, arguments and pixels.
 
-It runs where no compiler was there, does the rows that the native kernel does not take (everything but JPEG), and is
-the oracle that the native kernel is tested against. `DecodeOptions.fast` changes nothing here: it permits, and asks
-for nothing.
+It replaces the native kernel where that was not built, decodes the rows that the native kernel leaves (everything but
+JPEG), and is the oracle of its tests. `DecodeOptions.fast` has no effect here: it permits approximation only.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from iofast.errors import IofastError, OptionError
-from iofast.kernel import pillow, raw, resampling, strangers
+from iofast.kernel import depth, pillow, raw, resampling, strangers
 from iofast.kernel.contract import (
     ALL_FILTERS,
     MAX_PIXELS,
     STAGES,
+    TURNED,
     WAYS,
     Counts,
     DecodeOptions,
@@ -40,28 +40,28 @@ from iofast.kernel.recode import transcode as transcode
 from iofast.work import within
 
 Buffer = bytes | bytearray | memoryview
+Box = tuple[int, ...]  # the eight numbers of a row of `boxes`
+Size = tuple[int, int]
 
 
 class Context:
-    """What one thread decodes with. The twin keeps nothing between calls; the native kernel keeps its scratch here."""
+    """The decoding state of one thread. The twin keeps only its options and counts."""
+
+    read_ns = 0  # nothing is timed
 
     def __init__(self, options: DecodeOptions, *, timed: Timed | None = None, way: str | None = None) -> None:
         self.options = options
-        self.timed, self.way = timed, way  # of no effect: the twin reads no clock and knows one way
+        self.timed, self.way = timed, way  # of no effect: the twin has no clock and one decoding path
         self.closed = False
         self.decoded = self.unpacked = 0
 
-    @property
-    def read_ns(self) -> int:
-        """Nothing is timed here."""
-        return 0
-
     def counts(self) -> Counts:
-        """The images decoded so far; nothing is timed here."""
+        """Return the images decoded so far; all times are zero."""
         ways = {"raw": self.unpacked, "pillow": self.decoded}
         return Counts(dict.fromkeys(WAYS, 0) | ways, dict.fromkeys(STAGES, 0))
 
     def close(self) -> None:
+        """Refuse further calls."""
         self.closed = True
 
 
@@ -74,26 +74,29 @@ def decode_batch(
     status: NDArray[np.int32],
     start: int,
     stop: int,
-    finish: None = None,  # noqa: ARG001 (the native kernel's; here `finish_batch` is None, and torch finishes)
+    finish: None = None,  # noqa: ARG001 (native only: here `finish_batch` is None, and torch finishes)
 ) -> None:
     """Decode rows [start, stop): payload → upright RGB → region → resampled to virtual size → window → flip → `out`.
 
-    `boxes` is (N, 8): the region x0, y0, x1, y1 in upright source pixels, the virtual width and height it is resampled
-    to, and x, y of the window of the virtual image that is wanted, which has the size of `out`. `flips` is (N,): 1
-    mirrors left to right; the bits above, where they are not 0, are the place of a filter in ALL_FILTERS, and one: it
-    takes the place of the context's. `out` is uint8 (N, height, width, 3) of any strides. Each row's `Status` goes to
-    `status`, and a row that failed is filled with zeros. A payload that has a checksum is read and compared as a
-    whole. Raises `OptionError` if the arrays do not fit together.
+    boxes   (N, 8): the region x0, y0, x1, y1 in upright source pixels, the virtual width and height that it is
+            resampled to, and x, y of the wanted window in the virtual image; the window has the size of `out`
+    flips   (N,): bit 0 mirrors left to right. The other bits are 0, or the index of a filter in ALL_FILTERS plus one:
+            that filter replaces the context's
+    out     uint8 (N, height, width, 3), any strides
+    status  (N,): receives the `Status` of each row. Failed rows are filled with zeros
+
+    A payload with a checksum is read and compared as a whole. Raises `OptionError` if the arrays do not fit together.
     """
     if context.closed:
         raise OptionError("decode_batch was called with a context that is closed")
     if not 0 <= start <= stop <= len(out):
         raise OptionError(f"rows {start} to {stop} are not within a batch of {len(out)}")
+    _check_shapes(source, boxes, flips, out, status)
     decode_rows(context.options, source, boxes, flips, out, status, range(start, stop))
-    done = status[start:stop] == Status.OK
-    unpacked = 0 if source.indexed is None else int((done & (source.indexed[start:stop, 0] != Kind.ENCODED)).sum())
+    done = np.flatnonzero(status[start:stop] == Status.OK) + start
+    unpacked = sum(source.indexed_row(row)[0] != Kind.ENCODED for row in done.tolist())
     context.unpacked += unpacked
-    context.decoded += int(done.sum()) - unpacked
+    context.decoded += len(done) - unpacked
 
 
 def decode_rows(
@@ -101,31 +104,56 @@ def decode_rows(
     source: Payloads,
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
-    out: NDArray[np.uint8],
+    out: NDArray[Any],
     status: NDArray[np.int32],
     rows: Iterable[int],
+    load: Callable[[Image.Image], Image.Image] = pillow.plain,
+    store: Callable[[Image.Image], NDArray[Any]] = pillow.rgb,
 ) -> None:
-    """`decode_batch` for exactly the given rows."""
-    _check_shapes(source, boxes, flips, out, status)
-    size = (out.shape[2], out.shape[1])
+    """Decode the given rows, as `decode_batch` does, of arrays that fit together.
+
+    `load` converts the stored image before it is resampled, `store` the resampled image to (height, width, ...).
+    """
     for row in rows:
         try:
-            box = tuple(int(edge) for edge in boxes[row])
             mirrored, filter = flips[row] & 1, int(flips[row]) >> 1
             own = replace(options, filter=ALL_FILTERS[filter - 1]) if filter else options
-            width, height = size
+            height, width = out.shape[1:3]
+            box: Box = tuple(boxes[row].tolist())
             if options.clip:
-                box = tuple(within(boxes[row], out.shape[1:3]).tolist())
+                box = tuple(within(boxes[row], (height, width)).tolist())
                 width, height = max(min(width, box[4]), 1), max(min(height, box[5]), 1)
-            if source.indexed is None or source.indexed[row, 0] == Kind.ENCODED:
-                pixels = _window(source, row, box, (width, height), own)
-            else:
-                pixels = _raw_window(source, row, source.indexed[row].tolist(), box, (width, height), own)
+            stored = load(_stored_row(source, row, box, (width, height), own))
+            upright = pillow.turn(stored, int(source.orientations[row]))
+            pixels = store(resampling.resample(upright, box, (width, height), own.filter))
             out[row, :height, :width] = pixels[:, ::-1] if mirrored else pixels
             status[row] = Status.OK
-        except Exception as error:  # a damaged image raises whatever it likes; one row must never end a batch
+        except Exception as error:  # damaged images raise anything; one row must never end a batch
             out[row] = 0
             status[row] = pillow.failure(error).status
+
+
+def decode_wide(
+    options: DecodeOptions,
+    source: Payloads,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    out: NDArray[np.uint16],
+    status: NDArray[np.int32],
+) -> None:
+    """Decode all rows, as `decode_batch` does without `clip`, to gray levels from 0 to 65,535.
+
+    `out` is (N, height, width). Images with fewer bits or with colours are converted: white is 65,535.
+    """
+
+    def load(image: Image.Image) -> Image.Image:
+        return Image.fromarray(depth.to_wide(image).astype(np.float32))
+
+    def store(image: Image.Image) -> NDArray[np.uint16]:
+        return np.asarray(np.rint(np.asarray(image)).clip(0, 65_535), np.uint16)  # negative lobes overshoot
+
+    rows = range(len(status))
+    decode_rows(replace(options, clip=False), source, boxes, flips, out, status, rows, load, store)
 
 
 def decode_each(
@@ -137,7 +165,7 @@ def decode_each(
     status: NDArray[np.int32],
     finish: None = None,  # noqa: ARG001 (as for `decode_batch`)
 ) -> None:
-    """`decode_batch` of all rows, each into an array (height, width, 3) of its own size and any strides."""
+    """Decode all rows, each into its own array (height, width, 3) of any size and strides; see `decode_batch`."""
     check_each(source, boxes, flips, outs, status)
     for row, out in enumerate(outs):
         one = slice(row, row + 1)
@@ -152,10 +180,10 @@ def check_each(
     status: NDArray[np.int32],
     dtype: type[np.generic] = np.uint8,
 ) -> None:
-    """Raise `OptionError` unless every array has a row for each of `outs`, which are of `dtype`."""
+    """Raise `OptionError` unless every array has one row for each of `outs`, which are of `dtype`."""
     lengths = {len(column) for column in (*source, boxes, flips, status) if column is not None}
     if lengths - {len(outs)}:
-        raise OptionError(f"decode_each wants {len(outs)} rows, as outs has, found {sorted(lengths)}")
+        raise OptionError(f"decode_each: expected {len(outs)} rows, as in outs, found {sorted(lengths)}")
     if any(out.ndim != 3 or out.shape[2] != 3 or out.dtype != dtype or 0 in out.shape for out in outs):
         shapes = ", ".join(f"{out.dtype} {out.shape}" for out in outs)
         raise OptionError(f"each of outs must be {dtype.__name__} of shape (height, width, 3), found {shapes:.200}")
@@ -177,40 +205,39 @@ def _check_shapes(
     columns = [column for column in (*source[:5], flips, status) if column is not None]
     if any(column.shape != (len(out),) for column in columns):
         shapes = ", ".join(str(column.shape) for column in columns)
-        raise OptionError(f"source, flips and status must have the shape ({len(out)},) as out has, found {shapes}")
+        raise OptionError(f"source, flips and status must have the shape ({len(out)},), as out has, found {shapes}")
 
 
 def payload(source: Payloads, row: int, max_bytes: int) -> bytes:
-    """A row's payload as a whole, its checksum compared. Raises `StatusError`."""
+    """Return a row's payload after its checksum was compared. Raises `StatusError`."""
     length = int(source.lengths[row])
     if length > max_bytes:
         raise pillow.StatusError(Status.LIMIT)
-    data = _bytes(source, row, 0, length)
+    data = _bytes(source, row, length)
     if source.crcs is not None and source.crcs[row] >= 0 and crc32c(data) != source.crcs[row]:
         raise pillow.StatusError(Status.CHECKSUM)
     return data
 
 
 def stranger(source: Payloads, row: int) -> str:
-    """What a row is that is no image here, "" where its first bytes do not tell."""
+    """Describe a row that is not a supported image, by its first bytes; "" if they are unknown."""
     try:
-        return strangers.described(_bytes(source, row, 0, min(int(source.lengths[row]), 256)))
+        return strangers.described(_bytes(source, row, min(int(source.lengths[row]), 256)))
     except pillow.StatusError:
         return ""
 
 
-def is_changed(source: Payloads, row: int, upright: tuple[int, int], orientation: Callable[[], int]) -> bool:
-    """Whether the header of an encoded image, its size made upright, contradicts what the index says of it."""
-    kind, *size = (Kind.ENCODED, 0, 0) if source.indexed is None else source.indexed[row].tolist()
+def is_changed(source: Payloads, row: int, upright: Size, orientation: Callable[[], int]) -> bool:
+    """Whether the header of an encoded image, with its size made upright, contradicts the index."""
+    (kind, *size), turn = source.indexed_row(row), int(source.orientations[row])
     if kind != Kind.ENCODED or size[0] <= 0:
         return False
-    turn = int(source.orientations[row])
     return tuple(size) != upright or (1 <= turn <= 8 and turn != orientation())
 
 
-def _bytes(source: Payloads, row: int, start: int, length: int) -> bytes:
-    """Some bytes of a payload."""
-    fd, offset = int(source.fds[row]), int(source.offsets[row]) + start
+def _bytes(source: Payloads, row: int, length: int) -> bytes:
+    """Return the first bytes of a payload."""
+    fd, offset = int(source.fds[row]), int(source.offsets[row])
     return ctypes.string_at(offset, length) if fd == -1 else _read(fd, offset, length)
 
 
@@ -229,18 +256,10 @@ def _read(fd: int, offset: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _window(
-    source: Payloads, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
-) -> NDArray[np.uint8]:
-    opened = open_row(source, row, box, size, options)
-    upright = pillow.turn(pillow.load(opened), int(source.orientations[row]))
-    return _rgb(resampling.resample(upright, box, size, options.filter))
-
-
-def open_row(
-    source: Payloads, row: int, box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
-) -> pillow.Opened:
-    """An image that is as it was indexed, of which the window of `size` can be made. Raises `StatusError`."""
+def _stored_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> Image.Image:
+    """Decode a row as it is stored, if a window of `size` can be cut out of it. Raises `StatusError`."""
+    if source.indexed_row(row)[0] != Kind.ENCODED:
+        return _raw_row(source, row, box, size, options)
     opened = pillow.open_image(payload(source, row, options.max_bytes), options.max_pixels)
     orientation = int(source.orientations[row])
     if is_changed(source, row, opened.upright(orientation), lambda: opened.orientation):
@@ -248,25 +267,15 @@ def open_row(
     _check_box(box, size, opened.upright(orientation))
     if options.strict:
         pillow.check_end(opened)
-        return opened
-    return pillow.mend_end(opened)
+    else:
+        opened = pillow.mend_end(opened)
+    opened.image.load()
+    return opened.image
 
 
-def _raw_window(
-    source: Payloads, row: int, what: list[int], box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
-) -> NDArray[np.uint8]:
-    """`_window` of raw pixels."""
-    orientation = int(source.orientations[row])
-    pixels = raw_row(source, row, what, box, size, options)
-    return _rgb(resampling.resample(pillow.turn(pixels, orientation), box, size, options.filter))
-
-
-def raw_row(
-    source: Payloads, row: int, what: list[int], box: tuple[int, ...], size: tuple[int, int], options: DecodeOptions
-) -> Image.Image:
-    """Raw pixels as they are stored. Everything about their size is checked before they are read, as the kernel does
-    it. Raises `StatusError`."""
-    kind, width, height = what
+def _raw_row(source: Payloads, row: int, box: Box, size: Size, options: DecodeOptions) -> Image.Image:
+    """Unpack raw pixels. As in the kernel, their size is validated before they are read. Raises `StatusError`."""
+    kind, width, height = source.indexed_row(row)
     length, orientation = int(source.lengths[row]), int(source.orientations[row])
     if length > options.max_bytes:
         raise pillow.StatusError(Status.LIMIT)
@@ -279,51 +288,51 @@ def raw_row(
     if length != raw.length(kind, width, height):
         raise pillow.StatusError(Status.TRUNCATED if length < raw.length(kind, width, height) else Status.CORRUPT)
     _check_box(box, size, (width, height))
-    stored = (height, width) if 5 <= orientation <= 8 else (width, height)
-    data = payload(source, row, options.max_bytes)
-    return Image.fromarray(raw.unpack(data, kind, *stored))
+    stored = (height, width) if orientation in TURNED else (width, height)
+    return Image.fromarray(raw.unpack(payload(source, row, options.max_bytes), kind, *stored))
 
 
-def _check_box(box: tuple[int, ...], size: tuple[int, int], image: tuple[int, int]) -> None:
-    """Raise `StatusError` unless the window of `size` lies in the resampled region, and that in the upright image."""
+def _check_box(box: Box, size: Size, image: Size) -> None:
+    if not window_fits(box, size, image):
+        raise pillow.StatusError(Status.BOX)
+
+
+def window_fits(box: Box, size: Size, image: Size) -> bool:
+    """Whether a window of `size` lies in its resampled region, and the region in the upright image; (width, height)."""
     x0, y0, x1, y1, virtual_width, virtual_height, x, y = box
-    if not (0 <= x0 < x1 <= image[0] and 0 <= y0 < y1 <= image[1]):
-        raise pillow.StatusError(Status.BOX)
-    if not (0 <= x <= virtual_width - size[0] and 0 <= y <= virtual_height - size[1]):
-        raise pillow.StatusError(Status.BOX)
-
-
-def _rgb(image: Image.Image) -> NDArray[np.uint8]:
-    return np.asarray(image.convert("RGB"), dtype=np.uint8)
+    inside = 0 <= x0 < x1 <= image[0] and 0 <= y0 < y1 <= image[1]
+    return inside and 0 <= x <= virtual_width - size[0] and 0 <= y <= virtual_height - size[1]
 
 
 def read_header(data: Buffer | StoredPayload) -> Header:
-    """What an image says before its pixels are decoded. Raises `DecodeError`.
+    """Read the header of an image. Raises `DecodeError`.
 
-    Where it raises on the first part of a file it may still succeed on the whole.
+    If it fails on the first part of a file, it may still succeed on the whole.
     """
     try:
-        return pillow.header(pillow.open_image(data if isinstance(data, StoredPayload) else _as_bytes(data), 1 << 62))
-    except IofastError:  # of what reads the file
+        return pillow.header(pillow.open_image(data if isinstance(data, StoredPayload) else as_bytes(data), 1 << 62))
+    except IofastError:  # raised while reading the file
         raise
     except Exception as error:  # Pillow's plugins raise anything on damaged headers
         raise pillow.decode_error(error) from error
 
 
 def decode(data: Buffer, orientation: int = 1, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """A whole image as upright RGB, uint8 (height, width, 3), given its EXIF orientation. Raises `DecodeError`."""
+    """Decode a whole image with an EXIF orientation to upright RGB, uint8 (height, width, 3). Raises `DecodeError`."""
     try:
-        opened = pillow.open_image(_as_bytes(data), max_pixels)
+        opened = pillow.open_image(as_bytes(data), max_pixels)
         pillow.check_end(opened)
-        return _rgb(pillow.turn(pillow.load(opened), orientation))
+        opened.image.load()
+        return pillow.rgb(pillow.turn(pillow.plain(opened.image), orientation))
     except Exception as error:  # as above
         raise pillow.decode_error(error) from error
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC32C (Castagnoli) of `data`; `value` is the CRC32C of what comes before it."""
-    return int(google_crc32c.extend(value, _as_bytes(data)))
+    """Return the CRC32C (Castagnoli) of `data`; `value` is the CRC32C of the bytes before it."""
+    return int(google_crc32c.extend(value, as_bytes(data)))
 
 
-def _as_bytes(data: Buffer) -> bytes:
+def as_bytes(data: Buffer) -> bytes:
+    """Return `data`, or a copy of it if it is not bytes."""
     return data if isinstance(data, bytes) else bytes(data)

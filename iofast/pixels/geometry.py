@@ -1,7 +1,7 @@
-"""Crop, resample and flip images of different sizes in torch: uint8 in, uint8 out, in whole numbers.
+"""Crop, resample and flip images of different sizes in torch, from uint8 to uint8.
 
-Weights are whole numbers of 2^-14 that add up to one exactly, rows between the two passes have 6 bits below the point:
-so every device, and the Triton pass, makes the same pixels to the last bit. They are within one level of Pillow's.
+The arithmetic is in integers: weights are multiples of 2^-14 and add up to one exactly; values between the two passes
+have 6 fractional bits. So every device, and the Triton pass, gives identical pixels, within one level of Pillow's.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import torch
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
-from iofast.work import within
+from iofast.work import window_pixels, within
 
-PRECISION = 14  # bits below the point of a weight
-FRACTION = 6  # and of a value between the passes: 8 + 14 + 6 bits fit an int32
-NARROW = 2  # samples of chroma a row up to which libjpeg, and so iofast, repeats them and does not interpolate
+PRECISION = 14  # fractional bits of a weight
+FRACTION = 6  # fractional bits of a value between the passes: 8 + 14 + 6 bits fit an int32
+NARROW = 2  # chroma samples per row up to which libjpeg, and so iofast, repeats them instead of interpolating
 
 Kind = Literal["rgb", "yuv"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaggedBatch:
-    """N uint8 images of any sizes in one block of memory, on one device.
+    """N uint8 images of any sizes in one block of memory, on one device. Raises `OptionError` if they do not fit.
 
     data     uint8 (bytes,)
-    offsets  int64 (N,): where each begins
+    offsets  int64 (N,): the first byte of each
     sizes    int64 (N, 2): height and width
-    kind     "rgb": rows of R G B; "yuv": I420, the planes Y, Cb, Cr, BT.601 with the full range
+    kind     "rgb": rows of R G B; "yuv": I420, the planes Y, Cb, Cr in BT.601 with the full range
     """
 
     data: torch.Tensor
@@ -45,10 +45,10 @@ class RaggedBatch:
         if self.kind not in ("rgb", "yuv"):
             raise OptionError(f"kind must be 'rgb' or 'yuv', found {self.kind!r}")
         if self.offsets.ndim != 1 or self.sizes.shape != (len(self.offsets), 2):
-            raise OptionError(f"offsets (N,) and sizes (N, 2) must fit, found {self.offsets.shape}, {self.sizes.shape}")
+            raise OptionError(f"offsets must be (N,) and sizes (N, 2), found {self.offsets.shape}, {self.sizes.shape}")
         ends = self.offsets + self.lengths
         if len(ends) and (self.sizes.min() < 1 or self.offsets.min() < 0 or ends.max() > len(self.data)):
-            raise OptionError(f"images must have pixels, and lie within the {len(self.data)} bytes of data")
+            raise OptionError(f"images must have pixels and lie within the {len(self.data)} bytes of data")
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -58,12 +58,11 @@ class RaggedBatch:
         """Bytes of each image."""
         height, width = self.sizes.T
         chroma = ((height + 1) // 2) * ((width + 1) // 2)
-        made: NDArray[np.int64] = 3 * height * width if self.kind == "rgb" else height * width + 2 * chroma
-        return made
+        return np.asarray(3 * height * width if self.kind == "rgb" else height * width + 2 * chroma)
 
     @classmethod
     def of(cls, images: Sequence[torch.Tensor]) -> Self:
-        """Of uint8 (H, W, 3) images, copied into one block."""
+        """Copy uint8 images (H, W, 3) into one block. Raises `OptionError`."""
         if not images or any(each.dtype != torch.uint8 or each.ndim != 3 or each.shape[2] != 3 for each in images):
             raise OptionError("images must be one or more, each uint8 of shape (H, W, 3)")
         sizes = np.array([tuple(image.shape[:2]) for image in images], np.int64)
@@ -71,15 +70,15 @@ class RaggedBatch:
         return cls(torch.cat([image.reshape(-1) for image in images]), np.cumsum(lengths) - lengths, sizes)
 
     def image(self, row: int) -> torch.Tensor:
-        """One image as RGB, uint8 (H, W, 3)."""
+        """Return one image as RGB, uint8 (H, W, 3)."""
         height, width = self.sizes[row].tolist()
         samples = self.data[int(self.offsets[row]) :][: int(self.lengths[row])]
         return samples.view(height, width, 3) if self.kind == "rgb" else _rgb(samples, height, width)
 
 
 class Axis(NamedTuple):
-    """Where each output's window begins in its image, int64 (N, outputs), and the weights of what lies from there on,
-    int32 (N, outputs, taps): 0 behind the last."""
+    """The first source pixel of each output, int64 (N, outputs), and the weights of the pixels from there on, int32
+    (N, outputs, taps), padded with 0."""
 
     start: torch.Tensor
     weights: torch.Tensor
@@ -90,41 +89,38 @@ def resample(
     boxes: NDArray[np.int32],
     flips: NDArray[np.uint8],
     size: tuple[int, int],
-    *,
-    antialias: bool = True,
 ) -> torch.Tensor:
-    """uint8 (N, 3, height, width), channels-last: of each image the region, resampled bilinearly and flipped.
+    """Resample the region of each image bilinearly and flip it: uint8 (N, 3, height, width), channels-last.
 
-    `boxes` (N, 8) and `flips` (N,) are what `Pipeline.plan` makes, `size` is (height, width) of all. Without
-    `antialias` an output sees the two nearest pixels each way, however much smaller it is. A region may reach
-    beyond its image, which then is a part of a larger one, as long as the window sees nothing out there. Where the
-    resampled image is smaller than the window, its last row and column are repeated. Raises `OptionError` naming the
-    row whose window sees what is not there.
+    `boxes` (N, 8) and `flips` (N,) are those of `Pipeline.plan`; `size` is the (height, width) of all outputs. An image
+    may be a part of a larger one: its region may reach beyond it where the window does not depend on those pixels.
+    If the resampled image is smaller than the window, its last row and column are repeated. Raises `OptionError` with
+    the row whose window needs missing pixels.
     """
     check_boxes(batch, boxes, flips, size)
     device = batch.data.device
     columns = torch.from_numpy(boxes.astype(np.int64)).to(device)
-    y, x = (axis(columns, at, outputs, antialias=antialias) for at, outputs in ((1, size[0]), (0, size[1])))
+    y, x = axis(columns, 1, size[0]), axis(columns, 0, size[1])
     out = torch.empty((len(batch), *size, 3), dtype=torch.uint8, device=device)
     for row in range(len(batch)):
         top, bottom = max(int(boxes[row, 1]), 0), boxes[row, 3]
         region = batch.image(row)[top:bottom].to(torch.int32)
         wide = _weighted(region, 1, x.start[row], x.weights[row]) + (1 << PRECISION - FRACTION - 1)
         sums = _weighted(wide >> PRECISION - FRACTION, 0, y.start[row] - top, y.weights[row])
-        made = (sums + (1 << PRECISION + FRACTION - 1) >> PRECISION + FRACTION).to(torch.uint8)
-        out[row] = made.flip(1) if flips[row] else made
+        pixels = (sums + (1 << PRECISION + FRACTION - 1) >> PRECISION + FRACTION).to(torch.uint8)
+        out[row] = pixels.flip(1) if flips[row] else pixels
     return out.permute(0, 3, 1, 2)
 
 
 def check_boxes(batch: RaggedBatch, boxes: NDArray[np.int32], flips: NDArray[np.uint8], size: tuple[int, int]) -> None:
-    """Raise `OptionError` unless each image has a box and a flip, and all that a window sees lies in its image."""
+    """Raise `OptionError` unless each image has a box, a flip, and all pixels that its window depends on."""
     if boxes.shape != (len(batch), 8) or flips.shape != (len(batch),) or min(size) < 1:
         raise OptionError(f"{len(batch)} images need boxes (N, 8) and flips (N,), found {boxes.shape}, {flips.shape}")
     x0, y0, x1, y1, width, height = boxes[:, :6].T
     good = (x0 < x1) & (y0 < y1) & (width > 0) & (height > 0)
     good &= (within(boxes, size)[:, 6:] == boxes[:, 6:]).all(axis=1)
     for at in (0, 1):
-        first, end = seen(boxes, at, size[1 - at])
+        first, end = window_pixels(boxes, at, size[1 - at])
         good &= (first >= 0) & (end <= batch.sizes[:, 1 - at])
     if not good.all():
         row = int(np.argmin(good))
@@ -132,30 +128,20 @@ def check_boxes(batch: RaggedBatch, boxes: NDArray[np.int32], flips: NDArray[np.
         raise OptionError(f"box {boxes[row].tolist()} of row {row} is not within its image of {found} pixels")
 
 
-def seen(boxes: NDArray[np.int32], at: int, outputs: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The pixels [first, end) that the window sees on axis `at` (0: x, 1: y), each int64 (N,)."""
-    low, high, virtual, window = (boxes[:, column + at].astype(np.int64) for column in (0, 2, 4, 6))
-    length, virtual = np.maximum(high - low, 1), np.maximum(virtual, 1)
-    reach = 2 * np.maximum(length, virtual)
-    first = ((2 * window + 1) * length - reach - virtual) // (2 * virtual) + 1
-    end = -(-((2 * (window + outputs) - 1) * length + reach - virtual) // (2 * virtual))
-    return low + np.maximum(first, 0), low + np.minimum(end, length)
-
-
-def taps(boxes: NDArray[np.int32], at: int, *, antialias: bool) -> NDArray[np.int64]:
-    """How many pixels an output sees at most on axis `at` (0: x, 1: y), int64 (N,)."""
+def taps(boxes: NDArray[np.int32], at: int) -> NDArray[np.int64]:
+    """Return the largest number of pixels that an output depends on, on axis `at` (0: x, 1: y): int64 (N,)."""
     length, virtual = boxes[:, 2 + at].astype(np.int64) - boxes[:, at], boxes[:, 4 + at].astype(np.int64)
-    return -(-2 * (np.maximum(length, virtual) if antialias else virtual) // virtual)
+    return np.asarray(-(-2 * np.maximum(length, virtual) // virtual))
 
 
-def axis(boxes: torch.Tensor, at: int, outputs: int, *, antialias: bool) -> Axis:
-    """Windows and weights on axis `at` (0: x, 1: y) of `boxes`, int64 (N, 8).
+def axis(boxes: torch.Tensor, at: int, outputs: int) -> Axis:
+    """Return windows and weights on axis `at` (0: x, 1: y) of `boxes`, int64 (N, 8).
 
-    All in units of half an output's step, in which pixel centres, windows and the triangle's height are whole numbers.
+    The unit is half an output's step, so pixel centres, windows and the height of the triangle are integers.
     """
     low, high, virtual, window = (boxes[:, column + at, None] for column in (0, 2, 4, 6))
     length = high - low
-    reach = 2 * (torch.maximum(length, virtual) if antialias else virtual)
+    reach = 2 * torch.maximum(length, virtual)
     places = torch.minimum(window + torch.arange(outputs, device=boxes.device), virtual - 1)
     centre = (2 * places + 1) * length
     first = (torch.div(centre - reach - virtual, 2 * virtual, rounding_mode="floor") + 1).clamp(min=0)
@@ -169,7 +155,7 @@ def axis(boxes: torch.Tensor, at: int, outputs: int, *, antialias: bool) -> Axis
 
 
 def _weighted(values: torch.Tensor, dim: int, start: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Sums of `values` (int32, (H, W, 3)) along `dim`, int32."""
+    """Return weighted sums of `values` (int32, (H, W, 3)) along `dim`, int32."""
     shape = (-1, 1, 1) if dim == 0 else (1, -1, 1)
     last = values.shape[dim] - 1
     sums = values.index_select(dim, start) * weights[:, 0].view(shape)
@@ -179,7 +165,7 @@ def _weighted(values: torch.Tensor, dim: int, start: torch.Tensor, weights: torc
 
 
 def _rgb(samples: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """I420 as RGB, by libjpeg's integers: what kernel/raw.py does, on any device."""
+    """Convert I420 to RGB with libjpeg's integers, as kernel/raw.py does, on any device."""
     luma = samples[: height * width].view(height, width).to(torch.int32)
     chroma = samples[height * width :].view(2, (height + 1) // 2, (width + 1) // 2).to(torch.int32)
     blue, red = (_upsampled(plane)[:height, :width] - 128 for plane in chroma)
@@ -193,7 +179,7 @@ def _rgb(samples: torch.Tensor, height: int, width: int) -> torch.Tensor:
 
 
 def _upsampled(plane: torch.Tensor) -> torch.Tensor:
-    """One plane of chroma, twice as wide and high, by libjpeg's triangle filter."""
+    """Double a plane of chroma in both directions by libjpeg's triangle filter."""
     if plane.shape[1] <= NARROW:
         return plane.repeat_interleave(2, 0).repeat_interleave(2, 1)
     above, below = torch.cat((plane[:1], plane[:-1])), torch.cat((plane[1:], plane[-1:]))

@@ -1,4 +1,4 @@
-"""Steps that move pixels, in torch: warps, flips and what lies beyond the edges; see steps.py."""
+"""Steps that move pixels, in torch: warps, flips and padding; see steps.py."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from numpy.typing import NDArray
 
 from iofast.work import Edge, beyond
 
-Numbers = NDArray[np.float32]  # (n, NUMBERS): those of each image
+Numbers = NDArray[np.float32]  # (n, NUMBERS): the parameters of each image
 
-_SHARES = 2048  # of the way from one pixel to the next
+_SHARES = 2048  # subdivisions of the way from one pixel to the next
 _FARTHEST = 1 << 20  # pixels beyond an edge
 
 
 def whole(values: NDArray[np.float32], least: int, most: int) -> NDArray[np.int32]:
-    """Numbers as whole ones within limits, rounded towards 0; what is no number is the least."""
+    """Truncate values to integers within limits; NaN becomes `least`."""
     return np.where(values > least, np.minimum(np.nan_to_num(values, posinf=most), most), least).astype(np.int32)
 
 
 def spread(values: NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
-    """One number for each image, in a shape that goes with its pixels."""
+    """Return one number per image, in a shape that broadcasts over its pixels."""
     return torch.from_numpy(values).to(images.device).view(-1, 1, 1, 1)
 
 
 def _warp(images: torch.Tensor, numbers: Numbers, back: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Images with a frame of the colour that is outside, and where in it pixels come from: columns and rows, float32
-    (n, H, W)."""
+    """Return images with a frame of the outside colour, and the source columns and rows in it, float32 (n, H, W)."""
     n, _, height, width = images.shape
     frames = torch.from_numpy(whole(numbers[:, 8:11], 0, 255).astype(np.uint8)).to(images.device).view(n, 3, 1, 1)
     frames = frames.expand(n, 3, height + 3, width + 3).clone()
@@ -36,7 +35,7 @@ def _warp(images: torch.Tensor, numbers: Numbers, back: float) -> tuple[torch.Te
     line = torch.arange(height, dtype=torch.float32, device=images.device).view(-1, 1) + 0.5
     below = g * at + (h * line + 1)
     x, y = (a * at + (b * line + c)) / below - back, (d * at + (e * line + f)) / below - back
-    x, y = torch.where(x > -1, x, -1), torch.where(y > -1, y, -1)  # what is no number among them
+    x, y = torch.where(x > -1, x, -1), torch.where(y > -1, y, -1)  # NaN too
     return frames, x.clamp_(max=width) + 1, y.clamp_(max=height) + 1
 
 
@@ -46,13 +45,13 @@ def _taken(frames: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> tor
 
 
 def warp_nearest(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """`Step.WARP_NEAREST`: the pixel that each comes from."""
+    """`Step.WARP_NEAREST`: copy the source pixel of each pixel."""
     frames, x, y = _warp(images, numbers, 0)
     return _taken(frames, y.long(), x.long())
 
 
 def warp_bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """`Step.WARP_BILINEAR`: between the four pixels around where each comes from."""
+    """`Step.WARP_BILINEAR`: interpolate between the four pixels around the source of each pixel."""
     frames, x, y = _warp(images, numbers, 0.5)
     column, row = x.long(), y.long()
     across, down = (((v - cell) * _SHARES + 0.5).to(torch.int32).unsqueeze(1) for v, cell in ((x, column), (y, row)))
@@ -64,27 +63,27 @@ def warp_bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def flip(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """`Step.FLIP`: left and right, up and down."""
+    """`Step.FLIP`: mirror left to right, top to bottom."""
     across, down = (spread((numbers[:, place] != 0).astype(np.int32), images) != 0 for place in (0, 1))
     images = torch.where(across, images.flip(3), images)
     return torch.where(down, images.flip(2), images)
 
 
 def pad(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Rows and columns of the padded image, looked up in the upper left of what there is."""
+    """`Step.PAD`: look up the rows and columns of the padded image."""
     n, _, height, width = images.shape
     edges = whole(numbers[:, 4], 0, int(Edge.SYMMETRIC))
     from_left, from_top = (whole(numbers[:, place], -_FARTHEST, _FARTHEST) for place in (0, 1))
     x = _beyond(from_left, whole(numbers[:, 2], 1, width), edges, width).to(images.device)
     y = _beyond(from_top, whole(numbers[:, 3], 1, height), edges, height).to(images.device)
-    made = images.gather(2, y.clamp(min=0).view(n, 1, -1, 1).expand(n, 3, height, width))
-    made = made.gather(3, x.clamp(min=0).view(n, 1, 1, -1).expand(n, 3, height, width))
+    padded = images.gather(2, y.clamp(min=0).view(n, 1, -1, 1).expand(n, 3, height, width))
+    padded = padded.gather(3, x.clamp(min=0).view(n, 1, 1, -1).expand(n, 3, height, width))
     fills = torch.from_numpy(whole(numbers[:, 5:8], 0, 255).astype(np.uint8)).to(images.device).view(n, 3, 1, 1)
-    return torch.where((y < 0).view(n, 1, -1, 1) | (x < 0).view(n, 1, 1, -1), fills, made)
+    return torch.where((y < 0).view(n, 1, -1, 1) | (x < 0).view(n, 1, 1, -1), fills, padded)
 
 
 def _beyond(starts: NDArray[np.int32], sizes: NDArray[np.int32], edges: NDArray[np.int32], count: int) -> torch.Tensor:
-    """Which pixels of axes of `sizes` stand at `count` places from `starts` on, int64 (n, count)."""
+    """Return the pixels of axes of `sizes` at `count` places from `starts` on, int64 (n, count)."""
     places = np.arange(count)
     rows = zip(starts.tolist(), sizes.tolist(), edges.tolist(), strict=True)
     return torch.from_numpy(np.stack([beyond(places + start, size, Edge(edge)) for start, size, edge in rows]))

@@ -1,8 +1,8 @@
-"""The steps of `Work` in torch, for any device: bit for bit what kernel/src/steps.c and filters.c do on the CPU.
+"""The steps of `Work` in torch, for any device, with the same results as kernel/src/steps.c and filters.c.
 
-Images are uint8 (n, 3, H, W), and each has numbers of its own. Arithmetic between bytes is in whole numbers, so that no
-order of adding, no instruction set and no device changes a result. Each step follows torchvision v2 on uint8 tensors;
-docs/transforms.md lists by how much it differs.
+Images are uint8 (n, 3, H, W), each with its own numbers. The arithmetic is in integers, so that no order of summation,
+instruction set or device changes a result. Each step follows torchvision v2 on uint8 tensors; docs/transforms.md lists
+the differences.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from iofast.pixels import moves
 from iofast.pixels.moves import Numbers, spread, whole
 from iofast.work import CHANNELS, Edge, Step, beyond
 
-_HUE_UNITS = 8192  # of a sixth of the circle
+_HUE_UNITS = 8192  # per sixth of the circle
 _INT16_MAX = 32767
 
 
 def take_steps(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> torch.Tensor:
-    """`images` after the steps `codes` (n, S) with their `numbers` (n, S, NUMBERS), each image in its own order."""
+    """Apply the steps `codes` (n, S) with their `numbers` (n, S, NUMBERS) to each image, in its own order."""
     sums = _Sums(images)
     for column in range(codes.shape[1]):
         for code in sorted(set(codes[:, column].tolist()) - {int(Step.NOTHING)}):
@@ -33,19 +33,18 @@ def take_steps(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[n
                 rows = sums.begun(rows, Step(code))
             if not len(rows):
                 continue
-            whole = len(rows) == len(images)
-            where = None if whole else torch.from_numpy(rows).to(images.device)
-            some = images if where is None else images[where]
+            where = None if len(rows) == len(images) else torch.from_numpy(rows).to(images.device)
+            changed = images if where is None else images[where]
             if code in _SUMMING:
-                made = sums.take(some, Step(code), numbers[rows, column], rows)
+                changed = sums.take(changed, Step(code), numbers[rows, column], rows)
             else:
-                made = take_step(some, Step(code), numbers[rows, column])
-            images = made if where is None else images.index_copy(0, where, made)
+                changed = take_step(changed, Step(code), numbers[rows, column])
+            images = changed if where is None else images.index_copy(0, where, changed)
     return images
 
 
 def take_step(images: torch.Tensor, step: Step, numbers: Numbers) -> torch.Tensor:
-    """`images` after one step that needs nothing but them; `numbers` (n, NUMBERS) are each image's own."""
+    """Apply one step that depends on the images alone; `numbers` (n, NUMBERS) are the parameters of each."""
     return _STEPS[step](images, numbers)
 
 
@@ -53,7 +52,7 @@ _SUMMING = (Step.KEEP, Step.ADD, Step.SUM)
 
 
 class _Sums:
-    """Weighted sums of images that are made of one, which is kept: one sum for each image, in 65,536ths."""
+    """The saved image and the weighted sum, in 65,536ths, of each image: the state of KEEP, ADD and SUM."""
 
     def __init__(self, images: torch.Tensor) -> None:
         self._images = images
@@ -61,7 +60,7 @@ class _Sums:
         self._kept = self._sums = torch.empty(0)
 
     def begun(self, rows: NDArray[np.intp], step: Step) -> NDArray[np.intp]:
-        """Those of `rows` that have a sum, where `step` does not begin one: the others stay as they are."""
+        """Return those of `rows` that have a sum, which KEEP begins. The step leaves the others unchanged."""
         if step == Step.KEEP:
             if not self._begun.any():
                 self._kept = torch.zeros_like(self._images)
@@ -70,7 +69,7 @@ class _Sums:
         return rows[self._begun[rows]]
 
     def take(self, images: torch.Tensor, step: Step, numbers: Numbers, rows: NDArray[np.intp]) -> torch.Tensor:
-        """What `images`, which are `rows` of all, are after `step`."""
+        """Apply `step` to `images`, which are `rows` of the batch."""
         where = torch.from_numpy(rows).to(images.device)
         if step == Step.SUM:
             return (self._sums[where] >> 16).clamp_(max=255).to(torch.uint8)
@@ -84,20 +83,20 @@ class _Sums:
 
 
 def gray(images: torch.Tensor) -> torch.Tensor:
-    """0.2989 R + 0.587 G + 0.114 B of each pixel, rounded down, int32 (n, 1, H, W)."""
-    red, green, blue = _planes(images)  # products have 8 bits of fraction
-    made: torch.Tensor = (red * 19589 >> 8) + (green * 38470 >> 8) + (blue * 7471 >> 8) + 1 >> 8
-    return made
+    """Return 0.2989 R + 0.587 G + 0.114 B of each pixel, rounded down, int32 (n, 1, H, W)."""
+    red, green, blue = _planes(images)  # products have 8 fractional bits
+    sums: torch.Tensor = (red * 19589 >> 8) + (green * 38470 >> 8) + (blue * 7471 >> 8)
+    return sums + 1 >> 8
 
 
 def _planes(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Each channel, int32 (n, 1, H, W)."""
+    """Return each channel, int32 (n, 1, H, W)."""
     red, green, blue = images.to(torch.int32).unbind(1)
     return red.unsqueeze(1), green.unsqueeze(1), blue.unsqueeze(1)
 
 
 def _factors(factors: Numbers) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
-    """Factors within limits; as whole numbers; and the bits of fraction of their products."""
+    """Return factors within limits, the same as integers, and the fractional bits of their products."""
     factors = np.where(factors > 0, np.minimum(np.nan_to_num(factors, posinf=MOST_FACTOR), MOST_FACTOR), 0)
     factors = factors.astype(np.float32)
     bits = np.where(factors < 2, 5, np.where(factors < 8, 3, 0)).astype(np.int32)
@@ -110,14 +109,14 @@ def _level(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 
 
 def _on_line(images: torch.Tensor, factors: Numbers, offsets: torch.Tensor) -> torch.Tensor:
-    """Each image times its factor; `offsets`, int32 (n,), are added to the products."""
+    """Multiply each image by its factor and add `offsets`, int32 (n,), to the products."""
     _, scaled, bits = _factors(factors)
     products = images.to(torch.int32) * 128 * spread(scaled, images) >> 16
     return _level(products + offsets.view(-1, 1, 1, 1), spread(bits, images))
 
 
 def _blended(images: torch.Tensor, other: torch.Tensor, factors: Numbers) -> torch.Tensor:
-    """`images` * factor + `other` * (1 - factor)."""
+    """Return `images` * factor + `other` * (1 - factor)."""
     _, scaled, bits = _factors(factors)
     shift = spread(bits, images)
     products = (images.to(torch.int32) - other) * 128 * spread(scaled, images) >> 16
@@ -125,8 +124,10 @@ def _blended(images: torch.Tensor, other: torch.Tensor, factors: Numbers) -> tor
 
 
 def whole_numbers(codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """What steps that look at single pixels compute with, int32 (n, S) each: a factor and its bits of fraction, or a
-    threshold, a mask or a turn, and what is added."""
+    """Return the two integer parameters of the steps on single pixels, each int32 (n, S).
+
+    The first is a factor, threshold, mask or rotation; the second the fractional bits of the factor, or an addend.
+    """
     first, second = np.zeros(codes.shape, np.int32), np.zeros(codes.shape, np.int32)
     own, more = numbers[..., 0], numbers[..., 1]
     _, factors, bits = _factors(own)
@@ -144,7 +145,7 @@ def whole_numbers(codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> tupl
 
 
 def _turns(values: Numbers) -> NDArray[np.int32]:
-    """Turns of the circle in the units of a hue."""
+    """Convert rotations of the circle to units of hue."""
     return whole(np.rint(values * np.float32(6) * np.float32(_HUE_UNITS)), -3 * _HUE_UNITS, 3 * _HUE_UNITS)
 
 
@@ -168,9 +169,9 @@ def _contrast(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def contrast_offsets(sums: torch.Tensor, pixels: int, factors: Numbers) -> torch.Tensor:
-    """What contrast adds to products, int32 (n,); the gray values of each image's `pixels` add up to `sums`, int64.
+    """Return the addend of contrast to products, int32 (n,), from the `sums` of gray values, int64 (n,).
 
-    Nothing waits for the device, but for one that may have no float64, as MPS.
+    This does not synchronise with the device, unless it may lack float64, like MPS.
     """
     device = sums.device
     if device.type not in ("cpu", "cuda"):
@@ -186,9 +187,9 @@ def _saturation(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def _hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """The hue times the chroma is a difference of two channels and a multiple of the chroma, so it needs no division.
+    """Compute hue times chroma, a difference of two channels plus a multiple of the chroma: without division.
 
-    4 bits of fraction; a value is multiplied by 255.999 / 255 before it is rounded down, as torchvision does.
+    4 fractional bits; values are multiplied by 255.999 / 255 before they are rounded down, as in torchvision.
     """
     shift = spread(_turns(numbers[:, 0]), images)
     red, green, blue = _planes(images)
@@ -221,12 +222,12 @@ def _add_below(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def _looked_up(images: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
-    """Each channel's values through a table of its own; `tables` is uint8 (n, 3, 256)."""
+    """Map the values of each channel by its own table; `tables` is uint8 (n, 3, 256)."""
     return tables.gather(2, images.flatten(2).long()).view_as(images)
 
 
 def _autocontrast(images: torch.Tensor, _: Numbers) -> torch.Tensor:
-    """The least value of a channel becomes 0 and the largest 255; a channel of one value stays as it is."""
+    """Stretch each channel to 0 to 255; a channel with a single value stays unchanged."""
     flat = images.flatten(2)
     least, most = (each.float() for each in (flat.amin(2, keepdim=True), flat.amax(2, keepdim=True)))
     values = torch.arange(256, dtype=torch.float32, device=images.device)
@@ -236,8 +237,10 @@ def _autocontrast(images: torch.Tensor, _: Numbers) -> torch.Tensor:
 
 
 def _equalize(images: torch.Tensor, _: Numbers) -> torch.Tensor:
-    """Pillow's: a value becomes the number of steps that smaller values fill, a step being a 255th of all pixels but
-    those of the largest value."""
+    """Map each value to the number of steps that smaller values fill, as Pillow does.
+
+    A step is a 255th of all pixels except those of the largest value.
+    """
     flat = images.flatten(2).long()
     counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int64, device=images.device)
     counts.scatter_add_(2, flat, torch.ones_like(flat))
@@ -255,12 +258,12 @@ def _permuted(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 def _luma(images: torch.Tensor, _: Numbers) -> torch.Tensor:
     red, green, blue = _planes(images)
-    made = red * 19595 + green * 38470 + blue * 7471 + 32768 >> 16
-    return made.to(torch.uint8).expand_as(images).clone()
+    levels = red * 19595 + green * 38470 + blue * 7471 + 32768 >> 16
+    return levels.to(torch.uint8).expand_as(images).clone()
 
 
 def _sharpness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """A blend with the mean of 3 x 3 pixels, the middle one counted five times; the outermost pixels stay."""
+    """Blend with the mean of 3 x 3 pixels, in which the middle one counts five times, except on the border."""
     height, width = images.shape[2:]
     if min(height, width) < 3:
         return images
@@ -269,13 +272,13 @@ def _sharpness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     for y in range(3):
         for x in range(3):
             sums += images[:, :, y : y + height - 2, x : x + width - 2]
-    made = images.clone()
-    made[:, :, 1:-1, 1:-1] = _blended(inner, (2 * sums + 13) * 2521 >> 16, numbers[:, 0])
-    return made
+    blended = images.clone()
+    blended[:, :, 1:-1, 1:-1] = _blended(inner, (2 * sums + 13) * 2521 >> 16, numbers[:, 0])
+    return blended
 
 
 def _blur(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Beyond its edges an image goes on as in a mirror."""
+    """Blur each image, mirrored beyond its edges."""
     reaches = whole(numbers[:, 1:4:2], 0, MOST_REACH).tolist()
     sigmas = numbers[:, 0:4:2].tolist()
     return torch.cat([_blurred(*each) for each in zip(images.unsqueeze(1), sigmas, reaches, strict=True)])
@@ -283,26 +286,24 @@ def _blur(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 def _blurred(image: torch.Tensor, sigmas: list[float], reaches: list[int]) -> torch.Tensor:
     across, down = (gaussian(sigma, reach) for sigma, reach in zip(sigmas, reaches, strict=True))
-    made = image.long() << 8
+    values = image.long() << 8
     if len(down) > 1:
-        made = _weighted(made, down, 2, len(down) // 2)
-    made = _weighted(made, across, 3, 128 + len(across) // 2) if len(across) > 1 else (made + 128).clamp_(max=65535)
-    return (made >> 8).to(torch.uint8)
+        values = _weighted(values, down, 2, len(down) // 2)
+    if len(across) > 1:
+        values = _weighted(values, across, 3, 128 + len(across) // 2)
+    else:
+        values = (values + 128).clamp_(max=65535)
+    return (values >> 8).to(torch.uint8)
 
 
 def gaussian(sigma: float, radius: int) -> list[int]:
-    """The taps that do not come to nothing, in 65,536ths; they add up to one."""
-    values = [
-        math.exp(-0.5 * i * i / (sigma * sigma)) if sigma > 0 else 0.0 for i in range(1, min(radius, MOST_REACH) + 1)
-    ]
+    """Return the taps of a Gaussian that do not round to zero, in 65,536ths; they add up to 65,536."""
+    places = range(1, min(radius, MOST_REACH) + 1)
+    values = [math.exp(-0.5 * i * i / (sigma * sigma)) if sigma > 0 else 0.0 for i in places]
     total = 1.0
-    for value in values:
+    for value in values:  # in the order of the C code
         total += 2 * value
-    tail: list[int] = []
-    for value in values:
-        if (tap := round(value / total * 65536)) < 1:
-            break
-        tail.append(tap)
+    tail = [tap for value in values if (tap := round(value / total * 65536)) >= 1]
     return [*tail[::-1], 65536 - 2 * sum(tail), *tail]
 
 

@@ -1,6 +1,6 @@
 """Pixel operations in plain torch, for any device: steps, normalisation, erasing, mixing, cast.
 
-Every result of a float operation is rounded by itself, so the pixels are those of the kernel and of Triton, to the bit.
+Every float operation is rounded separately, so the pixels are identical to those of the kernel and of Triton.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch
 from iofast.errors import OptionError, shown
 from iofast.ops import Mix, Normalize, Op, RandomErasing, affine, drawn, noise_amounts
 from iofast.pixels.steps import take_steps
-from iofast.work import Work, no_work, noise_of
+from iofast.work import Work, noise_of
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-_CHUNK = 1 << 18  # values at a time on a CPU: 1 MiB of float32
+_CHUNK = 1 << 18  # values processed at once on a CPU: 1 MiB of float32
 
 
 def check_dtype(ops: Sequence[Op], dtype: torch.dtype) -> None:
-    """Raise `OptionError` unless images of `dtype` can hold what `ops` make: a float type, or uint8 for colours."""
+    """Raise `OptionError` unless `dtype` can hold the results of `ops`: a float type, or uint8 without float ops."""
     if not isinstance(dtype, torch.dtype) or dtype not in (*FLOATS, torch.uint8):
         raise OptionError(f"dtype must be uint8, float16, bfloat16, float32 or float64, found {shown(dtype)}")
     if dtype == torch.uint8 and (floats := [op for op in ops if isinstance(op, Normalize | RandomErasing | Mix)]):
@@ -29,18 +29,18 @@ def check_dtype(ops: Sequence[Op], dtype: torch.dtype) -> None:
 
 
 def check(images: torch.Tensor, ops: Sequence[Op], work: Work | None, dtype: torch.dtype) -> None:
-    """Raise `OptionError` unless these go together."""
+    """Raise `OptionError` unless the arguments fit together."""
     check_dtype(ops, dtype)
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         raise OptionError(f"images must be uint8 of shape (N, 3, H, W), found {images.dtype} {tuple(images.shape)}")
     if work is None and (lacking := [op for op in ops if drawn([op])]):
-        raise OptionError(f"{lacking[0]!r} needs to know what was drawn for each image: give work")
+        raise OptionError(f"{lacking[0]!r} needs the numbers drawn for each image: give work")
     if work is not None and len(work) != len(images):
-        raise OptionError(f"work must have {len(images)} rows, as there are images, found {len(work)}")
+        raise OptionError(f"work must have {len(images)} rows, one per image, found {len(work)}")
 
 
 def layout_of(images: torch.Tensor, memory_format: torch.memory_format) -> torch.memory_format:
-    """How the result is stored: as `memory_format` says, or as `images` are."""
+    """Return the memory format of the result: `memory_format`, or that of `images`."""
     if memory_format not in (torch.preserve_format, torch.contiguous_format, torch.channels_last):
         raise OptionError(f"memory_format must be preserve, contiguous or channels_last, found {memory_format}")
     if memory_format != torch.preserve_format:
@@ -49,16 +49,15 @@ def layout_of(images: torch.Tensor, memory_format: torch.memory_format) -> torch
     return torch.channels_last if last else torch.contiguous_format
 
 
-def apply(images: torch.Tensor, ops: Sequence[Op], work: Work | None, out: torch.Tensor) -> None:
-    """What `ops` and `work` make of uint8 `images` (N, 3, H, W), into `out` of that shape: uint8 or a float type."""
-    work = no_work(len(images)) if work is None else work
+def apply(images: torch.Tensor, ops: Sequence[Op], work: Work, out: torch.Tensor) -> None:
+    """Apply `ops` and `work` to uint8 `images` (N, 3, H, W), into `out` of that shape: uint8 or a float type."""
     for rows in _chunks(images, work):
         pixels = take_steps(images[rows], work.steps[rows], work.numbers[rows])
         out[rows].copy_(pixels if out.dtype == torch.uint8 else _finished(pixels, ops, work, rows))
 
 
 def _chunks(images: torch.Tensor, work: Work) -> Iterator[slice]:
-    """Rows that are done together; partners always are."""
+    """Split the rows into chunks, without separating partners."""
     n = len(images)
     step = max(1, _CHUNK // max(1, images[:1].numel())) if images.device.type == "cpu" else max(1, n)
     start = 0

@@ -1,6 +1,6 @@
-"""Steps of `Work` that look at single pixels, in Triton: what steps.py does, for the pixels of one block of one image.
+"""Steps on single pixels in Triton, as in steps.py, for one block of pixels of one image.
 
-Values are whole numbers, int32, so the results are those of every other device.
+Values are int32, so the results are those of every other device.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _ADD_BELOW = tl.constexpr(int(Step.ADD_BELOW))
 
 @triton.jit
 def take_steps(red, green, blue, steps, offsets, upto, STEPS: tl.constexpr):
-    """The first `upto` of an image's STEPS steps.
+    """Apply the first `upto` of an image's STEPS steps.
 
-    `steps` points at its codes, then at one whole number for each, then at another (`steps.whole_numbers`); `offsets`
-    at what each adds to a product, where it is brightness or contrast.
+    `steps` points at STEPS codes, then at the two integer parameters of each (`steps.whole_numbers`). `offsets` points
+    at the addends of brightness and contrast.
     """
     for number in tl.static_range(STEPS):
         code = tl.where(number < upto, tl.load(steps + number), 0)
@@ -47,7 +47,7 @@ def take_steps(red, green, blue, steps, offsets, upto, STEPS: tl.constexpr):
 
 @triton.jit
 def gray(red, green, blue):
-    """Gray values."""
+    """Return gray values, as `steps.gray`."""
     return ((red * 19589 >> 8) + (green * 38470 >> 8) + (blue * 7471 >> 8) + 1) >> 8
 
 

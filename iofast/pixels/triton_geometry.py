@@ -1,10 +1,10 @@
-"""The geometry pass in Triton: what geometry.resample does, to the last bit, and where it is wanted the normalisation.
+"""The geometry pass in Triton: identical to geometry.resample, with optional normalisation.
 
-A small table first: for each output row and column of each image the window's start and its weights. Then one pass
-over the outputs, not a horizontal and a vertical one: a crop of a packed photograph is mostly enlarged, two taps each
-way, and rows that went through memory in between would be as many bytes again as input and output together. A lane
-makes the three channels of one pixel: with one channel to a lane each would load the weights again, 36 loads for a
-pixel enlarged and not 20, and loads are what the pass consists of.
+The first kernel writes a small table: start and weights of each output row and column of each image. The second makes
+the outputs in one pass instead of a horizontal and a vertical one. Most crops of packed photographs are enlarged, with
+two taps per axis, so intermediate rows would take as many bytes as input and output together. Each lane computes the
+three channels of a pixel. With one channel per lane an enlarged pixel would need 36 loads instead of 20, and loads
+dominate.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _PRECISION, _NARROW = tl.constexpr(PRECISION), tl.constexpr(NARROW)
 _FIRST, _FIRST_HALF = tl.constexpr(PRECISION - FRACTION), tl.constexpr(1 << PRECISION - FRACTION - 1)
 _SECOND, _SECOND_HALF = tl.constexpr(PRECISION + FRACTION), tl.constexpr(1 << PRECISION + FRACTION - 1)
 
-# A row of the table: the box, the taps in x and y, height and width of the image, whether it is mirrored.
+# Columns of the table: the box, the taps in x and y, height and width of the image, whether it is mirrored.
 _TAPS, _SIZE, _FLIP, _COLUMNS = tl.constexpr(8), tl.constexpr(10), tl.constexpr(12), tl.constexpr(13)
-# What differs from batch to batch. Triton would compile anew where one of these is 1 or a multiple of 16: a second and
-# more in the middle of an epoch, for the first batch whose largest image is reduced so far.
+# Arguments that vary between batches. Triton would specialise for 1 and multiples of 16, and compile for a second or
+# more in the middle of an epoch.
 _VARYING = ("n_images", "most")
-_BLOCK, _WARPS = 512, 8  # two pixels a lane: 40 registers, so that an SM has enough warps to wait for memory
+_BLOCK, _WARPS = 512, 8  # two pixels per lane: 40 registers leave an SM enough warps to hide memory latency
 
 
 @triton.jit(do_not_specialize=_VARYING)
-def _windows(table, starts, weights, n_images, height, width, side, most, ANTIALIAS: tl.constexpr, BLOCK: tl.constexpr):
-    """Starts (2, N, side) and weights (2, N, side, most) of the axes x and y; the arithmetic of geometry.axis."""
+def _windows(table, starts, weights, n_images, height, width, side, most, BLOCK: tl.constexpr):
+    """Write starts (2, N, side) and weights (2, N, side, most) of the axes x and y, as geometry.axis computes them."""
     n, at = tl.program_id(0).to(tl.int64), tl.program_id(2)
     outputs = tl.where(at == 0, width, height)
     index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -46,34 +46,34 @@ def _windows(table, starts, weights, n_images, height, width, side, most, ANTIAL
     window = tl.load(own + 6 + at).to(tl.int64)
     mirrored = (tl.load(own + _FLIP) != 0) & (at == 0)
     place = tl.minimum(window + tl.where(mirrored, outputs - 1 - index, index), virtual - 1)
-    reach = 2 * virtual
-    if ANTIALIAS:
-        reach = 2 * tl.maximum(length, virtual)
+    reach = 2 * tl.maximum(length, virtual)
     centre = (2 * place + 1) * length
-    before = tl.maximum(centre - reach - virtual + 2 * virtual, 0)  # of what is divided, nothing may be negative
+    before = tl.maximum(centre - reach - virtual + 2 * virtual, 0)  # dividends must not be negative
     first = before // (2 * virtual)
     count = tl.load(own + _TAPS + at)
     total = first * 0
     for tap in range(count):
-        x = first + tap
-        triangle = tl.maximum(reach - tl.abs((2 * x + 1) * virtual - centre), 0)
-        total += tl.where(x < length, triangle, 0)
+        total += _triangle(first + tap, centre, reach, virtual, length)
     total = tl.maximum(total, 1)  # lanes behind the last output
     row = (at * n_images + n) * side + index
     tl.store(starts + row, (low + first).to(tl.int32), mask=index < outputs)
     sums, last = first * 0, first * 0
     for tap in range(count):
-        x = first + tap
-        triangle = tl.maximum(reach - tl.abs((2 * x + 1) * virtual - centre), 0)
-        sums += tl.where(x < length, triangle, 0)
+        sums += _triangle(first + tap, centre, reach, virtual, length)
         rounded = ((sums << _PRECISION) + total // 2) // total
         tl.store(weights + row * most + tap, (rounded - last).to(tl.int16), mask=index < outputs)
         last = rounded
 
 
 @triton.jit
+def _triangle(x, centre, reach, virtual, length):
+    """Return the unscaled weight of source pixel x; 0 beyond the region."""
+    return tl.where(x < length, tl.maximum(reach - tl.abs((2 * x + 1) * virtual - centre), 0), 0)
+
+
+@triton.jit
 def _chroma(plane, x, y, wide, high, mask):
-    """A value of a plane of chroma at a pixel of the image, less 128."""
+    """Return chroma at pixels of the image, minus 128."""
     near = tl.load(plane + (y >> 1) * wide + (x >> 1), mask=mask, other=0).to(tl.int32)
     if wide > _NARROW:
         cy, cx = y >> 1, x >> 1
@@ -88,7 +88,7 @@ def _chroma(plane, x, y, wide, high, mask):
 
 @triton.jit
 def _colours(image, x, y, height, width, mask, YUV: tl.constexpr):
-    """Red, green and blue of pixels of an image, int32."""
+    """Return red, green and blue of pixels of an image, int32."""
     if YUV:
         wide, high = (width + 1) >> 1, (height + 1) >> 1
         luma = tl.load(image + y * width + x, mask=mask, other=0).to(tl.int32)
@@ -112,7 +112,7 @@ def _clip(level):
 
 @triton.jit
 def _stored(out, place, mask, sums, constants, channel, SCALED: tl.constexpr):
-    """Rounds the sums of one channel to levels, and stores those or what normalisation makes of them."""
+    """Round the sums of one channel to levels, normalise them if SCALED, and store them."""
     value = (sums + _SECOND_HALF) >> _SECOND
     if SCALED:
         value = value.to(tl.float32) * tl.load(constants + channel) + tl.load(constants + 3 + channel)
@@ -153,8 +153,8 @@ def _resample(
         line_red, line_green, line_blue = pixel * 0, pixel * 0, pixel * 0
         for x_tap in range(x_taps):
             x_weight = tl.load(weights + x_row * most + x_tap, mask=inside, other=0).to(tl.int32)
-            seen = (x_weight > 0) & (y_weight > 0)  # what has no weight may lie outside the image
-            r, g, b = _colours(image, x_start + x_tap, y_start + y_tap, high, wide, seen, YUV)
+            used = (x_weight > 0) & (y_weight > 0)  # pixels without weight may lie outside the image
+            r, g, b = _colours(image, x_start + x_tap, y_start + y_tap, high, wide, used, YUV)
             line_red += x_weight * r
             line_green += x_weight * g
             line_blue += x_weight * b
@@ -178,28 +178,24 @@ def resample(
     *,
     dtype: torch.dtype = torch.uint8,
     memory_format: torch.memory_format = torch.channels_last,
-    antialias: bool = True,
 ) -> torch.Tensor:
-    """`geometry.resample`, and with a float `dtype` the `Normalize` of `ops` in the same pass.
+    """Run `geometry.resample` and, for a float `dtype`, the `Normalize` of `ops` in one pass.
 
-    (N, 3, height, width) of `dtype` and `memory_format`, on the device of `batch`; memory for the images' tables is
-    that device's too.
+    The result is (N, 3, height, width) of `dtype` and `memory_format`. It and the tables are on the device of `batch`.
     """
     check_boxes(batch, boxes, flips, size)
     n, (height, width), device = len(batch), size, batch.data.device
     out = torch.empty((n, 3, height, width), dtype=dtype, device=device, memory_format=memory_format)
     if not n:
         return out
-    counts = np.stack([taps(boxes, at, antialias=antialias) for at in (0, 1)], axis=1)
+    counts = np.stack([taps(boxes, at) for at in (0, 1)], axis=1)
     side, most = max(size), int(counts.max())
-    # one copy instead of four: each costs the host as long as the device needs for a pass
+    # one copy instead of four: each takes the host as long as a pass takes the device
     columns = np.concatenate((boxes, counts, batch.sizes, flips[:, None]), axis=1).astype(np.int32)
     table, offsets = upload(columns, device), upload(batch.offsets, device)
     starts = torch.empty((2, n, side), dtype=torch.int32, device=device)
     weights = torch.empty((2, n, side, most), dtype=torch.int16, device=device)
-    _windows[(n, triton.cdiv(side, 128), 2)](
-        table, starts, weights, n, height, width, side, most, ANTIALIAS=antialias, BLOCK=128
-    )
+    _windows[(n, triton.cdiv(side, 128), 2)](table, starts, weights, n, height, width, side, most, BLOCK=128)
     constants = upload(affine(ops).ravel().astype(np.float32), device)
     _resample[(n, triton.cdiv(height * width, _BLOCK))](
         batch.data,
@@ -219,6 +215,6 @@ def resample(
         SCALED=dtype != torch.uint8,
         BLOCK=_BLOCK,
         num_warps=_WARPS,
-        enable_fp_fusion=False,  # the torch oracle rounds each result on its own
+        enable_fp_fusion=False,  # the torch oracle rounds each result separately
     )
     return out

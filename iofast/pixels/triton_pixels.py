@@ -1,10 +1,9 @@
-"""The pixel pass in Triton: what per_image.py does, read once and written once.
+"""The pixel pass in Triton: identical to torch_pixels.py, with one read and one write per pixel.
 
-A program makes some pixels of one image, so that all its lanes take the same steps and no lane waits for another's.
-Before it, where there is contrast, a pass that only reads: it takes the steps up to there and adds up the gray values,
-which are whole numbers, so that the sum does not depend on the order in which programs come by. It stands apart from
-the geometry pass because a batch that the CPU decoded needs it too, and because what it reads is in the cache by then.
-Steps that look at more than one pixel are torch's, and so is what comes before them.
+A program makes some pixels of one image, so all its lanes take the same branches. Contrast first needs a pass that only
+reads: it applies the steps before and sums the gray values, which are integers, so that the order of programs does not
+matter. The geometry pass is separate because batches decoded on the CPU need this one alone, and because its output is
+still in the cache. Steps on several pixels, and all steps before them, run in torch.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from iofast.work import NOISE_HASH, NOISE_MIDDLE, NOISE_STEP, NOISE_TERMS, Step,
 _GOLDEN, _MIX_1, _MIX_2 = (tl.constexpr(each) for each in NOISE_HASH)
 _TERMS, _MIDDLE, _STEP = tl.constexpr(NOISE_TERMS), tl.constexpr(NOISE_MIDDLE), tl.constexpr(NOISE_STEP)
 
-_BLOCK, _WARPS = 1024, 8  # four pixels a lane: 32 registers, half of what 4 warps need
+_BLOCK, _WARPS = 1024, 8  # four pixels per lane: 32 registers, half as many as with 4 warps
 
 
 @triton.jit
 def _pixels(images, offset, pixel, mask, in_c, in_p):
-    """Pixels of an image as int32."""
+    """Load pixels of an image as int32."""
     place = images + offset + pixel * in_p
     red = tl.load(place, mask=mask, other=0).to(tl.int32)
     green = tl.load(place + in_c, mask=mask, other=0).to(tl.int32)
@@ -44,7 +43,7 @@ def _pixels(images, offset, pixel, mask, in_c, in_p):
 def _gray_sums(
     images, table, columns, offsets, upto, sums, pixels, in_n, in_c, in_p, STEPS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Adds the gray values as they are before step `upto` of each image to `sums`; images where that is -1 are left."""
+    """Add the gray values before step `upto` of each image to `sums`; images with -1 are skipped."""
     n = tl.program_id(0).to(tl.int64)
     before = tl.load(upto + n)
     if before >= 0:
@@ -74,7 +73,7 @@ def _finished(
     STEPS: tl.constexpr,
     ERASINGS: tl.constexpr,
 ):
-    """Pixels of image `n` after steps, normalisation and erasing."""
+    """Return pixels of image `n` after steps, normalisation and erasing."""
     red, green, blue = _pixels(images, n * in_n, pixel, inside, in_c, in_p)
     own = table + n * columns
     red, green, blue = take_steps(red, green, blue, own, offsets + n * (STEPS + 1), STEPS, STEPS)
@@ -98,13 +97,13 @@ def _finished(
 
 @triton.jit
 def _number(place):
-    """A float of the table."""
+    """Load a float of the table."""
     return tl.load(place).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _noise(number, pixel, channel):
-    """`work.noise_of`, of pixels of one channel."""
+    """Return `work.noise_of` for pixels of one channel."""
     total = pixel * 0
     for term in tl.static_range(_TERMS):
         bits = ((pixel * 3 + channel) * _TERMS + term).to(tl.uint32) * _GOLDEN + number.to(tl.uint32)
@@ -189,7 +188,7 @@ def apply(
     dtype: torch.dtype = torch.float32,
     memory_format: torch.memory_format = torch.channels_last,
 ) -> torch.Tensor:
-    """`pixels.apply` of uint8 `images` (N, 3, H, W): the same, in `dtype` float32, float16 or bfloat16."""
+    """Run `pixels.apply` on uint8 `images` (N, 3, H, W); `dtype` is float32, float16 or bfloat16."""
     height, width = images.shape[2:]
     if not images.is_contiguous():
         images = images.contiguous(memory_format=torch.channels_last)
@@ -222,18 +221,17 @@ def apply(
 
 
 def _without_filters(images: torch.Tensor, work: Work) -> tuple[torch.Tensor, Work]:
-    """Images after all steps up to the last that looks at more than one pixel, and the work that is left."""
+    """Apply all steps up to the last on several pixels, and return the images with the remaining work."""
     filters = np.flatnonzero((work.steps >= Step.AUTOCONTRAST).any(axis=0))
     if not filters.size:
         return images, work
     until = int(filters[-1]) + 1
-    made = torch_steps.take_steps(images, work.steps[:, :until], work.numbers[:, :until])
-    return made, replace(work, steps=work.steps[:, until:], numbers=work.numbers[:, until:])
+    images = torch_steps.take_steps(images, work.steps[:, :until], work.numbers[:, :until])
+    return images, replace(work, steps=work.steps[:, until:], numbers=work.numbers[:, until:])
 
 
 def _offsets(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.Tensor:
-    """What brightness and contrast add to products of theirs, int32 (N, S + 1); the last column is of images that have
-    no contrast left."""
+    """Return the addends of brightness and contrast, int32 (N, S + 1); the last column is a place for unused ones."""
     n, _, height, width = images.shape
     steps = work.steps.shape[1]
     bits = torch_steps.whole_numbers(work.steps, work.numbers)[1]
@@ -256,25 +254,27 @@ def _offsets(images: torch.Tensor, table: torch.Tensor, work: Work) -> torch.Ten
             enable_fp_fusion=False,
         )
         factors = work.numbers[np.arange(n), np.maximum(upto, 0), 0]
-        found = torch_steps.contrast_offsets(sums, height * width, factors)
-        offsets.scatter_(1, (before.long() % (steps + 1))[:, None], found[:, None])
+        addends = torch_steps.contrast_offsets(sums, height * width, factors)
+        offsets.scatter_(1, (before.long() % (steps + 1))[:, None], addends[:, None])
     return offsets
 
 
 def _grid(images: torch.Tensor) -> tuple[int, int]:
-    """A program for each block of pixels of each image."""
+    """Return one program for each block of pixels of each image."""
     return len(images), triton.cdiv(images.shape[2] * images.shape[3], _BLOCK)
 
 
 def _strides(images: torch.Tensor) -> tuple[int, int, int]:
-    """From image to image, channel to channel and pixel to pixel."""
+    """Return the strides of images, channels and pixels."""
     height, width = images.shape[2:]
     return images.stride(0), images.stride(1), images.stride(2) // width if height > 1 else images.stride(3)
 
 
 def _rows(work: Work) -> NDArray[np.int32]:
-    """All columns side by side, int32 (N, 3 S + 8 E + 6), floats by their bits: one copy to the device, where each
-    costs the host as long as the device needs for a pass."""
+    """Join all columns, int32 (N, 3 S + 8 E + 6), floats by their bits.
+
+    They need only one copy to the device. Each takes the host as long as a pass takes the device.
+    """
     n = len(work)
     parts = (
         work.steps,
@@ -290,9 +290,9 @@ def _rows(work: Work) -> NDArray[np.int32]:
 
 
 def _contrasts(work: Work) -> list[NDArray[np.int32]]:
-    """For the first contrast of the images, the second, …: which step it is of each, -1 where it has no more."""
+    """Return the step of the first contrast of each image, of the second, …, each int32 (N,); -1 = none."""
     wanted = work.steps == Step.CONTRAST
     nth = np.where(wanted, wanted.cumsum(axis=1), 0)
     rounds = int(nth.max(initial=0))
-    found = [nth == number for number in range(1, rounds + 1)]
-    return [np.where(each.any(axis=1), each.argmax(axis=1), -1).astype(np.int32) for each in found]
+    places = [nth == number for number in range(1, rounds + 1)]
+    return [np.where(each.any(axis=1), each.argmax(axis=1), -1).astype(np.int32) for each in places]

@@ -1,4 +1,4 @@
-"""Small tables on their way to the device."""
+"""Copies of small tables to the device."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 
 def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """`array` on `device`, for its current stream.
+    """Copy `array` to `device`, on its current stream.
 
-    To a GPU from page-locked memory: a copy from any other has the host wait until the stream has done all that it was
-    given before, and so each pass would be launched only when the last one is through.
+    For a GPU it goes through page-locked memory. A copy from other memory would block the host until the stream is
+    idle, so each pass would be launched only after the last one has ended.
     """
     table = torch.from_numpy(array)
     return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table.to(device)

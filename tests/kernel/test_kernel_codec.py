@@ -1,4 +1,4 @@
-"""What the C code does of images that Pillow opens: the same pixels, and for anything unusual Pillow itself."""
+"""The C code's functions for images that Pillow opens: the same pixels, and Pillow for unusual files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from kernel_images import Pixels, native, photo, save, worst
+from kernel_images import Pixels, native, needs_native, photo, save, worst
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -20,14 +20,14 @@ from iofast.kernel.contract import FILTERS, TranscodeRecipe
 if native is not None:
     from iofast.kernel import native_codec
 
-pytestmark = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+pytestmark = needs_native
 
 MODES = {"L": 0, "RGB": 2, "RGBA": 6}
 SIZES = [(1, 1), (1, 9), (9, 1), (2, 3), (37, 29), (301, 40)]
 
 
 def pixels_of(mode: str, size: tuple[int, int]) -> Pixels:
-    """(height, width, channels): a photograph's, and noise as alpha, so that sums and differences wrap."""
+    """A photograph (height, width, channels), with noise as alpha, so that sums and differences wrap."""
     colours = photo(*size, 3)
     if mode == "L":
         return colours[:, :, :1]
@@ -40,7 +40,7 @@ def chunk(name: bytes, body: bytes = b"") -> bytes:
 
 
 def filtered(pixels: Pixels, kinds: Iterable[int]) -> bytes:
-    """Rows with a filter each: the specification's own words, byte by byte."""
+    """Filter each row as the specification describes, byte by byte."""
     height, width, n = pixels.shape
     rows = pixels.reshape(height, width * n).astype(int)
     out = bytearray()
@@ -60,7 +60,7 @@ def filtered(pixels: Pixels, kinds: Iterable[int]) -> bytes:
 def png(
     pixels: Pixels, mode: str, kinds: Iterable[int] | None = None, pieces: int = 1, tail: bytes = b"", head: bytes = b""
 ) -> bytes:
-    """A PNG whose rows have the filters 0 to 4 in turn, or those given, in `pieces` IDAT chunks."""
+    """A PNG in `pieces` IDAT chunks, with the filters `kinds` of its rows, by default 0 to 4 repeated."""
     height, width = pixels.shape[:2]
     data = zlib.compress(filtered(pixels, kinds if kinds is not None else [y % 5 for y in range(height)]))
     ends = [len(data) * i // pieces for i in range(pieces + 1)]
@@ -70,7 +70,7 @@ def png(
 
 
 def decoded(data: bytes, decode: Callable[[pillow.Opened], Image.Image]) -> Image.Image | str:
-    """An image, or what is wrong with it."""
+    """The image, or the error."""
     try:
         return decode(pillow.open_image(data, 1 << 28))
     except Exception as error:
@@ -78,7 +78,7 @@ def decoded(data: bytes, decode: Callable[[pillow.Opened], Image.Image]) -> Imag
 
 
 def check_same(data: bytes) -> bool:
-    """That the C code's answer is Pillow's; whether it is an image."""
+    """The C code gives the image or error of Pillow; return whether it is an image."""
     ours, theirs = decoded(data, native_codec.decode), decoded(data, pillow.decode)
     if isinstance(theirs, str) or isinstance(ours, str):
         assert ours == theirs
@@ -90,7 +90,7 @@ def check_same(data: bytes) -> bool:
 
 @pytest.fixture
 def no_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pillow may open images, but decode none."""
+    """Pillow may open images but not decode them."""
     monkeypatch.setattr(pillow, "decode", lambda opened: pytest.fail(f"Pillow had to decode {opened.size}"))
 
 
@@ -106,7 +106,7 @@ class TestPng:
             np.testing.assert_array_equal(np.asarray(image).reshape(pixels.shape), pixels)
 
     @pytest.mark.usefixtures("no_pillow")
-    def test_what_programs_write(self) -> None:
+    def test_usual_files(self) -> None:
         text = PngInfo()
         text.add_text("comment", "before")
         pixels = pixels_of("RGB", (200, 150))
@@ -120,7 +120,7 @@ class TestPng:
             assert isinstance(image, Image.Image)
             np.testing.assert_array_equal(np.asarray(image), pixels)
 
-    def test_profile_and_transparent_colour_are_handed_on(self) -> None:
+    def test_profile_and_transparent_colour_are_passed_on(self) -> None:
         grey = np.full((9, 9, 3), 7, np.uint8)
         data = save(Image.fromarray(grey), "PNG", transparency=(7, 7, 7), icc_profile=b"a profile")
         image = decoded(data, native_codec.decode)
@@ -129,7 +129,7 @@ class TestPng:
         white = native.transcode(data, TranscodeRecipe(format="rgb", icc="drop"))
         assert set(white.data) == {255}
 
-    def test_unusual_ones_are_pillows(self) -> None:
+    def test_unusual_files_are_left_to_pillow(self) -> None:
         pixels = photo(50, 40)
         image = Image.fromarray(pixels)
         deep = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
@@ -147,8 +147,8 @@ class TestPng:
         ):
             assert check_same(data)
 
-    def test_damage_is_what_pillow_says_it_is(self) -> None:
-        """Every place to cut it, bytes that are flipped, too much and too little data, filters that there are not."""
+    def test_damage_raises_the_errors_of_pillow(self) -> None:
+        """Truncation at every byte, flipped bits, too much and too little data, undefined filters."""
         pixels = pixels_of("RGBA", (13, 11))
         data = png(pixels, "RGBA", pieces=3)
         images = sum(check_same(data[:end]) for end in range(len(data)))
@@ -161,7 +161,7 @@ class TestPng:
             check_same(data[:33] + chunk(b"IDAT", zlib.compress(body)) + chunk(b"IEND"))
         check_same(data[:33] + chunk(b"IDAT", zlib.compress(plain) + b"more") + chunk(b"IEND"))
 
-    def test_a_bomb_is_not_unpacked(self) -> None:
+    def test_a_bomb_is_not_decompressed(self) -> None:
         header = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 8, 2, 0, 0, 0))
         data = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(20 << 20))) + chunk(b"IEND")
         assert native_codec._inflated(data, 33, 4 * 13) is None
@@ -193,7 +193,7 @@ class TestEncoding:
         np.testing.assert_array_equal(native.decode(ours), native.decode(theirs))
         assert Image.open(BytesIO(ours)).mode == mode
 
-    def test_markers_are_where_they_are_asked_for(self) -> None:
+    def test_restart_intervals(self) -> None:
         image = Image.fromarray(photo(200, 150))
         for restart, interval in ((0, 0), (3, 3), ("auto", 1), (None, 1)):
             recipe = TranscodeRecipe(restart=restart)
@@ -209,7 +209,7 @@ class TestEncoding:
         assert ours == theirs
 
     @pytest.mark.parametrize("length", [1, 100, 65_519, 65_520, 200_000])
-    def test_a_profile_stands_where_readers_find_it(self, length: int) -> None:
+    def test_readers_find_an_inserted_profile(self, length: int) -> None:
         profile = np.random.default_rng(length).bytes(length)
         plain = native_codec.encode(Image.fromarray(photo(20, 20)), "jpeg", TranscodeRecipe(), b"")
         data = markers.with_profile(plain, profile)

@@ -1,4 +1,4 @@
-"""Pixels of `decode` and `decode_batch`: within a level of Pillow, whatever the image, the geometry and the layout."""
+"""Pixels of `decode` and `decode_batch`: within a level of Pillow for any image, geometry and layout."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ from kernel_images import (
     View,
     batch_of,
     decode_view,
-    each_backend,
+    decode_views,
     expected,
     jpeg,
     native,
+    needs_native,
     off_by,
     photo,
     save,
     twin,
     upright,
+    whole,
     worst,
 )
 from PIL import Image
 from places import SUPPORT
+from raw_images import views
 
-from iofast.kernel.contract import FILTERS, DecodeOptions, Status
+from iofast.kernel.contract import FILTERS, DecodeOptions, Finish, Status
+from iofast.work import no_work
 
 PLANS = {
     "crop and resize": View((37, 21, 390, 250, 224, 160, 0, 0), (224, 160), True),
@@ -45,12 +49,18 @@ PLANS = {
 }
 
 
-def test_the_native_kernel_is_there_where_it_has_to_be() -> None:
-    """Skipped tests look like passed ones; this one fails where a missing kernel must not go unnoticed."""
+def test_the_native_kernel_is_built_where_it_is_required() -> None:
+    """Skipped tests look like passed ones; this test fails where the native kernel is required."""
     assert native or os.environ.get("IOFAST_REQUIRE_NATIVE", "0") in ("", "0")
 
 
-@each_backend
+def check(kernel: ModuleType, data: bytes, image: Image.Image, view: View, name: str, orientation: int = 1) -> None:
+    """The view of `data` is within one level of Pillow's of `image`."""
+    status, pixels = decode_view(kernel, data, view, DecodeOptions(filter=name), orientation)
+    assert status == Status.OK
+    assert off_by(pixels, image, view, name) <= 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_whole_images_equal_pillow(kernel: ModuleType, kind: str) -> None:
     for width, height in ((500, 375), (130, 3), (3, 130), (33, 17), (1, 1)):
@@ -58,29 +68,14 @@ def test_whole_images_equal_pillow(kernel: ModuleType, kind: str) -> None:
         np.testing.assert_array_equal(kernel.decode(data), np.asarray(upright(data)))
 
 
-@each_backend
 @pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_jpeg_with_every_filter(kernel: ModuleType, kind: str, filter: str) -> None:
     data = KINDS[kind](photo(500, 375))
-    image = upright(data)
-    for plan in ("crop and resize", "resize and crop"):
-        status, pixels = decode_view(kernel, data, PLANS[plan], DecodeOptions(filter=filter))
-        assert status == Status.OK
-        assert off_by(pixels, image, PLANS[plan], filter) <= 1, plan
+    for plan in PLANS if kind == "420" else ("crop and resize", "resize and crop"):
+        check(kernel, data, upright(data), PLANS[plan], filter)
 
 
-@each_backend
-@pytest.mark.parametrize("filter", FILTERS)
-@pytest.mark.parametrize("plan", PLANS)
-def test_every_geometry_with_every_filter(kernel: ModuleType, plan: str, filter: str) -> None:
-    data = KINDS["420"](photo(500, 375))
-    status, pixels = decode_view(kernel, data, PLANS[plan], DecodeOptions(filter=filter))
-    assert status == Status.OK
-    assert off_by(pixels, upright(data), PLANS[plan], filter) <= 1
-
-
-@each_backend
 @pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientations_are_applied_before_the_box(kernel: ModuleType, orientation: int, filter: str) -> None:
@@ -88,35 +83,14 @@ def test_orientations_are_applied_before_the_box(kernel: ModuleType, orientation
     image = upright(data, orientation)
     np.testing.assert_array_equal(kernel.decode(data, orientation), np.asarray(image))
     for flip in (False, True):
-        crop = View((11, 40, 140, 149, 77, 50, 0, 0), (77, 50), flip)
-        status, pixels = decode_view(kernel, data, crop, DecodeOptions(filter=filter), orientation)
-        assert status == Status.OK
-        assert off_by(pixels, image, crop, filter) <= 1
+        check(kernel, data, image, View((11, 40, 140, 149, 77, 50, 0, 0), (77, 50), flip), filter, orientation)
         centre = View((0, 0, *image.size, 96, 90, 13, 7), (64, 64), flip)
-        status, pixels = decode_view(kernel, data, centre, DecodeOptions(filter=filter), orientation)
-        assert status == Status.OK
-        assert off_by(pixels, image, centre, filter) <= 1
-
-
-@st.composite
-def views(draw: st.DrawFn, width: int, height: int) -> View:
-    """Either oracle's geometry, at most 40x up or down."""
-    size = draw(st.integers(1, 96)), draw(st.integers(1, 96))
-    x0, y0 = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
-    region = (x0, y0, draw(st.integers(x0 + 1, width)), draw(st.integers(y0 + 1, height)))
-    if draw(st.booleans()):
-        size = min(size[0], 40 * (region[2] - x0)), min(size[1], 40 * (region[3] - y0))
-        return View((*region, *size, 0, 0), size, draw(st.booleans()))
-    virtual = draw(st.integers(1, min(40 * width, 1200))), draw(st.integers(1, min(40 * height, 1200)))
-    size = min(size[0], virtual[0]), min(size[1], virtual[1])
-    x, y = draw(st.integers(0, virtual[0] - size[0])), draw(st.integers(0, virtual[1] - size[1]))
-    return View((0, 0, width, height, *virtual, x, y), size, draw(st.booleans()))
+        check(kernel, data, image, centre, filter, orientation)
 
 
 _sides = st.one_of(st.integers(1, 20), st.integers(1, 400))
 
 
-@each_backend
 @settings(max_examples=500)
 @given(st.data())
 def test_any_geometry_of_any_image(kernel: ModuleType, data: st.DataObject) -> None:
@@ -124,13 +98,9 @@ def test_any_geometry_of_any_image(kernel: ModuleType, data: st.DataObject) -> N
     payload = KINDS[data.draw(st.sampled_from(sorted(KINDS)))](photo(width, height, data.draw(st.integers(0, 3))))
     orientation = data.draw(st.integers(1, 8))
     image = upright(payload, orientation)
-    view, name = data.draw(views(*image.size)), data.draw(st.sampled_from(FILTERS))
-    status, pixels = decode_view(kernel, payload, view, DecodeOptions(filter=name), orientation)
-    assert status == Status.OK
-    assert off_by(pixels, image, view, name) <= 1
+    check(kernel, payload, image, data.draw(views(*image.size)), data.draw(st.sampled_from(FILTERS)), orientation)
 
 
-@each_backend
 @pytest.mark.parametrize("size", [(65_500, 1), (1, 65_500), (65_500, 3), (16, 30_000)], ids=str)
 def test_extreme_shapes(kernel: ModuleType, size: tuple[int, int]) -> None:
     width, height = size
@@ -140,12 +110,9 @@ def test_extreme_shapes(kernel: ModuleType, size: tuple[int, int]) -> None:
     middle = (width // 3, height // 3, width // 3 + max(1, width // 50), height // 3 + max(1, height // 50))
     for view in (View((*middle, 50, 40, 0, 0), (50, 40)), View((0, 0, *size, 64, 64, 0, 0), (64, 64), True)):
         for name in FILTERS:
-            status, pixels = decode_view(kernel, data, view, DecodeOptions(filter=name))
-            assert status == Status.OK
-            assert off_by(pixels, image, view, name) <= 1
+            check(kernel, data, image, view, name)
 
 
-@each_backend
 @pytest.mark.parametrize("name", FILTERS)
 def test_a_window_of_a_virtual_image_that_fits_no_memory(kernel: ModuleType, name: str) -> None:
     """`Resize(224)` of a strip of 65,500 x 1 makes 3.3 gigapixels; far from its ends a part of it gives the same."""
@@ -158,7 +125,6 @@ def test_a_window_of_a_virtual_image_that_fits_no_memory(kernel: ModuleType, nam
     assert off_by(pixels, upright(data), piece, name) <= 1
 
 
-@each_backend
 @pytest.mark.parametrize("filter", FILTERS)
 def test_outputs_of_any_strides(kernel: ModuleType, filter: str) -> None:
     view = PLANS["crop and resize"]
@@ -187,9 +153,8 @@ def test_outputs_of_any_strides(kernel: ModuleType, filter: str) -> None:
     assert (border == 7).all(), "bytes outside of the view were written"
 
 
-@each_backend
 def test_payloads_of_other_formats(kernel: ModuleType) -> None:
-    """The native kernel leaves these rows to the twin, between rows of its own."""
+    """The twin decodes these rows for the native kernel, between its own."""
     pixels = photo(90, 60)
     image = Image.fromarray(pixels)
     deep = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
@@ -212,39 +177,30 @@ def test_payloads_of_other_formats(kernel: ModuleType) -> None:
     wanted.append(np.repeat(pixels[..., :1], 3, axis=2))
     count = len(payloads)
     source, _alive = batch_of(list(payloads.values()), checked=True)
-    out, status = np.zeros((count, 60, 90, 3), np.uint8), np.full(count, -1, np.int32)
-    boxes = np.array([(0, 0, 90, 60, 90, 60, 0, 0)] * count, np.int32)
-    kernel.decode_batch(
-        kernel.Context(DecodeOptions()), source, boxes, np.zeros(count, np.uint8), out, status, 0, count
-    )
-    assert status.tolist() == [0] * count
+    status, out = decode_views(kernel, source, [whole(90, 60)] * count)
+    assert status == [Status.OK] * count
     for name, row, pillow in zip(payloads, out, wanted, strict=True):
         assert worst(row, pillow) == 0, name
         np.testing.assert_array_equal(kernel.decode(payloads[name]), row, err_msg=name)
 
 
-@each_backend
-def test_a_tiff_is_upright_once(kernel: ModuleType) -> None:
-    """Pillow turns a TIFF while it decodes it, so its header asks for no orientation and none is applied twice."""
-    pixels = photo(40, 30)
-    for orientation in range(1, 9):
-        data = save(Image.fromarray(pixels), "TIFF", tiffinfo={0x0112: orientation})
-        header = kernel.read_header(data)
-        image = kernel.decode(data, header.orientation)
-        assert image.shape == (header.height, header.width, 3)
-        np.testing.assert_array_equal(image, _turned(pixels, orientation))
+@needs_native
+def test_rows_decoded_by_the_twin_are_finished() -> None:
+    """The result is that of finishing afterwards; rows that fail are zero."""
+    image = photo(40, 30)
+    source, _alive = batch_of([jpeg(image), save(Image.fromarray(image), "PNG"), b"no image"])
+    finish = Finish(no_work(3), np.float32([[0.5] * 3, [1] * 3]), np.zeros((0, 3), np.float32), "float32")
+    boxes, flips = np.array([whole(40, 30).box] * 3, np.int32), np.zeros(3, np.uint8)
+    out, status = np.full((3, 30, 40, 3), 7, np.float32), np.full(3, -1, np.int32)
+    native.decode_batch(native.Context(DecodeOptions()), source, boxes, flips, out, status, 0, 3, finish)
+    assert status.tolist() == [Status.OK, Status.OK, Status.UNSUPPORTED]
+    levels = decode_views(native, source, [whole(40, 30)] * 3)[1]
+    np.testing.assert_array_equal(out[:2], levels[:2] * np.float32(0.5) + 1)
+    assert not out[2].any()
 
 
-def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """What EXIF means by an orientation, from its definition: where row 0 and column 0 of the stored image belong."""
-    turned = pixels.transpose(1, 0, 2) if orientation >= 5 else pixels
-    turned = turned[:, ::-1] if orientation in (2, 3, 6, 7) else turned
-    return turned[::-1] if orientation in (3, 4, 7, 8) else turned
-
-
-@each_backend
 def test_fast_still_shows_the_same_picture(kernel: ModuleType) -> None:
-    """DCT scaling is another antialiasing filter, so the bound is loose, but it may move nothing."""
+    """DCT scaling is another antialiasing filter, so the bound is loose, but pixels must not move."""
     data = jpeg(photo(1200, 900), quality=95)
     for box in ((0, 0, 1200, 900), (117, 203, 1101, 877), (333, 100, 800, 850)):
         for orientation in (1, 6):
@@ -266,45 +222,37 @@ def first_scans(data: bytes, count: int) -> bytes:
     return data[: min(at for at in (*tables, *scans) if at > scans[count - 1])] + b"\xff\xd9"
 
 
-@each_backend
 @pytest.mark.parametrize("kind", ["progressive", "progressive gray"])
 def test_a_progressive_file_that_lacks_scans_is_whole(kernel: ModuleType, kind: str) -> None:
-    """Nothing in it says that there were more. Its blocks are smoothed, in a crop as in the whole."""
+    """Nothing in the file shows that scans are missing. Its blocks are smoothed, in a crop as in the whole."""
     data = KINDS[kind](photo(200, 150))
     for count in (1, 2, 5):
         lacking = first_scans(data, count)
-        whole = kernel.decode(lacking)
-        assert worst(whole, np.asarray(upright(lacking))) < 12  # versions of libjpeg-turbo smooth differently
-        assert (whole != kernel.decode(data)).any()
+        image = kernel.decode(lacking)
+        assert worst(image, np.asarray(upright(lacking))) < 12  # versions of libjpeg-turbo smooth differently
+        assert (image != kernel.decode(data)).any()
         for x0, y0, x1, y1 in ((90, 60, 150, 140), (0, 100, 40, 150), (170, 0, 200, 9)):
             view = View((x0, y0, x1, y1, x1 - x0, y1 - y0, 0, 0), (x1 - x0, y1 - y0))
             for strict in (True, False):
                 status, pixels = decode_view(kernel, lacking, view, DecodeOptions(strict=strict))
                 assert status == Status.OK
-                np.testing.assert_array_equal(pixels, whole[y0:y1, x0:x1])
-
-
-needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+                np.testing.assert_array_equal(pixels, image[y0:y1, x0:x1])
 
 
 @needs_native
 @pytest.mark.parametrize("kind", ["444", "422", "420", "440", "411", "441", "progressive", "restart rows"])
 def test_a_region_equals_that_region_of_the_whole_at_every_place(kind: str) -> None:
-    """What lies beside the crop is not decoded, yet upsampled chroma depends on it: every edge, every alignment."""
+    """Pixels beside the crop are not decoded, but upsampled chroma depends on them: every edge, every alignment."""
     for width, height in ((150, 9), (9, 70), (37, 35)):
         data = KINDS[kind](photo(width, height, 2))
-        whole = np.asarray(upright(data))
+        image = np.asarray(upright(data))
         for side in (1, 3, 8):
             corners = [(x, y) for x in range(width - side + 1) for y in range(height - side + 1)]
-            boxes = np.array([(x, y, x + side, y + side, side, side, 0, 0) for x, y in corners], np.int32)
-            count = len(boxes)
-            source, _alive = batch_of([data] * count)
-            out, status = np.empty((count, side, side, 3), np.uint8), np.empty(count, np.int32)
-            context = native.Context(DecodeOptions(filter="nearest"))
-            native.decode_batch(context, source, boxes, np.zeros(count, np.uint8), out, status, 0, count)
-            assert not status.any()
-            wanted = np.stack([whole[y : y + side, x : x + side] for x, y in corners])
-            np.testing.assert_array_equal(out, wanted)
+            views = [View((x, y, x + side, y + side, side, side, 0, 0), (side, side)) for x, y in corners]
+            source, _alive = batch_of([data] * len(views))
+            status, out = decode_views(native, source, views, DecodeOptions(filter="nearest"))
+            assert not any(status)
+            np.testing.assert_array_equal(out, np.stack([image[y : y + side, x : x + side] for x, y in corners]))
 
 
 @needs_native

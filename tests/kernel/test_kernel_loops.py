@@ -1,4 +1,4 @@
-"""The resampler's pixel loops against the scalar ones, in C: each instruction set, the same pixels on each machine."""
+"""The pixel loops of the resampler against the scalar ones, in C: equal on every instruction set and machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_neon_equals_scalar() -> None:
 @needs_compiler
 @needs_qemu
 def test_an_arm_machine_gives_the_same_pixels() -> None:
-    """Weights are made in floating point; nothing that a machine may do its own way is left in that."""
+    """Weights are computed in floating point, without operations that differ between machines."""
 
     def checksum(kind: str) -> str:
         return compare_loops(kind).splitlines()[1]

@@ -12,21 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpeg_damage import HEADER, SCAN, damage
 from jpeg_damage import Parts as Taken
-from kernel_images import BACKENDS, TURNS, Batch, batch_of, exif, in_a_file, jpeg, native, photo, worst
+from kernel_images import TURNS, Batch, batch_of, exif, in_a_file, jpeg, native, needs_native, photo, save, worst
 from numpy.typing import NDArray
 from PIL import Image
 from region_images import OWN, SAMPLING, Drawn, draw, encode, texture
 
 from iofast.errors import OptionError
 from iofast.kernel import DecodeOptions, Parts, Status, TranscodeRecipe, parts, twin
+from iofast.kernel.contract import by_check
 
 MODULES: dict[ModuleType | None, Any] = {twin: parts.part_batch}
 if native is not None:
-    from iofast.kernel import native_parts
+    from iofast.kernel import native_batch
 
-    MODULES[native] = native_parts.part_batch
-each_backend = pytest.mark.parametrize("kernel", BACKENDS)
-needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+    MODULES[native] = native_batch.part_batch
 
 Boxes = list[list[int]]
 
@@ -56,14 +55,12 @@ def whole(width: int, height: int) -> list[int]:
 
 def draw_box(rng: np.random.Generator, width: int, height: int) -> tuple[list[int], tuple[int, int]]:
     """A box within an upright image, resampled to another size, and a window (height, width) of that."""
-    x = sorted(rng.integers(0, width + 1, 2).tolist())
-    y = sorted(rng.integers(0, height + 1, 2).tolist())
-    x, y = [min(x[0], width - 1), max(x[1], x[0] + 1)], [min(y[0], height - 1), max(y[1], y[0] + 1)]
-    x, y = [min(x[0], x[1] - 1), min(x[1], width)], [min(y[0], y[1] - 1), min(y[1], height)]
+    low = [int(rng.integers(side)) for side in (width, height)]
+    high = [int(rng.integers(start, side)) + 1 for start, side in zip(low, (width, height), strict=True)]
     virtual = rng.integers(1, 90, 2).tolist()
     size = [int(rng.integers(1, side + 1)) for side in virtual]
     window = [int(rng.integers(0, side - own + 1)) for side, own in zip(virtual, size, strict=True)]
-    return [x[0], y[0], x[1], y[1], *virtual, *window], (size[1], size[0])
+    return [*low, *high, *virtual, *window], (size[1], size[0])
 
 
 def decoded(data: bytes) -> NDArray[np.uint8]:
@@ -71,7 +68,7 @@ def decoded(data: bytes) -> NDArray[np.uint8]:
 
 
 def check_part(drawn: bytes, box: list[int], size: tuple[int, int], turn: int, made: bytes, row: list[int]) -> None:
-    """A part holds what the box needs, and these are the pixels of the whole."""
+    """A part has the pixels that the box needs, and they equal those of the whole image."""
     _, width, height, x0, y0, x1, y1, left, top = row
     image = Image.open(BytesIO(made))
     assert image.size == (width, height)
@@ -89,7 +86,7 @@ def check_part(drawn: bytes, box: list[int], size: tuple[int, int], turn: int, m
 
 
 def needed(box: list[int], axis: int, outputs: int) -> tuple[int, int]:
-    """The pixels with a weight above zero, by trying all."""
+    """The pixels with a weight above zero, by brute force."""
     low, length, virtual, first = box[axis], box[2 + axis] - box[axis], box[4 + axis], box[6 + axis]
     centres = (np.arange(first, first + outputs) + 0.5) * length / virtual
     reach = max(length / virtual, 1)
@@ -101,9 +98,8 @@ def needed(box: list[int], axis: int, outputs: int) -> tuple[int, int]:
 @needs_native
 @pytest.mark.parametrize("seed", range(4))
 def test_native_and_twin_write_the_same(seed: int) -> None:
-    """Of whole and of damaged images, in any orientation."""
-    rng = np.random.default_rng(seed)
-    states: dict[int, int] = {}
+    """For whole and damaged images in any orientation."""
+    rng, statuses = np.random.default_rng(seed), []
     for _ in range(120):
         drawn, turn = draw(rng), int(rng.integers(0, 10))
         upright = (drawn.height, drawn.width) if 5 <= turn <= 8 else (drawn.width, drawn.height)
@@ -111,11 +107,10 @@ def test_native_and_twin_write_the_same(seed: int) -> None:
         data = damage(drawn.data, rng) if rng.random() < 0.5 else drawn.data
         made = [one(kernel, data, box, size, turn) for kernel in (native, twin)]
         assert made[0] == made[1]
-        states[made[0][0]] = states.get(made[0][0], 0) + 1
-    assert min(states[Status.OK], states[Status.UNSUPPORTED]) > 10
+        statuses.append(made[0][0])
+    assert min(statuses.count(each) for each in (Status.OK, Status.UNSUPPORTED)) > 10
 
 
-@each_backend
 @pytest.mark.parametrize("seed", range(2))
 def test_a_part_has_the_pixels_of_the_whole(kernel: ModuleType, seed: int) -> None:
     rng, spliced = np.random.default_rng(50 + seed), 0
@@ -161,10 +156,9 @@ def test_any_part_of_any_jpeg(
         check_part(drawn.data, box, window, turn, made, row)
 
 
-@each_backend
 @pytest.mark.parametrize("change", dict.fromkeys((*SCAN, *HEADER)), ids=lambda change: change.__name__)
 def test_damaged_markers(kernel: ModuleType, change: Any) -> None:
-    """A batch goes on, and a part that is written can be opened."""
+    """The other rows succeed, and every part can be opened."""
     rng = np.random.default_rng(3)
     good = jpeg(photo(96, 64), restart_marker_blocks=2)
     images = []
@@ -181,23 +175,25 @@ def test_damaged_markers(kernel: ModuleType, change: Any) -> None:
             assert Image.open(BytesIO(data)).size == tuple(about[1:3])
 
 
-@each_backend
-def test_what_others_have_to_decode(kernel: ModuleType) -> None:
-    pixels = photo(40, 30)
-    png = BytesIO()
-    Image.fromarray(pixels).save(png, "PNG")
-    cut, filled = jpeg(pixels)[:-40], jpeg(pixels).replace(b"\xff\0", b"\xff\xff\0")
-    images = [jpeg(pixels, progressive=True), jpeg(pixels, "CMYK"), png.getvalue(), b"", b"\xff\xd8", cut, filled]
+def test_images_without_a_part(kernel: ModuleType) -> None:
+    good = jpeg(photo(40, 30))
+    images = [
+        jpeg(photo(40, 30), progressive=True),
+        jpeg(photo(40, 30), "CMYK"),
+        save(Image.fromarray(photo(40, 30)), "PNG"),
+        b"",
+        b"\xff\xd8",
+        good[:-40],
+        good.replace(b"\xff\0", b"\xff\xff\0"),  # fill bytes
+    ]
     status, table, _ = run(kernel, batch_of(images), [whole(40, 30)] * 7, (30, 40))
     assert status.tolist() == [Status.UNSUPPORTED] * 7
     assert not table.any()
-    good = jpeg(pixels)
     assert one(kernel, good, whole(41, 30), (30, 41))[0] == Status.UNSUPPORTED  # the box lies outside
     assert one(kernel, good, whole(40, 30), (30, 40), max_pixels=1199)[0] == Status.UNSUPPORTED
     assert one(kernel, good, whole(40, 30), (30, 40), max_bytes=100)[0] == Status.LIMIT
 
 
-@each_backend
 def test_raw_pixels_and_checksums(kernel: ModuleType) -> None:
     pixels = photo(40, 30)
     images = [jpeg(pixels), jpeg(pixels), pixels.tobytes()]
@@ -213,8 +209,19 @@ def test_raw_pixels_and_checksums(kernel: ModuleType) -> None:
     assert status.tolist() == [Status.OK, Status.OK, Status.UNSUPPORTED]
 
 
-@each_backend
-def test_no_part_of_an_image_that_the_index_does_not_know(kernel: ModuleType) -> None:
+@given(st.lists(st.integers(-1, 1), min_size=1, max_size=9), st.integers(0, 8), st.integers(0, 8))
+def test_runs_of_rows_with_and_without_checksum(crcs: list[int], start: int, length: int) -> None:
+    start = min(start, len(crcs))
+    stop = min(start + length, len(crcs))
+    source = batch_of([b"x"] * len(crcs)).source._replace(crcs=np.array(crcs, np.int64))
+    runs = [(part.crcs, range(*rows)) for part, *rows in by_check(source, start, stop)]
+    assert [row for _, rows in runs for row in rows] == list(range(start, stop))
+    for plain, rows in runs:
+        assert [plain is None] * len(rows) == [crcs[row] < 0 for row in rows]
+        assert plain is None or [int(plain[row]) for row in rows] == [crcs[row] for row in rows]
+
+
+def test_no_part_of_an_image_that_contradicts_the_index(kernel: ModuleType) -> None:
     data = [jpeg(photo(40, 30)), jpeg(photo(40, 30), exif=exif(3))]
     batch = batch_of([data[0], data[0], data[0], data[1], data[1]], [1, 1, 3, 3, 0])
     indexed = np.array([(0, 40, 30), (0, 40, 31), (0, 40, 30), (0, 40, 30), (0, 40, 30)], np.int32)
@@ -224,7 +231,6 @@ def test_no_part_of_an_image_that_the_index_does_not_know(kernel: ModuleType) ->
     assert status.tolist() == [good, changed, changed, good, good]
 
 
-@each_backend
 def test_from_a_file(kernel: ModuleType) -> None:
     batch = batch_of([jpeg(photo(90 + i, 70)) for i in range(4)])
     source, _fd = in_a_file(batch)
@@ -237,9 +243,8 @@ def test_from_a_file(kernel: ModuleType) -> None:
     assert run(kernel, batch._replace(source=short), boxes, (32, 32))[0].tolist() == [Status.SHORT] * 4
 
 
-@each_backend
-def test_only_the_pixels_cross_the_bus(kernel: ModuleType) -> None:
-    """EXIF, thumbnails and comments stay behind, and of a packed photograph most of its segments."""
+def test_parts_are_small(kernel: ModuleType) -> None:
+    """EXIF, thumbnails and comments are dropped, and most segments of a packed photograph."""
     plain = jpeg(photo(64, 48), exif=exif(6) + b"\0" * 9000, comment=b"long " * 500)
     status, row, made = one(kernel, plain, whole(48, 64), (64, 48), 6)
     assert (status, row[1:]) == (Status.OK, [64, 48, 0, 0, 64, 48, 0, 0])
@@ -252,23 +257,31 @@ def test_only_the_pixels_cross_the_bus(kernel: ModuleType) -> None:
         assert len(made) < len(data) / 5
 
 
-@each_backend
-def test_a_lack_of_room_and_arrays_that_do_not_fit(kernel: ModuleType) -> None:
+def test_too_little_room_and_arrays_that_do_not_fit(kernel: ModuleType) -> None:
     call, data = MODULES[kernel], jpeg(photo(40, 30))
     source, _alive = batch_of([data, data])
     boxes, context = np.array([whole(40, 30)] * 2, np.int32), kernel.Context(DecodeOptions())
     out, table, status = np.zeros(2 * len(data) + 200, np.uint8), np.zeros((2, 9), np.int32), np.zeros(2, np.int32)
     tight = np.array([0, 200, len(out)], np.int64)
-    call(context, source, boxes, (30, 40), Parts(out, tight, table), status, 0, 2)
+
+    def part(places: Any = tight, columns: int = 9, stop: int = 2) -> None:
+        parts = Parts(out, np.array(places, np.int64), table[:, :columns])
+        call(context, source, boxes, (30, 40), parts, status, 0, stop)
+
+    part()
     assert status.tolist() == [Status.MEMORY, Status.OK]
     assert not out[:200].any()
-    for places in ([0, 300, 200], [0, 100, len(out) + 1], [-1, 100, 200], [0, 100]):
-        with pytest.raises(OptionError, match=r"places must rise|part_batch wants"):
-            call(context, source, boxes, (30, 40), Parts(out, np.array(places, np.int64), table), status, 0, 2)
-    with pytest.raises(OptionError, match="rows 0 to 3"):
-        call(context, source, boxes, (30, 40), Parts(out, tight, table), status, 0, 3)
-    with pytest.raises(OptionError, match="part_batch wants"):
-        call(context, source, boxes, (30, 40), Parts(out, tight, table[:, :8]), status, 0, 2)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"places": [0, 300, 200]}, "places must rise"),
+        ({"places": [0, 100, len(out) + 1]}, "places must rise"),
+        ({"places": [-1, 100, 200]}, "places must rise"),
+        ({"places": [0, 100]}, "part_batch: expected 2 rows"),
+        ({"stop": 3}, "rows 0 to 3"),
+        ({"columns": 8}, "part_batch: expected 2 rows"),
+    ]
+    for change, reason in wrong:
+        with pytest.raises(OptionError, match=reason):
+            part(**change)
     context.close()
     with pytest.raises(OptionError, match="closed"):
-        call(context, source, boxes, (30, 40), Parts(out, tight, table), status, 0, 2)
+        part()

@@ -1,4 +1,4 @@
-"""Regions by our own decoder, by a splice and by libjpeg are exactly the same region of Pillow's full decode."""
+"""Regions by our own decoder, by a splice and by libjpeg equal that region of Pillow's full decode."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_images import View, decode_view, jpeg, native, photo, upright
+from kernel_images import View, decode_view, jpeg, native, needs_native, photo, upright
 from region_images import (
     OWN,
     ROUTES,
@@ -25,9 +25,9 @@ from region_images import (
 from iofast.kernel import TranscodeRecipe
 from iofast.kernel.contract import DecodeOptions
 
-pytestmark = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+pytestmark = needs_native
 
-# The instruction set changes nothing of what libjpeg does: two of its routes are enough where many draws are wanted.
+# The instruction set does not affect libjpeg, so two of its routes suffice for many draws.
 FEW = (*ROUTES[:3], ("splice", "avx2"), ("libjpeg", "avx2"))
 
 
@@ -37,7 +37,7 @@ def decoder() -> Decoder:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_way_equals_the_full_decode(decoder: Decoder, seed: int) -> None:
+def test_every_path_equals_the_full_decode(decoder: Decoder, seed: int) -> None:
     """About 2,500 comparisons for each seed."""
     rng = np.random.default_rng(seed)
     for _ in range(50):
@@ -47,7 +47,7 @@ def test_every_way_equals_the_full_decode(decoder: Decoder, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 104))
-def test_every_way_equals_the_full_decode_for_long(seed: int) -> None:
+def test_every_path_equals_the_full_decode_in_many_draws(seed: int) -> None:
     rng, decoder = np.random.default_rng(seed), Decoder()
     for _ in range(5000):
         drawn = draw(rng)
@@ -76,7 +76,7 @@ def test_any_region_of_any_jpeg(
     seed: int,
     place: tuple[float, float, float, float],
 ) -> None:
-    """`restart` below zero: so many rows."""
+    """A negative `restart` counts rows."""
     width, height = size
     restart = restart if restart >= 0 else -restart * Drawn(b"", sampling, width, height, 0).across
     drawn = encode(texture(np.random.default_rng(seed), width, height), sampling, restart, quality, optimize)
@@ -87,7 +87,7 @@ def test_any_region_of_any_jpeg(
 
 @pytest.mark.parametrize("sampling", OWN)
 def test_every_pixel_by_itself(sampling: str) -> None:
-    """All 1 x 1 regions, and all that begin or end one pixel beside an MCU, of a picture of a few MCUs."""
+    """All 1 x 1 regions of an image of a few MCUs, and all that begin or end one pixel beside an MCU."""
     decoder = Decoder(routes=FEW)
     for restart in (0, 1, 3, 7):
         drawn = encode(photo(49, 35), sampling, restart)
@@ -108,15 +108,15 @@ def test_long_and_thin(decoder: Decoder, sampling: str, size: tuple[int, int]) -
 
 @pytest.mark.parametrize("restart", [1, 4, 40, 80])
 @pytest.mark.parametrize("subsampling", ["420", "422", "444"])
-def test_what_the_packer_writes(decoder: Decoder, subsampling: str, restart: int) -> None:
-    """Markers from `transcode`, on a picture large enough that libjpeg crops."""
+def test_packed_images(decoder: Decoder, subsampling: str, restart: int) -> None:
+    """With markers from `transcode`, and large enough that libjpeg crops."""
     recipe = TranscodeRecipe(subsampling=subsampling, restart=restart)
     drawn = Drawn(native.transcode(jpeg(photo(640, 420)), recipe).data, subsampling, 640, 420, restart)
     check_regions(decoder, drawn, draw_boxes(np.random.default_rng(restart), drawn, 20))
 
 
 def test_gray_with_sampling_factors(decoder: Decoder) -> None:
-    """They mean nothing in a picture of one component, and some encoders write 2x2."""
+    """They mean nothing with one component, and some encoders write 2x2."""
     rng = np.random.default_rng(5)
     for factors in (0x21, 0x12, 0x22, 0x44):
         for restart in (0, 1, 7):
@@ -137,7 +137,7 @@ def draw_scaled(rng: np.random.Generator) -> Drawn:
 
 @pytest.mark.parametrize("scale", [2, 4, 8])
 def test_reduced_splice_equals_reduced_libjpeg(scale: int) -> None:
-    """DCT scaling. Boxes on the reduced picture's grid are its pixels as they are, others are resampled from them."""
+    """DCT scaling. Boxes on the grid of the reduced image are its pixels, others are resampled from them."""
     routes = (("splice", "avx2"), ("splice", "scalar"), ("libjpeg", "avx2"))
     rng, decoder = np.random.default_rng(scale), Decoder(DecodeOptions(fast=True), routes)
     compared = 0
@@ -161,8 +161,10 @@ def test_reduced_splice_equals_reduced_libjpeg(scale: int) -> None:
 
 
 def test_fast_pixels_are_the_same_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that our decoder knows is never scaled, also where libjpeg decodes it: ours is faster in full than libjpeg
-    is at a half, and pixels must not depend on the instruction set."""
+    """Files that our decoder supports are never scaled, even if libjpeg decodes them.
+
+    Our full decode is faster than libjpeg's at a half, and pixels must not depend on the instruction set.
+    """
     monkeypatch.delenv("IOFAST_REGION", raising=False)
     data = jpeg(photo(400, 300), restart_marker_blocks=5)
     pictures = []
@@ -178,7 +180,7 @@ def test_fast_pixels_are_the_same_on_every_machine(monkeypatch: pytest.MonkeyPat
 
 
 def test_other_kinds_go_to_libjpeg() -> None:
-    """Progressive, CMYK, RGB: what our decoder does not know."""
+    """Our decoder does not support progressive and RGB files."""
     decoder = Decoder(routes=(("own", "avx2"), ("splice", "avx2")))
     pixels = photo(90, 70)
     for options in ({"progressive": True}, {"keep_rgb": True, "subsampling": "4:4:4"}):
@@ -188,15 +190,3 @@ def test_other_kinds_go_to_libjpeg() -> None:
             statuses, pictures, ways = decoder.regions(route, data, [box])
             assert (statuses, ways) == ([0], ["libjpeg"])
             np.testing.assert_array_equal(pictures[0], cut(np.asarray(upright(data)), box))
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_turned_regions(orientation: int) -> None:
-    data = jpeg(photo(93, 71), restart_marker_blocks=1)
-    image = upright(data, orientation)
-    box = (20, 13, 61, 55)
-    view = View((*box, 41, 42, 0, 0), (41, 42), flip=orientation % 2 == 1)
-    status, pixels = decode_view(native, data, view, orientation=orientation)
-    wanted = np.asarray(image.crop(box))
-    assert status == 0
-    np.testing.assert_array_equal(pixels, wanted[:, ::-1] if view.flip else wanted)

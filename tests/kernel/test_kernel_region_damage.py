@@ -1,4 +1,4 @@
-"""Damaged JPEGs through every way: an error, or right pixels wherever the damage is not; never a way's own opinion."""
+"""Damaged JPEGs on every decoding path: the same error, or the right pixels beside the damage."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from jpeg_damage import HEADER, SCAN, Parts, Rng, damage, fill_bytes, garbage_before_marker
-from kernel_images import Pixels, native, upright
+from kernel_images import Pixels, native, needs_native, upright
 from numpy.typing import NDArray
 from region_images import OWN, ROUTES, Box, Decoder, Drawn, claimed_size, cut, draw_boxes, encode, texture
 
 from iofast.errors import DecodeError
 from iofast.kernel.contract import DecodeOptions, Status
 
-pytestmark = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+pytestmark = needs_native
 
 MAX_PIXELS = 1 << 20
 FEW = (*ROUTES[:3], ("splice", "avx2"), ("libjpeg", "avx2"))
@@ -33,14 +33,14 @@ def lenient() -> Decoder:
 
 
 def small(rng: Rng) -> Drawn:
-    """A picture of a few restart segments."""
+    """An image of a few restart segments."""
     width, height = (int(v) for v in rng.integers(20, 90, 2))
     sampling, restart = str(rng.choice(OWN)), int(rng.choice((1, 1, 2, 3, 5, 8)))
     return encode(texture(rng, width, height), sampling, restart, int(rng.choice((40, 90))), bool(rng.integers(2)))
 
 
-def test_checking_says_what_decoding_says() -> None:
-    """Damaged or whole, with markers or without, progressive: the same error, or none."""
+def test_check_agrees_with_decode() -> None:
+    """`check` and `decode` raise the same error, or none, for damaged and whole files with and without markers."""
     rng = np.random.default_rng(5)
     seen = set()
     for number in range(400):
@@ -48,13 +48,13 @@ def test_checking_says_what_decoding_says() -> None:
         restart = int(rng.choice((0, 0, 0, 3)))
         drawn = encode(texture(rng, width, height), str(rng.choice(OWN)), restart, 80, bool(number % 3 == 0))
         data = damage(drawn.data, rng) if number % 4 else drawn.data
-        said = [_said(native.check, data), _said(native.decode, data)]
-        assert said[0] == said[1]
-        seen.add(said[0])
+        checked, decoded = _error(native.check, data), _error(native.decode, data)
+        assert checked == decoded
+        seen.add(checked)
     assert len(seen) > 3
 
 
-def _said(function: Callable[[bytes], object], data: bytes) -> str | None:
+def _error(function: Callable[[bytes], object], data: bytes) -> str | None:
     try:
         function(data)
     except DecodeError as error:
@@ -63,7 +63,7 @@ def _said(function: Callable[[bytes], object], data: bytes) -> str | None:
 
 
 def of_segments(drawn: Drawn, segments: set[int]) -> NDArray[np.bool_]:
-    """The pixels of restart segments, and those beside them, which see their chroma."""
+    """The pixels of restart segments and their neighbours, whose chroma depends on them."""
     unit = {"gray": (8, 8), "444": (8, 8), "422": (16, 8), "420": (16, 16)}[drawn.sampling]
     y, x = np.mgrid[: drawn.height, : drawn.width]
     mcu = y // unit[1] * drawn.across + x // unit[0]
@@ -73,8 +73,8 @@ def of_segments(drawn: Drawn, segments: set[int]) -> NDArray[np.bool_]:
 
 
 @pytest.mark.parametrize("change", dict.fromkeys((*SCAN, *HEADER)), ids=lambda change: change.__name__)
-def test_what_the_damage_does_not_touch_is_right(strict: Decoder, change) -> None:
-    """Strict. And no way accepts the whole of a file that libjpeg refuses, or makes other pixels of it."""
+def test_pixels_beside_the_damage_are_right(strict: Decoder, change) -> None:
+    """In strict mode. For the whole file all paths agree with libjpeg."""
     rng, whole_files = np.random.default_rng(3), 0
     for _ in range(25):
         drawn = small(rng)
@@ -100,7 +100,7 @@ def test_what_the_damage_does_not_touch_is_right(strict: Decoder, change) -> Non
 
 
 def agree(decoder: Decoder, data: bytes) -> int:
-    """That every way does with a whole file what libjpeg does: the same status, the same pixels."""
+    """Every path has the status and pixels of libjpeg for the whole image; return the status."""
     box = Box(0, 0, *claimed_size(data, MAX_PIXELS))
     (wanted,), (right,), _ = decoder.regions(LIBJPEG, data, [box])
     for route in decoder.contexts:
@@ -111,7 +111,7 @@ def agree(decoder: Decoder, data: bytes) -> int:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_all_ways_agree_on_damaged_files(strict: Decoder, lenient: Decoder, seed: int) -> None:
+def test_all_paths_agree_on_damaged_files(strict: Decoder, lenient: Decoder, seed: int) -> None:
     """With and without markers, one to three damages of any kind, strict or not."""
     rng, seen = np.random.default_rng(seed), set()
     for _ in range(60):
@@ -127,7 +127,7 @@ def test_all_ways_agree_on_damaged_files(strict: Decoder, lenient: Decoder, seed
 @pytest.mark.parametrize("restart", [0, 6])
 @pytest.mark.parametrize("fill", [b"\xff", b"\xff\xff\xff"], ids=["one", "three"])
 def test_fill_bytes_before_a_stuffed_zero(strict: Decoder, lenient: Decoder, restart: int, fill: bytes) -> None:
-    """No encoder writes them, and libjpeg-turbo's fast loop and its slow one read them differently."""
+    """No encoder writes them, and the two loops of libjpeg-turbo read them differently."""
     drawn = encode(texture(np.random.default_rng(1), 200, 150), "420", restart, 90)
     stuffed = [i for i in range(len(drawn.data) - 1) if drawn.data[i : i + 2] == b"\xff\0"]
     for i in stuffed[len(stuffed) // 9 :: len(stuffed) // 9]:
@@ -136,8 +136,8 @@ def test_fill_bytes_before_a_stuffed_zero(strict: Decoder, lenient: Decoder, res
         agree(lenient, data)
 
 
-def test_damage_that_a_region_does_not_meet_costs_nothing_but_a_wrong_marker_does(strict: Decoder) -> None:
-    """What is read is the way's; the number of segments and the end of the image are checked all the same."""
+def test_damage_outside_a_region_is_ignored_but_wrong_markers_are_not(strict: Decoder) -> None:
+    """Only the region is read, but the number of segments and the end of the image are always checked."""
     drawn = encode(texture(np.random.default_rng(1), 128, 96), "420", 8)
     right, top = np.asarray(upright(drawn.data)), Box(0, 0, 128, 14)
 
@@ -158,8 +158,8 @@ def test_damage_that_a_region_does_not_meet_costs_nothing_but_a_wrong_marker_doe
 
 @pytest.mark.parametrize("sampling", ["420", "440"])
 @pytest.mark.parametrize("restart", [0, 6])
-def test_a_thumbnails_end_is_not_the_pictures(strict: Decoder, sampling: str, restart: int) -> None:
-    """The end of image was looked for in the header too: a cut photograph with a thumbnail went for whole."""
+def test_the_end_marker_of_a_thumbnail_does_not_count(strict: Decoder, sampling: str, restart: int) -> None:
+    """The search once included the header, so a truncated photograph with a thumbnail was accepted."""
     drawn = encode(texture(np.random.default_rng(2), 96, 96), sampling, restart)
     parts = Parts.of(drawn.data)
     parts.header.insert(1, (0xE1, b"Exif\0\0 \xff\xd8 thumbnail \xff\xd9"))
@@ -184,7 +184,7 @@ def test_with_a_checksum_every_damage_is_an_error(strict: Decoder, lenient: Deco
 
 @pytest.mark.parametrize("route", FEW, ids="-".join)
 def test_flipped_bits_without_a_checksum(strict: Decoder, lenient: Decoder, route: tuple[str, str]) -> None:
-    """Each byte in turn, in a file of two by two segments; and each place to cut it."""
+    """Each byte in turn, and each place to cut, in a file of two by two segments."""
     drawn = encode(texture(np.random.default_rng(4), 31, 29), "420", 1, 50)
     whole = Box(0, 0, drawn.width, drawn.height)
     for i in range(2, len(drawn.data)):

@@ -8,20 +8,18 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from kernel_images import KINDS, Pixels, each_backend, exif, jpeg, native, photo, upright, with_size
+from kernel_images import KINDS, Pixels, exif, jpeg, needs_native, photo, upright, with_size
 from PIL import Image
 
 from iofast.errors import DecodeError
 from iofast.kernel.contract import TranscodeRecipe
 
-needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
 COLOUR = (200, 60, 40)
 
 
-@each_backend
 @pytest.mark.parametrize("size", [67, 97, 111])
 def test_an_odd_edge_keeps_its_colour(kernel: ModuleType, size: int) -> None:
-    """The centre of the last chroma sample lies on the far edge, where the box filter saw no input: it became 0."""
+    """The centre of the last chroma sample is on the far edge, where the box filter had no input and gave 0."""
     flat = np.full((64, 64, 3), COLOUR, np.uint8)
     for subsampling in ("4:2:0", "4:2:2", "4:4:4"):
         recipe = TranscodeRecipe(size=size, mode="exact", filter="box")
@@ -29,9 +27,8 @@ def test_an_odd_edge_keeps_its_colour(kernel: ModuleType, size: int) -> None:
         assert np.abs(np.asarray(found, int) - COLOUR).max() <= 4
 
 
-@each_backend
 def test_an_odd_mirrored_edge_keeps_its_colour(kernel: ModuleType) -> None:
-    """The same without any resize: seen from the far end, an odd image begins inside of its last chroma sample."""
+    """The same without a resize: from the far end an odd image begins inside its last chroma sample."""
     for orientation in range(1, 9):
         data = jpeg(np.full((53, 71, 3), COLOUR, np.uint8), subsampling="4:2:0", exif=exif(orientation))
         found = upright(kernel.transcode(data, TranscodeRecipe(filter="box")).data)
@@ -43,11 +40,10 @@ def _wave(width: int, height: int) -> Pixels:
     return np.broadcast_to(wave[None, :, None], (height, width, 3)).copy()
 
 
-@each_backend
 @pytest.mark.parametrize("subsampling", ["444", "420"])
 @pytest.mark.parametrize("orientation", [1, 2])
 def test_reduced_decoding_moves_nothing(kernel: ModuleType, orientation: int, subsampling: str) -> None:
-    """3001 pixels are 375.125 at 1/8: taken for 376, they moved the far side by a third of a pixel of the result."""
+    """3001 pixels are 375.125 at 1/8; rounding to 376 moved the far side by a third of a result pixel."""
     data = jpeg(_wave(3001, 403), quality=98, exif=exif(orientation))
     recipe = TranscodeRecipe(size=180, mode="long", quality=100, subsampling=subsampling, reducing_gap=2)
     found = np.asarray(upright(kernel.transcode(data, recipe).data).convert("L"), float).mean(0)
@@ -59,7 +55,6 @@ def test_reduced_decoding_moves_nothing(kernel: ModuleType, orientation: int, su
         assert abs(shift) < 0.03
 
 
-@each_backend
 def test_a_virtual_image_of_two_thousand_million_pixels_a_side(kernel: ModuleType) -> None:
     """A strip of 1 x 65,500 cropped to a large square raised OverflowError, not DecodeError."""
     with pytest.raises(DecodeError, match="limit"):
@@ -82,19 +77,19 @@ except DecodeError:
 
 @needs_native
 @pytest.mark.parametrize("kind", ["420", "progressive"])
-def test_a_header_takes_no_memory_that_the_data_does_not_fill(kind: str) -> None:
-    """A few KiB that claim 16,000 x 16,000 pixels took 800 MB: libjpeg filled the rest before it was asked."""
+def test_memory_does_not_depend_on_the_size_in_the_header(kind: str) -> None:
+    """A few KiB that claim 16,000 x 16,000 pixels took 800 MB: libjpeg filled the rest in advance."""
     data = with_size(KINDS[kind](photo(64, 64)), 16_000, 16_000)
     run = subprocess.run([sys.executable, "-c", BOMB], input=data, capture_output=True, check=True)
     assert int(run.stdout) < 100 * 1024, "KiB"
 
 
 @needs_native
-def test_borrowed_contexts_are_never_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between seeing an idle context and taking it another thread could take it: `IndexError`."""
+def test_two_threads_never_borrow_the_same_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the test for an idle context and taking it, another thread could take it: `IndexError`."""
 
     class Raced(list[object]):
-        """A list that looks full and is empty, as a thread sees it that comes second."""
+        """An empty list that is true, as the second thread sees it."""
 
         def __bool__(self) -> bool:
             return True

@@ -1,4 +1,4 @@
-"""Steps on images: the native kernel against torch, bit for bit, on each instruction set."""
+"""Steps on images: the native kernel equals torch, bit for bit, on each instruction set."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ PROGRAMS = st.lists(
 
 
 def image_of(height: int, width: int, seed: int) -> NDArray[np.uint8]:
-    """Smooth in places, noise in others, and flat channels now and then."""
+    """Smooth and noisy areas, and sometimes flat channels."""
     rng = np.random.default_rng(seed)
     ramp = np.add.outer(np.arange(height), np.arange(width)) * rng.integers(0, 5)
     image = (ramp[None] + rng.integers(0, rng.integers(1, 256), (3, height, width))) % 256

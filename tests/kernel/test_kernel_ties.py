@@ -1,4 +1,4 @@
-"""Patterns of one pixel, of any length to any length: one weight that differs from Pillow's shows as many levels."""
+"""Patterns of single pixels, resampled from any length to any length: a wrong weight changes many levels."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from kernel_images import Pixels, View, each_backend, expected, jpeg, worst
+from kernel_images import Pixels, View, decode_views, expected, jpeg, worst
 from PIL import Image
-from raw_images import raw_batch, run
+from raw_images import raw_batch
 
 from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, TranscodeRecipe
 
 SIDES = range(1, 129)  # 16,384 pairs of lengths
 # Without vector loops Pillow and the kernel add and multiply alike; Pillow for Arm may fuse the two.
-same_arithmetic = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="ties hang on one bit")
+same_arithmetic = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="ties depend on one bit")
 
 
 def pattern(length: int) -> Pixels:
-    """A row of pixels: every second, every third, and any of them white."""
+    """A row of pixels; by channel every second, every third or random pixels are white."""
     x = np.arange(length)
     chance = np.random.default_rng(length).integers(0, 2, length)
     return (np.stack((x % 2, x % 3 == 0, chance), axis=1)[None] * 255).astype(np.uint8)
 
 
 def difference(kernel: ModuleType, rows: list[Pixels], views: list[View], name: str) -> int:
-    """The largest difference from Pillow over some images; their views have windows of one size."""
+    """The largest difference from Pillow over some images, whose views have windows of one size."""
     sizes = [(row.shape[1], row.shape[0]) for row in rows]
     source, _alive = raw_batch(Kind.RGB, [row.tobytes() for row in rows], sizes)
-    status, pixels = run(kernel, source, views, DecodeOptions(filter=name))
+    status, pixels = decode_views(kernel, source, views, DecodeOptions(filter=name))
     assert not any(status)
     wanted = [expected(Image.fromarray(row), view, name) for row, view in zip(rows, views, strict=True)]
     return worst(pixels, np.stack(wanted))
 
 
 @same_arithmetic
-@each_backend
 @pytest.mark.parametrize("name", ["nearest", "box"])
 def test_every_pair_of_lengths(kernel: ModuleType, name: str) -> None:
     rows = [pattern(length) for length in SIDES]
@@ -46,7 +45,6 @@ def test_every_pair_of_lengths(kernel: ModuleType, name: str) -> None:
 
 
 @same_arithmetic
-@each_backend
 @pytest.mark.parametrize("name", ["nearest", "box"])
 @pytest.mark.parametrize(("length", "size"), [(227, 64), (415, 128), (127, 58), (234, 156), (96, 144)])
 def test_ties_wherever_the_region_lies(kernel: ModuleType, name: str, length: int, size: int) -> None:
@@ -66,38 +64,35 @@ def test_ties_wherever_the_region_lies(kernel: ModuleType, name: str, length: in
 
 
 @same_arithmetic
-@each_backend
 @pytest.mark.parametrize("name", FILTERS)
-def test_windows_of_a_whole_that_is_not_made(kernel: ModuleType, name: str) -> None:
-    """67 million pixels and more: the rows are those of the same enlargement of one row."""
+def test_windows_of_huge_virtual_images(kernel: ModuleType, name: str) -> None:
+    """Of 67 million pixels and more, the rows equal the same enlargement of one row."""
     for length, size in ((9000, 13_500), (7000, 11_200), (3000, 13_500), (9000, 10_500), (9000, 70_000)):
         row, rows = pattern(length), (1 << 26) // size + 2
         whole = np.asarray(Image.fromarray(row).resize((size, 1), Image.Resampling[name.upper()]))
         source, _alive = raw_batch(Kind.RGB, [row.tobytes()], [(length, 1)])
         for x in (0, size // 3, size - 700):
             view = View((0, 0, length, 1, size, rows, x, rows - 4), (600, 4))
-            status, pixels = run(kernel, source, [view], DecodeOptions(filter=name))
+            status, pixels = decode_views(kernel, source, [view], DecodeOptions(filter=name))
             assert status == [0]
             assert worst(pixels[0], whole[:, x : x + 600].repeat(4, axis=0)) <= 1
 
 
 @same_arithmetic
-@each_backend
 def test_a_box_that_shrinks_one_way_and_enlarges_the_other(kernel: ModuleType) -> None:
     pixels = pattern(3000).repeat(9, axis=0)
     column = np.asarray(Image.fromarray(pixels).resize((700, 1), Image.Resampling.BOX))
     source, _alive = raw_batch(Kind.RGB, [pixels.tobytes()], [(3000, 9)])
-    status, made = run(
+    status, made = decode_views(
         kernel, source, [View((0, 0, 3000, 9, 700, 100_000, 350, 50_000), (350, 2))], DecodeOptions(filter="box")
     )
     assert status == [0]
     assert worst(made[0], column[:, 350:].repeat(2, axis=0)) <= 1
 
 
-@each_backend
 @pytest.mark.parametrize("name", FILTERS)
 def test_long_reductions(kernel: ModuleType, name: str) -> None:
-    """So many weights are so small that their rounding, where it follows the pattern, would make many levels."""
+    """There are many tiny weights, whose rounding could follow the pattern and add up to many levels."""
     lengths = [993, 1986, 2137, 4608, 18_724, 26_214, 43_690, 65_535]
     rows = [pattern(length) for length in lengths]
     for turned in (False, True):
@@ -108,11 +103,10 @@ def test_long_reductions(kernel: ModuleType, name: str) -> None:
             assert difference(kernel, images, views, name) <= 1
 
 
-@each_backend
 @pytest.mark.parametrize("name", ["box", "bilinear"])
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_long_reductions_while_packing(kernel: ModuleType, mode: str, name: str) -> None:
-    """Packing reduces the planes of a JPEG, by the same weights."""
+    """Packing reduces the planes of a JPEG with the same weights."""
     length = 10_923  # rounded to 14 bits, weights would be 1 and 2 in turn
     stripes = np.broadcast_to((np.arange(length) % 2 * 255).astype(np.uint8)[None, :, None], (8, length, 3))
     data = jpeg(stripes, mode, quality=100)

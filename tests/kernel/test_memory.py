@@ -1,4 +1,4 @@
-"""The memory that one image takes: estimated before it is decoded, never less than it is, and limited."""
+"""The memory for one image: estimated before decoding, never too low, and limited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_images import each_backend, exif, jpeg, native, photo, save
+from kernel_images import exif, jpeg, native, needs_native, photo, save
 from PIL import Image, features
 
 from iofast import open_reader
@@ -28,7 +28,7 @@ from iofast.packing import PackOptions, pack
 from tools.odd_images.profiles import WIDE, cmyk_profile, rgb_profile
 
 SIDE = 2000
-SLACK = 8 << 20  # bytes: libraries' own buffers, and what the allocator holds back
+SLACK = 8 << 20  # bytes: buffers of libraries and memory kept by the allocator
 RECIPES = {
     "small": TranscodeRecipe(size=64, mode="short"),
     "pad": TranscodeRecipe(size=SIDE + 8, mode="pad", only_shrink=True),
@@ -39,7 +39,7 @@ FEW = ("png alpha", "webp", "tiff", "jpeg progressive")
 
 
 def kinds(side: int) -> dict[str, Callable[[], bytes]]:
-    """Images of the ways that pixels can take; smooth, so that they are made quickly."""
+    """Images for every code path; smooth, so that they are encoded quickly."""
     y, x = np.mgrid[:side, :side]
     pixels = np.stack([x // 16 % 256, y // 16 % 256, (x + y) // 32 % 256], -1).astype(np.uint8)
     image, gray = Image.fromarray(pixels), Image.fromarray(pixels[..., 0])
@@ -57,12 +57,10 @@ def kinds(side: int) -> dict[str, Callable[[], bytes]]:
         "png turned": lambda: save(image, "PNG", compress_level=1, exif=exif(6)),
         "webp": lambda: save(both, "WEBP", quality=50, method=0),
         "tiff": lambda: save(
-            image, "TIFF", compression="tiff_adobe_deflate", strip_size=side * side * 3, tiffinfo={278: side}
+            image, "TIFF", compression="tiff_adobe_deflate", strip_size=3 * side**2, tiffinfo={278: side}
         ),
         "tiff cmyk": lambda: save(image.convert("CMYK"), "TIFF", icc_profile=cmyk_profile()),
-        "tiff float": lambda: save(
-            Image.fromarray((x / side).astype(np.float32)), "TIFF", tiffinfo={340: 0.0, 341: 1.0}
-        ),
+        "tiff float": lambda: save(Image.fromarray(np.float32(x / side)), "TIFF", tiffinfo={340: 0.0, 341: 1.0}),
         "gif": lambda: save(few, "GIF"),
         "ppm": lambda: b"P6 %d %d 255\n" % (side, side) + pixels.tobytes(),
         "jpeg": lambda: save(image, "JPEG", icc_profile=rgb_profile(WIDE)),
@@ -75,11 +73,9 @@ def kinds(side: int) -> dict[str, Callable[[], bytes]]:
 
 
 def measure(backend: str, folder: Path, every: bool) -> None:
-    """Print what was estimated and what was taken, as JSON lines: in a process of its own, which forks for each.
+    """Print estimates and measurements as JSON lines, each image as it is and as if it were large.
 
-    Once as it is, and once as if the images were large.
-
-    It has made no large image itself: what the allocator keeps of one would be there for the next.
+    Each is measured in a fork, of a process without large images: the allocator would reuse their memory.
     """
     kernel = native if backend == "native" else twin
     for make in kinds(40).values():
@@ -113,8 +109,7 @@ def in_a_child(kernel: Any, data: bytes, recipe: TranscodeRecipe) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak has another unit")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-@each_backend
-def test_no_image_takes_more_than_was_estimated(kernel: Any, every: bool, tmp_path: Path) -> None:
+def test_no_image_takes_more_memory_than_estimated(kernel: Any, every: bool, tmp_path: Path) -> None:
     for kind, make in kinds(SIDE).items():
         if every or kind in FEW:
             (tmp_path / kind).write_bytes(make())
@@ -129,14 +124,13 @@ def test_no_image_takes_more_than_was_estimated(kernel: Any, every: bool, tmp_pa
 
 
 def claims(mode: bytes, depth: int = 8, side: int = 16_000) -> bytes:
-    """A PNG's header: it claims a size, and no pixels follow."""
+    """The header of a PNG of a large size, without pixels."""
     data = save(Image.new("RGB", (8, 8)), "PNG")
     header = b"IHDR" + struct.pack(">IIBBBBB", side, side, depth, mode[0], 0, 0, 0)
     return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
 
 
-@each_backend
-def test_the_limit_that_was_met_is_named(kernel: Any) -> None:
+def test_the_exceeded_limit_is_named(kernel: Any) -> None:
     """16,000 x 16,000 pixels: 1 GB in colour, 2.3 GB with transparency."""
     rgb, rgba = claims(b"\2"), claims(b"\6")
     refused = r"limit on memory \(16000x16000 pixels of RGBA take up to 2[0-9]{3} MB, --max-memory is 2147 MB\)"
@@ -151,38 +145,30 @@ def test_the_limit_that_was_met_is_named(kernel: Any) -> None:
         kernel.transcode(claims(b"\2", side=20_000), TranscodeRecipe())
 
 
-@each_backend
 @pytest.mark.parametrize("format", ["keep", "jpeg", "png", "rgb"])
 def test_jpegs_have_limits_too(kernel: Any, format: str) -> None:
     data = jpeg(photo(400, 300), progressive=True)
     for options, reason in (
-        ({"max_pixels": 400 * 300 - 1}, r"limit on pixels \(400x300 pixels of RGB, --max-pixels is 119999\)"),
-        (
-            {"max_memory": 100_000},
-            r"limit on memory \(400x300 pixels of RGB take up to .* MB, --max-memory is 0.1 MB\)",
-        ),
+        ({"max_pixels": 400 * 300 - 1}, r"pixels \(400x300 pixels of RGB, --max-pixels is 119999\)"),
+        ({"max_memory": 100_000}, r"memory \(400x300 pixels of RGB take up to .* MB, --max-memory is 0.1 MB\)"),
     ):
-        with pytest.raises(DecodeError, match=reason):
+        with pytest.raises(DecodeError, match="limit on " + reason):
             kernel.transcode(data, TranscodeRecipe(format=format, restart=None, **options))
     assert kernel.transcode(data, TranscodeRecipe(format=format, restart=None, max_memory=10_000_000))
 
 
-@pytest.mark.skipif(native is None, reason="the native kernel is not built")
-def test_a_limit_on_pixels_that_was_raised_holds_for_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept and cropped JPEGs are decoded in full to find damage: that had the limit of the loader."""
+@needs_native
+def test_a_raised_limit_on_pixels_applies_to_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept and cropped JPEGs are decoded in full for validation, which once used the limit of the loader."""
     for module in (native, twin):
         monkeypatch.setattr(module.decode, "__defaults__", (1, 1000))
     monkeypatch.setattr(native.check, "__defaults__", (1, 1000))
-    for options in (
-        {"format": "keep", "restart": None},
-        {"size": 64, "mode": "crop", "subsampling": "444"},
-        {"format": "png"},
-    ):
+    for options in ({"format": "keep"}, {"size": 64, "mode": "crop", "subsampling": "444"}, {"format": "png"}):
         for data in (jpeg(photo(120, 90)), jpeg(photo(120, 90), "CMYK"), jpeg(photo(120, 90), progressive=True)):
             assert native.transcode(data, TranscodeRecipe(**options)).original_width == 120
 
 
-@pytest.mark.skipif(native is None, reason="the native kernel is not built")
+@needs_native
 def test_scratch_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     from iofast.kernel import native_batch
 
@@ -202,8 +188,8 @@ def test_pixels_by_rows_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
 
 
-def test_a_run_goes_on_with_more(tmp_path: Path) -> None:
-    """What an image may take shapes no record, so it is no part of the plan or of the recipe."""
+def test_a_run_resumes_with_a_higher_limit(tmp_path: Path) -> None:
+    """The limit on memory changes no record, so it is not part of the plan or the recipe."""
     (tmp_path / "images").mkdir()
     for number in range(4):
         (tmp_path / "images" / f"{number}.png").write_bytes(save(Image.new("RGBA", (40 + number, 40)), "PNG"))

@@ -1,4 +1,4 @@
-"""The odd images of `tools/odd_images`: each is packed right side up and in its colours, or fails and says why."""
+"""The odd images of `tools/odd_images`: each is packed upright and in the right colours, or fails with a reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PILLOW_SHOWS = (
 
 
 class Packed:
-    """What became of each odd image: payload and index row by name, reasons of failures by name."""
+    """The result of packing all odd images: pixels or reasons of failures by name."""
 
     def __init__(self, folder: Path, backend: str, **options: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -92,7 +92,7 @@ def test_packed_as_it_should_look(exact: Packed, odd: Odd) -> None:
 
 
 @pytest.mark.parametrize("odd", parameters(packed=False))
-def test_fails_and_says_why(exact: Packed, backend: str, odd: Odd) -> None:
+def test_failures_have_a_reason(exact: Packed, backend: str, odd: Odd) -> None:
     name = printable(odd.name)
     if odd.unnoticed and backend == "python":
         assert (name in exact.reasons) != (name in exact.shown)
@@ -103,16 +103,16 @@ def test_fails_and_says_why(exact: Packed, backend: str, odd: Odd) -> None:
     assert name not in exact.shown
 
 
-def test_there_are_enough_of_them_and_each_is_counted(exact: Packed) -> None:
+def test_every_image_is_counted(exact: Packed) -> None:
     names = [odd.name for odd in every()]
     assert len(set(names)) == len(names) >= 60
     assert (exact.report.packed, exact.report.failed) == (len(exact.shown), len(exact.reasons))
     assert exact.report.images == len(names)
 
 
-def test_resized_and_encoded_they_are_the_same_picture(exact: Packed, backend: str, tmp_path: Path) -> None:
+def test_resized_and_encoded_images_look_the_same(exact: Packed, backend: str, tmp_path: Path) -> None:
     small = Packed(tmp_path, backend, resize=24)
-    # 65,500 x 1 with 24 rows would be no JPEG, nor 5000 x 1
+    # 65,500 x 1 and 5000 x 1 with 24 rows exceed the limits of a JPEG
     assert small.reasons.keys() - exact.reasons.keys() == {"limit.jpg", "wide.jpg"}
     for odd in every():
         name = printable(odd.name)
@@ -124,7 +124,7 @@ def test_resized_and_encoded_they_are_the_same_picture(exact: Packed, backend: s
 
 
 def test_padded_they_fail_alike(exact: Packed, backend: str, tmp_path: Path) -> None:
-    """Padding is done on Pillow by both kernels, which must not cost the native one its eye for damage."""
+    """Both kernels pad with Pillow, but the native one must still detect damage that Pillow ignores."""
     padded = Packed(tmp_path, backend, resize=64, mode="pad", icc="keep")
     assert padded.reasons.keys() == exact.reasons.keys()
     assert {shown.shape for shown in padded.shown.values()} == {(64, 64, 3)}
@@ -139,21 +139,21 @@ def test_kept_files_fail_alike(exact: Packed, backend: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("odd", [odd for odd in every() if not odd.link], ids=lambda odd: ascii(odd.name)[2:-1][:40])
-def test_looking_at_the_end_alone_refuses_nothing_that_decodes(odd: Odd) -> None:
-    """What it lets through beside is damage within the pixels' codes."""
-    said = []
+def test_checking_the_end_accepts_every_image_that_decodes(odd: Odd) -> None:
+    """It also accepts damage within the codes of pixels."""
+    errors = []
     for check in ("end", "decode"):
         try:
             kernel.transcode(odd.data, kernel.TranscodeRecipe(format="keep", restart=None, check=check))
-            said.append("")
+            errors.append("")
         except DecodeError as error:
-            said.append(str(error).partition(" (")[0])
+            errors.append(str(error).partition(" (")[0])
     within = ("the image data is corrupt", "the image is truncated")
-    assert said[0] == said[1] or (said[0] == "" and said[1] in within)
+    assert errors[0] == errors[1] or (errors[0] == "" and errors[1] in within)
 
 
 @pytest.mark.parametrize("odd", [odd for odd in every() if odd.name.decode("latin-1") in PILLOW_SHOWS], ids=str)
-def test_the_list_says_what_pillow_says(odd: Odd) -> None:
+def test_expected_pixels_are_those_of_pillow(odd: Odd) -> None:
     assert odd.pixels is not None
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(odd.data))).convert("RGB")
     assert np.abs(np.asarray(image, int) - odd.pixels).mean() <= odd.tolerance

@@ -1,4 +1,4 @@
-"""Raw pixels from packing to the loader: what `--format rgb` and `yuv420` store, and what comes out of it."""
+"""Raw pixels from packing (`--format rgb` and `yuv420`) to the loader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_images import KINDS, Pixels, each_backend, exif, jpeg, native, photo, save, upright, worst
+from kernel_images import KINDS, Pixels, exif, jpeg, native, needs_native, photo, save, upright, worst
 from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer, pack
@@ -43,7 +43,6 @@ def planes(data: bytes, width: int, height: int) -> list[Pixels]:
     return [luma, *chroma]
 
 
-@each_backend
 @pytest.mark.parametrize("kind", [*KINDS, "png"])
 @pytest.mark.parametrize("mode", ["short", "crop"])
 def test_rgb_is_pillows_resize(kernel: ModuleType, kind: str, mode: str) -> None:
@@ -55,10 +54,9 @@ def test_rgb_is_pillows_resize(kernel: ModuleType, kind: str, mode: str) -> None
     assert worst(pixels_of(made), np.asarray(wanted)) <= 1
 
 
-@each_backend
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_stored_is_upright(kernel: ModuleType, name: str, orientation: int) -> None:
+def test_stored_pixels_are_upright(kernel: ModuleType, name: str, orientation: int) -> None:
     data = jpeg(photo(90, 61), exif=exif(orientation), subsampling="4:4:4")
     made = kernel.transcode(data, TranscodeRecipe(size=40, mode="exact", format=name))
     assert made[1:4] == (FORMATS[name], 40, 40)
@@ -68,18 +66,17 @@ def test_what_is_stored_is_upright(kernel: ModuleType, name: str, orientation: i
     assert error.mean() < (0.5 if name == "rgb" else 8)
 
 
-@each_backend
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (8, 1), (17, 13), (64, 48)])
 def test_yuv_of_pixels_is_the_twins_to_the_bit(kernel: ModuleType, size: tuple[int, int]) -> None:
-    """Nearest neighbour takes the way through RGB, where the planes could be kept."""
+    """Nearest neighbour converts through RGB, although the planes could be kept."""
     data = jpeg(photo(*size), subsampling="4:2:0")
     made = kernel.transcode(data, TranscodeRecipe(format="yuv420", filter="nearest"))
     assert made == Transcoded(raw.pack_yuv(np.asarray(upright(data))), "yuv", *size, 1, *size)
 
 
-@pytest.mark.skipif(native is None, reason="only the native kernel keeps a JPEG's planes")
+@needs_native
 def test_our_planes_are_those_of_libjpegs_encoder() -> None:
-    """At quality 100 hardly more than the DCT's rounding is between them."""
+    """At quality 100 they differ by little more than the DCT's rounding."""
     pixels = photo(71, 53)
     stored = native.transcode(jpeg(pixels, quality=100, subsampling="4:2:0"), TranscodeRecipe(format="yuv420"))
     for found, wanted in zip(planes(stored.data, 71, 53), planes(raw.pack_yuv(pixels), 71, 53), strict=True):
@@ -87,7 +84,6 @@ def test_our_planes_are_those_of_libjpegs_encoder() -> None:
         assert np.abs(found.astype(int) - wanted).mean() < 0.5
 
 
-@each_backend
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4", "4:2:2"])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_yuv_is_close_to_the_resized_image(kernel: ModuleType, mode: str, subsampling: str) -> None:
@@ -103,8 +99,7 @@ def test_yuv_is_close_to_the_resized_image(kernel: ModuleType, mode: str, subsam
         assert {*made.data[149 * 101 :]} == {128}
 
 
-@each_backend
-def test_larger_than_any_loader_reads(kernel: ModuleType) -> None:
+def test_images_larger_than_a_loader_reads_are_refused(kernel: ModuleType) -> None:
     data = jpeg(photo(20, 20))
     recipe = TranscodeRecipe(size=20_000, mode="exact", format="rgb", max_pixels=1 << 30)
     with pytest.raises(DecodeError, match="20000x20000 pixels after resizing"):
@@ -189,21 +184,6 @@ def test_loader(packed: tuple[str, Path], check: Any, memory_format: torch.memor
         assert worst(images[i].permute(1, 2, 0).numpy(), np.asarray(wanted)) <= 1
 
 
-def test_training_crops_are_those_of_the_same_image_as_png(packed: tuple[str, Path], tmp_path: Path) -> None:
-    """Whatever holds the pixels: the same boxes, the same flips, the same result to one level."""
-    _, path = packed
-    dataset = FastDataset(path)
-    with open_writer(tmp_path / "png.lmdb", classes=dataset.classes) as writer:
-        for image, label in (dataset[i] for i in range(12)):
-            writer.write({"png": save(image, "PNG"), "cls": label})
-    transform = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
-    batches = [
-        torch.cat([images for images, _ in FastLoader(each, 4, True, seed=3, transform=transform, num_workers=1)])
-        for each in (dataset, FastDataset(tmp_path / "png.lmdb"))
-    ]
-    assert worst(batches[0].numpy(), batches[1].numpy()) <= 1
-
-
 def test_a_damaged_record_is_named(packed: tuple[str, Path], tmp_path: Path) -> None:
     _, path = packed
     with open_reader(path) as reader:
@@ -252,9 +232,9 @@ def test_every_image_field_in_one_container(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_orientation_in_the_index_is_applied(tmp_path: Path, name: str) -> None:
-    """We store upright pixels, but the format lets others say how theirs lie."""
+    """iofast stores upright pixels, but the format permits other orientations."""
     image = photo(40, 30)
-    data = raw.pack_rgb(image) if name == "rgb" else raw.pack_yuv(image)
+    data = image.tobytes() if name == "rgb" else raw.pack_yuv(image)
     writer = LmdbWriter(tmp_path / "turned.lmdb")
     fields = {FORMATS[name]: data, "json": b'{"height":40,"width":30}'}
     writer.write(0, fields, ImageInfo(-1, 30, 40, 6), "all")
@@ -263,18 +243,17 @@ def test_an_orientation_in_the_index_is_applied(tmp_path: Path, name: str) -> No
     np.testing.assert_array_equal(found, np.rot90(shown(FORMATS[name], data, 40, 30), -1))
 
 
-def test_an_index_that_lies_about_the_size(tmp_path: Path) -> None:
-    writer = LmdbWriter(tmp_path / "lie.lmdb")
+def test_an_index_with_a_wrong_size(tmp_path: Path) -> None:
+    writer = LmdbWriter(tmp_path / "wrong.lmdb")
     writer.write(0, {"rgb": bytes(3 * 40 * 30), "json": b"{}"}, ImageInfo(-1, 400, 300, 1), "all")
     writer.finish(Description())
-    with pytest.raises(DecodeError, match=r"lie.lmdb: 00000000: the image is truncated"):
-        _ = FastDataset(tmp_path / "lie.lmdb")[0]
+    with pytest.raises(DecodeError, match=r"wrong.lmdb: 00000000: the image is truncated"):
+        _ = FastDataset(tmp_path / "wrong.lmdb")[0]
 
 
-def test_the_twin_packs_what_the_kernel_packs() -> None:
-    """Of a JPEG that is RGB itself neither has planes to keep, and what they resize is within one level."""
-    if native is None:
-        pytest.skip("the native kernel is not built")
+@needs_native
+def test_both_kernels_pack_the_same() -> None:
+    """A JPEG that is RGB itself has no planes to keep for either, and resized pixels are within one level."""
     data = KINDS["rgb"](photo(301, 203))
     recipe = TranscodeRecipe(size=101, mode="crop", format="yuv420", reducing_gap=0)
     ours, theirs = (planes(kernel.transcode(data, recipe).data, 101, 101) for kernel in (native, twin))
@@ -282,26 +261,26 @@ def test_the_twin_packs_what_the_kernel_packs() -> None:
 
 
 @pytest.mark.parametrize("check", ["crc", None])
-def test_a_container_that_is_cut_off_under_a_loader(tmp_path: Path, check: Any) -> None:
-    """Every batch until then is right, and then comes an error of one line: no signal, and no zeros for pixels."""
+def test_a_container_that_is_truncated_under_a_loader(tmp_path: Path, check: Any) -> None:
+    """All batches before are right; then the loader raises an error of one line: no signal, no zeros for pixels."""
     images = [photo(64, 48, i) for i in range(50)] * 8
-    with open_writer(tmp_path / "cut.lmdb") as writer:
+    path = tmp_path / "cut.lmdb"
+    with open_writer(path) as writer:
         for i, image in enumerate(images):
             writer.write({"rgb": image.tobytes(), "json": {"width": 64, "height": 48}, "cls": i})
-    size = os.path.getsize(tmp_path / "cut.lmdb")
-    loader = FastLoader(FastDataset(tmp_path / "cut.lmdb"), 16, True, check=check, num_workers=2)
+    loader = FastLoader(FastDataset(path), 16, True, check=check, num_workers=2)
     seen = []
 
-    def read(epochs: int) -> None:
-        for epoch in range(epochs):
+    def read() -> None:
+        for epoch in range(100):
             loader.set_epoch(epoch)
             for pixels, labels in loader:
-                for image, label in zip(pixels.permute(0, 2, 3, 1).numpy(), labels.tolist(), strict=True):
-                    np.testing.assert_array_equal(image, images[label])
+                wanted = np.stack([images[label] for label in labels.tolist()])
+                np.testing.assert_array_equal(pixels.permute(0, 2, 3, 1).numpy(), wanted)
                 seen.append(epoch)
                 if len(seen) == 30:  # in the second epoch
-                    os.truncate(tmp_path / "cut.lmdb", size // 8192 * 4096)
+                    os.truncate(path, os.path.getsize(path) // 8192 * 4096)
 
     with pytest.raises((ContainerError, DecodeError), match=r"the file ends inside|truncated while it was open"):
-        read(100)
+        read()
     assert len(seen) >= 30

@@ -1,4 +1,4 @@
-"""Images wider than 65,535 pixels, which a PNG, TIFF, BMP or PPM may be: packed, copied and loaded as any other."""
+"""Images wider than 65,535 pixels, as PNG, TIFF, BMP and PPM permit, are packed, copied and loaded like others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = [(HEIGHT, WIDTH), (WIDTH, HEIGHT)]  # of tall.png and wide.png
 
 
 def panorama() -> Image.Image:
-    """Red rises from left to right, green falls: a width that lost its upper bits shows in the colour of the middle."""
+    """Red rises and green falls from left to right: a width without its upper bits changes the colour of the middle."""
     row = (np.arange(WIDTH) * 255 // WIDTH).astype(np.uint8)
     return Image.fromarray(np.stack([row, 255 - row, np.full_like(row, 90)], -1)[None].repeat(HEIGHT, 0))
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(source: Path) -> None:
-    """The index has the sizes, and both ways of loading give the middle of each image."""
+    """The index has the sizes, and dataset and loader give the middle of each image."""
     dataset = FastDataset(source)
     located = dataset.reader.locate(np.arange(2))
     assert list(zip(located.width.tolist(), located.height.tolist(), strict=True)) == SHAPES
@@ -90,7 +90,7 @@ def test_made_small(folder: Path, tmp_path: Path, mode: str) -> None:
     assert [(each["original_width"], each["original_height"]) for each in about] == SHAPES
 
 
-def test_too_wide_for_a_jpeg_is_one_image_that_fails(folder: Path, tmp_path: Path) -> None:
+def test_an_image_too_wide_for_a_jpeg_fails_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes((folder / "wide.png").read_bytes())
     Image.new("RGB", (8, 8)).save(tmp_path / "images" / "b.png")
@@ -101,7 +101,7 @@ def test_too_wide_for_a_jpeg_is_one_image_that_fails(folder: Path, tmp_path: Pat
     assert "longer than the 65,500 pixels a side that jpeg takes (70000x4 pixels" in reason
 
 
-def test_a_header_that_claims_more_than_an_index_holds_spoils_no_folder(tmp_path: Path) -> None:
+def test_a_header_beyond_the_limits_of_an_index_fails_alone(tmp_path: Path) -> None:
     stream = io.BytesIO()
     Image.new("RGB", (8, 8)).save(stream, "PNG")
     good = stream.getvalue()

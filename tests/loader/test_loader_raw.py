@@ -26,7 +26,7 @@ DAMAGED = r"out.lmdb: 00000003: the payload's CRC32C differs"
 @pytest.fixture(params=["rgb", "yuv"])
 def container(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Eight images of 80 x 64 and more pixels."""
-    pack = raw.pack_rgb if request.param == "rgb" else raw.pack_yuv
+    pack = np.ndarray.tobytes if request.param == "rgb" else raw.pack_yuv
     writer = LmdbWriter(tmp_path / "out.lmdb")
     for i in range(8):
         writer.write(i, {request.param: pack(photo(80, 64 + i, i))}, ImageInfo(-1, 80, 64 + i), "all")

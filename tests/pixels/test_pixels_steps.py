@@ -52,7 +52,7 @@ def test_within_a_level_of_torchvision(code: Step, numbers: list[float]) -> None
         assert off.max() <= (0 if exact else 1)
 
 
-def test_neutral_numbers_change_nothing() -> None:
+def test_neutral_parameters_change_nothing() -> None:
     image = noise(1, 30, 31)[0].contiguous().numpy()
     for code, numbers in (
         *((code, [1.0]) for code in (Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION, Step.SHARPNESS)),
@@ -69,7 +69,7 @@ def test_neutral_numbers_change_nothing() -> None:
 
 
 def test_saturated_grays_of_large_factors() -> None:
-    """A gray value that is off by one is multiplied by 1 - f: of four pixels in a thousand."""
+    """An error of one gray level is multiplied by 1 - f, in four of a thousand pixels."""
     image = noise(1, 64, 64, seed=1)[0].contiguous().numpy()
     off = np.abs(taken(image, Step.SATURATION, [8.0]) - np.floor(one_step(image, Step.SATURATION, [8.0])))
     assert off.max() <= 8
@@ -85,4 +85,4 @@ def test_taps_of_a_blur(sigma: float, radius: int) -> None:
     assert len(taps) <= 127
     tail = taps[len(taps) // 2 + 1 :]
     assert tail == sorted(tail, reverse=True)
-    assert taps[len(taps) // 2] >= max(tail, default=0) - len(taps)  # it makes good what the others were rounded by
+    assert taps[len(taps) // 2] >= max(tail, default=0) - len(taps)  # it absorbs the rounding of the others

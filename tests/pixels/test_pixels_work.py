@@ -1,7 +1,9 @@
-"""The work of a batch: by the kernel, in torch, and written out for one image in float64."""
+"""The work of a batch: by the kernel, in torch, and for one image in float64."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,11 @@ from iofast.errors import OptionError
 from iofast.ops import Op
 from iofast.pixels import apply, torch_pixels
 from iofast.pixels.steps import take_steps
-from iofast.work import Step, Work, no_work, noise_of
+from iofast.work import Work, no_work, noise_of
 
 
 def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
-    """Levels by the steps, the rest in float64; by the kernel, in torch, and to float64."""
+    """The kernel, torch and float64 results agree; after the steps the expected values are computed in float64."""
     made = apply(images, ops, work=work)
     levels = take_steps(images, work.steps, work.numbers).numpy()
     for row, image in enumerate(levels):
@@ -32,14 +34,14 @@ def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
 
 
 def in_torch(images: torch.Tensor, ops: list[Op], work: Work, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """As where there is no kernel."""
+    """The result without a kernel."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "finish_batch", None)
         return apply(images, ops, work=work, dtype=dtype)
 
 
 @given(seed=st.integers(0, 10_000), height=st.integers(1, 12), width=st.integers(1, 12), n=st.integers(1, 4))
-def test_all_in_each_samples_order(seed: int, height: int, width: int, n: int) -> None:
+def test_all_operations_in_the_order_of_each_sample(seed: int, height: int, width: int, n: int) -> None:
     compare(EVERYTHING, drawn_work(EVERYTHING, n, (height, width), seed), noise(n, height, width, seed))
 
 
@@ -61,7 +63,7 @@ def test_colours_alone_stay_bytes() -> None:
     assert torch.equal(made.float() * torch.tensor(1 / 255), apply(images, ops, work=work))
 
 
-def test_solarize_takes_a_level_that_is_its_threshold() -> None:
+def test_solarize_includes_its_threshold() -> None:
     levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, 16, 16)
     for threshold in range(256):
         ops: list[Op] = [T.Solarize(threshold / 255)]
@@ -70,37 +72,32 @@ def test_solarize_takes_a_level_that_is_its_threshold() -> None:
         assert inverted.tolist() == [level >= threshold for level in range(256)]
 
 
-def test_erasing_before_and_after_normalisation() -> None:
-    for ops, left in (
-        ([T.RandomErasing(1, value=0.5), IMAGENET], (0.5 - 0.485) / 0.229),
-        ([IMAGENET, T.RandomErasing(1, value=0.5)], 0.5),
-    ):
-        work = drawn_work(list(ops), 8, (20, 20))
-        made = apply(noise(8, 20, 20), ops, work=work)
-        for row, (y0, x0, y1, x1) in enumerate(work.erased[:, 0].tolist()):
-            assert y1 > y0
-            assert made[row, 0, y0:y1, x0:x1].unique().tolist() == [pytest.approx(left, abs=1e-6)]
-        compare(list(ops), work, noise(8, 20, 20))
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_erasing_before_and_after_normalisation(before: bool) -> None:
+    erasing = T.RandomErasing(1, value=0.5)
+    ops: list[Op] = [erasing, IMAGENET] if before else [IMAGENET, erasing]
+    work = drawn_work(ops, 8, (20, 20))
+    made = apply(noise(8, 20, 20), ops, work=work)
+    for row, (y0, x0, y1, x1) in enumerate(work.erased[:, 0].tolist()):
+        assert y1 > y0
+        level = pytest.approx((0.5 - 0.485) / 0.229 if before else 0.5, abs=1e-6)
+        assert made[row, 0, y0:y1, x0:x1].unique().tolist() == [level]
+    compare(ops, work, noise(8, 20, 20))
 
 
 class TestNoise:
-    def test_of_erased_pixels_and_no_others(self) -> None:
-        for ops, spread in (
-            ([T.RandomErasing(1, value="random"), IMAGENET], 1 / 0.229),
-            ([IMAGENET, T.RandomErasing(1, value="random")], 1),
-        ):
-            work = drawn_work(list(ops), 8, (40, 40))
-            made = apply(noise(8, 40, 40), ops, work=work)
-            erased = torch.cat(
-                [
-                    made[row, 0, y0:y1, x0:x1].flatten()
-                    for row, (y0, x0, y1, x1) in enumerate(work.erased[:, 0].tolist())
-                ]
-            )
-            assert erased.std() == pytest.approx(spread, rel=0.1)
-            compare(list(ops), work, noise(8, 40, 40))
+    @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+    def test_only_erased_pixels_get_noise(self, before: bool) -> None:
+        erasing = T.RandomErasing(1, value="random")
+        ops: list[Op] = [erasing, IMAGENET] if before else [IMAGENET, erasing]
+        work = drawn_work(ops, 8, (40, 40))
+        made = apply(noise(8, 40, 40), ops, work=work)
+        boxes = enumerate(work.erased[:, 0].tolist())
+        erased = torch.cat([made[row, 0, y0:y1, x0:x1].flatten() for row, (y0, x0, y1, x1) in boxes])
+        assert erased.std() == pytest.approx(1 / 0.229 if before else 1, rel=0.1)
+        compare(ops, work, noise(8, 40, 40))
 
-    def test_numbers_are_normal_and_of_their_own(self) -> None:
+    def test_noise_is_normal_and_uncorrelated(self) -> None:
         values = np.stack([noise_of(number, np.arange(4096)) for number in (1, 2, (1 << 31) - 1)]).reshape(9, -1)
         assert abs(values.mean()) < 0.02
         assert values.std() == pytest.approx(1, abs=0.02)
@@ -109,12 +106,12 @@ class TestNoise:
         assert np.abs(np.corrcoef(values) - np.eye(9)).max() < 0.08  # channels and numbers
         assert max(abs(np.corrcoef(each[:-lag], each[lag:])[0, 1]) for each in values for lag in (1, 2, 64)) < 0.08
 
-    def test_it_never_changes_between_versions(self) -> None:
+    def test_noise_does_not_change_between_versions(self) -> None:
         made = noise_of(12345, np.array([[0, 1], [1000, 1 << 20]]))
         assert made.shape == (3, 2, 2)
         np.testing.assert_allclose(made[:, 0, 0], [-0.0362923, 1.2641021, 1.6773340], atol=1e-6)
 
-    def test_another_in_each_image_and_erasing(self) -> None:
+    def test_each_image_and_erasing_has_its_own_noise(self) -> None:
         work = drawn_work([T.RandomErasing(1, value="random")] * 2, 50, (8, 8))
         assert len(np.unique(work.noise)) == 100
         assert work.noise.min() > 0
@@ -129,7 +126,7 @@ class TestMixing:
         work = drawn_work(ops, 7, (12, 10), paired=True)
         own = apply(images, EVERYTHING, work=work.paired(np.arange(7)))
         mixed = apply(images, ops, work=work)
-        assert torch.equal(mixed[6], own[6])  # an odd one out
+        assert torch.equal(mixed[6], own[6])  # without a partner
         for row in range(6):
             share = float(work.share[row])
             wanted = own[row] * share + own[row ^ 1] * (1 - share)
@@ -140,7 +137,7 @@ class TestMixing:
 
     @settings(max_examples=30)
     @given(chunk=st.integers(1, 200), drop=st.lists(st.integers(0, 11), max_size=4))
-    def test_the_size_of_a_chunk_tears_no_pair(self, chunk: int, drop: list[int]) -> None:
+    def test_chunks_do_not_separate_partners(self, chunk: int, drop: list[int]) -> None:
         rows = np.array([row for row in range(12) if row not in drop])
         place = {row: number for number, row in enumerate(rows.tolist())}
         ops: list[Op] = [JITTER, T.MixUp(num_classes=3)]
@@ -153,7 +150,7 @@ class TestMixing:
             assert torch.equal(in_torch(images, ops, work), whole)
 
 
-def test_dtypes_layouts_and_memory_that_is_there() -> None:
+def test_dtypes_layouts_and_out() -> None:
     images, work = noise(5, 11, 13), drawn_work(EVERYTHING, 5, (11, 13))
     single = apply(images, EVERYTHING, work=work)
     for layout in (torch.contiguous_format, torch.channels_last):
@@ -166,27 +163,29 @@ def test_dtypes_layouts_and_memory_that_is_there() -> None:
         assert torch.equal(out, single)
 
 
-def test_work_that_does_nothing_gives_the_plain_pixels() -> None:
+def test_no_work_changes_nothing() -> None:
     images = noise(4, 6, 6)
     made = apply(images, [JITTER, IMAGENET], work=no_work(4))
     torch.testing.assert_close(made, apply(images, [IMAGENET]), rtol=0, atol=1e-6)
 
 
-def test_what_does_not_go_together() -> None:
-    images = noise(4, 6, 6)
-    with pytest.raises(OptionError, match=r"ColorJitter.* give work"):
-        apply(images, [JITTER])
-    with pytest.raises(OptionError, match="work must have 4 rows"):
-        apply(images, [JITTER], work=no_work(3))
-    with pytest.raises(OptionError, match=r"RandomErasing.* needs a float dtype"):
-        apply(images, [JITTER, T.RandomErasing()], work=no_work(4), dtype=torch.uint8)
-    with pytest.raises(OptionError, match="neighbouring rows"):
-        no_work(4).paired(np.array([2, 1, 0, 3]))
-    with pytest.raises(OptionError, match="neighbouring rows"):
-        no_work(3).paired(np.array([1, 2, 1]))
-    with pytest.raises(OptionError, match="steps must be int8"):
-        Work(*(getattr(no_work(2), name) if name != "steps" else np.zeros((2, 0)) for name in Work.__slots__))  # type: ignore[arg-type]
-    assert Step.NOTHING == 0
+NOTHING = no_work(4)
+WRONG: dict[str, Callable[[], object]] = {
+    r"ColorJitter.* give work": lambda: apply(noise(4, 6, 6), [JITTER]),
+    "work must have 4 rows": lambda: apply(noise(4, 6, 6), [JITTER], work=no_work(3)),
+    r"RandomErasing.* needs a float dtype": lambda: apply(
+        noise(4, 6, 6), [JITTER, T.RandomErasing()], work=NOTHING, dtype=torch.uint8
+    ),
+    "partner must pair neighbouring rows": lambda: NOTHING.paired(np.array([2, 1, 0, 3])),
+    "neighbouring rows, each with the other": lambda: no_work(3).paired(np.array([1, 2, 1])),
+    "steps must be int8": lambda: replace(NOTHING, steps=np.zeros((4, 0))),
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_arguments_that_do_not_fit_together(reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        WRONG[reason]()
 
 
 class NoDoubles(TorchDispatchMode):
@@ -200,7 +199,7 @@ class NoDoubles(TorchDispatchMode):
 
 
 def test_a_device_need_not_have_float64() -> None:
-    """But for the mean of contrast, which the CPU computes there."""
+    """The CPU computes the mean of contrast, the only float64 value."""
     ops = [T.ColorJitter(0.4, 0, 0.4, 0.1), IMAGENET, T.RandomErasing(1, value="random"), T.MixUp(num_classes=3)]
     work, images = drawn_work(ops, 4, (8, 8), paired=True), noise(4, 8, 8).to("meta")
     with NoDoubles():

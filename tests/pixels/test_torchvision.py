@@ -66,7 +66,7 @@ def test_steps(functional: Any, code: Step, numbers: list[list[float]], theirs: 
 
 @pytest.mark.parametrize("bilinear", [False, True])
 def test_warps(functional: Any, bilinear: bool) -> None:
-    """A rotation about the middle; without the edge of the image, where torchvision weighs what is outside twice."""
+    """A rotation about the middle, without the edges, where torchvision weighs outside pixels twice."""
     images, angle = noise(2, 41, 52).contiguous(), math.radians(23)
     cos, sin, x, y = math.cos(angle), math.sin(angle), 26.0, 20.5
     own = np.zeros((2, NUMBERS), np.float32)
@@ -94,7 +94,7 @@ def test_erasing(functional: Any) -> None:
 
 @pytest.mark.parametrize(("ours", "name"), [(MixUp, "MixUp"), (CutMix, "CutMix")])
 def test_mixing(functional: Any, ours: Any, name: str) -> None:
-    """Of two images torchvision's partner, the one before, is ours."""
+    """With two images torchvision's partner, the previous image, equals ours."""
     v2 = importlib.import_module("torchvision.transforms.v2")
     theirs, images = getattr(v2, name)(num_classes=4), noise(2, 20, 24)
     single = images.float().mul(1 / 255)
@@ -115,7 +115,7 @@ def test_mixing(functional: Any, ours: Any, name: str) -> None:
 
 
 def test_parts_around_boxes_are_drawn_as_there(functional: Any) -> None:
-    """Widths, heights, places and how often an image stays whole, by the largest distance of their distributions."""
+    """Compare the distributions of widths, heights and places, by the Kolmogorov-Smirnov distance."""
     v2, count = vision.v2(), 1500
     entities = importlib.import_module("torchvision.tv_tensors")
     places = torch.tensor([[20.0, 30.0, 80.0, 90.0], [100.0, 10.0, 130.0, 60.0]])

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from pixel_work import EVERYTHING, IMAGENET, JITTER, drawn_work, noise, operations
 from places import SUPPORT
 from test_pixels_geometry import i420, pictures, plan, ragged
@@ -29,12 +30,12 @@ pytest.importorskip("triton")
 
 from iofast.pixels import triton_geometry, triton_pixels
 
-# A second for each in the interpreter. On a GPU most of them are compiled anew, for a layout, a type and a size that is
-# a multiple of 16 or is none: a second for the pass of geometry, several for that of pixels.
+# Each example takes a second in the interpreter. On a GPU most are compiled for their layout, type and size (whether a
+# multiple of 16), which takes a second for the geometry pass and several for the pixel pass.
 FEW = settings(max_examples=8)
 GPU = os.environ.get("TRITON_INTERPRET") != "1"
 DEVICE = "cuda" if GPU else "cpu"
-pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` has what is compiled agree too
+pytestmark = [pytest.mark.gpu] if GPU else []  # so that `pytest -m gpu` runs the compiled passes
 
 
 def there(batch: RaggedBatch) -> RaggedBatch:
@@ -42,8 +43,7 @@ def there(batch: RaggedBatch) -> RaggedBatch:
 
 
 def close(made: torch.Tensor, wanted: torch.Tensor) -> None:
-    """In the interpreter to the last bit. Compiled within 1e-5 before the cast: float32 as it is, of float16 the
-    neighbour at most (where its steps are finer than 1e-5, as near as that)."""
+    """Identical in the interpreter. Compiled within 1e-5 before the cast, and so within one step of float16."""
     made, half = made.cpu(), wanted.dtype == torch.float16
     assert made.dtype == wanted.dtype
     if not GPU:
@@ -64,7 +64,7 @@ def in_torch(
     dtype: torch.dtype = torch.float32,
     layout: torch.memory_format = torch.contiguous_format,
 ) -> torch.Tensor:
-    """What torch makes of it."""
+    """The result of torch."""
     out = torch.empty_like(images, dtype=dtype, memory_format=layout)
     torch_pixels.apply(images, ops, work, out)
     return out
@@ -78,126 +78,73 @@ NUMBERS_OF = {
     Step.PERMUTE: (3.0, 0.0),
 }
 
-BATCHES: dict[str, Any] = {
-    "sizes": st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=2),
-    "size": st.tuples(st.integers(4, 24), st.integers(4, 24)),
-    "seed": st.integers(0, 99),
-    "kind": st.sampled_from(["rgb", "yuv"]),
-    "layout": st.sampled_from([torch.channels_last, torch.contiguous_format]),
-}
+LAYOUTS = st.sampled_from([torch.channels_last, torch.contiguous_format])
+
+
+def sides(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(low, high), st.integers(low, high))
+
+
+@st.composite
+def crops(draw: st.DrawFn) -> tuple[RaggedBatch, NDArray[np.int32], NDArray[np.uint8], tuple[int, int]]:
+    """A batch, its boxes and flips, and the size of the crops."""
+    sizes, seed = draw(st.lists(sides(1, 60), min_size=1, max_size=2)), draw(st.integers(0, 99))
+    size = draw(sides(4, 24))
+    batch = draw(st.sampled_from([ragged, i420]))(pictures(sizes, seed))
+    return batch, *plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed), size
 
 
 class TestGeometry:
     @FEW
-    @given(**BATCHES, antialias=st.booleans())
-    def test_equals_torch_to_the_last_bit(
-        self,
-        sizes: list[tuple[int, int]],
-        size: tuple[int, int],
-        seed: int,
-        kind: str,
-        layout: torch.memory_format,
-        antialias: bool,
-    ) -> None:
-        batch = ragged(pictures(sizes, seed)) if kind == "rgb" else i420(pictures(sizes, seed))
-        boxes, flips = plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed)
-        wanted = geometry.resample(batch, boxes, flips, size, antialias=antialias)
-        made = triton_geometry.resample(there(batch), boxes, flips, size, memory_format=layout, antialias=antialias)
+    @given(crop=crops(), layout=LAYOUTS)
+    def test_equals_torch_to_the_last_bit(self, crop: Any, layout: torch.memory_format) -> None:
+        batch, *where = crop
+        made = triton_geometry.resample(there(batch), *where, memory_format=layout)
         assert made.is_contiguous(memory_format=layout)
-        assert torch.equal(made.cpu(), wanted)
+        assert torch.equal(made.cpu(), geometry.resample(batch, *where))
 
-    def test_a_window_of_a_resized_image(self) -> None:
+    def test_windows_of_resized_images_and_parts_of_images(self) -> None:
+        """The regions of the parts reach beyond them on all sides; the windows do not."""
+        parts = np.array([[-9, -7, 40, 40, 40, 38, 10, 10], [-3, -30, 50, 41, 30, 50, 4, 22]], np.int32)
         sizes = [(40, 53), (31, 24), (9, 90)]
-        boxes, flips = plan([T.Resize(20), T.CenterCrop(16)], sizes)
-        batch = ragged(pictures(sizes))
-        made = triton_geometry.resample(there(batch), boxes, flips, (16, 16))
-        assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, (16, 16)))
-
-    def test_a_part_of_an_image(self) -> None:
-        """The region reaches beyond it on all sides; the window does not."""
-        images = pictures([(22, 26), (30, 24)])
-        boxes = np.array([[-9, -7, 40, 40, 40, 38, 10, 10], [-3, -30, 50, 41, 30, 50, 4, 22]], np.int32)
-        flips = np.array([0, 1], np.uint8)
-        batch = ragged(images)
-        made = triton_geometry.resample(there(batch), boxes, flips, (12, 8))
-        assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, (12, 8)))
+        for batch, boxes, flips, size in (
+            (ragged(pictures(sizes)), *plan([T.Resize(20), T.CenterCrop(16)], sizes), (16, 16)),
+            (ragged(pictures([(22, 26), (30, 24)])), parts, np.array([0, 1], np.uint8), (12, 8)),
+        ):
+            made = triton_geometry.resample(there(batch), boxes, flips, size)
+            assert torch.equal(made.cpu(), geometry.resample(batch, boxes, flips, size))
 
     @FEW
-    @given(**BATCHES, dtype=st.sampled_from([torch.float32, torch.float16]))
-    def test_normalised_in_the_same_pass(
-        self,
-        sizes: list[tuple[int, int]],
-        size: tuple[int, int],
-        seed: int,
-        kind: str,
-        layout: torch.memory_format,
-        dtype: torch.dtype,
-    ) -> None:
-        batch = ragged(pictures(sizes, seed)) if kind == "rgb" else i420(pictures(sizes, seed))
-        boxes, flips = plan([T.RandomResizedCrop(size), T.RandomHorizontalFlip()], sizes, seed)
-        wanted = augment(batch, boxes, flips, size, [IMAGENET], dtype=dtype, memory_format=layout)
-        made = triton_geometry.resample(there(batch), boxes, flips, size, [IMAGENET], dtype=dtype, memory_format=layout)
+    @given(crop=crops(), layout=LAYOUTS, dtype=st.sampled_from([torch.float32, torch.float16]))
+    def test_normalises_in_the_same_pass(self, crop: Any, layout: torch.memory_format, dtype: torch.dtype) -> None:
+        batch, *where = crop
+        made = triton_geometry.resample(there(batch), *where, [IMAGENET], dtype=dtype, memory_format=layout)
         assert made.is_contiguous(memory_format=layout)
-        close(made, wanted)
+        close(made, augment(batch, *where, [IMAGENET], dtype=dtype, memory_format=layout))
 
 
 class TestPixels:
-    @FEW
+    @settings(max_examples=14)
     @given(
-        seed=st.integers(0, 10_000),
-        n=st.integers(1, 3),
-        size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
-        given_layout=st.sampled_from([torch.channels_last, torch.contiguous_format, None]),
-        layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
-        dtype=st.sampled_from([torch.float32, torch.float16]),
+        ops=st.one_of(st.just(EVERYTHING), operations()),
         mix=st.sampled_from([None, T.MixUp(num_classes=3), T.CutMix(num_classes=3)]),
-    )
-    def test_everything_in_each_samples_order(
-        self,
-        seed: int,
-        n: int,
-        size: tuple[int, int],
-        given_layout: torch.memory_format | None,
-        layout: torch.memory_format,
-        dtype: torch.dtype,
-        mix: Op | None,
-    ) -> None:
-        """Of images that are stored in either way, or in none."""
-        ops = EVERYTHING + ([mix] if mix else [])
-        work = drawn_work(ops, n, size, seed, paired=mix is not None)
-        images = noise(n, size[0], 2 * size[1], seed)[..., ::2]
-        images = images if given_layout is None else images.contiguous(memory_format=given_layout)
-        wanted = in_torch(images, ops, work, dtype, layout)
-        made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
-        assert made.is_contiguous(memory_format=layout)
-        close(made, wanted)
-
-    @FEW
-    @given(
         seed=st.integers(0, 10_000),
-        n=st.integers(1, 9),
-        size=st.tuples(st.integers(1, 12), st.integers(1, 12)),
-        layout=st.sampled_from([torch.channels_last, torch.contiguous_format]),
+        n=st.integers(1, 5),
+        size=sides(1, 24),
+        layouts=st.tuples(st.one_of(st.none(), LAYOUTS), LAYOUTS),
         dtype=st.sampled_from([torch.float32, torch.float16]),
-        ops=operations(),
-        mix=st.sampled_from([None, T.MixUp(num_classes=3), T.CutMix(num_classes=3)]),
     )
     def test_any_operations(
-        self,
-        seed: int,
-        n: int,
-        size: tuple[int, int],
-        layout: torch.memory_format,
-        dtype: torch.dtype,
-        ops: list[Op],
-        mix: Op | None,
+        self, ops: list[Op], mix: Op | None, seed: int, n: int, size: tuple[int, int], layouts: Any, dtype: torch.dtype
     ) -> None:
-        """With any parameters and in any order."""
-        ops = ops + ([mix] if mix else [])
-        work, images = drawn_work(ops, n, size, seed, paired=mix is not None), noise(n, *size, seed)
-        wanted = in_torch(images, ops, work, dtype, layout)
-        made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layout)
-        close(made, wanted)
+        """With any parameters and in any order, on images in either layout or in none."""
+        ops = [*ops, mix] if mix else ops
+        work = drawn_work(ops, n, size, seed, paired=mix is not None)
+        images = noise(n, size[0], 2 * size[1], seed)[..., ::2]
+        images = images if layouts[0] is None else images.contiguous(memory_format=layouts[0])
+        made = triton_pixels.apply(images.to(DEVICE), ops, work, dtype=dtype, memory_format=layouts[1])
+        assert made.is_contiguous(memory_format=layouts[1])
+        close(made, in_torch(images, ops, work, dtype, layouts[1]))
 
     @pytest.mark.parametrize("step", [step for step in Step if 0 < step < Step.KEEP], ids=lambda step: step.name)
     def test_each_step_has_its_branch(self, step: Step) -> None:
@@ -209,19 +156,17 @@ class TestPixels:
         made = triton_pixels.apply(images.to(DEVICE), [JITTER], work)
         assert torch.equal(made.cpu(), wanted)
 
-    def test_sums_of_images_that_are_made_of_one(self) -> None:
-        ops: list[Op] = [T.RandomVerticalFlip(), T.AugMix(), JITTER, IMAGENET]
-        images, work = noise(5, 40, 41), drawn_work(ops, 5, (40, 41))
-        assert torch.equal(triton_pixels.apply(images.to(DEVICE), ops, work).cpu(), in_torch(images, ops, work))
-
-    def test_several_contrasts_and_a_filter_between(self) -> None:
-        """One image without any step, one with fewer than the rest, one with a step that looks at its neighbours."""
-        ops: list[Op] = [T.ColorJitter(contrast=0.9), JITTER, T.ColorJitter(contrast=(0.2, 0.2)), IMAGENET]
-        images, work = noise(5, 40, 41), drawn_work(ops, 5, (40, 41))
-        steps = work.steps.copy()
-        steps[1], steps[3, 0], steps[4, 2] = 0, 0, Step.SHARPNESS
-        work = replace(work, steps=steps)
-        assert torch.equal(triton_pixels.apply(images.to(DEVICE), ops, work).cpu(), in_torch(images, ops, work))
+    def test_several_contrasts_a_filter_between_and_sums(self) -> None:
+        """One image without steps, one with fewer than the others, one with a step on neighbouring pixels."""
+        contrasts: list[Op] = [T.ColorJitter(contrast=0.9), JITTER, T.ColorJitter(contrast=(0.2, 0.2)), IMAGENET]
+        sums: list[Op] = [T.RandomVerticalFlip(), T.AugMix(), JITTER, IMAGENET]
+        for ops in (contrasts, sums):
+            images, work = noise(5, 30, 31), drawn_work(ops, 5, (30, 31))
+            if ops is contrasts:
+                steps = work.steps.copy()
+                steps[1], steps[3, 0], steps[4, 2] = 0, 0, Step.SHARPNESS
+                work = replace(work, steps=steps)
+            assert torch.equal(triton_pixels.apply(images.to(DEVICE), ops, work).cpu(), in_torch(images, ops, work))
 
     def test_nothing_but_normalisation_and_no_images(self) -> None:
         images = noise(3, 5, 1)
@@ -232,7 +177,7 @@ class TestPixels:
 
 @pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
-    """For Hopper. No multiplication is fused with an addition: the oracle rounds after each."""
+    """Compile for Hopper, without fused multiplication and addition: the oracle rounds after each."""
     program = SUPPORT / "triton_compiles.py"
     places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_CACHE_DIR": str(tmp_path)}
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | places
@@ -245,7 +190,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> Non
     assert all(each["varying"] == ["n_images", "most"] for each in geometry), "a batch would wait for a compiler"
 
 
-def test_where_triton_does_not_work_torch_does_it_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_replaces_triton_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no C compiler\nand more")
 
@@ -260,7 +205,7 @@ def test_where_triton_does_not_work_torch_does_it_and_says_so(monkeypatch: pytes
 
 @pytest.mark.gpu
 class TestOnAGpu:
-    """What only a GPU shows: bfloat16, which the interpreter truncates, and that the loader's way leads here."""
+    """Tests that need a GPU: bfloat16, which the interpreter truncates, and the choice of Triton."""
 
     def test_bfloat16_within_one_step_of_its_own(self) -> None:
         images, work = noise(16, 64, 48), drawn_work(EVERYTHING, 16, (64, 48))
@@ -270,7 +215,7 @@ class TestOnAGpu:
         large = wanted.abs() > 2.0**-6
         assert steps[large].abs().max() <= 1
 
-    def test_pixels_apply_takes_triton_for_a_gpu(self) -> None:
+    def test_pixels_apply_uses_triton_on_a_gpu(self) -> None:
         assert dispatch.triton_works()
         work = drawn_work(EVERYTHING, 8, (32, 32))
         made = apply(noise(8, 32, 32).cuda(), EVERYTHING, work=work, memory_format=torch.channels_last)
@@ -288,7 +233,7 @@ class TestOnAGpu:
         made = augment(there, boxes, flips, (96, 96), ops, dtype=dtype).cpu()
         torch.testing.assert_close(made, wanted, rtol=2.0**-7, atol=1e-5)
 
-    def test_the_torch_way_on_a_gpu_gives_the_pixels_of_the_cpu(self) -> None:
+    def test_torch_gives_the_same_pixels_on_gpu_and_cpu(self) -> None:
         work = drawn_work(EVERYTHING, 8, (40, 40))
         made = in_torch(noise(8, 40, 40).cuda(), EVERYTHING, work).cpu()
         assert torch.equal(made, in_torch(noise(8, 40, 40), EVERYTHING, work))

@@ -1,4 +1,4 @@
-"""A loader whose device is a model of one, and whose pixel work is done by the Triton passes, interpreted."""
+"""A loader with a simulated device, whose pixel work runs in the interpreted Triton passes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 class Passes:
-    """Has Triton do what a GPU would have it do, and notes which passes were called."""
+    """Selects Triton as for a GPU, and records the passes that are called."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.called: list[str] = []
@@ -86,7 +86,7 @@ def compare(own: FastLoader, expected: list[Any], exact: bool) -> None:
     ],
     ids=["colours", "mixed", "half", "list", "pad"],
 )
-def test_of_what_the_cpu_decoded(
+def test_images_decoded_on_the_cpu(
     place: Path, monkeypatch: pytest.MonkeyPatch, transform: list[Any], options: dict[str, Any], passes: list[str]
 ) -> None:
     options = {"dtype": torch.float32, **options}
@@ -106,7 +106,7 @@ def test_of_what_the_cpu_decoded(
     ],
     ids=["plain", "normalised", "mixed"],
 )
-def test_of_what_the_device_holds(
+def test_images_cached_on_the_device(
     place: Path, monkeypatch: pytest.MonkeyPatch, transform: list[Any], options: dict[str, Any], passes: list[str]
 ) -> None:
     options = {"dtype": torch.float32, "cache": "device", **options}
@@ -118,8 +118,8 @@ def test_of_what_the_device_holds(
 
 
 @pytest.mark.parametrize("how", ["gpu", Split(0.5)], ids=["gpu", "split"])
-def test_of_what_the_device_decoded(place: Path, monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
-    """Beside the same with torch in Triton's place."""
+def test_images_decoded_on_the_device(place: Path, monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
+    """Compared with torch instead of Triton."""
     bench = Bench(monkeypatch)
     made = []
     for passes in (None, Passes):
@@ -129,13 +129,13 @@ def test_of_what_the_device_decoded(place: Path, monkeypatch: pytest.MonkeyPatch
         assert own.stats.ways["device"] > 0
     assert fused is not None
     assert fused.called.count("pixels") == 2
-    assert fused.called[:2] == ["geometry", "pixels"]  # the second batch may have nothing that the device takes
+    assert fused.called[:2] == ["geometry", "pixels"]  # the device may decode nothing of the second batch
     for (images, labels), (expected, theirs) in zip(*made, strict=True):
         assert torch.equal(labels, theirs)
         torch.testing.assert_close(images, expected, rtol=0, atol=1e-5)
 
 
-def test_an_image_of_more_pixels_than_a_gpu_has_programs_goes_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_with_too_many_pixels_for_a_gpu_use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = Passes(monkeypatch)
     monkeypatch.setattr(dispatch, "_MOST", 8 * 8)
     for side, passes in ((8, ["pixels"]), (9, [])):

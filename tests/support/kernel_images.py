@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import lru_cache
 from io import BytesIO
 from types import ModuleType
@@ -26,8 +27,8 @@ try:
 except ImportError:
     native = None  # type: ignore[assignment]
 
-_NO_NATIVE = pytest.mark.skip(reason="the native kernel is not built")
-BACKENDS = [pytest.param(native, id="native", marks=() if native else _NO_NATIVE), pytest.param(twin, id="python")]
+needs_native = pytest.mark.skipif(native is None, reason="the native kernel is not built")
+BACKENDS = [pytest.param(native, id="native", marks=needs_native), pytest.param(twin, id="python")]
 each_backend = pytest.mark.parametrize("kernel", BACKENDS)
 TURNS = (None, None, *(Image.Transpose(i) for i in (0, 3, 1, 5, 4, 6, 2)))  # by EXIF orientation
 PILLOW = tuple(int(part) for part in pillow_version.split(".")[:2])
@@ -127,21 +128,34 @@ class View(NamedTuple):
 
     box: tuple[int, int, int, int, int, int, int, int]
     size: tuple[int, int]
-    flip: bool = False
+    flip: int = False  # as in `flips`: the upper bits may select a filter
+
+
+def whole(width: int, height: int) -> View:
+    """All of an image in its own size."""
+    return View((0, 0, width, height, width, height, 0, 0), (width, height))
+
+
+def decode_views(
+    kernel: ModuleType, source: Payloads, views: Sequence[View], options: DecodeOptions | None = None
+) -> tuple[list[int], Pixels]:
+    """Status and pixels of all rows by `decode_batch`; the first view has the size of all windows."""
+    width, height = views[0].size
+    out = np.full((len(views), height, width, 3), 99, np.uint8)
+    status = np.full(len(views), -1, np.int32)
+    boxes, flips = np.array([view.box for view in views], np.int32), np.array([view.flip for view in views], np.uint8)
+    with closing(kernel.Context(options or DecodeOptions())) as context:
+        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(views))
+    return status.tolist(), out
 
 
 def decode_view(
     kernel: ModuleType, data: bytes, view: View, options: DecodeOptions | None = None, orientation: int = 1
 ) -> tuple[int, Pixels]:
-    """One image through `decode_batch`: its status, and its pixels."""
-    context = kernel.Context(options or DecodeOptions())
-    out = np.full((1, view.size[1], view.size[0], 3), 99, np.uint8)
-    status = np.full(1, -1, np.int32)
-    boxes = np.array([view.box], np.int32)
+    """Status and pixels of one image by `decode_batch`."""
     source, _alive = batch_of([data], [orientation])
-    kernel.decode_batch(context, source, boxes, np.array([view.flip], np.uint8), out, status, 0, 1)
-    context.close()
-    return int(status[0]), out[0]
+    status, out = decode_views(kernel, source, [view], options)
+    return status[0], out[0]
 
 
 def upright(data: bytes, orientation: int = 1) -> Image.Image:

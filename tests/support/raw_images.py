@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from kernel_images import Pixels, View, batch_of
 
 from iofast.kernel import raw
-from iofast.kernel.contract import FILTERS, DecodeOptions, Kind, Payloads
+from iofast.kernel.contract import FILTERS, Kind, Payloads
 
 KINDS = (Kind.RGB, Kind.YUV420)
 SIZES = [(1, 1), (2, 1), (1, 2), (3, 3), (4, 5), (5, 4), (17, 13), (64, 9), (71, 53)]
@@ -25,7 +23,7 @@ class Raw(NamedTuple):
 
 
 def payload(kind: Kind, pixels: Pixels) -> bytes:
-    return raw.pack_rgb(pixels) if kind == Kind.RGB else raw.pack_yuv(pixels)
+    return pixels.tobytes() if kind == Kind.RGB else raw.pack_yuv(pixels)
 
 
 def raw_batch(
@@ -34,23 +32,6 @@ def raw_batch(
     batch = batch_of(payloads, [orientation] * len(payloads), checked)
     rows = np.array([(kind, width, height) for width, height in sizes], np.int32)
     return Raw(batch.source._replace(indexed=rows), batch.payloads)
-
-
-def run(
-    kernel: ModuleType, source: Payloads, views: list[View], options: DecodeOptions | None = None
-) -> tuple[list[int], Pixels]:
-    """Status and pixels of some rows, whose windows are all as large as the first."""
-    width, height = views[0].size
-    out = np.full((len(views), height, width, 3), 99, np.uint8)
-    status = np.full(len(views), -1, np.int32)
-    boxes, flips = np.array([view.box for view in views], np.int32), np.array([view.flip for view in views], np.uint8)
-    with closing(kernel.Context(options or DecodeOptions())) as context:
-        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(views))
-    return status.tolist(), out
-
-
-def whole(width: int, height: int) -> View:
-    return View((0, 0, width, height, width, height, 0, 0), (width, height))
 
 
 @st.composite

@@ -20,7 +20,6 @@ POINTERS = {
     "data": "*u8",
     "images": "*u8",
     "table": "*i32",
-    "offsets": "*i64",
     "starts": "*i32",
     "weights": "*i16",
     "constants": "*fp32",
@@ -31,7 +30,9 @@ POINTERS = {
 
 
 def compiled(kernel: Any, out: str, capability: int, **known: Any) -> dict[str, Any]:
-    signature = {name: "constexpr" if name in known else POINTERS.get(name, "i32") for name in kernel.arg_names}
+    offsets = {"offsets": "*i64" if "data" in kernel.arg_names else "*i32"}  # of images, or addends of steps
+    types = POINTERS | offsets | dict.fromkeys(known, "constexpr")
+    signature = {name: types.get(name, "i32") for name in kernel.arg_names}
     if "out" in signature:
         signature["out"] = f"*{out}"
     source = ASTSource(fn=kernel, signature=signature, constexprs=known)
@@ -44,7 +45,7 @@ def compiled(kernel: Any, out: str, capability: int, **known: Any) -> dict[str, 
 def main(capability: int) -> None:
     """Every kernel, and each of what is known when compiling at least once."""
     block = triton_geometry._BLOCK
-    found = [compiled(triton_geometry._windows, "u8", capability, ANTIALIAS=each, BLOCK=128) for each in (True, False)]
+    found = [compiled(triton_geometry._windows, "u8", capability, BLOCK=128)]
     for yuv, last, out in ((False, True, "bf16"), (False, False, "fp16"), (True, True, "u8"), (True, False, "fp32")):
         known = {"YUV": yuv, "LAST": last, "SCALED": out != "u8", "BLOCK": block}
         found.append(compiled(triton_geometry._resample, out, capability, **known))

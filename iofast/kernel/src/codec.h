@@ -11,7 +11,7 @@
 
 #include "internal.h"
 
-/* Both objects' errors land in `escape`: whoever calls libjpeg does setjmp there first, and returns `failure`. */
+/* Errors of both objects jump to `escape`: every caller of libjpeg calls setjmp first and returns `failure`. */
 struct iof_jpeg {
   struct jpeg_decompress_struct decompress;
   struct jpeg_decompress_struct reader; /* of a JPEG that is written again */

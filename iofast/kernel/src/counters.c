@@ -1,4 +1,4 @@
-/* The clock between the stages of an image; nothing is read where nobody asked for times. */
+/* The clock between the stages of an image; it is read only in timed contexts. */
 #include <time.h>
 
 #include "internal.h"

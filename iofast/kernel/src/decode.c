@@ -310,8 +310,8 @@ static iof_status transcode_rgb(iof_context *context, iof_jpeg *jpeg, const view
   return status;
 }
 
-/* Whether the planes may be resampled as they are stored. Not where the result keeps all its chroma: who asks for 4:4:4
-gets the pixels that Pillow would make, to the last level. */
+/* Whether the planes may be resampled as they are stored. Not if the result keeps all its chroma: with 4:4:4 the pixels are
+Pillow's, to the last level. */
 static int by_planes(const iof_context *context, const iof_jpeg *jpeg, const iof_recipe *recipe, int width, int height) {
   const iof_box *b = &recipe->box;
   int whole = b->x0 == 0 && b->y0 == 0 && b->x1 == width && b->y1 == height;

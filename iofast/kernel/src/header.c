@@ -87,7 +87,7 @@ static iof_status read_frame(const uint8_t *p, size_t n, unsigned marker, iof_he
   header->components = p[5];
   header->progressive = marker == 0xC2 || marker == 0xC6 || marker == 0xCA || marker == 0xCE;
   header->mcus = mcus_per_row(p, n, header->width, header->components);
-  /* height 0 means that a DNL marker follows the scan: legal, and decoded by nobody */
+  /* height 0 means that a DNL marker follows the scan: valid, but no decoder supports it */
   return header->width && header->height ? IOF_OK : IOF_UNSUPPORTED;
 }
 

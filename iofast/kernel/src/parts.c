@@ -3,10 +3,10 @@
 
 #include "context.h"
 
-#define MARGIN 2 /* pixels around what is needed that a decoder's upsampling may look at */
+#define MARGIN 2 /* pixels around the needed ones that a decoder's upsampling may read */
 
-/* The pixels [*low, *high) of an interval of `length` that `outputs` see which are resampled bilinearly: from output `first` of
-`size` on. In whole numbers, as pixels/geometry.py has it: units of half an output's step. */
+/* The pixels [*low, *high) of an interval of `length` on which `outputs` depend that are resampled bilinearly to `size`, from
+output `first` on. In integers, as `window_pixels` in work.py: units of half an output's step. */
 static void seen(int64_t length, int64_t size, int64_t first, int64_t outputs, int *low, int *high) {
   int64_t reach = 2 * (length > size ? length : size), from = (2 * first + 1) * length - reach - size;
   int64_t upto = (2 * (first + outputs) - 1) * length + reach - size;
@@ -51,7 +51,7 @@ static iof_status write_part(iof_context *context, const iof_source *source, int
     width = o.turned ? s.height : s.width, height = o.turned ? s.width : s.height;
     if ((uint64_t)width * (uint64_t)height > context->options.max_pixels ||
         !iof_box_fits(box, width, height, to->width, to->height) || iof_is_changed(source, i, data, width, height))
-      status = IOF_UNSUPPORTED; /* who decodes it says what is wrong */
+      status = IOF_UNSUPPORTED; /* the decoder reports the error */
   }
   if (!status) {
     iof_rect rect = rect_of(box, exif, width, height, to);

@@ -46,6 +46,6 @@ int iof_is_cached(int fd, uint64_t offset) {
   if (preadv2(fd, &one, 1, (off_t)offset, RWF_NOWAIT) == 1) return 1;
   return errno == EOPNOTSUPP && !fstatfs(fd, &system) && system.f_type == TMPFS_MAGIC; /* which is nowhere else */
 }
-#else /* where nobody tried it */
+#else /* untested systems */
 int iof_is_cached(int fd, uint64_t offset) { return (void)fd, (void)offset, 0; }
 #endif

@@ -10,8 +10,8 @@
 struct iof_region {
   iof_jpeg *jpeg;
   iof_counters *counters;
-  iof_way way; /* that is tried first, */
-  int forced;  /* because somebody said so */
+  iof_way way; /* to try first */
+  int forced;  /* by the caller */
   const iof_block_loops *loops;
   const uint8_t *data;
   size_t length;
@@ -328,7 +328,7 @@ static int has_end(const uint8_t *data, size_t length) {
   return at > first;
 }
 
-/* The file alone decides, so that every machine gives the same pixels; but who forces libjpeg gets all of it. */
+/* The file alone decides, so that every machine gives the same pixels; forcing libjpeg uses it for everything. */
 int iof_region_scales(const iof_region *r) { return !r->known || (r->forced && r->way != IOF_BY_SEGMENTS); }
 
 static iof_way choose(const iof_region *r, int denominator) {
