@@ -1,4 +1,4 @@
-"""Several views of each image: DINO's, SwAV's, SimCLR's crops, which one read and one decoding serve."""
+"""Several views of each image, read and decoded once: the crops of DINO, SwAV, SimCLR."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
 from operator import index
+from typing import cast
 
 import numpy as np
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.transforms.geometry import Boxes, Column, pair
+from iofast.ops.arguments import check_fields
+from iofast.transforms.geometry import Boxes, Column, Pair, pair
 
 MOST_VIEWS = 256  # of an image
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Views:
-    """Named views of each image, each with a transform of its own, or so many of one: `local=(8, […])`.
+    """Named views of each image, each with a transform, or a number of views with one transform: `local=(8, […])`.
 
-    A batch's images are a dictionary: under each name a tensor (N, 3, height, width), or a list of as many where their
-    number was given. What is random in a view is drawn for it alone. A name may end in "_", which is left out:
-    `global_` is "global".
+    A batch's images are a dictionary. Under each name stands a tensor (N, 3, height, width), or a list of them if a
+    number was given. Each view draws its own random numbers. A trailing "_" of a name is dropped: `global_` is
+    "global".
     """
 
     views: tuple[tuple[str, int | None, Sequence[object]], ...]
@@ -63,12 +65,12 @@ class CornerCrop:
     place: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", pair("CornerCrop", self.size))
+        check_fields(self, size=pair)
         if self.place not in PLACES:
             raise OptionError(f"CornerCrop: place must be one of {', '.join(PLACES)}, found {self.place!r}")
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature
-        height, width = pair("CornerCrop", self.size)
+        height, width = cast(Pair, self.size)
         across, down = PLACES[self.place]
         x, y = np.rint((widths - width) * across), np.rint((heights - height) * down)
         return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))

@@ -69,7 +69,7 @@ class TestZoomOut:
         for rest in ([], [T.Resize(64)], [T.RandomResizedCrop(64)]):
             with pytest.raises(OptionError, match=r"must be followed by Resize|cannot follow RandomZoomOut"):
                 T.compile([T.RandomZoomOut(), *rest])
-        with pytest.raises(OptionError, match="side_range must be from 1 on"):
+        with pytest.raises(OptionError, match="side_range must be 1 or more"):
             T.RandomZoomOut(side_range=(0.5, 2))
 
 
@@ -128,7 +128,7 @@ class TestIoUCrop:
             ({"max_scale": 1.5}, "above 0 to 1"),
             ({"min_aspect_ratio": 3}, "0 <= low <= high"),
             ({"sampler_options": []}, "one or more"),
-            ({"trials": 0}, "trials must be 1 to 1000"),
+            ({"trials": 0}, "trials must be a whole number from 1 to 1000"),
         ],
     )
     def test_mistakes(self, given: dict[str, Any], message: str) -> None:
