@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, SupportsIndex
 
-from iofast.errors import OptionError
+from iofast.errors import OptionError, shown
 
 Check = Callable[[str, Any], Any]
 Span = tuple[float, float]
@@ -65,17 +65,19 @@ def above_zero(name: str, value: object) -> float:
 def whole(low: int, high: int | None = None) -> Check:
     """A whole number from `low` to `high`, or from `low` on."""
 
-    def check(name: str, value: Any) -> int:
-        try:
-            number = index(value)
-        except TypeError:
-            number = low - 1
-        if number < low or (high is not None and number > high):
-            limits = f"of {low} or more" if high is None else f"from {low} to {high}"
-            raise OptionError(f"{name} must be a whole number {limits}, found {value!r}")
-        return number
+    return lambda name, value: check_whole(name, value, low, high)
 
-    return check
+
+def check_whole(name: str, value: object, low: int, high: int | None = None) -> int:
+    """`value` as an int; raises `OptionError` unless it is a whole number from `low` to `high`. True is none."""
+    try:  # arrays and tensors have an `__index__`, which fails for most of them
+        number = None if isinstance(value, bool) or not isinstance(value, SupportsIndex) else index(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or number < low or (high is not None and number > high):
+        limits = f"of {low} or more" if high is None else f"from {low} to {high}"
+        raise OptionError(f"{name} must be a whole number {limits}, found {shown(value)}")
+    return number
 
 
 def span(name: str, values: Any) -> Span:

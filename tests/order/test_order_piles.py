@@ -204,7 +204,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: Balanced().bind(Population(3)), "needs labels"),
     (lambda: Balanced().bind(labelled([0, -1, 2])), "found -1 at 1"),
     (lambda: Balanced().bind(Population(3, labels=lambda: np.zeros(2, np.int64))), r"shape \(3,\), found \(2,\)"),
-    (lambda: Mixed([1, 1]).bind(Population(3)), r"one per dataset, 1 \(indices= leaves one .*\), found 2"),
+    (lambda: Mixed([1, 1]).bind(Population(3)), r"one per dataset, 1 \(indices= makes one .*\), found 2"),
     (lambda: Mixed([1]).bind(Population(3, parts=(2, 1))), "one per dataset, 2, found 1"),
     (lambda: Mixed([1, 1]).bind(Population(3, parts=(3, 0))), "weight 1.0 for dataset 1"),
     (lambda: Mixed([10_000, 1]), "1 in 1024, found 1.0 of 10001"),

@@ -201,7 +201,7 @@ class TestShares:
         sampler = Random(4)
         sampler.num_replicas = 3
         with pytest.raises(
-            OptionError, match="the sampler Random must say which of 3 ranks it is for, found rank None"
+            OptionError, match="the sampler Random must have the attribute rank, one of 3, found None"
         ):
             bound(sampler)
 
