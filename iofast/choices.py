@@ -70,8 +70,8 @@ class Draw:
         """
         if not 0 < count <= LANES:
             raise OptionError(f"count must be 1 to {LANES}, found {count}")
-        counters: NDArray[np.uint64] = self._counters + np.arange(count, dtype=np.uint64)
-        return _uniform(counters, _key(self.seed, self.epoch, self._named(name)))
+        lanes: NDArray[np.uint64] = np.arange(count, dtype=np.uint64)
+        return _uniform(self._counters + lanes, _key(self.seed, self.epoch, self._named(name)))
 
     def integers(self, name: str, stop: int) -> NDArray[np.int64]:
         """One whole number in [0, stop) per row for the choice `name`: int64 of shape (N,); `stop` is up to 2^40."""

@@ -1,15 +1,19 @@
-"""Checks of arguments. Each takes "Class: field" and a value, and returns its normal form or raises `OptionError`."""
+"""Operations as frozen dataclasses, and the checks of their fields.
+
+A check takes "Class: field" and a value. It returns the value's normal form or raises `OptionError`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar, dataclass_transform
 
 from iofast.errors import OptionError, shown
 
+T = TypeVar("T")
 Check = Callable[[str, Any], Any]
 Span = tuple[float, float]
 RGB = tuple[float, float, float]
@@ -20,15 +24,33 @@ MOST_REACH = 63  # pixels that a blur reaches on each side
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}  # Image.Resampling, also torchvision's
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def operation(**checks: Check) -> Callable[[type[T]], type[T]]:
+    """Make a class a frozen dataclass that checks and normalises its fields before its own `__post_init__`."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        own = getattr(cls, "__post_init__", None)
+
+        def check_and_finish(self: T) -> None:
+            check_fields(self, **checks)
+            if own is not None:
+                own(self)
+
+        setattr(cls, "__post_init__", check_and_finish)  # noqa: B010  mypy knows no such attribute
+        return dataclass(frozen=True, slots=True)(cls)
+
+    return decorate
+
+
 def check_fields(op: object, **checks: Check) -> None:
-    """Replace fields of the frozen dataclass `op` by what their checks return; for its `__post_init__`."""
-    for field, check in checks.items():
-        object.__setattr__(op, field, check(f"{type(op).__name__}: {field}", getattr(op, field)))
+    """Replace fields of the frozen dataclass `op` by what their checks return."""
+    for name, check in checks.items():
+        object.__setattr__(op, name, check(f"{type(op).__name__}: {name}", getattr(op, name)))
 
 
-def optional(check: Check) -> Check:
-    """`check` for any value but None."""
-    return lambda name, value: None if value is None else check(name, value)
+def optional(check: Check, default: object = None) -> Check:
+    """`check`, with `default` for None."""
+    return lambda name, value: default if value is None else check(name, value)
 
 
 def between(low: float, high: float) -> Check:
@@ -43,16 +65,6 @@ def between(low: float, high: float) -> Check:
 
 
 probability = between(0, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class WithProbability:
-    """An operation without other arguments, done with probability `p`."""
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, p=probability)
 
 
 def above_zero(name: str, value: object) -> float:

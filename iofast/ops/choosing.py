@@ -8,11 +8,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from iofast.errors import OptionError
-from iofast.ops.arguments import check_fields, probability
+from iofast.ops.arguments import operation, probability
 from iofast.ops.colours import Colour
 from iofast.ops.finishing import CutMix, MixUp
 from iofast.ops.moving import Move
 from iofast.ops.policies import Policy
+
+
+def _not_empty(name: str, value: object) -> Sequence[object]:
+    if not isinstance(value, Sequence) or not value:
+        raise OptionError(f"{name} must be a list with something in it, found {value!r}")
+    return value
+
+
+def _image_ops(name: str, value: object) -> tuple[object, ...]:
+    for op in _not_empty(name, value):
+        if not isinstance(op, ImageOp):
+            raise OptionError(
+                f"{name} must be operations on images such as ColorJitter, or RandomChoice, RandomApply or RandomOrder "
+                f"of them, found {op!r}"
+            )
+    return tuple(value)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,42 +60,20 @@ class RandomChoice:
         return all(len(each) == 1 and isinstance(each[0], MixUp | CutMix) for each in self.transforms)  # type: ignore[arg-type,index]
 
 
-@dataclass(frozen=True, slots=True)
+@operation(transforms=_image_ops, p=probability)
 class RandomApply:
     """All of several operations on images, with probability `p`, else none of them."""
 
     transforms: Sequence[ImageOp]
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_fields(self, transforms=_image_ops, p=probability)
 
-
-@dataclass(frozen=True, slots=True)
+@operation(transforms=_image_ops)
 class RandomOrder:
     """All of several operations on images, in a random order for each image."""
 
     transforms: Sequence[ImageOp]
 
-    def __post_init__(self) -> None:
-        check_fields(self, transforms=_image_ops)
-
 
 Choosing = RandomChoice | RandomApply | RandomOrder
 ImageOp = Colour | Move | Policy | Choosing
-
-
-def _not_empty(name: str, value: object) -> Sequence[object]:
-    if not isinstance(value, Sequence) or not value:
-        raise OptionError(f"{name} must be a list with something in it, found {value!r}")
-    return value
-
-
-def _image_ops(name: str, value: object) -> tuple[object, ...]:
-    for op in _not_empty(name, value):
-        if not isinstance(op, ImageOp):
-            raise OptionError(
-                f"{name} must be operations on images such as ColorJitter, or RandomChoice, RandomApply or RandomOrder "
-                f"of them, found {op!r}"
-            )
-    return tuple(value)  # type: ignore[arg-type]

@@ -12,9 +12,8 @@ from iofast.ops.arguments import (
     MOST_REACH,
     Check,
     Span,
-    WithProbability,
     between,
-    check_fields,
+    operation,
     positive_span,
     probability,
     whole,
@@ -44,7 +43,7 @@ _FACTOR = _range(1.0, 0.0, MOST_FACTOR)
 _JITTER = {"brightness": _FACTOR, "contrast": _FACTOR, "saturation": _FACTOR, "hue": _range(0.0, -0.5, 0.5)}
 
 
-@dataclass(frozen=True, slots=True)
+@operation(**_JITTER)
 class ColorJitter:
     """Change brightness, contrast, saturation and hue by random factors, in random order.
 
@@ -57,11 +56,8 @@ class ColorJitter:
     saturation: float | Sequence[float] = 0.0
     hue: float | Sequence[float] = 0.0
 
-    def __post_init__(self) -> None:
-        check_fields(self, **_JITTER)
 
-
-@dataclass(frozen=True, slots=True)
+@operation(p=probability, **_JITTER)
 class RandomPhotometricDistort:
     """SSD's distortion: change brightness, contrast, saturation and hue by random factors, and permute the channels.
 
@@ -74,9 +70,6 @@ class RandomPhotometricDistort:
     saturation: Sequence[float] = (0.5, 1.5)
     hue: Sequence[float] = (-0.05, 0.05)
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, p=probability, **_JITTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +94,8 @@ class Luma:
     """Three equal channels as Pillow's `convert("L")`: the last operation on images of `image_mode="L"`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RandomGrayscale(WithProbability):
+@operation(p=probability)
+class RandomGrayscale:
     """`Grayscale` with probability `p`."""
 
     p: float = 0.1
@@ -114,65 +107,74 @@ def _threshold(name: str, value: object) -> float:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@operation(threshold=_threshold)
 class Solarize:
     """Invert values at and above `threshold` (0 to 1; 128 of 8 bits is 128 / 255), each channel by itself."""
 
     threshold: float
 
-    def __post_init__(self) -> None:
-        check_fields(self, threshold=_threshold)
 
-
-@dataclass(frozen=True, slots=True)
+@operation(threshold=_threshold, p=probability)
 class RandomSolarize:
     """`Solarize(threshold)` with probability `p`."""
 
     threshold: float
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_fields(self, threshold=_threshold, p=probability)
 
-
-@dataclass(frozen=True, slots=True)
-class RandomInvert(WithProbability):
+@operation(p=probability)
+class RandomInvert:
     """255 - level, with probability `p`."""
 
+    p: float = 0.5
 
-@dataclass(frozen=True, slots=True)
+
+@operation(bits=whole(0, 8), p=probability)
 class RandomPosterize:
     """Keep the upper `bits` (0 to 8) of each level, with probability `p`."""
 
     bits: int
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_fields(self, bits=whole(0, 8), p=probability)
 
-
-@dataclass(frozen=True, slots=True)
-class RandomAutocontrast(WithProbability):
+@operation(p=probability)
+class RandomAutocontrast:
     """With probability `p`, stretch each channel so that its least level is 0 and its greatest 255."""
 
+    p: float = 0.5
 
-@dataclass(frozen=True, slots=True)
-class RandomEqualize(WithProbability):
+
+@operation(p=probability)
+class RandomEqualize:
     """With probability `p`, equalise each channel's histogram, as Pillow does."""
 
+    p: float = 0.5
 
-@dataclass(frozen=True, slots=True)
+
+@operation(sharpness_factor=between(0, MOST_FACTOR), p=probability)
 class RandomAdjustSharpness:
     """With probability `p`, blend with the smoothed image: factor 0 is that alone, 1 changes nothing, 2 sharpens."""
 
     sharpness_factor: float
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_fields(self, sharpness_factor=between(0, MOST_FACTOR), p=probability)
+
+def _kernel_size(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    try:
+        across, down = (index(size) for size in (value if isinstance(value, Sequence) else (value, value)))
+    except (TypeError, ValueError):
+        raise OptionError(f"{name} must be a number or (across, down), found {value!r}") from None
+    most = 2 * MOST_REACH + 1
+    if not all(1 <= size <= most and size % 2 for size in (across, down)):
+        raise OptionError(f"{name} must be odd, 1 to {most}, found {value!r}")
+    return across, down
 
 
-@dataclass(frozen=True, slots=True)
+def _sigma(name: str, value: float | Sequence[float]) -> Span:
+    return positive_span(name, (value, value) if isinstance(value, int | float) else value)
+
+
+@operation(kernel_size=_kernel_size, sigma=_sigma)
 class GaussianBlur:
     """Blur by a Gaussian whose standard deviation is drawn evenly from `sigma` (one number: always that).
 
@@ -181,11 +183,6 @@ class GaussianBlur:
 
     kernel_size: int | Sequence[int]
     sigma: float | Sequence[float] = (0.1, 2.0)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.sigma, int | float):
-            object.__setattr__(self, "sigma", (self.sigma, self.sigma))
-        check_fields(self, kernel_size=_kernel_size, sigma=positive_span)
 
 
 Colour = (
@@ -204,14 +201,3 @@ Colour = (
     | RandomAdjustSharpness
     | GaussianBlur
 )
-
-
-def _kernel_size(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    try:
-        across, down = (index(size) for size in (value if isinstance(value, Sequence) else (value, value)))
-    except (TypeError, ValueError):
-        raise OptionError(f"{name} must be a number or (across, down), found {value!r}") from None
-    most = 2 * MOST_REACH + 1
-    if not all(1 <= size <= most and size % 2 for size in (across, down)):
-        raise OptionError(f"{name} must be odd, 1 to {most}, found {value!r}")
-    return across, down

@@ -11,12 +11,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
-from iofast.ops.arguments import above_zero, channels, check_fields, optional, positive_span, probability, span, whole
+from iofast.ops.arguments import (
+    above_zero,
+    channels,
+    check_fields,
+    operation,
+    optional,
+    positive_span,
+    probability,
+    span,
+    whole,
+)
 
 MOST_RECTANGLES = 64  # of one RandomErasing
 
 
-@dataclass(frozen=True, slots=True)
+def _value(name: str, value: float | Sequence[float] | str) -> str | tuple[float, float, float]:
+    if isinstance(value, str) and value in ("random", "color"):
+        return value
+    return channels(name, [value] if isinstance(value, int | float) else value)  # type: ignore[arg-type]
+
+
+def _counts(name: str, count: int | Sequence[int]) -> tuple[int, int]:
+    try:
+        low, high = (count, count) if isinstance(count, int) else map(index, count)
+    except (TypeError, ValueError):
+        low = high = 0
+    if not 1 <= low <= high <= MOST_RECTANGLES:
+        raise OptionError(f"{name} must be 1 to {MOST_RECTANGLES}, or (low, high) within that, found {count!r}")
+    return low, high
+
+
+@operation(mean=channels, std=channels, max_value=optional(above_zero))
 class Normalize:
     """(pixel - mean) / std, with pixels in [0, 1] and one mean and std per channel (R, G, B), or one for all three.
 
@@ -29,7 +55,6 @@ class Normalize:
     max_value: float | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, mean=channels, std=channels, max_value=optional(above_zero))
         if min(self.std) <= 0:
             raise OptionError(f"Normalize: std must be above 0, found {self.std}")
         if self.max_value is None and max(*self.mean, *self.std) > 1:
@@ -48,7 +73,7 @@ class Normalize:
         return cls((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-@dataclass(frozen=True, slots=True)
+@operation(p=probability, scale=span, ratio=positive_span, value=_value, count=_counts)
 class RandomErasing:
     """With probability `p`, fill a rectangle with `value`.
 
@@ -67,7 +92,6 @@ class RandomErasing:
     count: int | Sequence[int] = 1
 
     def __post_init__(self) -> None:
-        check_fields(self, p=probability, scale=span, ratio=positive_span, value=_value, count=_counts)
         if self.scale[1] > 1:
             raise OptionError(f"RandomErasing: scale must be 0 to 1, found {self.scale}")
 
@@ -164,19 +188,3 @@ def noise_amounts(ops: Sequence[object]) -> NDArray[np.float64]:
     erasings = [(op, ops[place + 1 :]) for place, op in enumerate(ops) if isinstance(op, RandomErasing)]
     amounts = [fill_deviation(after) * op.noisy for op, after in erasings for _ in range(op.most)]
     return np.array(amounts, np.float64).reshape(-1, 3)
-
-
-def _value(name: str, value: float | Sequence[float] | str) -> str | tuple[float, float, float]:
-    if isinstance(value, str) and value in ("random", "color"):
-        return value
-    return channels(name, [value] if isinstance(value, int | float) else value)  # type: ignore[arg-type]
-
-
-def _counts(name: str, count: int | Sequence[int]) -> tuple[int, int]:
-    try:
-        low, high = (count, count) if isinstance(count, int) else map(index, count)
-    except (TypeError, ValueError):
-        low = high = 0
-    if not 1 <= low <= high <= MOST_RECTANGLES:
-        raise OptionError(f"{name} must be 1 to {MOST_RECTANGLES}, or (low, high) within that, found {count!r}")
-    return low, high

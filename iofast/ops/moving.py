@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from iofast.errors import OptionError
 from iofast.ops.arguments import (
     Span,
-    WithProbability,
     between,
-    check_fields,
     colour,
     numbers,
+    operation,
     optional,
     positive_span,
     probability,
@@ -21,7 +19,22 @@ from iofast.ops.arguments import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+def _shares(name: str, value: Sequence[float]) -> Span:
+    across, down = numbers(2)(name, value)
+    if not 0 <= min(across, down) <= max(across, down) <= 1:
+        raise OptionError(f"{name} must be two shares of 0 to 1, found {value!r}")
+    return across, down
+
+
+def _shear(name: str, value: float | Sequence[float]) -> tuple[float, ...]:
+    """Low and high along x, then along y."""
+    if isinstance(value, int | float):
+        return *symmetric(name, value), 0.0, 0.0
+    limits = (*numbers(2, 4)(name, value), 0.0, 0.0)
+    return *symmetric(name, limits[:2]), *symmetric(name, limits[2:4])
+
+
+@operation(p=probability)
 class RandomHorizontalFlip:
     """Mirror left and right with probability `p`.
 
@@ -32,16 +45,15 @@ class RandomHorizontalFlip:
     p: float = 0.5
     alternating: bool = False
 
-    def __post_init__(self) -> None:
-        check_fields(self, p=probability)
 
-
-@dataclass(frozen=True, slots=True)
-class RandomVerticalFlip(WithProbability):
+@operation(p=probability)
+class RandomVerticalFlip:
     """Mirror top and bottom with probability `p`."""
 
+    p: float = 0.5
 
-@dataclass(frozen=True, slots=True)
+
+@operation(degrees=symmetric, center=optional(numbers(2)), interpolation=warp_filter, fill=colour)
 class RandomRotation:
     """Rotate counter-clockwise by an angle drawn evenly from `degrees` (one number d: from -d to d).
 
@@ -58,10 +70,17 @@ class RandomRotation:
     def __post_init__(self) -> None:
         if self.expand:
             raise OptionError("RandomRotation: expand must be False: all images of a batch have one size, found True")
-        check_fields(self, degrees=symmetric, center=optional(numbers(2)), interpolation=warp_filter, fill=colour)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(
+    degrees=symmetric,
+    translate=optional(_shares, (0.0, 0.0)),
+    scale=optional(positive_span, (1.0, 1.0)),
+    shear=optional(_shear, (0.0, 0.0, 0.0, 0.0)),
+    interpolation=warp_filter,
+    fill=colour,
+    center=optional(numbers(2)),
+)
 class RandomAffine:
     """Rotate, shift, scale and shear about the middle, each by an amount drawn evenly.
 
@@ -78,15 +97,8 @@ class RandomAffine:
     fill: float | Sequence[float] = 0.0
     center: Sequence[float] | None = None
 
-    def __post_init__(self) -> None:
-        for field, neutral in (("translate", (0.0, 0.0)), ("scale", (1.0, 1.0)), ("shear", (0.0, 0.0))):
-            if getattr(self, field) is None:
-                object.__setattr__(self, field, neutral)
-        check_fields(self, degrees=symmetric, translate=_shares, scale=positive_span, shear=_shear)
-        check_fields(self, center=optional(numbers(2)), interpolation=warp_filter, fill=colour)
 
-
-@dataclass(frozen=True, slots=True)
+@operation(distortion_scale=between(0, 1), p=probability, interpolation=warp_filter, fill=colour)
 class RandomPerspective:
     """With probability `p`, move each corner to a random place within `distortion_scale` of half the image.
 
@@ -98,23 +110,5 @@ class RandomPerspective:
     interpolation: str = "bilinear"
     fill: float | Sequence[float] = 0.0
 
-    def __post_init__(self) -> None:
-        check_fields(self, distortion_scale=between(0, 1), p=probability, interpolation=warp_filter, fill=colour)
-
 
 Move = RandomHorizontalFlip | RandomVerticalFlip | RandomRotation | RandomAffine | RandomPerspective
-
-
-def _shares(name: str, value: Sequence[float]) -> Span:
-    across, down = numbers(2)(name, value)
-    if not 0 <= min(across, down) <= max(across, down) <= 1:
-        raise OptionError(f"{name} must be two shares of 0 to 1, found {value!r}")
-    return across, down
-
-
-def _shear(name: str, value: float | Sequence[float]) -> tuple[float, ...]:
-    """Low and high along x, then along y."""
-    if isinstance(value, int | float):
-        return *symmetric(name, value), 0.0, 0.0
-    limits = (*numbers(2, 4)(name, value), 0.0, 0.0)
-    return *symmetric(name, limits[:2]), *symmetric(name, limits[2:4])

@@ -7,15 +7,15 @@ TrivialAugmentWide, AutoAugment and AugMix; timm's are in timm_policy.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from iofast.errors import OptionError
-from iofast.ops.arguments import above_zero, check_fields, colour, warp_filter, whole
+from iofast.ops.arguments import above_zero, check_fields, colour, operation, warp_filter, whole
 from iofast.ops.policy_tables import AUTO_POLICIES, WIDE, Chosen, narrow
 from iofast.ops.strengths import Layer, Named, Range, Space, Strength
 
 
-@dataclass(frozen=True, slots=True)
+@operation(num_ops=whole(0), num_magnitude_bins=whole(2), interpolation=warp_filter, fill=colour)
 class RandAugment:
     """`num_ops` of 14 operations (Identity, shears, shifts, rotations, colours, …), all equally likely.
 
@@ -30,7 +30,6 @@ class RandAugment:
     fill: float | Sequence[float] = 0.0
 
     def __post_init__(self) -> None:
-        check_fields(self, num_ops=whole(0), num_magnitude_bins=whole(2), interpolation=warp_filter, fill=colour)
         check_fields(self, magnitude=whole(0, self.num_magnitude_bins - 1))
 
     @property
@@ -39,7 +38,7 @@ class RandAugment:
         return (Layer.of(narrow("Identity"), strength),) * self.num_ops
 
 
-@dataclass(frozen=True, slots=True)
+@operation(num_magnitude_bins=whole(2), interpolation=warp_filter, fill=colour)
 class TrivialAugmentWide:
     """One of RandAugment's 14 operations, at one of `num_magnitude_bins` strengths of a wider range."""
 
@@ -47,15 +46,12 @@ class TrivialAugmentWide:
     interpolation: str = "nearest"
     fill: float | Sequence[float] = 0.0
 
-    def __post_init__(self) -> None:
-        check_fields(self, num_magnitude_bins=whole(2), interpolation=warp_filter, fill=colour)
-
     @property
     def layers(self) -> tuple[Layer, ...]:
         return (Layer.of(WIDE, Strength(0, 1, bins=self.num_magnitude_bins)),)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(interpolation=warp_filter, fill=colour)
 class AutoAugment:
     """One of 25 pairs of operations found for "imagenet", "cifar10" or "svhn", at their probabilities and strengths."""
 
@@ -68,14 +64,13 @@ class AutoAugment:
         if policy not in AUTO_POLICIES:
             raise OptionError(f"AutoAugment: policy must be {', '.join(AUTO_POLICIES)}, found {self.policy!r}")
         object.__setattr__(self, "policy", policy)
-        check_fields(self, interpolation=warp_filter, fill=colour)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         return pair_layers(AUTO_POLICIES[self.policy], narrow("Invert"), lambda level: Strength.fixed(level / 9))
 
 
-@dataclass(frozen=True, slots=True)
+@operation(severity=whole(1, 10), mixture_width=whole(1), alpha=above_zero, interpolation=warp_filter, fill=colour)
 class AugMix:
     """A mix of the image and the results of `mixture_width` chains of operations, in random shares.
 
@@ -93,10 +88,8 @@ class AugMix:
     fill: float | Sequence[float] = 0.0
 
     def __post_init__(self) -> None:
-        check_fields(self, severity=whole(1, 10), mixture_width=whole(1), alpha=above_zero)
         if not isinstance(self.chain_depth, int):
             raise OptionError(f"AugMix: chain_depth must be a whole number, found {self.chain_depth!r}")
-        check_fields(self, interpolation=warp_filter, fill=colour)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -111,7 +104,7 @@ class AugMix:
         return (Layer.of(space, strength),) * (self.chain_depth if self.chain_depth > 0 else 3)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(interpolation=warp_filter, fill=colour)
 class TimmAugment:
     """The policy of a `timm_policy` string: `layers` in a row, or `mixture_width` chains of them as in `AugMix`."""
 
@@ -122,9 +115,6 @@ class TimmAugment:
     mixture_width: int = 0
     chain_depth: int = -1
     alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, interpolation=warp_filter, fill=colour)
 
     def __repr__(self) -> str:
         return f"timm_policy({self.config!r}, interpolation={self.interpolation!r}, fill={self.fill!r})"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from iofast.choices import Draw
 from iofast.errors import OptionError
 from iofast.kernel.contract import FILTERS
-from iofast.ops.arguments import check_fields, colour, interpolation_name
+from iofast.ops.arguments import colour, interpolation_name, operation
 from iofast.work import Edge
 
 MAX_SIZE = 32_767  # pixels a side of a transform's result: times 65,500 it still fits the int32 of a box
@@ -41,6 +41,37 @@ class Boxes(NamedTuple):
     y: Column
     width: Column
     height: Column
+
+
+def pair(name: str, size: Any) -> Pair:
+    """(height, width) of a `size` given as one int, as [int] or as (height, width); each 1 to 32,767."""
+    try:
+        sides = [index(size)] if isinstance(size, SupportsIndex) else [index(side) for side in size]
+    except TypeError:
+        raise OptionError(f"{name} must be an int or (height, width), found {size!r}") from None
+    if len(sides) not in (1, 2) or not all(1 <= side <= MAX_SIZE for side in sides):
+        raise OptionError(f"{name} must be 1 or 2 whole numbers from 1 to {MAX_SIZE}, found {size!r}")
+    return sides[0], sides[-1]
+
+
+def _padding_mode(name: str, mode: object) -> object:
+    if mode not in EDGES:
+        raise OptionError(f"{name} must be {', '.join(EDGES)}, found {mode!r}")
+    return mode
+
+
+def _sides(name: str, padding: Any) -> Sides:
+    """Left, top, right, bottom."""
+    if padding is None:
+        return 0, 0, 0, 0
+    try:
+        sides = [index(padding)] if isinstance(padding, SupportsIndex) else [index(side) for side in padding]
+    except TypeError:
+        sides = []
+    if len(sides) not in (1, 2, 4) or not all(0 <= side <= MAX_SIZE for side in sides):
+        raise OptionError(f"{name} must be 1, 2 or 4 whole numbers from 0 to {MAX_SIZE}, found {padding!r}")
+    left, top, right, bottom = sides * (4 // len(sides))
+    return left, top, right, bottom
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +113,7 @@ class Resize:
         return np.where(upright, new_short, new_long), np.where(upright, new_long, new_short)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(size=pair, fill=colour, padding_mode=_padding_mode)
 class CenterCrop:
     """The central `size` (int = square, or (height, width)) of the image.
 
@@ -95,9 +126,6 @@ class CenterCrop:
     fill: float | Sequence[float] = 0.0
     padding_mode: str = "constant"
 
-    def __post_init__(self) -> None:
-        check_fields(self, size=pair, fill=colour, padding_mode=_padding_mode)
-
     @property
     def pads(self) -> bool:
         """Whether a crop may reach beyond its image."""
@@ -109,7 +137,7 @@ class CenterCrop:
         return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))
 
 
-@dataclass(frozen=True, slots=True)
+@operation(size=pair, padding=_sides, fill=colour, padding_mode=_padding_mode)
 class RandomCrop:
     """A random `size` (int = square, or (height, width)) of the image, every place equally likely.
 
@@ -125,7 +153,6 @@ class RandomCrop:
     padding_mode: str = "constant"
 
     def __post_init__(self) -> None:
-        check_fields(self, size=pair, padding=_sides, fill=colour, padding_mode=_padding_mode)
         widest, shortest = max(cast(Sides, self.padding)), min(cast(Pair, self.size))
         if self.padding_mode in ("reflect", "symmetric") and widest >= shortest:
             found = f"found {widest} and {shortest}"
@@ -150,16 +177,13 @@ class RandomCrop:
         return np.asarray(np.floor(u * (sides + 2 * missing + sum(around) - wanted + 1)) - around[0] - missing)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(padding=_sides, fill=colour, padding_mode=_padding_mode)
 class Pad:
     """`padding` pixels around the result of `Resize((height, width))`; all parameters as of `RandomCrop`."""
 
     padding: int | Sequence[int]
     fill: float | Sequence[float] = 0.0
     padding_mode: str = "constant"
-
-    def __post_init__(self) -> None:
-        check_fields(self, padding=_sides, fill=colour, padding_mode=_padding_mode)
 
     @property
     def around(self) -> Sides:
@@ -175,17 +199,6 @@ class Pad:
         left, top, right, bottom = self.around
         x, y = np.full_like(widths, -left), np.full_like(heights, -top)
         return Boxes(x, y, widths + left + right, heights + top + bottom)
-
-
-def pair(name: str, size: Any) -> Pair:
-    """(height, width) of a `size` given as one int, as [int] or as (height, width); each 1 to 32,767."""
-    try:
-        sides = [index(size)] if isinstance(size, SupportsIndex) else [index(side) for side in size]
-    except TypeError:
-        raise OptionError(f"{name} must be an int or (height, width), found {size!r}") from None
-    if len(sides) not in (1, 2) or not all(1 <= side <= MAX_SIZE for side in sides):
-        raise OptionError(f"{name} must be 1 or 2 whole numbers from 1 to {MAX_SIZE}, found {size!r}")
-    return sides[0], sides[-1]
 
 
 def drawn_sides(
@@ -210,23 +223,3 @@ def check_filter(transform: Any) -> None:
     if not transform.antialias and filter in ("bicubic", RANDOM):
         raise OptionError(f"{name}: interpolation without antialias must be bilinear or nearest, found {found!r}")
     object.__setattr__(transform, "interpolation", filter)
-
-
-def _padding_mode(name: str, mode: object) -> object:
-    if mode not in EDGES:
-        raise OptionError(f"{name} must be {', '.join(EDGES)}, found {mode!r}")
-    return mode
-
-
-def _sides(name: str, padding: Any) -> Sides:
-    """Left, top, right, bottom."""
-    if padding is None:
-        return 0, 0, 0, 0
-    try:
-        sides = [index(padding)] if isinstance(padding, SupportsIndex) else [index(side) for side in padding]
-    except TypeError:
-        sides = []
-    if len(sides) not in (1, 2, 4) or not all(0 <= side <= MAX_SIZE for side in sides):
-        raise OptionError(f"{name} must be 1, 2 or 4 whole numbers from 0 to {MAX_SIZE}, found {padding!r}")
-    left, top, right, bottom = sides * (4 // len(sides))
-    return left, top, right, bottom

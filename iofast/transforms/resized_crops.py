@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, cast
 
 import numpy as np
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops.arguments import check_fields, positive_span, span
+from iofast.ops.arguments import operation, positive_span, span
 from iofast.transforms.geometry import ATTEMPTS, Boxes, Column, Pair, check_filter, drawn_sides, pair
 
 
-@dataclass(frozen=True, slots=True)
+@operation(size=pair, scale=span, ratio=positive_span)
 class RandomResizedCrop:
     """A random part of the image, resampled to `size` (int = square, or (height, width)).
 
@@ -33,7 +33,6 @@ class RandomResizedCrop:
     style: Literal["torchvision", "tensorflow"] = field(default="torchvision", repr=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, size=pair, scale=span, ratio=positive_span)
         if self.style not in ("torchvision", "tensorflow"):
             raise OptionError(f"RandomResizedCrop: style must be torchvision or tensorflow, found {self.style!r}")
         check_filter(self)
@@ -84,7 +83,7 @@ class RandomResizedCrop:
         return np.maximum(w, 1), np.maximum(h, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(size=pair)
 class ResizedCenterCrop:
     """The central square of `fraction` of the short side, resampled to `size` (int = square, or (height, width)).
 
@@ -97,7 +96,6 @@ class ResizedCenterCrop:
     antialias: bool | None = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, size=pair)
         if not isinstance(self.fraction, int | float) or not 0 < self.fraction <= 1:
             raise OptionError(f"ResizedCenterCrop: fraction must be above 0 and at most 1, found {self.fraction!r}")
         check_filter(self)

@@ -11,11 +11,11 @@ import numpy as np
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops.arguments import between, check_fields, optional, positive_span, probability, whole
+from iofast.ops.arguments import between, check_fields, operation, optional, positive_span, probability, whole
 from iofast.transforms.geometry import MAX_SIZE, Column, Pair, Resize, check_filter, pair
 
 
-@dataclass(frozen=True, slots=True)
+@operation(min_size=whole(1, MAX_SIZE), max_size=whole(1, MAX_SIZE))
 class RandomResize:
     """The short side becomes any length from `min_size` to below `max_size`, evenly; the aspect ratio is kept."""
 
@@ -25,7 +25,6 @@ class RandomResize:
     antialias: bool | None = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, min_size=whole(1, MAX_SIZE), max_size=whole(1, MAX_SIZE))
         if self.min_size >= self.max_size:
             found = f"{self.min_size} and {self.max_size}"
             raise OptionError(f"RandomResize: min_size must be below max_size, found {found}")
@@ -60,7 +59,7 @@ class RandomShortestSize:
         return _sides(ratio, widths, heights)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(target_size=pair, scale_range=positive_span)
 class ScaleJitter:
     """The largest size that fits into `target_size` (height, width), times a random factor from `scale_range`."""
 
@@ -70,7 +69,6 @@ class ScaleJitter:
     antialias: bool | None = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, target_size=pair, scale_range=positive_span)
         check_filter(self)
 
     def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
@@ -81,7 +79,14 @@ class ScaleJitter:
         return _sides(np.minimum(height / heights, width / widths) * scale, widths, heights)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(
+    size=pair,
+    longest=between(0, 1),
+    random_scale_prob=probability,
+    random_aspect_prob=probability,
+    random_scale_range=positive_span,
+    random_aspect_range=positive_span,
+)
 class ResizeKeepRatio:
     """timm's: the least size that fills `size` (`longest=0`), the greatest that fits into it (1), or between these.
 
@@ -101,9 +106,6 @@ class ResizeKeepRatio:
     antialias: bool | None = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, size=pair, longest=between(0, 1))
-        check_fields(self, random_scale_prob=probability, random_aspect_prob=probability)
-        check_fields(self, random_scale_range=positive_span, random_aspect_range=positive_span)
         check_filter(self)
 
     def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:

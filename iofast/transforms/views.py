@@ -12,7 +12,7 @@ import numpy as np
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops.arguments import check_fields
+from iofast.ops.arguments import operation
 from iofast.transforms.geometry import Boxes, Column, Pair, pair
 
 MOST_VIEWS = 256  # of an image
@@ -56,7 +56,7 @@ def _view(name: str, given: object) -> tuple[str, int | None, Sequence[object]]:
     return name, count, tuple(given)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(size=pair)
 class CornerCrop:
     """`size` pixels (int = square, or (height, width)) at a corner or in the middle: "upper left", "upper right",
     "lower left", "lower right", "center"."""
@@ -65,7 +65,6 @@ class CornerCrop:
     place: str
 
     def __post_init__(self) -> None:
-        check_fields(self, size=pair)
         if self.place not in PLACES:
             raise OptionError(f"CornerCrop: place must be one of {', '.join(PLACES)}, found {self.place!r}")
 

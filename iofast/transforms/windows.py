@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops.arguments import check_fields, colour, probability, span, whole
+from iofast.ops.arguments import check_fields, colour, operation, probability, span, whole
 from iofast.transforms.geometry import Boxes, Column
 
 Places = NDArray[np.float64]  # boxes of an image, (n, 4): left, top, right, lower edge in pixels
@@ -20,7 +20,7 @@ _ROUNDS = 50  # of RandomIoUCrop; each succeeds with 1 chance in 7 or more, so 1
 _LANES = 4  # of each trial: width, height, left, top
 
 
-@dataclass(frozen=True, slots=True)
+@operation(fill=colour, side_range=span, p=probability)
 class RandomZoomOut:
     """With probability `p`, put the image into a larger one of colour `fill`, by a random factor from `side_range`.
 
@@ -32,7 +32,6 @@ class RandomZoomOut:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_fields(self, fill=colour, side_range=span, p=probability)
         if self.side_range[0] < 1:
             raise OptionError(f"RandomZoomOut: side_range must be 1 or more, found {self.side_range}")
 
