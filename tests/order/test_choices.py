@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 
 import numpy as np
 import pytest
@@ -41,7 +40,7 @@ def surprise(values: NDArray[np.float64], cells: int = 100) -> float:
     epoch=st.integers(0, 1 << 40),
     positions=st.lists(POSITION, min_size=1, max_size=5),
     attempt=st.integers(0, ATTEMPTS - 1),
-    name=st.text(max_size=8).filter(lambda text: text.isprintable()),
+    name=st.sampled_from(["", "crop", "flip", "horizontal flip 2", "größe ∞"]),
     count=st.integers(1, 9),
 )
 def test_against_the_definition(
@@ -62,7 +61,7 @@ def test_the_numbers_never_change_between_versions() -> None:
     ]
 
 
-def test_a_sample_does_not_feel_its_batch() -> None:
+def test_a_sample_does_not_depend_on_its_batch() -> None:
     positions, attempts = np.arange(1000, 1256), np.arange(256) % 3
     whole = Draw(1, 2, positions, attempts)
     values = whole.uniform("crop", 22)
@@ -175,8 +174,3 @@ class TestIntegers:
 def test_impossible_options_are_refused(make: object, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()  # type: ignore[operator]
-
-
-def test_pickles() -> None:
-    draw = Draw(1, 2, np.arange(3), np.array([0, 1, 0]))
-    assert (pickle.loads(pickle.dumps(draw)).uniform("a") == draw.uniform("a")).all()
