@@ -106,7 +106,9 @@ class TestOrder:
         sampler = Infinite()
         order, wanted = bound(sampler), first(sampler, 300)
         assert order.indices(0, np.arange(100)).tolist() == wanted[:100]
-        assert pickle.loads(pickle.dumps(order)).indices(0, np.arange(300)).tolist() == wanted
+        again = pickle.loads(pickle.dumps(order))
+        assert again.indices(0, np.arange(300)).tolist() == wanted
+        assert again.describe() == order.describe()
         child = os.fork()
         if not child:
             os._exit(order.indices(0, np.arange(200, 300)).tolist() != wanted[200:])
