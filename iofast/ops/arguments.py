@@ -143,10 +143,10 @@ def channels(name: str, values: Sequence[float]) -> RGB:
 
 def colour(name: str, value: float | Sequence[float] | None) -> RGB:
     """Three numbers from 0 to 1, from three or from one for all channels; None is black."""
-    made = channels(name, [0.0 if value is None else value] if isinstance(value, int | float | None) else value)
-    if not all(0 <= level <= 1 for level in made):
+    levels = channels(name, [0.0 if value is None else value] if isinstance(value, int | float | None) else value)
+    if not all(0 <= level <= 1 for level in levels):
         raise OptionError(f"{name} must be 0 to 1, as pixels are (128 of 8 bits is 128 / 255), found {value!r}")
-    return made
+    return levels
 
 
 def interpolation_name(value: object) -> object:

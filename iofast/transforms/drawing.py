@@ -38,21 +38,21 @@ def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column, first: 
     images, seen = DrawnImages(draw, widths, heights), Counter[str]()
     steps: list[Program] = list(first)
     erased: list[_Erased] = []
-    made = no_work(len(draw))
+    drawn_work = no_work(len(draw))
     for place, op in enumerate(ops):
         if isinstance(op, Mix):
-            made = _mixed(made, op, images)
+            drawn_work = _mixed(drawn_work, op, images)
         elif isinstance(op, RandomErasing):
             erased.append(_erasing(op, images, _numbered("erasing", seen), ops[place + 1 :]))
         elif not isinstance(op, Normalize):
             steps.append(_steps(op, images, _numbered(_DRAWINGS[type(op)][0], seen)))
     if steps:
         codes, own = in_a_row(steps, len(draw))
-        made = replace(made, steps=codes, numbers=own)
+        drawn_work = replace(drawn_work, steps=codes, numbers=own)
     if erased:
         boxes, fills, noises = (np.concatenate(each, axis=1) for each in zip(*erased, strict=True))
-        made = replace(made, erased=boxes, fills=fills, noise=noises)
-    return made
+        drawn_work = replace(drawn_work, erased=boxes, fills=fills, noise=noises)
+    return drawn_work
 
 
 def _numbered(name: str, seen: Counter[str]) -> str:
@@ -225,8 +225,8 @@ def _normal(draw: Draw, name: str, count: int) -> Column:
     return np.asarray(np.sqrt(-2 * np.log(1 - u[:, ::2])) * np.cos(2 * np.pi * u[:, 1::2]))
 
 
-def _mixed(made: Work, op: Mix, images: DrawnImages) -> Work:
-    """`made` with shares and patches. An image that is not mixed keeps all of itself and its label."""
+def _mixed(unmixed: Work, op: Mix, images: DrawnImages) -> Work:
+    """`unmixed` with shares and patches. An image that is not mixed keeps all of itself and its label."""
     draw, rows = images.draw, len(images)
     several = op.choices if isinstance(op, Mixes) else (op,)
     chosen = _chosen(op.p, draw.uniform("mix which")[:, 0]) if isinstance(op, Mixes) else np.zeros(rows, np.intp)
@@ -240,7 +240,7 @@ def _mixed(made: Work, op: Mix, images: DrawnImages) -> Work:
         else:
             patches, left = _patches(drawn, images)
             patch[done], own[done] = patches[done], left[done]
-    return replace(made, share=share.astype(np.float32), own=own.astype(np.float32), patch=patch.astype(np.int32))
+    return replace(unmixed, share=share.astype(np.float32), own=own.astype(np.float32), patch=patch.astype(np.int32))
 
 
 def _patches(share: Column, images: DrawnImages) -> tuple[Column, Column]:

@@ -22,7 +22,7 @@ MOST_VIEWS = 256  # of an image
 class Views:
     """Named views of each image, each with a transform, or a number of views with one transform: `local=(8, […])`.
 
-    A batch's images are a dictionary. Under each name stands a tensor (N, 3, height, width), or a list of them if a
+    A batch's images are a dictionary. Under each name is a tensor (N, 3, height, width), or a list of them if a
     number was given. Each view draws its own random numbers. A trailing "_" of a name is dropped: `global_` is
     "global".
     """
@@ -32,7 +32,7 @@ class Views:
     def __init__(self, **views: Sequence[object] | tuple[int, Sequence[object]]) -> None:
         if not views:
             raise OptionError("Views: expected one view or more, such as Views(first=[…], second=[…]), found none")
-        object.__setattr__(self, "views", tuple(_view(name, given) for name, given in views.items()))
+        object.__setattr__(self, "views", tuple(_view(name, value) for name, value in views.items()))
         total = sum(count or 1 for _, count, _ in self.views)
         if total > MOST_VIEWS:
             raise OptionError(f"Views: expected at most {MOST_VIEWS} views of an image, found {total}")
@@ -44,16 +44,16 @@ class Views:
         return f"Views(**{views})"
 
 
-def _view(name: str, given: object) -> tuple[str, int | None, Sequence[object]]:
+def _view(name: str, value: object) -> tuple[str, int | None, Sequence[object]]:
     name, count = name.rstrip("_") or name, None
-    if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], Sequence):
+    if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[0], Sequence):
         try:
-            count, given = index(given[0]), given[1]
+            count, value = index(value[0]), value[1]
         except TypeError:
             count = 0
-    if (count is not None and count < 1) or not isinstance(given, Sequence) or isinstance(given, str):
-        raise OptionError(f"Views: {name} must be a list of transforms, or (how many, list), found {given!r}")
-    return name, count, tuple(given)
+    if (count is not None and count < 1) or not isinstance(value, Sequence) or isinstance(value, str):
+        raise OptionError(f"Views: {name} must be a list of transforms, or (how many, list), found {value!r}")
+    return name, count, tuple(value)
 
 
 @operation(size=pair)

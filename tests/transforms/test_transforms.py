@@ -1,4 +1,4 @@
-"""Transforms against torchvision's documented algorithms (written out for one image) and against Pillow."""
+"""Boxes of transforms against torchvision's algorithms (written out for one image) and against Pillow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from pixel_work import is_uniform
 from transform_draws import plan
 
 from iofast import transforms as T
@@ -67,25 +66,6 @@ class TestRandomResizedCrop:
         for (width, height), (x0, y0, x1, y1) in zip(images, expected, strict=True):
             assert 0 <= x0 < x1 <= width
             assert 0 <= y0 < y1 <= height
-
-    def test_areas_and_ratios_are_uniform_in_their_ranges(self) -> None:
-        # a square that every box of these ranges fits at the first attempt, so the shapes are the drawn ones
-        n, side = 20_000, 10_000
-        boxes, _ = plan([T.RandomResizedCrop(8, (0.1, 0.6), (0.75, 4 / 3))], [(side, side)] * n)
-        w, h = (boxes[:, 2] - boxes[:, 0]) / side, (boxes[:, 3] - boxes[:, 1]) / side
-        area, log_ratio = (w * h - 0.1) / 0.5, (np.log(w / h) / np.log(4 / 3) + 1) / 2
-        x, y = boxes[:, 0] / side / (1 - w), boxes[:, 1] / side / (1 - h)
-        assert all(map(is_uniform, (area, log_ratio, x, y)))
-        correlations = np.corrcoef([area, log_ratio, x, y]) - np.eye(4)
-        assert np.abs(correlations).max() < 4 / np.sqrt(n)
-
-    def test_later_attempts_and_the_central_crop_are_reached(self) -> None:
-        images = [(400, 100)] * 500
-        boxes, _ = plan([T.RandomResizedCrop(8, scale=(0.2, 1.0))], images)
-        widths = boxes[:, 2] - boxes[:, 0]
-        central = (boxes[:, :4] == [133, 0, 266, 100]).all(axis=1)  # 100 x 4/3 of width, in the middle
-        assert 50 < central.sum() < 450
-        assert (widths[~central] < 133).any()
 
     def test_a_thin_image_gets_a_pixel_where_torchvision_would_fail(self) -> None:
         boxes, _ = plan([T.RandomResizedCrop(8, ratio=(5.0, 9.0))], [(1, 3)] * 20)
@@ -151,11 +131,6 @@ class TestCrops:
             assert x + 9 <= w
             assert y + 5 <= h
 
-    def test_random_crop_takes_every_place_equally_often(self) -> None:
-        boxes, _ = plan([T.RandomCrop(3)], [(6, 5)] * 12_000)
-        counts = np.bincount(boxes[:, 1] * 4 + boxes[:, 0], minlength=12)
-        assert ((counts - 1000) ** 2 / 1000).sum() < 35  # 11 degrees of freedom, fixed seed
-
     def test_resize_then_random_crop(self) -> None:
         boxes, _ = plan([T.Resize(20), T.RandomCrop(16)], [(40, 80)] * 500)
         assert (boxes[:, :6] == [0, 0, 40, 80, 20, 40]).all()
@@ -212,8 +187,8 @@ def test_the_plan_never_changes_between_versions() -> None:
 
 
 @pytest.mark.parametrize("name", ["nearest", "box", "bilinear", "bicubic", "lanczos"])
-def test_boxes_mean_to_pillow_what_the_transform_means(name: str) -> None:
-    """Carrying out a box as the contract words it gives the picture that the usual Pillow calls give."""
+def test_a_box_in_pillow_gives_the_transforms_picture(name: str) -> None:
+    """A box, carried out as the contract defines it, gives the same picture as the usual Pillow calls."""
     rng = np.random.default_rng(0)
     image = Image.fromarray(rng.integers(0, 256, (37, 53, 3), np.uint8))
     filter = Image.Resampling[name.upper()]
