@@ -177,15 +177,6 @@ class TestBlocks:
             samples = np.sort(whole[start : start + block * window])
             assert np.count_nonzero(np.diff(samples) > 1) <= window + 1  # runs; one more where the ring is closed
 
-    def test_blocks_begin_elsewhere_and_lie_elsewhere_in_each_epoch(self) -> None:
-        order = Blocks(64, 4).bind(Population(10_000), 1)
-        begins = []
-        for epoch in range(20):
-            samples = np.sort(order.indices(epoch, np.arange(256)))
-            begins += samples[np.flatnonzero(np.diff(samples, prepend=-2) > 1)].tolist()
-        assert len({begin % 64 for begin in begins}) > 10
-        assert len({begin // 64 for begin in begins}) > 40
-
     def test_samples_of_one_block_meet_as_often_as_the_docstring_says(self) -> None:
         n, batch = 64 * 64 * 20, 256
         whole = Blocks().bind(Population(n), 3).indices(0, np.arange(n)).reshape(-1, batch)

@@ -106,14 +106,6 @@ class TestIoUCrop:
         x, _, w, _ = T.RandomIoUCrop().windows(MANY, *columns(100, 90), [one] * N)
         assert 0.15 < (w == 100).mean() < 0.6
 
-    def test_draws_do_not_depend_on_the_batch(self) -> None:
-        places = [np.array([[10.0, 10, 20 + row % 50, 40]]) for row in range(N)]
-        whole = np.stack(T.RandomIoUCrop().windows(MANY, *columns(100, 90), places))
-        some = T.RandomIoUCrop().windows(
-            Draw(5, 2, np.arange(100, 140)), np.full(40, 100.0), np.full(40, 90.0), places[100:140]
-        )
-        assert np.array_equal(whole[:, 100:140], np.stack(some))
-
 
 @pytest.fixture(scope="module")
 def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
