@@ -1,13 +1,17 @@
-"""Plans and pixel work of many images, for the tests of transforms, and how often something is drawn."""
+"""For the tests of transforms: plans and pixel work of many images, how often something is drawn, sets of images."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
+from kernel_images import jpeg
 from numpy.typing import NDArray
+from PIL import Image
 
+from iofast import open_writer
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.work import Step, Work
@@ -50,3 +54,14 @@ def equally_likely(counts: NDArray[np.int64]) -> bool:
     """Chi-square at about 0.1 %, by a normal distribution."""
     freedom = len(counts) - 1
     return bool(((counts - counts.mean()) ** 2 / counts.mean()).sum() < freedom + 3.1 * (2 * freedom) ** 0.5 + 3)
+
+
+def write_smooth(path: Path, sizes: Iterable[tuple[int, int]]) -> Path:
+    """An LMDB with a smooth JPEG of each (width, height), labelled 0, 1, …"""
+    rng = np.random.default_rng(3)
+    with open_writer(path) as writer:
+        for label, size in enumerate(sizes):
+            small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8))
+            image = small.resize(size, Image.Resampling.BICUBIC)
+            writer.write({"jpg": jpeg(np.asarray(image), quality=90), "cls": label})
+    return path

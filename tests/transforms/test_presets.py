@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_images import jpeg
-from PIL import Image
-from transform_draws import WORK_COLUMNS
+from transform_draws import WORK_COLUMNS, write_smooth
 
-from iofast import FastDataset, FastLoader, open_writer
+from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.copying import convert
@@ -60,14 +58,7 @@ PRESETS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("presets") / "set.lmdb"
-    rng = np.random.default_rng(3)
-    with open_writer(place) as writer:
-        for number in range(N):
-            small = Image.fromarray(rng.integers(0, 256, (5, 6, 3), np.uint8))
-            image = small.resize((60 + number, 52), Image.Resampling.BICUBIC)
-            writer.write({"jpg": jpeg(np.asarray(image), quality=90), "cls": number})
-    return place
+    return write_smooth(tmp_path_factory.mktemp("presets") / "set.lmdb", [(60 + number, 52) for number in range(N)])
 
 
 def flat(batch: Any) -> list[torch.Tensor]:

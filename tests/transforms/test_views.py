@@ -9,26 +9,18 @@ import numpy as np
 import pytest
 import torch
 from kernel_images import jpeg
-from PIL import Image
+from transform_draws import write_smooth
 
 from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError
 
-N = 24
-
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photograph-like images of several sizes; one lies on its side."""
-    place = tmp_path_factory.mktemp("views") / "set.lmdb"
-    rng = np.random.default_rng(3)
-    with open_writer(place) as writer:
-        for number in range(N):
-            small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8))
-            image = small.resize((150 + number, 120 if number % 2 else 170), Image.Resampling.BICUBIC)
-            writer.write({"jpg": jpeg(np.asarray(image), quality=90), "cls": number})
-    return place
+    """Smooth images of several sizes."""
+    sizes = [(150 + number, 120 if number % 2 else 170) for number in range(24)]
+    return write_smooth(tmp_path_factory.mktemp("views") / "set.lmdb", sizes)
 
 
 def loader(path: Path, views: T.Views, **options: Any) -> FastLoader:
