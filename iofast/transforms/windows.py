@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops.arguments import check_fields, colour, operation, probability, span, whole
+from iofast.ops.arguments import colour, operation, optional, probability, span, whole
 from iofast.transforms.geometry import Boxes, Column
 
 Places = NDArray[np.float64]  # boxes of an image, (n, 4): left, top, right, lower edge in pixels
 
-_OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+_SSD_OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 _ROUNDS = 50  # of RandomIoUCrop; each succeeds with 1 chance in 7 or more, so 1 image in 2,000 stays whole needlessly
 _LANES = 4  # of each trial: width, height, left, top
 
@@ -44,7 +43,13 @@ class RandomZoomOut:
         return Boxes(-np.floor((wide - widths) * u[:, 2]), -np.floor((tall - heights) * u[:, 3]), wide, tall)
 
 
-@dataclass(frozen=True, slots=True)
+def _options(name: str, values: Sequence[float]) -> tuple[float, ...]:
+    if not len(values):
+        raise OptionError(f"{name} must be one or more numbers, found {values!r}")
+    return tuple(map(float, values))
+
+
+@operation(sampler_options=optional(_options, _SSD_OPTIONS), trials=whole(1, 1000))
 class RandomIoUCrop:
     """A random part of the image that shows one of its boxes well enough.
 
@@ -59,19 +64,14 @@ class RandomIoUCrop:
     max_scale: float = 1.0
     min_aspect_ratio: float = 0.5
     max_aspect_ratio: float = 2.0
-    sampler_options: Sequence[float] = _OPTIONS
+    sampler_options: Sequence[float] = _SSD_OPTIONS
     trials: int = 40
 
     def __post_init__(self) -> None:
         low, high = span("RandomIoUCrop: min_scale and max_scale", (self.min_scale, self.max_scale))
-        check_fields(self, trials=whole(1, 1000))
         span("RandomIoUCrop: min_aspect_ratio and max_aspect_ratio", (self.min_aspect_ratio, self.max_aspect_ratio))
         if not 0 < low <= high <= 1:
             raise OptionError(f"RandomIoUCrop: min_scale and max_scale must be above 0 to 1, found {low} and {high}")
-        options = _OPTIONS if self.sampler_options is None else self.sampler_options
-        object.__setattr__(self, "sampler_options", tuple(map(float, options)))
-        if not self.sampler_options:
-            raise OptionError("RandomIoUCrop: sampler_options must be one or more numbers, found none")
 
     def windows(self, draw: Draw, widths: Column, heights: Column, places: Sequence[Places]) -> Boxes:
         """The windows of images of `widths` x `heights` with boxes at `places`."""
