@@ -1,7 +1,7 @@
 """Every random choice: a counter-based uniform number, a function of (seed, epoch, position, attempt, name) alone.
 
-Nothing here has a state that advances. What a sample draws does not depend on the batch it is in, on threads, ranks,
-the container, or on what was drawn before; that is all that exact resume and equal pixels on any number of ranks need.
+There is no state that advances. A sample's numbers do not depend on its batch, on threads, ranks, the container, or on
+earlier draws. Exact resume and equal pixels on any number of ranks follow from this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from iofast.errors import OptionError
 
-# The counter of one draw: bits 20-59 position, 12-19 attempt, 0-11 lane. So below these limits no two collide.
+# The counter of one draw: bits 20-59 position, 12-19 attempt, 0-11 lane. Below these limits no two are equal.
 POSITIONS = 1 << 40
 ATTEMPTS = 1 << 8  # replacements of a sample that cannot be decoded
 LANES = 1 << 12  # numbers drawn under one name
@@ -33,9 +33,9 @@ _SHIFT_1, _SHIFT_2, _SHIFT_3, _TO_53_BITS = np.uint64(30), np.uint64(27), np.uin
 class Draw:
     """The random numbers of some samples: row i belongs to `positions[i]` (int64) of `epoch`.
 
-    `attempts` (one int, or int64 per row) counts the replacements already tried for a sample: 0 for the first.
-    `samples` (int64) says which samples of the data they are, where some choice is theirs for all epochs. `view`: which
-    one it is of several views of an image, each with numbers of its own.
+    `attempts` (one int, or int64 per row) counts the replacements already tried for a sample. `samples` (int64) are
+    their indices in the dataset, needed for choices that hold in all epochs. `view` names one of several views of an
+    image; each view has its own numbers.
     """
 
     seed: int
@@ -58,7 +58,7 @@ class Draw:
         return len(self._counters)
 
     def rows(self, rows: NDArray[np.intp]) -> Draw:
-        """The random numbers of some of them."""
+        """The random numbers of some rows."""
         attempts = self.attempts if isinstance(self.attempts, int) else self.attempts[rows]
         samples = None if self.samples is None else self.samples[rows]
         return replace(self, positions=self.positions[rows], attempts=attempts, samples=samples)
@@ -66,11 +66,12 @@ class Draw:
     def uniform(self, name: str, count: int = 1) -> NDArray[np.float64]:
         """Numbers in [0, 1) for the choice `name`: float64 of shape (N, count), all multiples of 2^-53.
 
-        The first columns of a larger `count` are those of a smaller one.
+        A smaller `count` gives the first columns of a larger one.
         """
         if not 0 < count <= LANES:
             raise OptionError(f"count must be 1 to {LANES}, found {count}")
-        return _uniform(self._counters + _lanes(count), _key(self.seed, self.epoch, self._named(name)))
+        lanes: NDArray[np.uint64] = np.arange(count, dtype=np.uint64)
+        return _uniform(self._counters + lanes, _key(self.seed, self.epoch, self._named(name)))
 
     def integers(self, name: str, stop: int) -> NDArray[np.int64]:
         """One whole number in [0, stop) per row for the choice `name`: int64 of shape (N,); `stop` is up to 2^40."""
@@ -81,7 +82,7 @@ class Draw:
     def of_sample(self, name: str) -> NDArray[np.float64]:
         """A number in [0, 1) for the choice `name` of each sample, the same in every epoch: float64 of shape (N,)."""
         if self.samples is None:
-            raise OptionError(f"{name} is the sample's own choice: the draw must know which samples they are")
+            raise OptionError(f"{name} is a choice for all epochs of a sample: the draw must have samples, found none")
         counters = ((self.samples << _POSITION_BITS) + 1).astype(np.uint64).reshape(-1, 1)
         return _uniform(counters, _key(self.seed, 0, self._named(f"{name} of the sample")))[:, 0]
 
@@ -101,27 +102,29 @@ class Draw:
             raise OptionError(f"alpha must be above 0, found {alpha}")
         if alpha == 1:
             return self.uniform(name)[:, 0]
-        u = 1 - self.uniform(name, 2 * _GAMMA_LANES)  # above 0: their logarithms are taken
+        u = 1 - self.uniform(name, 2 * _GAMMA_LANES)  # above 0, for the logarithms
         difference = _log_gamma(u[:, _GAMMA_LANES:], alpha) - _log_gamma(u[:, :_GAMMA_LANES], alpha)
         return np.asarray(1 / (1 + np.exp(np.clip(difference, -700, 700))), np.float64)
 
 
 def generator(seed: int, epoch: int, position: int, attempt: int = 0, name: str = "sample") -> np.random.Generator:
-    """A generator for a user's function: its numbers depend on these five alone, wherever the function is called."""
+    """A generator for a user's function; its numbers depend on these five arguments alone."""
     key = hashlib.blake2b(f"iofast {name} {seed} {epoch}".encode(), digest_size=16).digest()
-    # Philox counts its blocks in the first word, so position and attempt never come upon each other's
+    # Philox counts its blocks in the first word, so positions and attempts never share one
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little"), counter=[0, 0, position, attempt]))
 
 
 def _log_gamma(u: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Logarithms of numbers of the distribution Gamma(alpha) from uniform ones, one per row: the way of Marsaglia and
-    Tsang for alpha + 1, which takes more than 95 of 100 attempts, then one more factor."""
+    """Logarithms of Gamma(alpha) numbers from uniform ones, one per row.
+
+    Marsaglia and Tsang's method for alpha + 1 accepts more than 95 of 100 attempts; one more factor gives alpha.
+    """
     d = alpha + 2 / 3
     x = np.sqrt(-2 * np.log(u[:, 1::3])) * np.cos(2 * np.pi * u[:, 2::3])
     v = np.maximum(1 + x / np.sqrt(9 * d), 1e-9) ** 3
-    taken = np.log(u[:, 3::3]) < x * x / 2 + d - d * v + d * np.log(v)
-    rows = np.arange(len(u)), np.argmax(taken, axis=1)
-    chosen = np.where(taken[rows], v[rows], 1.0)  # none of eight: one row in 10^10
+    accepted = np.log(u[:, 3::3]) < x * x / 2 + d - d * v + d * np.log(v)
+    first = np.arange(len(u)), np.argmax(accepted, axis=1)
+    chosen = np.where(accepted[first], v[first], 1.0)  # none of eight: one row in 10^10
     return np.asarray(np.log(d * chosen) + np.log(u[:, 0]) / alpha, np.float64)
 
 
@@ -132,12 +135,7 @@ def _checked(name: str, values: NDArray[np.int64] | int, stop: int) -> NDArray[n
     return array
 
 
-@lru_cache(maxsize=64)
-def _lanes(count: int) -> NDArray[np.uint64]:
-    return np.arange(count, dtype=np.uint64)
-
-
-@lru_cache(maxsize=1024)  # a handful of names in the epochs in flight, of each view; an entry is three objects
+@lru_cache(maxsize=1024)  # a few names for each view and each epoch in flight
 def _key(seed: int, epoch: int, name: str) -> np.uint64:
     digest = hashlib.blake2b(f"iofast choice {seed} {epoch} {name}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))

@@ -1,118 +1,26 @@
-"""Frozen descriptions of pixel operations: what is done, never how. `pixels` and the kernel do it.
+"""Frozen descriptions of pixel operations: what is done, not how. `pixels` and the kernel carry them out.
 
-An operation's numbers speak of pixels in [0, 1] (8-bit level / 255), as torchvision's do after `ToTensor`. What is
-random in one is drawn per sample by `transforms.drawing` and arrives as `work.Work`, a table of plain columns.
+Numbers of operations are for pixels in [0, 1] (8-bit level / 255), as torchvision's after `ToTensor`. The random parts
+are drawn per sample by `transforms.drawing`, into the columns of a `work.Work`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iofast.ops.arguments import MOST_FACTOR, MOST_REACH, probability, span
-from iofast.ops.choosing import Choosing, ImageOp, RandomApply, RandomChoice, RandomOrder
-from iofast.ops.colours import (
-    ColorJitter,
-    Colour,
-    GaussianBlur,
-    Grayscale,
-    Luma,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomChannelPermutation,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPhotometricDistort,
-    RandomPosterize,
-    RandomSolarize,
-    Solarize,
-)
-from iofast.ops.finishing import (
-    CutMix,
-    Finishing,
-    Mix,
-    Mixes,
-    MixUp,
-    Normalize,
-    RandomErasing,
-    affine,
-    erase_fill,
-    fill_deviation,
-    noise_amounts,
-)
-from iofast.ops.moving import (
-    Move,
-    RandomAffine,
-    RandomHorizontalFlip,
-    RandomPerspective,
-    RandomRotation,
-    RandomVerticalFlip,
-)
-from iofast.ops.policies import (
-    AugMix,
-    AutoAugment,
-    Policy,
-    RandAugment,
-    TimmAugment,
-    TrivialAugmentWide,
-)
-from iofast.ops.timm_policy import timm_policy
-
-__all__ = [
-    "AugMix",
-    "AutoAugment",
-    "Choosing",
-    "ColorJitter",
-    "Colour",
-    "CutMix",
-    "GaussianBlur",
-    "Grayscale",
-    "ImageOp",
-    "Luma",
-    "MOST_FACTOR",
-    "MOST_REACH",
-    "Mix",
-    "MixUp",
-    "Mixes",
-    "Move",
-    "Normalize",
-    "Op",
-    "Policy",
-    "RandAugment",
-    "RandomAdjustSharpness",
-    "RandomAffine",
-    "RandomApply",
-    "RandomAutocontrast",
-    "RandomChannelPermutation",
-    "RandomChoice",
-    "RandomEqualize",
-    "RandomErasing",
-    "RandomGrayscale",
-    "RandomHorizontalFlip",
-    "RandomInvert",
-    "RandomOrder",
-    "RandomPerspective",
-    "RandomPhotometricDistort",
-    "RandomPosterize",
-    "RandomRotation",
-    "RandomSolarize",
-    "RandomVerticalFlip",
-    "Solarize",
-    "TimmAugment",
-    "TrivialAugmentWide",
-    "affine",
-    "drawn",
-    "erase_fill",
-    "fill_deviation",
-    "noise_amounts",
-    "probability",
-    "span",
-    "timm_policy",
-]
+from iofast.ops.arguments import MOST_FACTOR as MOST_FACTOR
+from iofast.ops.arguments import MOST_REACH as MOST_REACH
+from iofast.ops.choosing import ImageOp as ImageOp
+from iofast.ops.finishing import Finishing as Finishing
+from iofast.ops.finishing import Mix as Mix
+from iofast.ops.finishing import Normalize as Normalize
+from iofast.ops.finishing import RandomErasing as RandomErasing
+from iofast.ops.finishing import affine as affine
+from iofast.ops.finishing import noise_amounts as noise_amounts
 
 Op = ImageOp | Finishing
 
 
 def drawn(ops: Sequence[Op]) -> bool:
-    """Whether something of `ops` is not the same for every image, or not one multiplication and addition."""
+    """Whether `ops` hold anything but `Normalize`: then a batch needs its `Work`."""
     return any(not isinstance(op, Normalize) for op in ops)

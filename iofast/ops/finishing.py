@@ -1,8 +1,7 @@
-"""What makes levels the values of a batch: normalisation, erasing, mixing."""
+"""Operations that turn levels into the values of a batch: normalisation, erasing, mixing."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -12,17 +11,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import OptionError
-from iofast.ops.arguments import per_channel, probability, span
+from iofast.ops.arguments import (
+    above_zero,
+    channels,
+    check_fields,
+    operation,
+    optional,
+    positive_span,
+    probability,
+    span,
+    whole,
+)
 
-MOST_RECTANGLES = 64  # that one RandomErasing erases
+MOST_RECTANGLES = 64  # of one RandomErasing
 
 
-@dataclass(frozen=True, slots=True)
+def _value(name: str, value: float | Sequence[float] | str) -> str | tuple[float, float, float]:
+    if isinstance(value, str) and value in ("random", "color"):
+        return value
+    return channels(name, [value] if isinstance(value, int | float) else value)  # type: ignore[arg-type]
+
+
+def _counts(name: str, count: int | Sequence[int]) -> tuple[int, int]:
+    try:
+        low, high = (count, count) if isinstance(count, int) else map(index, count)
+    except (TypeError, ValueError):
+        low = high = 0
+    if not 1 <= low <= high <= MOST_RECTANGLES:
+        raise OptionError(f"{name} must be 1 to {MOST_RECTANGLES}, or (low, high) within that, found {count!r}")
+    return low, high
+
+
+@operation(mean=channels, std=channels, max_value=optional(above_zero))
 class Normalize:
     """(pixel - mean) / std, with pixels in [0, 1] and one mean and std per channel (R, G, B), or one for all three.
 
-    `max_value` is the largest pixel that mean and std speak of: with 255 both are divided by 255. Without it both must
-    be at most 1, because larger ones are almost always those of pixels from 0 to 255.
+    `max_value` is the greatest pixel on the scale of mean and std: with 255 both are divided by 255. Without it both
+    must be at most 1, because larger ones are almost always on a scale of 0 to 255.
     """
 
     mean: Sequence[float]
@@ -30,18 +55,17 @@ class Normalize:
     max_value: float | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        mean, std = per_channel("Normalize: mean", self.mean), per_channel("Normalize: std", self.std)
-        if min(std) <= 0:
-            raise OptionError(f"Normalize: std must be above 0, found {std}")
-        largest = 1.0 if self.max_value is None else _largest(self.max_value)
-        if self.max_value is None and max(*mean, *std) > 1:
+        if min(self.std) <= 0:
+            raise OptionError(f"Normalize: std must be above 0, found {self.std}")
+        if self.max_value is None and max(*self.mean, *self.std) > 1:
             raise OptionError(
-                f"Normalize: mean and std must be of pixels in [0, 1], found {mean} and {std}; if they are of pixels "
-                "from 0 to 255, give max_value=255 (max_value=1 takes them as they are)"
+                f"Normalize: mean and std must be of pixels in [0, 1], found {self.mean} and {self.std}; if they are "
+                "of pixels from 0 to 255, give max_value=255 (max_value=1 takes them as they are)"
             )
-        object.__setattr__(self, "mean", tuple(value / largest for value in mean))
-        object.__setattr__(self, "std", tuple(value / largest for value in std))
-        object.__setattr__(self, "max_value", 1.0)  # from now on: a copy must not divide again
+        greatest = 1.0 if self.max_value is None else self.max_value
+        object.__setattr__(self, "mean", tuple(value / greatest for value in self.mean))
+        object.__setattr__(self, "std", tuple(value / greatest for value in self.std))
+        object.__setattr__(self, "max_value", 1.0)  # a copy must not divide again
 
     @classmethod
     def imagenet(cls) -> Self:
@@ -49,15 +73,16 @@ class Normalize:
         return cls((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-@dataclass(frozen=True, slots=True)
+@operation(p=probability, scale=span, ratio=positive_span, value=_value, count=_counts)
 class RandomErasing:
-    """With probability `p` a rectangle is filled with `value`: one number, or one per channel; "random": normal
-    numbers, others for each pixel and channel (the sum of eight even ones, so none beyond 4.9); "color": one colour of
-    such numbers for each rectangle. (timm's modes const, pixel and rand.)
+    """With probability `p`, fill a rectangle with `value`.
 
-    It has `scale` (low, high) of the image's area, evenly, and an aspect ratio (height / width) of `ratio`, evenly in
-    its logarithm. Where 10 of them do not fit in the image, nothing is erased. `count` rectangles, or a number of them
-    that is drawn from (low, high), share the area.
+    `value` is one number, or one per channel; "random": a normal number for each pixel and channel (a sum of eight
+    uniform ones, at most 4.9); "color": one colour of such numbers per rectangle. (timm's modes const, pixel and rand.)
+
+    The rectangle has `scale` (low, high) of the image's area, evenly, and an aspect ratio (height / width) of `ratio`,
+    evenly in its logarithm. After 10 rectangles that do not fit, nothing is erased. `count` rectangles, or a number of
+    them drawn from (low, high), share the area.
     """
 
     p: float = 0.5
@@ -67,16 +92,8 @@ class RandomErasing:
     count: int | Sequence[int] = 1
 
     def __post_init__(self) -> None:
-        probability(self)
-        object.__setattr__(self, "scale", span("RandomErasing: scale", self.scale))
-        object.__setattr__(self, "ratio", span("RandomErasing: ratio", self.ratio))
-        if self.scale[1] > 1 or self.ratio[0] == 0:
-            raise OptionError(f"RandomErasing: scale is up to 1 and ratio above 0, found {self.scale} and {self.ratio}")
-        object.__setattr__(self, "count", _counts(self.count))
-        if isinstance(self.value, str) and self.value in ("random", "color"):
-            return
-        value: Sequence[float] = [self.value] if isinstance(self.value, int | float) else self.value  # type: ignore[assignment]
-        object.__setattr__(self, "value", per_channel("RandomErasing: value", value))
+        if self.scale[1] > 1:
+            raise OptionError(f"RandomErasing: scale must be 0 to 1, found {self.scale}")
 
     @property
     def noisy(self) -> bool:
@@ -85,7 +102,7 @@ class RandomErasing:
 
     @property
     def most(self) -> int:
-        """Rectangles at most."""
+        """The greatest number of rectangles."""
         return self.count[1]  # type: ignore[index]
 
 
@@ -98,40 +115,32 @@ class _Mixing:
     until: int | None = None
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if not isinstance(self.alpha, int | float) or not 0 < self.alpha < math.inf:
-            raise OptionError(f"{name}: alpha must be above 0, found {self.alpha!r}")
-        try:
-            object.__setattr__(self, "num_classes", index(self.num_classes))
-        except TypeError:
-            raise OptionError(f"{name}: num_classes must be a whole number, found {self.num_classes!r}") from None
-        if self.num_classes < 1:
-            raise OptionError(f"{name}: num_classes must be 1 or more, found {self.num_classes}")
-        probability(self)
+        check_fields(self, alpha=above_zero, num_classes=whole(1), p=probability, until=optional(whole(0)))
         if not isinstance(self.label_smoothing, int | float) or not 0 <= self.label_smoothing < 1:
-            raise OptionError(f"{name}: label_smoothing must be from 0 to below 1, found {self.label_smoothing!r}")
-        if self.until is not None and (not isinstance(self.until, int) or self.until < 0):
-            raise OptionError(f"{name}: until must be an epoch, 0 or later, found {self.until!r}")
+            name, found = type(self).__name__, repr(self.label_smoothing)
+            raise OptionError(f"{name}: label_smoothing must be from 0 to below 1, found {found}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixUp(_Mixing):
-    """Each image share * own + (1 - share) * partner's, `share` from Beta(alpha, alpha); labels likewise.
+    """Each image becomes share * own + (1 - share) * partner's, with `share` from Beta(alpha, alpha); labels likewise.
 
-    The partner of position p is p XOR 1. Labels become float32 (N, num_classes); `label_smoothing` of each goes to all
-    classes evenly. An image is mixed with probability `p`, and only in the epochs below `until` where that is given.
+    The partner of position p is p XOR 1. Labels become float32 (N, num_classes); `label_smoothing` of each is spread
+    evenly over all classes. An image is mixed with probability `p`, and only in epochs below `until`.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutMix(_Mixing):
-    """A rectangle of each image is the partner's, of 1 - Beta(alpha, alpha) of the area before it is cut at the edges;
-    labels in proportion. Everything else as of `MixUp`."""
+    """A rectangle of each image is the partner's: 1 - Beta(alpha, alpha) of the area before it is cut at the edges.
+
+    Labels are mixed in proportion. Everything else as of `MixUp`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Mixes:
-    """One of several for each image, with the probabilities `p`: what `RandomChoice` of them is in a transform."""
+    """One of several mixes for each image, with the probabilities `p`: the compiled `RandomChoice` of mixes."""
 
     choices: tuple[MixUp | CutMix, ...]
     p: tuple[float, ...]
@@ -154,8 +163,7 @@ Finishing = Normalize | RandomErasing | Mix
 
 
 def affine(ops: Sequence[object]) -> NDArray[np.float64]:
-    """float64 (2, 3): scale and bias so that 8-bit level * scale + bias is what the `Normalize` of `ops` make; / 255
-    without any."""
+    """Scale and bias per channel: level * scale + bias is the pixel after the `Normalize` of `ops`. float64 (2, 3)."""
     scale, bias = np.full(3, 1 / 255), np.zeros(3)
     for op in ops:
         if isinstance(op, Normalize):
@@ -164,38 +172,19 @@ def affine(ops: Sequence[object]) -> NDArray[np.float64]:
 
 
 def erase_fill(op: RandomErasing, after: Sequence[object]) -> NDArray[np.float64]:
-    """What `op` fills a rectangle of the finished image with, float64 (3,): normalised as `after` says. Random numbers
-    are added to that: see `fill_deviation`."""
+    """The constant part of a rectangle's fill in the finished image, normalised as `after` says: float64 (3,)."""
     scale, bias = affine(after)
     value = np.zeros(3) if isinstance(op.value, str) else np.asarray(op.value, np.float64)
     return np.asarray(value * 255 * scale + bias)
 
 
 def fill_deviation(after: Sequence[object]) -> NDArray[np.float64]:
-    """What a standard normal number comes to in the finished image, float64 (3,), where `after` normalises it."""
+    """The size of a standard normal number in the finished image, normalised as `after` says: float64 (3,)."""
     return np.asarray(255 * affine(after)[0])
 
 
 def noise_amounts(ops: Sequence[object]) -> NDArray[np.float64]:
-    """How much noise each rectangle of each `RandomErasing` of `ops` adds to its fill, each channel, float64
-    (erasings, 3)."""
+    """The amount of noise in the fill of each rectangle of each `RandomErasing` of `ops`: float64 (erasings, 3)."""
     erasings = [(op, ops[place + 1 :]) for place, op in enumerate(ops) if isinstance(op, RandomErasing)]
     amounts = [fill_deviation(after) * op.noisy for op, after in erasings for _ in range(op.most)]
     return np.array(amounts, np.float64).reshape(-1, 3)
-
-
-def _counts(count: int | Sequence[int]) -> tuple[int, int]:
-    try:
-        low, high = (index(count),) * 2 if isinstance(count, int) else map(index, count)
-    except (TypeError, ValueError):
-        low = high = 0
-    if not 1 <= low <= high <= MOST_RECTANGLES:
-        found = f"found {count!r}"
-        raise OptionError(f"RandomErasing: count must be 1 to {MOST_RECTANGLES}, or (low, high) of that, {found}")
-    return low, high
-
-
-def _largest(value: object) -> float:
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise OptionError(f"Normalize: max_value must be above 0, such as 255, found {value!r}")
-    return float(value)

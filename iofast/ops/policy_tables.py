@@ -1,20 +1,18 @@
-"""The tables of policies: ranges of their operations, and what was found for AutoAugment.
+"""The tables of policies: ranges of their operations, and AutoAugment's pairs.
 
-Sources: the papers AutoAugment (arXiv 1805.09501), RandAugment (1909.13719), TrivialAugment (2103.10158), with the
-ranges as torchvision has them; timm's are those of its strings.
+Sources: the papers AutoAugment (arXiv 1805.09501), RandAugment (1909.13719) and TrivialAugment (2103.10158), with
+torchvision's ranges; timm's auto_augment.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iofast.ops.strengths import Range
-
-Space = Mapping[str, Range | None]
+from iofast.ops.strengths import Range, Space
 
 
 def narrow(*more: str) -> dict[str, Range | None]:
-    """RandAugment's and AutoAugment's operations, and `more`, which have no number."""
+    """RandAugment's and AutoAugment's operations, and `more` operations without a number."""
     factor, shear, third = Range(1, 1.9, signed=True), Range(0, 0.3, signed=True), 150 / 331
     return {
         "ShearX": shear,
@@ -104,7 +102,7 @@ _TIMM_ALL = (
     "TranslateX",
     "TranslateY",
 )
-# operations, or their weights; the lists by name are those that timm's "t" chooses, of which all grow stronger
+# operations, or their weights, by timm's part "t"; every named list uses the ranges of inc1
 TIMM_SETS: Mapping[str, tuple[str, ...] | Mapping[str, float]] = {
     "": _TIMM_ALL,
     "3a": ("Solarize", "Desaturate", "GaussianBlur"),
@@ -130,11 +128,11 @@ TIMM_SETS: Mapping[str, tuple[str, ...] | Mapping[str, float]] = {
     },
 }
 
-Chosen = tuple[str, float, int]  # an operation, its probability, and how strong it is, 0 to 9
+Chosen = tuple[str, float, int]  # an operation, its probability, and its level, 0 to 9
 
 
 def _pairs(text: str) -> tuple[tuple[Chosen, Chosen], ...]:
-    """A line for each pair: name, probability and strength of the first, then of the second."""
+    """The pairs of a table. A line has name, probability and level of the first operation, then of the second."""
     rows = [line.split() for line in text.strip().splitlines()]
     return tuple(((a, float(p), int(s)), (b, float(q), int(t))) for a, p, s, b, q, t in rows)
 
@@ -229,8 +227,7 @@ AUTO_POLICIES: Mapping[str, tuple[tuple[Chosen, Chosen], ...]] = {
     ),
 }
 
-# timm's AutoAugment: how its Posterize grows, and the pairs, of the paper and of EfficientNet's code; "r" is another
-# Posterize
+# the pairs of EfficientNet's code
 _V0 = _pairs(
     """
     Equalize 0.8 1  ShearY 0.8 4
@@ -261,6 +258,7 @@ _V0 = _pairs(
     """
 )
 _GROWING, _WEAKER, _ORIGINAL = Range(4, 0, whole="up"), Range(0, 4, whole="down"), Range(4, 8, whole="down")
+# the pairs of timm's AutoAugment by name, each with its range of Posterize
 TIMM_PAIRS: Mapping[str, tuple[Range, tuple[tuple[Chosen, Chosen], ...]]] = {
     "original": (_ORIGINAL, AUTO_POLICIES["imagenet"]),
     "originalr": (_GROWING, AUTO_POLICIES["imagenet"]),

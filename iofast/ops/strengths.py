@@ -1,4 +1,4 @@
-"""How strong an operation of a policy is, and which one is taken."""
+"""The strengths of a policy's operations, and how a policy chooses among them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What an operation's number is at strengths of 0 to 1: from `start` evenly to `stop`.
+    """An operation's number at strengths of 0 to 1: evenly from `start` to `stop`.
 
-    `signed`: as often as far on the other side of `start`. `of`: the number is a share of the image's width or height.
-    `whole`: how it is rounded, to even, up or down (towards `start` where it is signed).
+    `signed`: with equal chance as far on the other side of `start`. `of`: the number is a share of the image's width or
+    height. `whole`: the rounding, to even, up or down (towards `start` if signed). `least`: the least result.
     """
 
     start: float
@@ -25,8 +25,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """Drawn evenly from `low` to `high`, of `bins` values where there are such, with a normal deviation `std`; then cut
-    to 0 to `most`."""
+    """A strength drawn evenly from `low` to `high`, plus a normal deviation `std`, then clipped to 0 to `most`.
+
+    With `bins` it is one of as many values.
+    """
 
     low: float
     high: float
@@ -41,7 +43,7 @@ class Strength:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One operation of a policy, done with probability `p`; `range` is None for those that have no number."""
+    """One operation of a policy, done with probability `p`; `range` is None for operations without a number."""
 
     name: str
     range: Range | None
@@ -49,15 +51,21 @@ class Named:
     p: float = 1.0
 
 
+Space = Mapping[str, Range | None]  # operations by name
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One of `entries` for each image, each as likely as the others, or by `weights`: then no two layers of a policy
-    take the same. Layers of one `choice` take the same place of their entries."""
+    """One of `entries` for each image, all equally likely, or by `weights`.
+
+    With weights no two layers of a policy choose the same entry. Layers of one `choice` choose the same place of their
+    entries.
+    """
 
     entries: tuple[Named, ...]
     weights: tuple[float, ...] | None = None
     choice: str = ""
 
     @classmethod
-    def of(cls, space: Mapping[str, Range | None], strength: Strength) -> Layer:
+    def of(cls, space: Space, strength: Strength) -> Layer:
         return cls(tuple(Named(name, each, strength) for name, each in space.items()))

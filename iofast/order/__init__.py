@@ -1,4 +1,4 @@
-"""Which sample comes when. A mode says how; bound to a dataset and a seed it is an order that answers for any position.
+"""Orders of samples. A mode, bound to a dataset and a seed, is an order: it gives the sample at any position.
 
     from iofast.order import Balanced, Blocks, Mixed, Population, Repeated, Schedule, Shuffled
 
@@ -6,19 +6,17 @@
     order.indices(epoch=3, positions=np.arange(256))     # int64: the samples at these positions of the epoch
     order.describe()                                     # for a resume: {"mode": "shuffled", "count": 1281167, ...}
 
-    Blocks(block=64, window=64)        # for disks that seek and shards that are far away
+    Blocks(block=64, window=64)        # for slow disks and remote shards
     Balanced()                         # every class equally often
     Weighted(weights)                  # with replacement
-    Repeated(3)                        # each sample three times in a row, augmented anew; Repeated(3, Blocks()) too
+    Repeated(3)                        # each sample three times in a row, also Repeated(3, Blocks())
     Mixed([0.8, 0.2])                  # two datasets opened as one
-    Buckets([(224, 224), (192, 256)])  # batches of like aspect ratio
-    Sampled(sampler)                   # a torch sampler, also one that never ends
+    Buckets([(224, 224), (192, 256)])  # batches of similar aspect ratios
+    Sampled(sampler)                   # a torch sampler, also an endless one
 
-The sample at position p of epoch e is a pure function of (seed, e, p): nothing is shuffled in memory and nothing
-depends on what was asked before, so any rank, worker or resumed run computes any part of any epoch by itself. Start-up
-and memory do not grow with the dataset, except where an order needs a weight, a label or a size of each sample.
-
-A `Schedule` says which positions make up which batch, on which rank; it knows nothing of orders.
+The sample at position p of epoch e is a pure function of (seed, e, p). Nothing is shuffled in memory, so any rank,
+worker or resumed run computes any part of any epoch by itself. Start-up and memory do not grow with the dataset, unless
+an order needs a weight, a label or a size of each sample. A `Schedule` deals positions to batches and ranks.
 """
 
 from iofast.order.base import Mode, Order, Population

@@ -1,18 +1,18 @@
-"""What all orders have in common: the mode a user writes, what it is bound to, and the order that comes of it."""
+"""What all orders share: the mode a user writes, the population it is bound to, and the resulting order."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import index
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.errors import OptionError, shown
+from iofast.errors import OptionError
+from iofast.ops.arguments import check_whole as check_whole
 from iofast.order.permutation import MAX_SAMPLES, MAX_SEED, key_word, uniform
 
 MAX_ATTEMPTS = 1 << 8  # replacements of one sample, as choices.py counts them
@@ -22,11 +22,11 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Population:
-    """The samples that an order chooses from: indices 0 … count-1 of a dataset.
+    """The samples of an order: indices 0 … count-1 of a dataset.
 
-    `labels()` gives int64 of shape (count,), -1 where there is none; `sizes()` gives upright widths and heights, int32
-    of shape (count,) each. They are called, once, by the orders that need them. `parts` are the sample counts of the
-    datasets that were joined into this one, in order.
+    `labels()` gives int64 of shape (count,), -1 for no label. `sizes()` gives upright widths and heights, int32 of
+    shape (count,) each. Orders that need them call them once. `parts` are the sample counts of the datasets that were
+    joined into this one, in order.
     """
 
     count: int
@@ -51,7 +51,7 @@ class Binding(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Positions of an epoch that are asked for: int64 of shape (N,), N > 0, from `least` to `most`."""
+    """Some positions of an epoch, checked: int64 of shape (N,), N > 0, from `least` to `most`."""
 
     epoch: int
     positions: Indices
@@ -60,10 +60,10 @@ class Part(NamedTuple):
 
 
 class Order(ABC):
-    """Which sample is at which position of which epoch: `Mode.bind` makes it.
+    """The sample at each position of each epoch; `Mode.bind` makes it.
 
-    Everything is a function of (seed, epoch, position): any rank, thread or resumed run asks for any part of any epoch.
-    `count` is how many samples there are, `length` how many positions an epoch has.
+    Every answer is a function of (seed, epoch, position), so any rank, thread or resumed run computes any part of any
+    epoch. `count` is the number of samples, `length` the number of positions in an epoch.
     """
 
     mode: str  # the name in `describe`
@@ -75,17 +75,17 @@ class Order(ABC):
     def indices(self, epoch: int, positions: Indices) -> Indices:
         """The indices (int64, in `positions`' shape, each 0 … count-1) of the samples at `positions` of `epoch`.
 
-        Raises `OptionError` for an epoch below 0 and for positions that are not 0 … length-1.
+        Raises `OptionError` for an epoch below 0 and for positions outside 0 … length-1.
         """
         positions = np.asarray(positions, np.int64)
         part = self._part(epoch, positions)
         return positions.copy() if part is None else self._indices(part).reshape(positions.shape)
 
     def replacement(self, epoch: int, positions: Indices, attempts: Indices | int) -> Indices:
-        """The indices (int64) of the samples in place of those at `positions` (any shape) that could not be decoded.
+        """The indices (int64) of samples to use instead of undecodable ones at `positions` (any shape).
 
-        `attempts` (one, or one per position, 1 … 255) counts the replacements of a sample. What stands at a random
-        position of the epoch is taken; orders that group samples take another sample of the same group.
+        `attempts` (one, or one per position, 1 … 255) counts the replacements of a sample. The replacement is the
+        sample at a random position of the epoch; orders that group samples choose it from the same group.
         """
         positions = np.asarray(positions, np.int64)
         part = self._part(epoch, positions)
@@ -96,8 +96,8 @@ class Order(ABC):
             raise OptionError(f"attempts must be 1 to {MAX_ATTEMPTS - 1}, found {counts.min()} to {counts.max()}")
         return self._replacement(part, counts).reshape(positions.shape)
 
-    def filling(self, epoch: int, positions: Indices) -> NDArray[np.bool_]:  # noqa: ARG002 (most orders fill nothing up)
-        """Which of `positions` (bool, in their shape) only fill up a batch, with samples that stand elsewhere too."""
+    def filling(self, epoch: int, positions: Indices) -> NDArray[np.bool_]:  # noqa: ARG002 (most orders have none)
+        """Whether each of `positions` only fills up a batch, with a sample of another position: bool, their shape."""
         return np.zeros(np.shape(positions), np.bool_)
 
     def describe(self) -> dict[str, object]:
@@ -107,18 +107,18 @@ class Order(ABC):
 
     @property
     def endless(self) -> bool:
-        """Whether an epoch has no end. Then `length` is only how far positions can be counted."""
+        """Whether an epoch has no end. Then `length` is the greatest number of positions that can be counted."""
         return False
 
     @property
     def sharded(self) -> tuple[int, int] | None:
-        """(rank, number of ranks) of an order that holds one rank's share already: it is not to be dealt to ranks."""
+        """(rank, number of ranks) if the order holds only one rank's share: it is not dealt to ranks again."""
         return None
 
     def checksum(self, epoch: int) -> str | None:  # noqa: ARG002 (only samplers need it)
-        """CRC32C of the epoch's indices where `describe` cannot tell whether they come again, else None.
+        """CRC32C of an epoch's indices, as eight hexadecimal digits, if `describe` does not determine them; else None.
 
-        Eight hexadecimal digits, for the state: a resume that finds others has a sampler that does not repeat itself.
+        The state holds it: a resume that computes another one has a sampler that does not repeat itself.
         """
         return None
 
@@ -127,7 +127,7 @@ class Order(ABC):
 
     @abstractmethod
     def _indices(self, part: Part) -> Indices:
-        """`indices` for positions that have been checked."""
+        """`indices` for checked positions."""
 
     def _options(self) -> dict[str, object]:
         return {}
@@ -136,13 +136,13 @@ class Order(ABC):
         return self.indices(part.epoch, self._drawn(part, attempts, self.length))
 
     def _drawn(self, part: Part, attempts: Indices, stops: Indices | int) -> Indices:
-        """A whole number in [0, stop) for each position and attempt."""
+        """A random whole number in [0, stop) for each position and attempt."""
         key = key_word(f"iofast order {self.seed} {part.epoch} replacement")
         drawn = uniform(key, part.positions + attempts * MAX_SAMPLES) * stops
         return drawn.astype(np.int64)  # (1 - 2^-53) * stop never rounds up to stop
 
     def _part(self, epoch: int, positions: Indices) -> Part | None:
-        """What is asked for, checked; None for nothing."""
+        """The positions, checked; None if there are none."""
         least, most = (int(positions.min()), int(positions.max())) if positions.size else (0, 0)
         if epoch < 0:
             raise OptionError(f"epoch must be 0 or more, found {epoch}")
@@ -152,32 +152,21 @@ class Order(ABC):
 
 
 class Mode(ABC):
-    """How samples are ordered, as a user writes it; checks itself. `bind` makes the `Order` of a dataset."""
+    """How samples are ordered, as a user writes it. `bind` makes the `Order` of a dataset."""
 
     def bind(self, population: Population, seed: int = 0, global_batch: int = 1) -> Order:
         """The order of `population` under `seed` (0 … 2^64-1).
 
-        `global_batch` is the number of consecutive positions that all ranks together take as a batch; only `Buckets`
-        depends on it. Raises `OptionError` where the mode does not fit the population.
+        `global_batch` is the number of consecutive positions in a batch of all ranks together; only `Buckets` and
+        endless samplers depend on it. Raises `OptionError` if the mode does not fit the population.
         """
         check_whole("seed", seed, 0, MAX_SEED)
         check_whole("global_batch", global_batch, 1, MAX_SAMPLES)
         return self._order(Binding(population, int(seed), int(global_batch)))
 
     @abstractmethod
-    def _order(self, given: Binding) -> Order:
-        """`bind` for what has been checked."""
-
-
-def check_whole(name: str, value: object, low: int, high: int) -> int:
-    """`value` as an int; raises `OptionError` unless it is a whole number from `low` to `high`. True is none."""
-    try:  # arrays and tensors have an `__index__`, and some of them no index
-        whole = None if isinstance(value, bool) or not isinstance(value, SupportsIndex) else index(value)
-    except (TypeError, ValueError):
-        whole = None
-    if whole is None or not low <= whole <= high:
-        raise OptionError(f"{name} must be a whole number from {low} to {high}, found {shown(value)}")
-    return whole
+    def _order(self, binding: Binding) -> Order:
+        """`bind` for checked arguments."""
 
 
 def checksum(values: NDArray[np.generic]) -> str:

@@ -1,4 +1,4 @@
-"""Block-local order: random enough to train from, sequential enough for a disk that seeks or a far shard."""
+"""Block-local order: random enough for training, sequential enough for slow disks and remote shards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from iofast.errors import OptionError
-from iofast.order.base import Binding, Indices, Mode, Order, Part, check_whole
+from iofast.ops.arguments import check_fields, whole
+from iofast.order.base import Binding, Indices, Mode, Order, Part
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, permuted_groups
 
 
@@ -15,17 +16,16 @@ from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, permuted_g
 class Blocks(Mode):
     """Blocks of `block` neighbouring samples in random order, then shuffled inside each window of `window` blocks.
 
-    Every epoch is a full permutation, and needs no more memory for 10^10 samples than for ten. While a window's samples
-    come, only its blocks are read: 64 runs of 64 neighbours by default. 64 packed photographs of 28 kB are one read of
-    1.8 MB, and even on a disk that reads 100 MB/s a seek of 8 ms is less than a third of that time; the 64 runs
-    together, 113 MB, fit into any page cache.
+    Every epoch is a full permutation, and 10^10 samples need no more memory than ten. The samples of a window are read
+    from its blocks only: 64 runs of 64 neighbours by default. 64 packed photographs of 28 kB are one read of 1.8 MB. On
+    a disk that reads 100 MB/s a seek of 8 ms takes less than a third of that time. The 64 runs together, 113 MB, fit
+    into the page cache.
 
-    How well it mixes: where blocks begin, which of them share a window, and the order inside a window are drawn anew
-    for each epoch, and a sample is exactly as likely at one position as at any other. But neighbours come in the same
-    window: of the pairs of samples in a batch, (block-1) / (block·window-1) are from one block, 1.5 % by default, where
-    a full shuffle has next to none. That matters where neighbours are alike. A set stored class by class gives batches
-    of 256 with samples of at most 64 blocks, so of some 64 classes, about four of each. Pack such a set with
-    `--shuffle SEED` (then neighbours are random, and any batch is a random sample), or take smaller blocks and larger
+    Mixing: each epoch draws anew where blocks begin, which blocks share a window, and the order inside a window. A
+    sample is equally likely at every position. But neighbours come in the same window: (block-1) / (block·window-1) of
+    the pairs of samples in a batch are from one block, 1.5 % by default, against almost none in a full shuffle. That
+    matters if neighbours are alike. In a set stored class by class, a batch of 256 has samples of at most 64 blocks,
+    and thus about four of each of 64 classes. Pack such a set with `--shuffle SEED`, or use smaller blocks and larger
     windows.
     """
 
@@ -33,20 +33,19 @@ class Blocks(Mode):
     window: int = 64
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "block", check_whole("block (samples)", self.block, 1, MAX_SAMPLES))
-        object.__setattr__(self, "window", check_whole("window (blocks)", self.window, 1, MAX_SAMPLES))
+        check_fields(self, block=whole(1, MAX_SAMPLES), window=whole(1, MAX_SAMPLES))
         if self.block * self.window > MAX_SAMPLES:
             raise OptionError(f"block x window must be at most {MAX_SAMPLES}, found {self.block} x {self.window}")
 
-    def _order(self, given: Binding) -> Order:
-        return _Blocks(self, given.population.count, given.seed)
+    def _order(self, binding: Binding) -> Order:
+        return _Blocks(self, binding.population.count, binding.seed)
 
 
 class _Blocks(Order):
-    """Full blocks are permuted over the first places of an epoch, and what is left stands at its end.
+    """Full blocks are permuted over the first places of an epoch; a shorter last block stays at its end.
 
-    So that this is not always the same samples, block 0 begins at a random sample, and the row of all samples is closed
-    to a ring. This makes every sample exactly equally likely at every position, whatever follows.
+    Block 0 begins at a random sample of the ring of all samples. This makes every sample exactly equally likely at
+    every position.
     """
 
     mode = "blocks"

@@ -1,4 +1,4 @@
-"""Size buckets: batches of images of like aspect ratio, so that little is cut off or padded."""
+"""Size buckets: batches of images with similar aspect ratios, so that little is cut off or padded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def nearest(
 ) -> NDArray[np.int64]:
     """The number of the size (height, width) nearest to each image in log(width / height): int64, `widths`' shape.
 
-    An image of unknown size (0) counts as square. Division and square root are the only operations, and those round
-    alike everywhere; logarithms do not, and an image halfway could change its bucket with the machine.
+    An image of unknown size (0) counts as square. Only division and square root are used, which round equally on every
+    machine; with logarithms an image halfway between two sizes could change its bucket.
     """
     ratios = np.array([width / height for height, width in sizes])
     by_ratio = np.argsort(ratios, kind="stable")
@@ -40,11 +40,10 @@ class Buckets(Mode):
     """Batches of one output size each; each sample belongs to the size of the nearest aspect ratio.
 
     `sizes` are (height, width) pairs of different aspect ratios. A batch of all ranks together holds samples of one
-    size; batches of all sizes come in random order, and the samples of a size in a permutation of the epoch's. The
-    last batch of a size is filled up with the first samples of that permutation, so an epoch is some samples longer
-    than the dataset; `filling` says which positions these are. They stand between the batch's own samples at even
-    distances, so that each rank's slice has its part of both. Takes 8 bytes per sample, and reads the sizes of all
-    images when it is bound.
+    size. Batches come in random order, and the samples of a size in a new permutation in each epoch. The last batch of
+    a size is filled up with the first samples of that permutation, so an epoch is slightly longer than the dataset;
+    `filling` marks these positions. They stand at even distances in the batch, so that each rank's slice has its part.
+    Takes 8 bytes per sample, and reads the sizes of all images when it is bound.
     """
 
     sizes: Sequence[tuple[int, int]]
@@ -52,8 +51,8 @@ class Buckets(Mode):
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", _checked_sizes(self.sizes))
 
-    def _order(self, given: Binding) -> Order:
-        return _Buckets(tuple(self.sizes), *given)
+    def _order(self, binding: Binding) -> Order:
+        return _Buckets(tuple(self.sizes), *binding)
 
 
 class _Buckets(Order):
@@ -94,13 +93,13 @@ class _Buckets(Order):
         return indices
 
     def _places(self, part: Part) -> tuple[Indices, Indices]:
-        """The bucket of each position, and the place in the bucket's permutation, which may lie behind its end."""
+        """The bucket of each position, and the place in the bucket's permutation (beyond its end: filling)."""
         batches, rows = np.divmod(part.positions, self._batch)
         batches = permuted(int(self._ends[-1]), f"iofast order {self.seed} {part.epoch} batches", batches)
         buckets = np.searchsorted(self._ends, batches, side="right")
         first = (batches - self._starts[buckets]) * self._batch
-        own = np.minimum(self._counts[buckets] - first, self._batch)  # samples of the batch that are no filling
-        before = rows * own // self._batch  # of these, those in rows before
+        own = np.minimum(self._counts[buckets] - first, self._batch)  # samples of the batch without filling
+        before = rows * own // self._batch  # of these in earlier rows
         filled = (rows + 1) * own // self._batch == before
         return buckets, first + np.where(filled, own + rows - before, before)
 

@@ -9,16 +9,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iofast.errors import OptionError, shown
-from iofast.order.base import Binding, Indices, Mode, Order, Part, check_whole, checksum
+from iofast.ops.arguments import Check, check_fields, optional, whole
+from iofast.order.base import Binding, Indices, Mode, Order, Part, checksum
 from iofast.order.permutation import MAX_SAMPLES, key_word, permuted, uniform
+
+LENGTH: Check = optional(whole(1, MAX_SAMPLES))  # the `length` of a mode
 
 
 @dataclass(frozen=True)
 class Sequential(Mode):
     """Samples 0 … count-1 in every epoch."""
 
-    def _order(self, given: Binding) -> Order:
-        return _Sequential(given.population.count, given.population.count, given.seed)
+    def _order(self, binding: Binding) -> Order:
+        return _Sequential(binding.population.count, binding.population.count, binding.seed)
 
 
 class _Sequential(Order):
@@ -30,10 +33,10 @@ class _Sequential(Order):
 
 @dataclass(frozen=True)
 class Shuffled(Mode):
-    """Another permutation of all samples in each epoch; memory and start-up are those of ten samples for 10^10."""
+    """Another permutation of all samples in each epoch; 10^10 samples need no more memory and start-up than ten."""
 
-    def _order(self, given: Binding) -> Order:
-        return _Shuffled(given.population.count, given.population.count, given.seed)
+    def _order(self, binding: Binding) -> Order:
+        return _Shuffled(binding.population.count, binding.population.count, binding.seed)
 
 
 class _Shuffled(Order):
@@ -47,23 +50,23 @@ class _Shuffled(Order):
 class Repeated(Mode):
     """Repeated augmentation (Hoffer et al. 2019; DeiT): each sample comes `times` in a row, augmented anew each time.
 
-    Position p holds what the order `order` (default: `Shuffled()`) has at p // times. An epoch stays as long as that
-    order's, so **an epoch sees only one in `times` of its positions**; which ones come differs from epoch to epoch.
-    With a batch size that `times` divides, a batch holds all views of its samples.
+    Position p holds the sample of position p // times in `order` (default: `Shuffled()`). An epoch is as long as that
+    order's, so **it uses only one in `times` of that order's positions**, different ones in each epoch. If `times`
+    divides the batch size, a batch holds all repetitions of its samples.
     """
 
     times: int
     order: Mode | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "times", check_whole("times", self.times, 1, MAX_SAMPLES))
+        check_fields(self, times=whole(1, MAX_SAMPLES))
         if not isinstance(self.order, Mode | None):
             name = type(self.order).__name__
             hint = f": write Repeated({self.times}, Sampled({name}(…)))" if hasattr(self.order, "__iter__") else ""
-            raise OptionError(f"Repeated repeats an order such as Shuffled(), found {shown(self.order)}{hint}")
+            raise OptionError(f"Repeated: order must be an order such as Shuffled(), found {shown(self.order)}{hint}")
 
-    def _order(self, given: Binding) -> Order:
-        return _Repeated(self.times, (self.order or Shuffled()).bind(*given))
+    def _order(self, binding: Binding) -> Order:
+        return _Repeated(self.times, (self.order or Shuffled()).bind(*binding))
 
 
 class _Repeated(Order):
@@ -91,7 +94,7 @@ class _Repeated(Order):
         return self.inner.indices(part.epoch, part.positions // self.times)
 
     def _replacement(self, part: Part, attempts: Indices) -> Indices:
-        one = part.positions // self.times  # for all views of the sample
+        one = part.positions // self.times  # the same for all repetitions
         return self.inner.replacement(part.epoch, one, attempts)
 
     def _options(self) -> dict[str, object]:
@@ -102,22 +105,20 @@ class _Repeated(Order):
 class Weighted(Mode):
     """Samples drawn with replacement, with probability proportional to `weights` (one per sample, 0 or more).
 
-    `length` is the number of positions per epoch; as many as there are samples where it is left out. Takes 8 bytes per
-    sample.
+    `length` is the number of positions per epoch, by default the number of samples. Takes 8 bytes per sample.
     """
 
     weights: Sequence[float] | NDArray[np.floating]
     length: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", checked_weights(self.weights))
-        object.__setattr__(self, "length", checked_length(self.length))
+        check_fields(self, weights=checked_weights, length=LENGTH)
 
-    def _order(self, given: Binding) -> Order:
-        count = given.population.count
+    def _order(self, binding: Binding) -> Order:
+        count = binding.population.count
         if len(self.weights) != count:
             raise OptionError(f"weights must be one per sample, {count}, found {len(self.weights)}")
-        return _Weighted(np.asarray(self.weights), self.length or count, given.seed)
+        return _Weighted(np.asarray(self.weights), self.length or count, binding.seed)
 
 
 class _Weighted(Order):
@@ -129,10 +130,9 @@ class _Weighted(Order):
         self._checksum = checksum(weights)
 
     def _indices(self, part: Part) -> Indices:
-        # The uniform number is not the cipher's: draws are with replacement, so nothing need be one to one, and a
-        # counter through SplitMix64 is a tenth of the work.
+        # SplitMix64 instead of the cipher: draws with replacement need no permutation, and this is a tenth of the work
         drawn = uniform(key_word(f"iofast order {self.seed} {part.epoch} weighted"), part.positions)
-        drawn *= self._sums[-1]  # and stays below it: (1 - 2^-53) * x never rounds up to x
+        drawn *= self._sums[-1]  # stays below it: (1 - 2^-53) * x never rounds up to x
         indices: Indices = np.searchsorted(self._sums, drawn, side="right")  # right of equal sums: never a weight of 0
         return indices
 
@@ -140,28 +140,23 @@ class _Weighted(Order):
         return {"weights": {"count": self.count, "crc32c": self._checksum}}
 
 
-def checked_weights(weights: ArrayLike) -> NDArray[np.float64]:
+def checked_weights(name: str, weights: ArrayLike) -> NDArray[np.float64]:
     """A read-only float64 copy; raises `OptionError` unless it is a row of finite numbers >= 0 that are not all 0."""
     try:
-        array = np.asarray(weights, np.float64).copy()  # `np.array` of a tensor warns of what torch does not take
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is a tensor's that requires a gradient
-        raise OptionError(f"weights must be numbers, found {shown(weights)}") from None
+        array = np.asarray(weights, np.float64).copy()  # not `np.array`, which warns for a tensor
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last for a tensor that requires a gradient
+        raise OptionError(f"{name} must be numbers, found {shown(weights)}") from None
     if array.ndim != 1 or not array.size:
-        raise OptionError(f"weights must be a row of at least one number, found shape {array.shape}")
+        raise OptionError(f"{name} must be a row of at least one number, found shape {array.shape}")
     if wrong := np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[:1].tolist():
-        raise OptionError(f"weights must be finite and 0 or more, found {array[wrong[0]]} at {wrong[0]}")
+        raise OptionError(f"{name} must be finite and 0 or more, found {array[wrong[0]]} at {wrong[0]}")
     if not array.any():
-        raise OptionError(f"weights must not all be 0, found {shown(weights)}")
+        raise OptionError(f"{name} must not all be 0, found {shown(weights)}")
     array.flags.writeable = False
     return array
 
 
 def shares_of(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`weights` in parts of the largest: their sum is 1 or more and finite, however small or large they are."""
+    """`weights` as parts of the greatest: their sum is finite and at least 1, even for tiny or huge weights."""
     shares: NDArray[np.float64] = weights / weights.max()
     return shares
-
-
-def checked_length(length: object) -> int | None:
-    """`length` as an option: None, or positions per epoch."""
-    return None if length is None else check_whole("length (positions per epoch)", length, 1, MAX_SAMPLES)

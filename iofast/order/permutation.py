@@ -1,8 +1,7 @@
-"""Keyed permutations computed on the fly, and the words they are keyed with.
+"""Keyed permutations computed on the fly, and the words that key them.
 
-`permuted` answers for one permutation, as an epoch of a shuffled order is; `permuted_each` for as many as there are
-positions, as a batch of balanced classes needs them. Nothing is shuffled in memory and nothing depends on what was
-asked before. The tables and blocks that are kept save time only.
+`permuted` computes places of one permutation, such as a shuffled epoch; `permuted_each` one place each of many
+permutations, such as those of a batch of balanced classes. Caches of tables and blocks only save time.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_SAMPLES = 1 << 40  # positions per epoch; the counters of choices.py keep 40 bits for the position
+MAX_SAMPLES = 1 << 40  # positions per epoch: the counters of choices.py have 40 bits for the position
 MAX_SEED = (1 << 64) - 1
 
 Words = NDArray[np.uint64]
 Span = tuple[int, int]  # the least and the greatest of some positions
 
-_TABLE = 4096  # up to here a sorted table (32 KiB, exactly uniform) is also faster than the cipher
-_BLOCK = 1024  # positions enciphered together: NumPy takes 0.25 ms for 256 of them and 0.3 ms for these
+_TABLE = 4096  # up to this size a sorted table (32 KiB, exactly uniform) is faster than the cipher
+_BLOCK = 1024  # positions enciphered together: 256 take 0.25 ms, 1024 take 0.3 ms
 # Measured: chi-square tests of neighbouring samples reject 4 rounds (p < 1e-100) and pass 5 (n = 4097 and 10^5);
-# 8 leave a margin and cost 48 us per 256 positions, for 1.28 million samples and for 10^10 alike.
+# 8 leave a margin and cost 48 us per 256 positions, for 1.28 million samples as for 10^10.
 _ROUNDS = 8
-# Of a few samples the cipher is no good: pairs of 5, 12 or 20 give chi-square 600, 140 and 30 deviations too high after
-# 300,000 permutations, of 35 and more what chance gives. So small ones are ranked, which is exactly uniform.
+# Up to this size samples are ranked, which is exactly uniform. The cipher is too weak there: after 300,000 permutations
+# the chi-square of pairs is 600, 140 and 30 deviations too high for 5, 12 and 20 samples, and normal from 35 on.
 _RANKED = 64
-_AT_ONCE = 4096  # positions, and thus at most 2 MiB of words
+_AT_ONCE = 4096  # positions: at most 2 MiB of words
 
 _U32 = np.uint64(32)
 _ODD_1 = np.uint64(0x9E3779B97F4A7C15)
@@ -39,9 +38,9 @@ _SHIFT_1, _SHIFT_2, _SHIFT_3, _TO_53_BITS = np.uint64(30), np.uint64(27), np.uin
 
 
 def permuted(n: int, key: str, positions: NDArray[np.int64], span: Span | None = None) -> NDArray[np.int64]:
-    """Where the permutation of 0 … n-1 that `key` names takes `positions` (int64, any shape, each 0 … n-1).
+    """The images of `positions` (int64, any shape, each 0 … n-1) under the permutation of 0 … n-1 keyed by `key`.
 
-    `span` is their least and greatest, where the caller knows them. Neighbouring positions are the quickest.
+    `span` is their least and greatest, if known. Neighbouring positions are the fastest.
     """
     if n <= _TABLE:
         return _table(n, key)[positions]
@@ -50,14 +49,14 @@ def permuted(n: int, key: str, positions: NDArray[np.int64], span: Span | None =
         first = least // _BLOCK
         if most // _BLOCK == first:
             return _block(n, key, first)[positions - first * _BLOCK]
-        if most // _BLOCK == first + 1:  # as a batch has them: four batches of 256 share a block's making
+        if most // _BLOCK == first + 1:  # a batch: four batches of 256 share a block
             indices: NDArray[np.int64] = np.concatenate([_block(n, key, first), _block(n, key, first + 1)])
             return indices[positions - first * _BLOCK]
     return _encipher(positions, n, _round_keys(key))
 
 
 def permuted_each(sizes: NDArray[np.int64] | int, words: Words, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As `permuted`, with a size and a permutation for each position (all of shape (N,)): the one `words[i]` names."""
+    """As `permuted`, with a size and a permutation for each position (all of shape (N,)), keyed by `words[i]`."""
     sizes = np.broadcast_to(np.asarray(sizes, np.int64), positions.shape)
     image = np.empty_like(positions)
     small = sizes <= _RANKED
@@ -69,7 +68,7 @@ def permuted_each(sizes: NDArray[np.int64] | int, words: Words, positions: NDArr
 
 
 def _ranked_each(sizes: NDArray[np.int64], words: Words, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rank of a position's number among those of all positions: a sorted table of which one place is wanted."""
+    """The rank of a position's random number among those of all positions: one place of a sorted table."""
     columns = np.arange(int(sizes.max()))
     numbers = streams(words[:, None], columns)
     own = numbers[np.arange(len(positions)), positions]
@@ -79,7 +78,7 @@ def _ranked_each(sizes: NDArray[np.int64], words: Words, positions: NDArray[np.i
 
 
 def _encipher_each(sizes: NDArray[np.int64], words: Words, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As `_encipher`, with rectangle and keys of each position's own: 0.15 ms for 256 of them."""
+    """As `_encipher`, with a rectangle and keys for each position: 0.15 ms for 256."""
     keys = streams(words, np.arange(_ROUNDS)[:, None])
     n = sizes.astype(np.uint64)
     a = np.sqrt((sizes - 1).astype(np.float64)).astype(np.uint64) + np.uint64(1)  # exact: sizes are below 2^52
@@ -93,15 +92,15 @@ def _encipher_each(sizes: NDArray[np.int64], words: Words, positions: NDArray[np
 def permuted_groups(
     n: int, key: np.uint64, groups: NDArray[np.int64], positions: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """As `permuted`, of n for each of the `groups` (any numbers) that `positions` belong to (both of shape (N,)).
+    """As `permuted`, with a permutation of 0 … n-1 for each group; `groups` and `positions` are of shape (N,).
 
-    Up to 4096 a group's permutation is sorted, which is exactly uniform and, for the few groups of a batch, quicker.
+    Up to 4096 a group's permutation is sorted, which is exactly uniform and faster for the few groups of a batch.
     """
     if n > _TABLE:
         return permuted_each(n, streams(key, groups), positions)
     image = np.empty_like(positions)
     first, last = int(groups.min()), int(groups.max())
-    if last - first <= 1:  # as batches have them, one after the other
+    if last - first <= 1:  # a batch
         tables = np.stack([_group(n, key, group) for group in range(first, last + 1)])
         image[:] = tables[groups - first, positions]
         return image
@@ -116,17 +115,17 @@ def permuted_groups(
 
 
 def key_word(text: str) -> np.uint64:
-    """The 64-bit word that `text` names: the same on every machine and version."""
+    """The 64-bit word of `text`: the same on every machine and version."""
     return np.uint64(_key_stream(text, 1)[0])
 
 
 def streams(key: np.uint64 | Words, numbers: NDArray[np.int64]) -> Words:
-    """The word of each number under `key` (SplitMix64 at random access): no two numbers have the same."""
+    """The word of each number under `key` (SplitMix64 at random access), different for each number."""
     return _mixed(key + _GOLDEN * (numbers.astype(np.uint64) + np.uint64(1)))
 
 
 def uniform(key: np.uint64, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A float64 in [0, 1) for each number, a multiple of 2^-53, as `choices.Draw` makes them."""
+    """A float64 in [0, 1) for each number, a multiple of 2^-53, as those of `choices.Draw`."""
     drawn: NDArray[np.float64] = np.multiply(streams(key, numbers) >> _TO_53_BITS, 2.0**-53, dtype=np.float64)
     return drawn
 
@@ -157,14 +156,13 @@ def _group(n: int, key: np.uint64, group: int) -> NDArray[np.int64]:
 
 
 def _sorted(n: int, key: np.uint64, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The permutation of each group, int64 of shape (groups, n). No two words of a row are equal, so every way of
-    sorting gives the same."""
+    """The permutation of each group, int64 of shape (groups, n). The words of a row differ, so any sort is stable."""
     return np.argsort(streams(streams(key, groups)[:, None], np.arange(n)), axis=1)
 
 
 @lru_cache(maxsize=64)  # 8 kB each
 def _block(n: int, key: str, number: int) -> NDArray[np.int64]:
-    """Where positions [number * _BLOCK, (number + 1) * _BLOCK), or as many as there are, go."""
+    """The images of positions [number * _BLOCK, (number + 1) * _BLOCK), as far as they exist."""
     start = number * _BLOCK
     return _encipher(np.arange(start, min(start + _BLOCK, n), dtype=np.int64), n, _round_keys(key))
 
@@ -175,9 +173,9 @@ def _round_keys(key: str) -> Words:
 
 
 def _encipher(positions: NDArray[np.int64], n: int, keys: Words) -> NDArray[np.int64]:
-    """A permutation of 0 … n-1: a Feistel cipher on the least rectangle a x b >= n, walked until it is back below n.
+    """A permutation of 0 … n-1: a Feistel cipher on the least rectangle a x b >= n, repeated until it is below n.
 
-    The rectangle exceeds n by less than sqrt(n), so even the smallest domain walks one position in 64 a second step.
+    The rectangle exceeds n by less than sqrt(n), so even in the smallest domain only one position in 64 is repeated.
     """
     a = math.isqrt(n - 1) + 1
     b = -(-n // a)
@@ -189,7 +187,7 @@ def _encipher(positions: NDArray[np.int64], n: int, keys: Words) -> NDArray[np.i
 
 
 def _rounds(x: Words, a: np.uint64 | Words, b: np.uint64 | Words, keys: Words) -> Words:
-    """The rounds of the cipher on the rectangle a x b; sides and keys are one for all positions, or one for each."""
+    """The rounds of the cipher on the rectangle a x b; sides and keys are for all positions, or one for each."""
     left, right = np.divmod(x, b)
     moved, other, side, other_side = left, right, a, b
     scratch = np.empty_like(x)
@@ -212,4 +210,4 @@ def _add_hash(target: Words, source: Words, key: np.uint64 | Words, side: np.uin
     hashed >>= _U32
     target += hashed
     np.subtract(target, side, out=scratch)
-    np.minimum(target, scratch, out=target)  # below side, the difference wrapped round to something huge
+    np.minimum(target, scratch, out=target)  # below side, the difference wraps around to a huge number

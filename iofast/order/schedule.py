@@ -1,4 +1,4 @@
-"""Which positions of an epoch make up which batch, on which rank. It knows nothing of what is at a position."""
+"""Schedule: the positions of an epoch in each batch, on each rank."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from iofast.order.permutation import MAX_SAMPLES
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Which positions of an epoch rank `rank` of `world_size` returns in batch k, for `n` positions per epoch.
+    """The positions of rank `rank` of `world_size` in batch k, for `n` positions per epoch.
 
-    `batch_size` is per rank. Global batch k is positions [k·B, (k+1)·B) with B = batch_size · world_size, rank r takes
+    `batch_size` is per rank. Global batch k is positions [k·B, (k+1)·B) with B = batch_size · world_size; rank r gets
     its r-th slice. All ranks return equally many batches of equal length. Without `drop_last`, the last global batch
-    has m = n mod B real positions, dealt evenly: the first m mod world_size ranks have one more than the others, which
-    are filled with positions 0, 1, … in turn. So no rank has only filling unless m < world_size.
+    has m = n mod B real positions, dealt evenly: the first m mod world_size ranks get one more. The other ranks are
+    filled up with positions 0, 1, … in turn. A rank has nothing but filling only if m < world_size.
     """
 
     n: int
@@ -50,7 +50,7 @@ class Schedule:
         return self.n // self.global_batch if self.drop_last else -(-self.n // self.global_batch)
 
     def positions(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The positions (int64) of this rank's part of batch `batch`, and whether each is valid (False: filled in)."""
+        """The positions (int64) of this rank's part of batch `batch`, and whether each is valid (False: filling)."""
         if not 0 <= batch < self.count:
             raise OptionError(f"batch must be 0 to {self.count - 1}, found {batch}")
         start = batch * self.global_batch
@@ -58,6 +58,6 @@ class Schedule:
         first = start + self.rank * each + min(self.rank, more)
         valid = np.ones(each + (more > 0), np.bool_)
         positions = np.arange(first, first + len(valid), dtype=np.int64)
-        if self.rank >= more > 0:  # with fewer samples than ranks the filling begins again at 0
+        if self.rank >= more > 0:  # with fewer samples than ranks, filling wraps around to 0
             positions[-1], valid[-1] = (self.rank - more) % self.n, False
         return positions, valid

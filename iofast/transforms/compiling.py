@@ -1,20 +1,24 @@
-"""From a list of transforms to a pipeline: which ones there are, and in which order they may stand."""
+"""From a list of transforms to a pipeline: which transforms exist, and their allowed order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 
 from iofast.choices import Draw
 from iofast.errors import OptionError, shown
-from iofast.ops import ImageOp, Luma, Mix, Mixes, Normalize, Op, RandomChoice, RandomErasing, RandomHorizontalFlip
+from iofast.ops import ImageOp, Mix, Normalize, Op, RandomErasing
+from iofast.ops.choosing import RandomChoice
+from iofast.ops.colours import Luma
+from iofast.ops.finishing import Mixes
+from iofast.ops.moving import RandomHorizontalFlip
 from iofast.transforms.buckets import ResizeToBucket
-from iofast.transforms.elsewhere import hint
-from iofast.transforms.geometry import Pad, Resize, pair
+from iofast.transforms.elsewhere import HINTS
+from iofast.transforms.geometry import Pad, Pair, Resize
 from iofast.transforms.pipeline import Crop, Pipeline, Resampled, Transform, View
 from iofast.transforms.resizing import Resizing
 from iofast.transforms.views import Views
@@ -37,7 +41,7 @@ _SEVERAL = (2, 3)  # the stages that may hold several transforms
 
 
 def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeline:
-    """Check the order of `transforms` (None = none) and compile it, or raise `OptionError` saying what is allowed."""
+    """Check the order of `transforms` (None = none) and compile them. `OptionError` names the allowed order."""
     if isinstance(transforms, Pipeline):
         return transforms
     if isinstance(transforms, Views):
@@ -49,7 +53,7 @@ def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeli
             raise OptionError(f"{after!r} cannot follow {before!r}: {_ALLOWED}")
     ops = [each for each in listed if isinstance(each, Op)]
     crop = next((each for each in listed if isinstance(each, Crop)), None)
-    # the kernel mirrors what it cuts out, for nothing; beside other steps, or what lies beyond an edge, it is a step
+    # the kernel mirrors a crop at no cost; behind other steps, or in a window beyond the image, a flip is a step
     zooms = any(isinstance(each, RandomZoomOut) for each in listed)
     first = bool(ops) and isinstance(ops[0], RandomHorizontalFlip) and not zooms and not Pipeline(crop=crop).pads
     flip = ops.pop(0) if first else None
@@ -59,9 +63,9 @@ def compile(transforms: Iterable[Transform] | Views | Pipeline | None) -> Pipeli
 
 
 def in_gray(pipeline: Pipeline) -> Pipeline:
-    """`pipeline`, and what it makes as gray values in three equal channels, before they are normalised.
+    """`pipeline` with its results in gray, as three equal channels, before they are normalised.
 
-    Raises `OptionError` where they would become different again.
+    Raises `OptionError` if a later operation treats channels differently.
     """
     if pipeline.views:
         return Pipeline(views=tuple(replace(view, pipeline=in_gray(view.pipeline)) for view in pipeline.views))
@@ -95,28 +99,28 @@ def _listed(transforms: Iterable[Transform] | None) -> list[Transform]:
 
 
 def _as_mix(transform: Transform) -> Transform:
-    """A choice between ways of mixing is one of them."""
+    """Replace a `RandomChoice` of mixes by `Mixes`."""
     if isinstance(transform, RandomChoice) and transform.mixes:
         return Mixes(tuple(each[0] for each in transform.transforms), tuple(transform.p or ()))  # type: ignore[index, misc]
     return transform
 
 
 def _named(transform: object) -> str:
-    """The class of another library's transform by its whole name; what is no transform at all as it is."""
+    """The full class name of another library's transform; any other value as it is."""
     kind = type(transform)
     own = kind.__module__ in ("builtins", Pipeline.__module__) or isinstance(transform, type)
     return shown(transform) if own else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _advice(transform: object) -> str:
-    """What to do about a transform that is not one of ours, to stand at the end of a message."""
+    """What to use instead of a transform that is not ours: the end of a message."""
     name = type(transform).__name__
     if isinstance(transform, type) and transform in _STAGE:
         return f"; write {transform.__name__}(…)"
     if name in {kind.__name__ for kind in _STAGE}:
         return f"; use iofast.transforms.{name}"
-    if (known := hint(name)) is not None:
-        return f"; {name} {known}"
+    if name in HINTS:
+        return f"; {name} {HINTS[name]}"
     return "; functions of your own are the loader's map_sample" if callable(transform) else ""
 
 
@@ -128,18 +132,17 @@ def _checked(pipeline: Pipeline) -> Pipeline:
     if crop is not None and (window := pipeline.zoom or pipeline.part) is not None:
         raise OptionError(f"{crop!r} cannot follow {window!r}: {_ALLOWED}")
     if pipeline.zoom is not None and pipeline.size is None:
-        raise OptionError(f"{pipeline.zoom!r} must be followed by Resize((height, width)): its images are of one size")
+        raise OptionError(f"{pipeline.zoom!r} must be followed by Resize((height, width)): images must be of one size")
     if isinstance(crop, Pad) and pipeline.size is None:
-        raise OptionError(f"{crop!r} must follow Resize((height, width)), so that its images are of one size")
+        raise OptionError(f"{crop!r} must follow Resize((height, width)): its images must be of one size")
     if resize is None or crop is None:
         return pipeline
     if isinstance(crop, ResizeToBucket):
         raise OptionError(f"{crop!r} cannot follow {resize!r}: {_ALLOWED}")
     if isinstance(crop, Resampled | Pad) or pipeline.pads or not isinstance(resize, Resize):
         return pipeline
-    height, width = pair("Resize", resize.size)
-    high, wide = pair("crop", crop.size)
-    short_only = isinstance(resize.size, int)  # then one side is as long as `size`, and the other may be longer
-    if min(high, wide) > height if short_only else (high > height or wide > width):
-        raise OptionError(f"{crop!r} cannot follow {resize!r}: the crop is larger than any image that was resized so")
+    high, wide = cast(Pair, crop.size)
+    size = resize.size  # int: one side is as long, and the other may be longer
+    if min(high, wide) > size if isinstance(size, int) else (high > size[0] or wide > size[1]):
+        raise OptionError(f"{crop!r} cannot follow {resize!r}: the crop is larger than any resized image")
     return pipeline

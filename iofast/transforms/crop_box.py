@@ -1,4 +1,4 @@
-"""Which part of a stored image became the image of a sample: what its boxes, points and masks need to follow it."""
+"""CropBox: the part of a stored image that became a sample, for its boxes, points and masks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from iofast.work import Edge, Step, beyond, within
 
 Steps = tuple[tuple[int, tuple[float, ...]], ...]
 
-_MOVING = (Step.WARP_NEAREST, Step.WARP_BILINEAR, Step.FLIP, Step.PAD)
+_MOVING_STEPS = (Step.WARP_NEAREST, Step.WARP_BILINEAR, Step.FLIP, Step.PAD)
 
 
 class CropBox(NamedTuple):
-    """A part of an image, cut out, resampled to a size, perhaps mirrored, and then moved on.
+    """A part of an image that was cut out, resampled to a size, perhaps mirrored, and then moved by steps.
 
-    box          left, top, right and lower edge in pixels of the upright stored image; after a Resize with fractions
+    box          left, top, right and lower edge in pixels of the upright stored image; fractions after a Resize
     size         width and height of the result
-    flip         whether it was mirrored then, left and right
-    orientation  the EXIF orientation that made the stored image upright before, 1 where there was nothing to do
-    steps        what moved its pixels after that, in order: codes of `iofast.work.Step` and their numbers
+    flip         whether it was mirrored left and right
+    orientation  the EXIF orientation of the stored image, 1 if it was upright
+    steps        the steps that moved pixels after that, in order: codes of `iofast.work.Step` and their numbers
     """
 
     box: tuple[float, float, float, float]
@@ -32,16 +32,16 @@ class CropBox(NamedTuple):
 
     @classmethod
     def of(cls, row: NDArray[np.int32], size: tuple[int, int] | None, *, flip: bool, orientation: int) -> Self:
-        """That of one row of what `Pipeline.plan` makes; `size` is (height, width), None where the row says it."""
+        """The crop of one row of `Pipeline.plan`; `size` is (height, width), None if the row holds it."""
         height, width = size or row[5:3:-1].tolist()
-        left, top, right, lower, wide, high, x, y = within(row, (height, width)).tolist()  # what lies beyond is a step
+        left, top, right, lower, wide, high, x, y = within(row, (height, width)).tolist()  # a PAD step adds the rest
         across, down = (right - left) / wide, (lower - top) / high  # pixels of the image for one of the result
         box = left + x * across, top + y * down, left + (x + width) * across, top + (y + height) * down
         return cls(box, (width, height), flip, orientation)
 
     def then(self, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> Self:
-        """With those of the steps (S,) and their numbers (S, NUMBERS) that move pixels."""
-        moving = [place for place, code in enumerate(codes.tolist()) if code in _MOVING]
+        """The same crop, then those of the steps (S,) and their numbers (S, NUMBERS) that move pixels."""
+        moving = [place for place, code in enumerate(codes.tolist()) if code in _MOVING_STEPS]
         return self._replace(steps=tuple((int(codes[place]), tuple(numbers[place].tolist())) for place in moving))
 
     @property
@@ -50,7 +50,7 @@ class CropBox(NamedTuple):
         return self.size
 
     def point(self, x: float, y: float) -> tuple[float, float]:
-        """`points` of one, as plain numbers."""
+        """`points` for one point, in plain numbers."""
         if self.steps:
             x, y = self.points((x, y)).tolist()
             return x, y
@@ -59,22 +59,22 @@ class CropBox(NamedTuple):
         return self.size[0] - x if self.flip else x, y
 
     def holds(self, point: tuple[float, float]) -> bool:
-        """Whether a point of the result lies in it, edges included."""
+        """Whether a point lies in the result, edges included."""
         return 0 <= point[0] <= self.size[0] and 0 <= point[1] <= self.size[1]
 
     def points(self, points: ArrayLike) -> NDArray[np.float64]:
-        """Where `points` (x, y) of the upright stored image are in the result: float64 of the same shape, (…, 2).
+        """The places in the result of `points` (x, y) of the upright stored image: float64 of the same shape, (…, 2).
 
-        What was cut off lies outside of 0 to `size`. The corners of a box must be sorted: it may have been mirrored;
-        of one that was turned or sheared take all four.
+        Points that were cut off lie outside of 0 to `size`. Sort the corners of a box afterwards, as it may be
+        mirrored; use all four corners if it may be rotated or sheared.
         """
         left, top, right, lower = self.box
-        made = (np.asarray(points, np.float64) - (left, top)) * self.size / (right - left, lower - top)
+        moved = (np.asarray(points, np.float64) - (left, top)) * self.size / (right - left, lower - top)
         if self.flip:
-            made[..., 0] = self.size[0] - made[..., 0]
+            moved[..., 0] = self.size[0] - moved[..., 0]
         for code, own in self.steps:
-            made = self._moved(made, code, own)
-        return made
+            moved = self._moved(moved, code, own)
+        return moved
 
     def _moved(self, points: NDArray[np.float64], code: int, own: tuple[float, ...]) -> NDArray[np.float64]:
         if code == Step.PAD:
@@ -86,10 +86,12 @@ class CropBox(NamedTuple):
         return np.asarray(whole[..., :2] / whole[..., 2:])
 
     def mask(self, mask: NDArray[Any], fill: float = 0) -> NDArray[Any]:
-        """What of a `mask` (H, W) or (H, W, …) of the upright stored image belongs to the result, (height, width, …):
-        for each pixel of the result the nearest one of the mask; `fill` where there is none."""
+        """The mask of the result, (height, width, …), from a `mask` (H, W) or (H, W, …) of the upright stored image.
+
+        Each pixel is the nearest one of the mask; `fill` where there is none.
+        """
         wide, high = self.size
-        # broadcast: most crops need no more
+        # one row and one column, broadcast: enough for most crops
         x: NDArray[np.float64] = np.arange(wide, dtype=np.float64)[None] + 0.5
         y: NDArray[np.float64] = np.arange(high, dtype=np.float64)[:, None] + 0.5
         inside = np.ones((1, 1), np.bool_)
@@ -101,14 +103,14 @@ class CropBox(NamedTuple):
         columns = np.floor(left + x * (right - left) / wide).astype(np.int64)
         rows = np.floor(top + y * (lower - top) / high).astype(np.int64)
         inside = inside & (columns >= 0) & (columns < mask.shape[1]) & (rows >= 0) & (rows < mask.shape[0])
-        made = mask[np.clip(rows, 0, mask.shape[0] - 1), np.clip(columns, 0, mask.shape[1] - 1)]
+        nearest = mask[np.clip(rows, 0, mask.shape[0] - 1), np.clip(columns, 0, mask.shape[1] - 1)]
         inside = inside.reshape(*inside.shape, *[1] * (mask.ndim - 2))
-        return np.asarray(np.where(inside, made, np.asarray(fill, mask.dtype)))
+        return np.asarray(np.where(inside, nearest, np.asarray(fill, mask.dtype)))
 
     def _before(
         self, x: NDArray[np.float64], y: NDArray[np.float64], code: int, own: tuple[float, ...]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-        """Where places came from in one step, and which of them came from anywhere."""
+        """The places before a step, and which of them lie in the image."""
         wide, high = self.size
         if code == Step.FLIP:
             return wide - x if own[0] else x, high - y if own[1] else y, np.ones((1, 1), np.bool_)
@@ -123,5 +125,5 @@ class CropBox(NamedTuple):
 
 
 def _matrix(own: tuple[float, ...]) -> NDArray[np.float64]:
-    """From a place in the result of a warp to one in what it is made of, for (x, y, 1)."""
+    """The matrix of a warp, from a place (x, y, 1) in its result to one in its source."""
     return np.array([*own[:8], 1.0]).reshape(3, 3)

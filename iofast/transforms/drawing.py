@@ -1,253 +1,200 @@
-"""What is random in pixel operations, drawn for each sample of a batch: descriptions in, a table of columns out."""
+"""The random part of pixel operations, drawn for each sample of a batch: descriptions in, a table of columns out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.choices import Draw
-from iofast.ops import (
-    AugMix,
-    AutoAugment,
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    ImageOp,
-    Luma,
-    Mix,
-    Mixes,
-    MixUp,
-    Move,
-    Op,
-    Policy,
-    RandAugment,
-    RandomAdjustSharpness,
-    RandomAffine,
-    RandomApply,
-    RandomAutocontrast,
-    RandomChannelPermutation,
-    RandomChoice,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomHorizontalFlip,
-    RandomInvert,
-    RandomOrder,
-    RandomPerspective,
-    RandomPhotometricDistort,
-    RandomPosterize,
-    RandomRotation,
-    RandomSolarize,
-    RandomVerticalFlip,
-    Solarize,
-    TimmAugment,
-    TrivialAugmentWide,
-    erase_fill,
-    fill_deviation,
-)
+from iofast.ops import Mix, Normalize, Op, RandomErasing, colours, moving, policies
+from iofast.ops.choosing import ImageOp, RandomApply, RandomChoice, RandomOrder
+from iofast.ops.finishing import Mixes, MixUp, erase_fill, fill_deviation
 from iofast.transforms.geometry import ATTEMPTS, Column, drawn_sides
 from iofast.transforms.policies import policy
 from iofast.transforms.programs import DrawnImages, Program, beside, in_a_row, numbers
-from iofast.transforms.warps import moved
+from iofast.transforms.warps import affine, flipped, perspective, rotated
 from iofast.work import CHANNELS, NUMBERS, Step, Work, no_work
 
 _JITTER = (Step.BRIGHTNESS, Step.CONTRAST, Step.SATURATION, Step.HUE)
 _NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
-
-# Less than a level by this much is at the level: 128 / 255 * 255 may come out as 128.00000000000003.
-_SLACK = 2.0**-10
-
-_NOISES = (1 << 31) - 2  # that an int32 can number; 0 is none
+_SLACK = 2.0**-10  # subtracted from a threshold: 128 / 255 * 255 may come out as 128.00000000000003
+_NOISES = (1 << 31) - 2  # numbers of noise in an int32; 0 is none
 
 _Erased = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]  # boxes, fills and noises, (N, count, …)
+_Drawing = Callable[[Any, DrawnImages, str], Program]  # the steps of an operation, drawn under a name
 
 
 def work(ops: Sequence[Op], draw: Draw, widths: Column, heights: Column, first: Sequence[Program] = ()) -> Work:
-    """The work of a batch whose finished images are `widths` x `heights` (float64 columns, pixels); the steps `first`
-    come before those of `ops`.
+    """The work of a batch whose finished images are `widths` x `heights` (float64 columns, pixels).
 
-    Mixing has shares and patches, and no partners yet: those are a matter of who is in the batch.
+    The steps `first` come before those of `ops`. Mixing has shares and patches, but no partners: those depend on the
+    batch.
     """
     images, seen = DrawnImages(draw, widths, heights), Counter[str]()
     steps: list[Program] = list(first)
     erased: list[_Erased] = []
-    made = no_work(len(draw))
+    drawn_work = no_work(len(draw))
     for place, op in enumerate(ops):
-        kind = _NAMES.get(type(op), "")
-        seen[kind] += 1
-        name = kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
-        if isinstance(op, RandomErasing):
-            erased.append(_erasing(op, images, name, ops[place + 1 :]))
-        elif isinstance(op, Mix):
-            made = _mixed(made, op, images)
-        elif kind:
-            steps.append(_steps(op, images, name))  # type: ignore[arg-type]  # the others have no name
+        if isinstance(op, Mix):
+            drawn_work = _mixed(drawn_work, op, images)
+        elif isinstance(op, RandomErasing):
+            erased.append(_erasing(op, images, _numbered("erasing", seen), ops[place + 1 :]))
+        elif not isinstance(op, Normalize):
+            steps.append(_steps(op, images, _numbered(_DRAWINGS[type(op)][0], seen)))
     if steps:
         codes, own = in_a_row(steps, len(draw))
-        made = replace(made, steps=codes, numbers=own)
+        drawn_work = replace(drawn_work, steps=codes, numbers=own)
     if erased:
         boxes, fills, noises = (np.concatenate(each, axis=1) for each in zip(*erased, strict=True))
-        made = replace(made, erased=boxes, fills=fills, noise=noises)
-    return made
+        drawn_work = replace(drawn_work, erased=boxes, fills=fills, noise=noises)
+    return drawn_work
 
 
-# what draws go by: a name is a part of the random numbers, and stays
-_NAMES: dict[type, str] = {
-    ColorJitter: "jitter",
-    RandomPhotometricDistort: "distortion",
-    RandomChannelPermutation: "channels",
-    Grayscale: "grayscale",
-    Luma: "luma",
-    RandomGrayscale: "grayscale",
-    Solarize: "solarize",
-    RandomSolarize: "solarize",
-    RandomInvert: "invert",
-    RandomPosterize: "posterize",
-    RandomAutocontrast: "autocontrast",
-    RandomEqualize: "equalize",
-    RandomAdjustSharpness: "sharpness",
-    GaussianBlur: "blur",
-    RandomHorizontalFlip: "horizontal flip",
-    RandomVerticalFlip: "vertical flip",
-    RandomRotation: "rotation",
-    RandomAffine: "affine",
-    RandomPerspective: "perspective",
-    RandAugment: "policy",
-    TrivialAugmentWide: "policy",
-    AutoAugment: "policy",
-    AugMix: "policy",
-    TimmAugment: "policy",
-    RandomChoice: "choice",
-    RandomApply: "apply",
-    RandomOrder: "order",
-    RandomErasing: "erasing",
-}
+def _numbered(name: str, seen: Counter[str]) -> str:
+    """A name of its own for each operation that draws under `name`."""
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name} {seen[name]}"
 
 
 def _steps(op: ImageOp, images: DrawnImages, name: str) -> Program:
-    """The steps of one operation on images."""
-    match op:
-        case ColorJitter():
-            return _jitter(op, images.draw, name)
-        case RandomPhotometricDistort():
-            return _distortion(op, images.draw, name)
-        case RandomChannelPermutation():
-            which = np.floor(len(CHANNELS) * images.draw.uniform(name))
-            return np.full(which.shape, Step.PERMUTE, np.int8), numbers(which)
-        case GaussianBlur():
-            return _blur(op, images.draw, name)
-        case RandomChoice():
-            return _choice(op, images, name)
-        case RandomApply():
-            codes, own = in_a_row(_all(op.transforms, images, name), len(images))
-            return codes * (images.draw.uniform(name) < op.p), own
-        case RandomOrder():
-            return _order(_all(op.transforms, images, name), images, name)
-    if isinstance(op, Policy):
-        return policy(op, images, name)
-    if isinstance(op, Move):
-        return moved(op, images, name)
-    code, number = _single(op)
-    done = images.draw.uniform(name) < getattr(op, "p", 1)
-    return (done * code).astype(np.int8), numbers(np.full((len(images), 1), number))
+    return _DRAWINGS[type(op)][1](op, images, name)
 
 
-def _single(op: ImageOp) -> tuple[Step, float]:
-    """The step that an operation of one step is, and its number."""
-    match op:
-        case Grayscale() | RandomGrayscale():
-            return Step.SATURATION, 0.0
-        case Luma():
-            return Step.LUMA, 0.0
-        case Solarize() | RandomSolarize():
-            return Step.SOLARIZE, op.threshold * 255 - _SLACK
-        case RandomInvert():
-            return Step.SOLARIZE, 0.0
-        case RandomPosterize():
-            return Step.POSTERIZE, op.bits
-        case RandomAutocontrast():
-            return Step.AUTOCONTRAST, 0.0
-        case RandomAdjustSharpness():
-            return Step.SHARPNESS, op.sharpness_factor
-    assert isinstance(op, RandomEqualize)
-    return Step.EQUALIZE, 0.0
+def _single(step: Step, number: Callable[[Any], float] = lambda _: 0.0) -> _Drawing:
+    """One step with one number, done with the operation's probability `p` if it has one."""
+
+    def draw(op: Any, images: DrawnImages, name: str) -> Program:
+        done = images.draw.uniform(name) < getattr(op, "p", 1)
+        return (done * step).astype(np.int8), numbers(np.full((len(images), 1), number(op)))
+
+    return draw
 
 
-def _all(ops: Sequence[ImageOp], images: DrawnImages, name: str) -> list[Program]:
-    """Each operation draws under a name of its own, so that what one does is no hint of what another does."""
-    return [_steps(op, images, f"{name} {place}") for place, op in enumerate(ops)]
+def _threshold(op: colours.Solarize | colours.RandomSolarize) -> float:
+    return op.threshold * 255 - _SLACK
 
 
-def _choice(op: RandomChoice, images: DrawnImages, name: str) -> Program:
-    rows = len(images)
-    lists = [in_a_row(_all(each, images, f"{name} {number}"), rows) for number, each in enumerate(op.transforms)]  # type: ignore[arg-type]
-    codes, own = beside(lists, rows)
-    taken = _taken(op.p, images.draw.uniform(name)[:, 0])
-    return codes[np.arange(rows), taken], own[np.arange(rows), taken]
+def _permutation(op: colours.RandomChannelPermutation, images: DrawnImages, name: str) -> Program:  # noqa: ARG001
+    which = np.floor(len(CHANNELS) * images.draw.uniform(name))
+    return np.full(which.shape, Step.PERMUTE, np.int8), numbers(which)
 
 
-def _taken(p: Sequence[float] | None, u: Column) -> NDArray[np.intp]:
-    """Which of several things with these probabilities."""
-    ends = np.asarray(p, np.float64).cumsum()
-    return np.searchsorted(ends / ends[-1], u, "right")
-
-
-def _order(made: Sequence[Program], images: DrawnImages, name: str) -> Program:
-    rows = len(images)
-    codes, own = beside(made, rows)
-    order = np.argsort(images.draw.uniform(name, len(made)), axis=1, kind="stable")
-    steps = codes.shape[1] * codes.shape[2]
-    codes = np.take_along_axis(codes, order[..., None], axis=1).reshape(rows, steps)
-    return codes, np.take_along_axis(own, order[..., None, None], axis=1).reshape(rows, steps, NUMBERS)
-
-
-def _blur(op: GaussianBlur, draw: Draw, name: str) -> Program:
+def _blur(op: colours.GaussianBlur, images: DrawnImages, name: str) -> Program:
     across, down = (size // 2 for size in op.kernel_size)  # type: ignore[union-attr]
     low, high = op.sigma  # type: ignore[misc]
-    sigma = low + (high - low) * draw.uniform(name)
+    sigma = low + (high - low) * images.draw.uniform(name)
     own = numbers(sigma, np.full_like(sigma, across), sigma, np.full_like(sigma, down))
     return np.full(sigma.shape, Step.BLUR, np.int8), own
 
 
-def _jitter(op: ColorJitter, draw: Draw, name: str) -> Program:
-    """Lanes 0 to 3 of the name are the factors, 4 to 7 the order: what has the smaller number is done first."""
-    u = draw.uniform(name, 8)
-    spans = np.array((op.brightness, op.contrast, op.saturation, op.hue), np.float64)
-    used = [number for number, neutral in enumerate(_NEUTRAL) if tuple(spans[number]) != neutral]
-    factors = spans[used, 0] + (spans[used, 1] - spans[used, 0]) * u[:, used]
+def _factors(op: colours.ColorJitter | colours.RandomPhotometricDistort, u: Column) -> Column:
+    """The factors of `_JITTER`, (N, 4), from uniform numbers of this shape."""
+    low, high = np.array((op.brightness, op.contrast, op.saturation, op.hue), np.float64).T
+    return np.asarray(low + (high - low) * u)
+
+
+def _jitter(op: colours.ColorJitter, images: DrawnImages, name: str) -> Program:
+    """Lanes 0 to 3 of the name are the factors, 4 to 7 the order: the smallest number comes first."""
+    u = images.draw.uniform(name, 8)
+    ranges = op.brightness, op.contrast, op.saturation, op.hue
+    used = [number for number, neutral in enumerate(_NEUTRAL) if ranges[number] != neutral]
     order = np.argsort(u[:, [4 + number for number in used]], axis=1, kind="stable")
     codes = np.array([_JITTER[number] for number in used], np.int8)[order]
-    return codes.reshape(len(u), len(used)), numbers(np.take_along_axis(factors, order, axis=1))
+    return codes, numbers(np.take_along_axis(_factors(op, u[:, :4])[:, used], order, axis=1))
 
 
-def _distortion(op: RandomPhotometricDistort, draw: Draw, name: str) -> Program:
-    """Lanes: whether of each factor, how much of each, whether contrast comes first, whether channels change places,
-    and how."""
-    u = draw.uniform(name, 11)
-    spans = np.array((op.brightness, op.contrast, op.saturation, op.hue), np.float64)
-    factors = spans[:, 0] + (spans[:, 1] - spans[:, 0]) * u[:, 4:8]
+def _distortion(op: colours.RandomPhotometricDistort, images: DrawnImages, name: str) -> Program:
+    """Lanes: whether each of four factors is used, the factors, whether contrast comes first, whether channels are
+    permuted, and how."""
+    u = images.draw.uniform(name, 11)
     steps = [0, 1, 2, 3, 1]
     done = np.concatenate((u[:, steps], u[:, 9:10]), axis=1) < op.p
     done[:, 1] &= u[:, 8] < 0.5
     done[:, 4] &= u[:, 8] >= 0.5
     codes = np.array([*(_JITTER[step] for step in steps), Step.PERMUTE], np.int8)
     which = np.floor(len(CHANNELS) * u[:, 10:])
-    return (done * codes).astype(np.int8), numbers(np.concatenate((factors[:, steps], which), axis=1))
+    return (done * codes).astype(np.int8), numbers(np.concatenate((_factors(op, u[:, 4:8])[:, steps], which), axis=1))
+
+
+def _all(ops: Sequence[ImageOp], images: DrawnImages, name: str) -> list[Program]:
+    """Each operation draws under its own name, so that they are independent."""
+    return [_steps(op, images, f"{name} {place}") for place, op in enumerate(ops)]
+
+
+def _apply(op: RandomApply, images: DrawnImages, name: str) -> Program:
+    codes, own = in_a_row(_all(op.transforms, images, name), len(images))
+    return codes * (images.draw.uniform(name) < op.p), own
+
+
+def _choice(op: RandomChoice, images: DrawnImages, name: str) -> Program:
+    rows = len(images)
+    lists = [in_a_row(_all(each, images, f"{name} {number}"), rows) for number, each in enumerate(op.transforms)]  # type: ignore[arg-type]
+    codes, own = beside(lists, rows)
+    chosen = _chosen(op.p, images.draw.uniform(name)[:, 0])
+    return codes[np.arange(rows), chosen], own[np.arange(rows), chosen]
+
+
+def _chosen(p: Sequence[float] | None, u: Column) -> NDArray[np.intp]:
+    """Choices with the probabilities `p`, by uniform numbers."""
+    ends = np.asarray(p, np.float64).cumsum()
+    return np.searchsorted(ends / ends[-1], u, "right")
+
+
+def _order(op: RandomOrder, images: DrawnImages, name: str) -> Program:
+    rows = len(images)
+    codes, own = beside(_all(op.transforms, images, name), rows)
+    order = np.argsort(images.draw.uniform(name, len(op.transforms)), axis=1, kind="stable")
+    steps = codes.shape[1] * codes.shape[2]
+    codes = np.take_along_axis(codes, order[..., None], axis=1).reshape(rows, steps)
+    return codes, np.take_along_axis(own, order[..., None, None], axis=1).reshape(rows, steps, NUMBERS)
+
+
+# How each operation is drawn, and under which name. A name is part of the random numbers: never change one.
+_DRAWINGS: dict[type, tuple[str, _Drawing]] = {
+    colours.ColorJitter: ("jitter", _jitter),
+    colours.RandomPhotometricDistort: ("distortion", _distortion),
+    colours.RandomChannelPermutation: ("channels", _permutation),
+    colours.Grayscale: ("grayscale", _single(Step.SATURATION)),
+    colours.RandomGrayscale: ("grayscale", _single(Step.SATURATION)),
+    colours.Luma: ("luma", _single(Step.LUMA)),
+    colours.Solarize: ("solarize", _single(Step.SOLARIZE, _threshold)),
+    colours.RandomSolarize: ("solarize", _single(Step.SOLARIZE, _threshold)),
+    colours.RandomInvert: ("invert", _single(Step.SOLARIZE)),
+    colours.RandomPosterize: ("posterize", _single(Step.POSTERIZE, lambda op: op.bits)),
+    colours.RandomAutocontrast: ("autocontrast", _single(Step.AUTOCONTRAST)),
+    colours.RandomEqualize: ("equalize", _single(Step.EQUALIZE)),
+    colours.RandomAdjustSharpness: ("sharpness", _single(Step.SHARPNESS, lambda op: op.sharpness_factor)),
+    colours.GaussianBlur: ("blur", _blur),
+    moving.RandomHorizontalFlip: ("horizontal flip", flipped),
+    moving.RandomVerticalFlip: ("vertical flip", flipped),
+    moving.RandomRotation: ("rotation", rotated),
+    moving.RandomAffine: ("affine", affine),
+    moving.RandomPerspective: ("perspective", perspective),
+    policies.RandAugment: ("policy", policy),
+    policies.TrivialAugmentWide: ("policy", policy),
+    policies.AutoAugment: ("policy", policy),
+    policies.AugMix: ("policy", policy),
+    policies.TimmAugment: ("policy", policy),
+    RandomChoice: ("choice", _choice),
+    RandomApply: ("apply", _apply),
+    RandomOrder: ("order", _order),
+}
 
 
 def _erasing(op: RandomErasing, images: DrawnImages, name: str, after: Sequence[Op]) -> _Erased:
-    """The rectangles with what they are filled with: a value that the operations `after` normalise, a colour, noise."""
+    """The rectangles and their fill: a value that the operations `after` normalise, a colour, noise."""
     rows, draw = len(images), images.draw
     low, most = op.count  # type: ignore[misc]
     count = np.full(rows, low) if low == most else low + draw.integers(f"{name} count", most - low + 1)
     names = [name, *(f"{name} box {number}" for number in range(2, most + 1))]
     boxes = np.stack([_boxes(op, images, each, count) for each in names], axis=1)
     boxes[np.arange(most) >= count[:, None]] = 0
-    if most > 1:  # the first draw says whether there are any
+    if most > 1:  # the first draw decides for all
         boxes[draw.uniform(name)[:, 0] >= op.p] = 0
     fills = np.broadcast_to(erase_fill(op, after), (rows, most, 3))
     if op.value == "color":
@@ -278,27 +225,26 @@ def _normal(draw: Draw, name: str, count: int) -> Column:
     return np.asarray(np.sqrt(-2 * np.log(1 - u[:, ::2])) * np.cos(2 * np.pi * u[:, 1::2]))
 
 
-def _mixed(made: Work, op: Mix, images: DrawnImages) -> Work:
-    """Where nothing is mixed, all of an image and its label is its own."""
+def _mixed(unmixed: Work, op: Mix, images: DrawnImages) -> Work:
+    """`unmixed` with shares and patches. An image that is not mixed keeps all of itself and its label."""
     draw, rows = images.draw, len(images)
     several = op.choices if isinstance(op, Mixes) else (op,)
-    taken = _taken(op.p, draw.uniform("mix which")[:, 0]) if isinstance(op, Mixes) else np.zeros(rows, np.intp)
+    chosen = _chosen(op.p, draw.uniform("mix which")[:, 0]) if isinstance(op, Mixes) else np.zeros(rows, np.intp)
     share, own, patch = np.ones(rows), np.ones(rows), np.zeros((rows, 4))
     whether = draw.uniform("mix whether")[:, 0]
     for number, each in enumerate(several):
-        done = (taken == number) & (whether < each.p) & (each.until is None or draw.epoch < each.until)
+        done = (chosen == number) & (whether < each.p) & (each.until is None or draw.epoch < each.until)
         drawn = draw.beta("mix" if number == 0 else f"mix {number}", each.alpha)
         if isinstance(each, MixUp):
             share[done] = own[done] = drawn[done]
         else:
-            theirs, left = _patches(drawn, images)
-            patch[done], own[done] = theirs[done], left[done]
-    columns = share.astype(np.float32), own.astype(np.float32), patch.astype(np.int32)
-    return replace(made, share=columns[0], own=columns[1], patch=columns[2])
+            patches, left = _patches(drawn, images)
+            patch[done], own[done] = patches[done], left[done]
+    return replace(unmixed, share=share.astype(np.float32), own=own.astype(np.float32), patch=patch.astype(np.int32))
 
 
 def _patches(share: Column, images: DrawnImages) -> tuple[Column, Column]:
-    """Rectangles (y0, x0, y1, x1) of 1 - `share` of the area, and what of each image lies outside of them."""
+    """Rectangles (y0, x0, y1, x1) of 1 - `share` of the area, and the share of each image outside of them."""
     u = images.draw.uniform("mix place", 2)
     widths, heights = images.widths, images.heights
     x, y = np.floor(u[:, 0] * widths), np.floor(u[:, 1] * heights)

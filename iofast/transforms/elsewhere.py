@@ -1,16 +1,13 @@
-"""Names that other libraries' transforms have: what takes their place here, for messages."""
+"""Names of other libraries' transforms, and what to use instead: for messages."""
 
 from __future__ import annotations
 
 _IN_MAP_SAMPLE = "is not built in; call torchvision's on the sample's image in the loader's map_sample"
 _ARE_TENSORS = "is not needed: batches are tensors, and the loader's dtype=torch.float32 scales them to [0, 1]"
-_NOT_BUILT_IN = (
-    "ElasticTransform",
-    "GaussianNoise",
-    "LinearTransformation",
-)
+_NOT_BUILT_IN = ("ElasticTransform", "GaussianNoise", "LinearTransformation")
 
-_HINTS = {
+# by the class's own name, without its module; a hint follows the name in a message
+HINTS = {
     **dict.fromkeys(_NOT_BUILT_IN, _IN_MAP_SAMPLE),
     **dict.fromkeys(("ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToTorchImage"), _ARE_TENSORS),
     **dict.fromkeys(("ConvertImageDtype", "ToDtype"), "is the loader's option dtype=, such as dtype=torch.float32"),
@@ -36,11 +33,3 @@ _HINTS = {
     "functional": "is not built in; `iofast.pixels` has the operations on batches, torchvision those on images",
     "v2": "is this module: the transforms have the names and parameters of torchvision's v2",
 }
-
-
-def hint(name: str) -> str | None:
-    """What to say of a transform that is not one of ours, to stand behind its name; None for a name that says nothing.
-
-    `name` is the class's own, without its module.
-    """
-    return _HINTS.get(name)

@@ -1,4 +1,4 @@
-"""What is drawn for policies: which operation, whether, how strong, and to which side."""
+"""The random part of policies: which operation, whether, how strong, and to which side."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.ops import AugMix, Policy, TimmAugment
-from iofast.ops.moving import colour
+from iofast.ops.policies import AugMix, Policy, TimmAugment
 from iofast.ops.strengths import Layer, Named, Strength
 from iofast.transforms.geometry import Column
 from iofast.transforms.programs import DrawnImages, Program, in_a_row, numbers, one
-from iofast.transforms.warps import Matrix, turned, warp
+from iofast.transforms.warps import Matrix, turned, warp_by
 from iofast.work import NUMBERS, Step
 
-_SINGLE = {  # operations of one number, which is the step's
+_SINGLE = {  # operations of one step and one number
     "Brightness": Step.BRIGHTNESS,
     "Color": Step.SATURATION,
     "Desaturate": Step.SATURATION,
@@ -28,7 +27,7 @@ _SINGLE = {  # operations of one number, which is the step's
     "Invert": Step.SOLARIZE,  # from 0 on
     "Identity": Step.NOTHING,
 }
-_BLUR_REACH = 8  # pixels: four deviations of the strongest blur, 2
+_BLUR_REACH = 8  # pixels: four standard deviations of the strongest blur, 2
 
 
 def policy(op: Policy, images: DrawnImages, name: str) -> Program:
@@ -40,26 +39,23 @@ def policy(op: Policy, images: DrawnImages, name: str) -> Program:
 
 @lru_cache(maxsize=64)
 def _described(op: Policy) -> tuple[Layer, ...]:
-    """`op.layers`, which takes as long to make as to draw."""
+    """`op.layers`; they take as long to make as to draw."""
     return op.layers
 
 
 def _layers(op: Policy, images: DrawnImages, name: str) -> Program:
-    layers = _described(op)
-    return in_a_row(
-        [
-            _layer(op, layer, images, f"{name} {place}", _chosen(layer, place, images, name))
-            for place, layer in enumerate(layers)
-        ],
-        len(images),
-    )
+    programs = [
+        _layer(op, layer, images, f"{name} {place}", _chosen(layer, place, images, name))
+        for place, layer in enumerate(_described(op))
+    ]
+    return in_a_row(programs, len(images))
 
 
 def _chosen(layer: Layer, place: int, images: DrawnImages, name: str) -> NDArray[np.int64]:
-    """Which entry of a layer each image has.
+    """The entry of a layer that each image gets.
 
-    With weights the first of as many waiting times, each exponential with its weight, is as likely as its weight says,
-    and so is the second of those that are left (Efraimidis and Spirakis, 2006).
+    With weights each entry has an exponential waiting time at a rate of its weight. Then the shortest waiting time is
+    as likely as its weight, and so is the second shortest among the rest (Efraimidis and Spirakis, 2006).
     """
     if layer.choice:
         return images.draw.integers(f"{name} {layer.choice}", len(layer.entries))
@@ -70,7 +66,7 @@ def _chosen(layer: Layer, place: int, images: DrawnImages, name: str) -> NDArray
 
 
 def _layer(op: Policy, layer: Layer, images: DrawnImages, name: str, chosen: NDArray[np.int64]) -> Program:
-    """Lanes of `name`: whether, how strong, to which side, and two for the deviation of the strength."""
+    """Lanes of `name`: whether, how strong, to which side, and two for the normal deviation."""
     u = images.draw.uniform(name, 5)
     codes, own = np.zeros(len(images), np.int8), np.zeros((len(images), NUMBERS), np.float32)
     for place in np.unique(chosen).tolist():
@@ -83,32 +79,32 @@ def _layer(op: Policy, layer: Layer, images: DrawnImages, name: str, chosen: NDA
 
 
 def _value(entry: Named, u: Column, sizes: tuple[Column, Column]) -> Column:
-    """The number of an operation, for each of the images that have it."""
-    if entry.range is None:
+    """The operation's number for each image."""
+    range = entry.range
+    if range is None:
         return np.zeros(len(u))
-    made, strength = entry.range, _strength(entry.strength, u[:, 1], u[:, 3:])
-    value = made.start + (made.stop - made.start) * strength
-    if made.of:
-        value = value * sizes[made.of == "height"]
-    if made.whole:
-        value = {"round": np.rint, "up": np.ceil, "down": np.floor}[made.whole](value)
-    if made.signed:
-        value = np.where(u[:, 2] < 0.5, 2 * made.start - value, value)
-    return value if made.least is None else np.maximum(value, made.least)
+    value = range.start + (range.stop - range.start) * _strength(entry.strength, u[:, 1], u[:, 3:])
+    if range.of:
+        value = value * sizes[range.of == "height"]
+    if range.whole:
+        value = {"round": np.rint, "up": np.ceil, "down": np.floor}[range.whole](value)
+    if range.signed:
+        value = np.where(u[:, 2] < 0.5, 2 * range.start - value, value)
+    return value if range.least is None else np.maximum(value, range.least)
 
 
 def _strength(strength: Strength, u: Column, v: Column) -> Column:
-    """The deviation by Box and Muller."""
+    """Strengths from uniform numbers; `v` gives the normal deviation, by Box and Muller."""
     if strength.bins > 1:
         u = np.floor(u * strength.bins) / (strength.bins - 1)
-    made = strength.low + (strength.high - strength.low) * u
+    value = strength.low + (strength.high - strength.low) * u
     if strength.std:
-        made = made + strength.std * np.sqrt(-2 * np.log(1 - v[:, 0])) * np.cos(2 * np.pi * v[:, 1])
-    return np.clip(made, 0, strength.most)
+        value = value + strength.std * np.sqrt(-2 * np.log(1 - v[:, 0])) * np.cos(2 * np.pi * v[:, 1])
+    return np.clip(value, 0, strength.most)
 
 
 def _step(op: Policy, name: str, value: Column, sizes: tuple[Column, Column]) -> tuple[Step, NDArray[np.float32]]:
-    """The step that an operation is, and its numbers (N, NUMBERS)."""
+    """The step of an operation, and its numbers (N, NUMBERS)."""
     if name in _SINGLE:
         return _SINGLE[name], numbers(value)
     if name == "SolarizeAdd":
@@ -116,8 +112,7 @@ def _step(op: Policy, name: str, value: Column, sizes: tuple[Column, Column]) ->
     if name == "GaussianBlur":
         reach = np.full_like(value, _BLUR_REACH)
         return Step.BLUR, numbers(value, reach, value, reach)
-    step = Step.WARP_BILINEAR if op.interpolation == "bilinear" else Step.WARP_NEAREST
-    return step, warp(_matrix(name, value, sizes), len(value), colour(op))
+    return warp_by(op, _matrix(name, value, sizes), len(value))
 
 
 def _matrix(name: str, value: Column, sizes: tuple[Column, Column]) -> Matrix:
@@ -135,7 +130,7 @@ def _matrix(name: str, value: Column, sizes: tuple[Column, Column]) -> Matrix:
 
 
 def _mixed(op: AugMix | TimmAugment, images: DrawnImages, name: str) -> Program:
-    """Lanes of "… depth": how long each chain is."""
+    """Chains of operations, added up. Lanes of "… depth": the length of each chain."""
     rows = len(images)
     ours = images.draw.dirichlet(f"{name} shares", op.alpha, 2)
     shares = images.draw.dirichlet(f"{name} chains", op.alpha, op.mixture_width) * ours[:, 1:]

@@ -1,7 +1,7 @@
-"""Transforms that networks are widely trained and evaluated with: each function returns a plain list.
+"""Transforms of well-known training and evaluation recipes: each function returns a plain list.
 
 Sources: torchvision's references/classification and references/segmentation, timm's create_transform, DeiT III
-(arXiv 2204.07118), and airbench for CIFAR. Those that learn without labels are in self_supervised.py.
+(arXiv 2204.07118), and airbench for CIFAR. Recipes for learning without labels are in self_supervised.py.
 """
 
 from __future__ import annotations
@@ -10,26 +10,12 @@ import math
 from collections.abc import Sequence
 
 from iofast.errors import OptionError
-from iofast.ops import (
-    AugMix,
-    AutoAugment,
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    ImageOp,
-    Normalize,
-    RandAugment,
-    RandomApply,
-    RandomChoice,
-    RandomErasing,
-    RandomGrayscale,
-    RandomHorizontalFlip,
-    RandomPhotometricDistort,
-    RandomVerticalFlip,
-    Solarize,
-    TrivialAugmentWide,
-    timm_policy,
-)
+from iofast.ops import ImageOp, Normalize, RandomErasing
+from iofast.ops.choosing import RandomApply, RandomChoice
+from iofast.ops.colours import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale, RandomPhotometricDistort, Solarize
+from iofast.ops.moving import RandomHorizontalFlip, RandomVerticalFlip
+from iofast.ops.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
+from iofast.ops.timm_policy import timm_policy
 from iofast.transforms.geometry import CenterCrop, RandomCrop, Resize
 from iofast.transforms.pipeline import Transform
 from iofast.transforms.resized_crops import RandomResizedCrop
@@ -48,7 +34,7 @@ def train(size: int = 224) -> list[Transform]:
 def evaluate(size: int = 224, resize: int | None = None, interpolation: str = "bilinear") -> list[Transform]:
     """Short side to `resize`, centre crop of `size` x `size`, ImageNet's normalisation.
 
-    `resize` is 256 for 224, and in the same proportion for other sizes, unless it is given.
+    The default `resize` is 256 / 224 of `size`.
     """
     short = round(size * 256 / 224) if resize is None else resize
     return [Resize(short, interpolation), CenterCrop(size), Normalize.imagenet()]
@@ -63,22 +49,23 @@ def torchvision_train(
     ra_magnitude: int = 9,
     augmix_severity: int = 3,
 ) -> list[Transform]:
-    """What torchvision's references/classification/train.py does with its options of these names.
+    """The transform of torchvision's references/classification/train.py with its options of these names.
 
     `auto_augment`: "ra", "ta_wide", "augmix", or a policy of AutoAugment ("imagenet", "cifar10", "svhn").
     """
-    listed: list[Transform] = [RandomResizedCrop(size, interpolation=interpolation), RandomHorizontalFlip()]
+    crop: list[Transform] = [RandomResizedCrop(size, interpolation=interpolation), RandomHorizontalFlip()]
     warp = interpolation if interpolation in ("nearest", "bilinear") else "bilinear"
+    policy: list[Transform] = []
     if auto_augment == "ra":
-        listed.append(RandAugment(magnitude=ra_magnitude, interpolation=warp))
+        policy = [RandAugment(magnitude=ra_magnitude, interpolation=warp)]
     elif auto_augment == "ta_wide":
-        listed.append(TrivialAugmentWide(interpolation=warp))
+        policy = [TrivialAugmentWide(interpolation=warp)]
     elif auto_augment == "augmix":
-        listed.append(AugMix(severity=augmix_severity, interpolation=warp))
+        policy = [AugMix(severity=augmix_severity, interpolation=warp)]
     elif auto_augment is not None:
-        listed.append(AutoAugment(auto_augment, interpolation=warp))
+        policy = [AutoAugment(auto_augment, interpolation=warp)]
     erasing = [RandomErasing(random_erase)] if random_erase else []
-    return [*listed, Normalize.imagenet(), *erasing]
+    return [*crop, *policy, Normalize.imagenet(), *erasing]
 
 
 def timm_train(  # noqa: PLR0913  timm's own options
@@ -102,24 +89,29 @@ def timm_train(  # noqa: PLR0913  timm's own options
     re_mode: str = "const",
     re_count: int = 1,
 ) -> list[Transform]:
-    """What `timm.data.create_transform(size, is_training=True, …)` does with its options of these names.
+    """The transform of `timm.data.create_transform(size, is_training=True, …)` with its options of these names.
 
     `auto_augment` is one of the strings of `timm_policy`.
     """
     listed = _timm_crop(size, train_crop_mode, scale, ratio, interpolation)
-    listed += [RandomHorizontalFlip(hflip)] if hflip else []
-    listed += [RandomVerticalFlip(vflip)] if vflip else []
-    jitters = color_jitter and (auto_augment is None or force_color_jitter or "3a" in auto_augment)
+    if hflip:
+        listed.append(RandomHorizontalFlip(hflip))
+    if vflip:
+        listed.append(RandomVerticalFlip(vflip))
     if auto_augment is not None:
         listed.append(timm_policy(auto_augment, fill=mean))
-    if jitters:
+    if color_jitter and (auto_augment is None or force_color_jitter or "3a" in auto_augment):
         factors = (color_jitter,) * 3 if isinstance(color_jitter, int | float) else color_jitter
-        jitter = ColorJitter(*factors)  # type: ignore[misc]
+        jitter = ColorJitter(*factors)
         listed.append(jitter if color_jitter_prob is None else RandomApply([jitter], color_jitter_prob))
-    listed += [RandomGrayscale(grayscale_prob)] if grayscale_prob else []
-    listed += [RandomApply([GaussianBlur(23)], gaussian_blur_prob)] if gaussian_blur_prob else []
+    if grayscale_prob:
+        listed.append(RandomGrayscale(grayscale_prob))
+    if gaussian_blur_prob:
+        listed.append(RandomApply([GaussianBlur(23)], gaussian_blur_prob))
     listed.append(Normalize(mean, std))
-    return [*listed, *([_timm_erasing(re_prob, re_mode, re_count)] if re_prob else [])]
+    if re_prob:
+        listed.append(_timm_erasing(re_prob, re_mode, re_count))
+    return listed
 
 
 def _timm_crop(
@@ -162,7 +154,7 @@ def timm_evaluate(
     mean: Sequence[float] = _MEAN,
     std: Sequence[float] = _STD,
 ) -> list[Transform]:
-    """What `timm.data.create_transform(size, is_training=False, …)` does with its options of these names."""
+    """The transform of `timm.data.create_transform(size, is_training=False, …)` with its options of these names."""
     short, normalize = math.floor(size / crop_pct), Normalize(mean, std)
     if crop_mode == "squash":
         return [Resize((short, short), interpolation), CenterCrop(size), normalize]
@@ -190,7 +182,7 @@ def deit3(size: int = 224, *, color_jitter: float = 0.3, simple: bool = False) -
 
 
 def cifar(size: int = 32, padding: int = 2) -> list[Transform]:
-    """airbench's: a shift by up to `padding`, mirrored at the edges, and flips that alternate from epoch to epoch."""
+    """airbench's: shift by up to `padding`, mirrored at the edges, with flips that alternate from epoch to epoch."""
     return [
         RandomCrop(size, padding=padding, padding_mode="reflect"),
         RandomHorizontalFlip(alternating=True),
@@ -199,7 +191,7 @@ def cifar(size: int = 32, padding: int = 2) -> list[Transform]:
 
 
 def segmentation_train(size: int = 480, base: int = 520) -> list[Transform]:
-    """torchvision's references/segmentation: the short side is 0.5 to 2 times `base`; padded with the mean colour."""
+    """torchvision's references/segmentation: short side 0.5 to 2 times `base`, padded with the mean colour."""
     return [
         RandomResize(base // 2, 2 * base),
         RandomCrop(size, pad_if_needed=True, fill=_MEAN),
@@ -209,10 +201,11 @@ def segmentation_train(size: int = 480, base: int = 520) -> list[Transform]:
 
 
 def detection_train(name: str = "hflip", size: int | None = None) -> list[Transform]:
-    """torchvision's references/detection: "hflip", "multiscale" (short sides of 480 to 800), "lsj" (a scale of 0.1 to
-    2, cut or padded to `size`, 1024), "ssd" or "ssdlite" (resampled to `size`, 300 or 320, as their networks do it).
+    """torchvision's references/detection, by `name`.
 
-    Boxes follow as `targets`; without one size batches are `ragged`.
+    "hflip"; "multiscale" (short sides of 480 to 800); "lsj" (a scale of 0.1 to 2, cropped or padded to `size`, 1024);
+    "ssd" and "ssdlite" (resampled to `size`, 300 or 320). Boxes follow as `targets`. "hflip" and "multiscale" give
+    images of different sizes, so that batches are `ragged`.
     """
     fill = (123 / 255, 117 / 255, 104 / 255)
     size = {"ssd": 300, "ssdlite": 320}.get(name, 1024) if size is None else size
@@ -229,17 +222,15 @@ def detection_train(name: str = "hflip", size: int | None = None) -> list[Transf
 
 
 def five_crop(size: int | Sequence[int] = 224, resize: int = 256) -> Views:
-    """The four corners and the centre of an image whose short side is `resize`: five views, "upper left" and so on."""
-    return _corners(size, resize, [])
+    """Five views of an image whose short side is `resize`: the corners ("upper left" and so on) and the centre."""
+    return Views(**_corners(size, resize, []))
 
 
 def ten_crop(size: int | Sequence[int] = 224, resize: int = 256) -> Views:
-    """Those of `five_crop`, and the same mirrored: "upper left mirrored" and so on."""
-    plain, mirrored = (_corners(size, resize, flips) for flips in ([], [RandomHorizontalFlip(1.0)]))
-    both = {name: list(own) for name, _, own in plain.views}
-    return Views(**both, **{f"{name} mirrored": list(own) for name, _, own in mirrored.views})
+    """The views of `five_crop`, and the same mirrored: "upper left mirrored" and so on."""
+    mirrored = _corners(size, resize, [RandomHorizontalFlip(1.0)])
+    return Views(**_corners(size, resize, []), **{f"{name} mirrored": own for name, own in mirrored.items()})
 
 
-def _corners(size: int | Sequence[int], resize: int, flips: Sequence[Transform]) -> Views:
-    listed = {place: [Resize(resize), CornerCrop(size, place), *flips, Normalize.imagenet()] for place in PLACES}
-    return Views(**listed)
+def _corners(size: int | Sequence[int], resize: int, flips: list[Transform]) -> dict[str, list[Transform]]:
+    return {place: [Resize(resize), CornerCrop(size, place), *flips, Normalize.imagenet()] for place in PLACES}

@@ -1,28 +1,28 @@
-"""Parts of an image that are resampled to one size: drawn for each image, or the middle."""
+"""Parts of an image that are resampled to one size: random ones, or the middle."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import field
+from typing import Literal, cast
 
 import numpy as np
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops import span
-from iofast.transforms.geometry import ATTEMPTS, Boxes, Column, check_filter, drawn_sides, pair
+from iofast.ops.arguments import operation, positive_span, span
+from iofast.transforms.geometry import ATTEMPTS, Boxes, Column, Pair, check_filter, drawn_sides, pair
 
 
-@dataclass(frozen=True, slots=True)
+@operation(size=pair, scale=span, ratio=positive_span)
 class RandomResizedCrop:
     """A random part of the image, resampled to `size` (int = square, or (height, width)).
 
     The part has `scale` (low, high) of the image's area, evenly, and an aspect ratio (width / height) of `ratio`
-    (low, high), evenly in its logarithm. After 10 parts that do not fit in the image, a central one is taken.
+    (low, high), evenly in its logarithm. After 10 parts that do not fit in the image, the central one is used.
 
-    `style="tensorflow"` draws as tf.image.sample_distorted_bounding_box does (and timm's recipes from there): first the
-    aspect ratio, evenly, then a height between those that `scale` allows, evenly; after 10 attempts all of the image.
+    `style="tensorflow"` draws as tf.image.sample_distorted_bounding_box: first the aspect ratio, evenly, then a height
+    that `scale` allows, evenly; after 10 attempts the whole image is used.
     """
 
     size: int | Sequence[int]
@@ -33,11 +33,6 @@ class RandomResizedCrop:
     style: Literal["torchvision", "tensorflow"] = field(default="torchvision", repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", pair("RandomResizedCrop", self.size))
-        object.__setattr__(self, "scale", span("RandomResizedCrop: scale", self.scale))
-        object.__setattr__(self, "ratio", span("RandomResizedCrop: ratio", self.ratio))
-        if self.ratio[0] == 0:
-            raise OptionError(f"RandomResizedCrop: ratio must be above 0, found {self.ratio}")
         if self.style not in ("torchvision", "tensorflow"):
             raise OptionError(f"RandomResizedCrop: style must be torchvision or tensorflow, found {self.style!r}")
         check_filter(self)
@@ -45,7 +40,7 @@ class RandomResizedCrop:
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
         """Lanes 0 and 1 of "crop" place the box (top, left); 2 + 2i and 3 + 2i are area and ratio of attempt i."""
         u = draw.uniform("crop", 2 + 2 * ATTEMPTS)
-        # all attempts of all rows: 3 of 10 photographs need a second one, and picking those out costs what it saves
+        # all attempts of all rows: 3 of 10 photographs need a second one, and selecting those costs what it saves
         shapes = self._shapes(u[:, 2::2], u[:, 3::2], widths[:, None], heights[:, None])
         first = np.arange(len(u)), np.argmax(shapes[0] > 0, axis=1)
         w, h = shapes[0][first], shapes[1][first]
@@ -56,7 +51,7 @@ class RandomResizedCrop:
         return Boxes(x, y, w, h)
 
     def _shapes(self, area: Column, ratio: Column, widths: Column, heights: Column) -> tuple[Column, Column]:
-        """Width and height of the boxes drawn by uniform `area` and `ratio`, 0 where a box does not fit its image."""
+        """Widths and heights of boxes from uniform numbers `area` and `ratio`; 0 if a box does not fit its image."""
         if self.style == "tensorflow":
             w, h = self._heights_first(area, ratio, widths, heights)
         else:
@@ -69,9 +64,8 @@ class RandomResizedCrop:
         aspect = self.ratio[0] + (self.ratio[1] - self.ratio[0]) * ratio
         area = widths * heights
         least, most = (np.rint(np.sqrt(share * area / aspect)) for share in self.scale)
-        most = np.minimum(
-            np.where(np.rint(most * aspect) > widths, np.floor((widths + 0.4999) / aspect), most), heights
-        )
+        too_wide = np.rint(most * aspect) > widths
+        most = np.minimum(np.where(too_wide, np.floor((widths + 0.4999) / aspect), most), heights)
         least = np.minimum(least, most)
         h = least + np.floor(u * (most - least + 1))
         w = np.rint(h * aspect)
@@ -79,7 +73,7 @@ class RandomResizedCrop:
         return w * good, h * good
 
     def _central_shapes(self, widths: Column, heights: Column) -> tuple[Column, Column]:
-        """As much of the image as the nearest allowed aspect ratio leaves (at least 1 pixel, unlike torchvision)."""
+        """The most of the image that has the nearest allowed aspect ratio (at least 1 pixel, unlike torchvision)."""
         if self.style == "tensorflow":
             return widths, heights
         low, high = self.ratio
@@ -89,11 +83,11 @@ class RandomResizedCrop:
         return np.maximum(w, 1), np.maximum(h, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(size=pair)
 class ResizedCenterCrop:
     """The central square of `fraction` of the short side, resampled to `size` (int = square, or (height, width)).
 
-    FFCV's CenterCropRGBImageDecoder, and TensorFlow's way to evaluate; its aspect ratio is that of `size`.
+    FFCV's CenterCropRGBImageDecoder and TensorFlow's evaluation; the part has the aspect ratio of `size`.
     """
 
     size: int | Sequence[int]
@@ -102,13 +96,12 @@ class ResizedCenterCrop:
     antialias: bool | None = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", pair("ResizedCenterCrop", self.size))
         if not isinstance(self.fraction, int | float) or not 0 < self.fraction <= 1:
             raise OptionError(f"ResizedCenterCrop: fraction must be above 0 and at most 1, found {self.fraction!r}")
         check_filter(self)
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomResizedCrop's signature
-        height, width = pair("ResizedCenterCrop", self.size)
+        height, width = cast(Pair, self.size)
         scale = self.fraction * np.minimum(widths / width, heights / height)
         w, h = (np.maximum(np.floor(side * scale + 1e-6), 1) for side in (width, height))
         return Boxes(np.floor((widths - w) / 2), np.floor((heights - h) / 2), w, h)

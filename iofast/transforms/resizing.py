@@ -1,21 +1,21 @@
-"""Sizes that images are resampled to which are drawn for each: for segmentation, detection, and timm's crops."""
+"""Random sizes to which images are resampled: for segmentation, detection, and timm's crops."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import index
+from typing import cast
 
 import numpy as np
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops import span
-from iofast.transforms.geometry import MAX_SIZE, Column, Resize, check_filter, pair
+from iofast.ops.arguments import between, check_fields, operation, optional, positive_span, probability, whole
+from iofast.transforms.geometry import MAX_SIZE, Column, Pair, Resize, check_filter, pair
 
 
-@dataclass(frozen=True, slots=True)
+@operation(min_size=whole(1, MAX_SIZE), max_size=whole(1, MAX_SIZE))
 class RandomResize:
     """The short side becomes any length from `min_size` to below `max_size`, evenly; the aspect ratio is kept."""
 
@@ -25,20 +25,20 @@ class RandomResize:
     antialias: bool | None = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
-        low, high = pair("RandomResize", (self.min_size, self.max_size))
-        if low >= high:
-            raise OptionError(f"RandomResize: min_size must be below max_size, found {low} and {high}")
+        if self.min_size >= self.max_size:
+            found = f"{self.min_size} and {self.max_size}"
+            raise OptionError(f"RandomResize: min_size must be below max_size, found {found}")
         check_filter(self)
 
     def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
-        """The widths and heights that images of `widths` x `heights` are resampled to. Lane 0 of "resize"."""
+        """The new widths and heights of images of `widths` x `heights`. Lane 0 of "resize"."""
         short = self.min_size + np.floor(draw.uniform("resize")[:, 0] * (self.max_size - self.min_size))
         return _sides(short / np.minimum(widths, heights), widths, heights)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomShortestSize:
-    """The short side becomes one of `min_size`, less where the long side would be more than `max_size`."""
+    """The short side becomes one of `min_size`, or less if the long side would exceed `max_size`."""
 
     min_size: int | Sequence[int]
     max_size: int | None = None
@@ -46,12 +46,8 @@ class RandomShortestSize:
     antialias: bool | None = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
-        given = self.min_size if isinstance(self.min_size, Sequence) else [self.min_size]
-        sizes = tuple(pair("RandomShortestSize", size)[0] for size in given)
-        if not sizes or (self.max_size is not None and not max(sizes) <= index(self.max_size) <= MAX_SIZE):
-            found = f"found {self.min_size!r} and {self.max_size!r}"
-            raise OptionError(f"RandomShortestSize: max_size must be from the largest min_size to {MAX_SIZE}, {found}")
-        object.__setattr__(self, "min_size", sizes)
+        check_fields(self, min_size=_lengths)
+        check_fields(self, max_size=optional(whole(max(cast(Sequence[int], self.min_size)), MAX_SIZE)))
         check_filter(self)
 
     def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
@@ -63,9 +59,9 @@ class RandomShortestSize:
         return _sides(ratio, widths, heights)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(target_size=pair, scale_range=positive_span)
 class ScaleJitter:
-    """As large as fits into `target_size` (height, width), times a factor drawn evenly from `scale_range`."""
+    """The largest size that fits into `target_size` (height, width), times a random factor from `scale_range`."""
 
     target_size: int | Sequence[int]
     scale_range: Sequence[float] = (0.1, 2.0)
@@ -73,26 +69,30 @@ class ScaleJitter:
     antialias: bool | None = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "target_size", pair("ScaleJitter", self.target_size))
-        object.__setattr__(self, "scale_range", span("ScaleJitter: scale_range", self.scale_range))
-        if self.scale_range[0] == 0:
-            raise OptionError(f"ScaleJitter: scale_range must be above 0, found {self.scale_range}")
         check_filter(self)
 
     def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
         """As `RandomResize.sizes`."""
-        height, width = pair("ScaleJitter", self.target_size)
+        height, width = cast(Pair, self.target_size)
         low, high = self.scale_range
         scale = low + (high - low) * draw.uniform("resize")[:, 0]
         return _sides(np.minimum(height / heights, width / widths) * scale, widths, heights)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(
+    size=pair,
+    longest=between(0, 1),
+    random_scale_prob=probability,
+    random_aspect_prob=probability,
+    random_scale_range=positive_span,
+    random_aspect_range=positive_span,
+)
 class ResizeKeepRatio:
-    """timm's: just as large as fills `size` (`longest=0`), or as fits into it (`longest=1`), or between these.
+    """timm's: the least size that fills `size` (`longest=0`), the greatest that fits into it (1), or between these.
 
-    With `random_scale_prob` that is changed by a factor from `random_scale_range`, of sides, or of the area that a crop
-    shows where `random_scale_area`; with `random_aspect_prob` the aspect ratio by one from `random_aspect_range`.
+    With `random_scale_prob` the sides change by a factor from `random_scale_range`; with `random_scale_area` that is a
+    factor of the area that a crop shows. With `random_aspect_prob` the aspect ratio changes by one from
+    `random_aspect_range`.
     """
 
     size: int | Sequence[int]
@@ -106,21 +106,11 @@ class ResizeKeepRatio:
     antialias: bool | None = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
-        height, width = pair("ResizeKeepRatio", self.size)
-        object.__setattr__(self, "size", (height, width))
-        for name in ("longest", "random_scale_prob", "random_aspect_prob"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise OptionError(f"ResizeKeepRatio: {name} must be 0 to 1, found {getattr(self, name)!r}")
-        for name in ("random_scale_range", "random_aspect_range"):
-            low, high = span(f"ResizeKeepRatio: {name}", getattr(self, name))
-            if low == 0:
-                raise OptionError(f"ResizeKeepRatio: {name} must be above 0, found {getattr(self, name)!r}")
-            object.__setattr__(self, name, (low, high))
         check_filter(self)
 
     def sizes(self, draw: Draw, widths: Column, heights: Column) -> tuple[Column, Column]:
         """As `RandomResize.sizes`. Lanes: whether and how much of scale, whether and how much of aspect."""
-        height, width = pair("ResizeKeepRatio", self.size)
+        height, width = cast(Pair, self.size)
         across, down = widths / width, heights / height
         ratio = np.maximum(across, down) * self.longest + np.minimum(across, down) * (1 - self.longest)
         u = draw.uniform("resize", 4)
@@ -138,9 +128,14 @@ RandomSize = RandomResize | RandomShortestSize | ScaleJitter | ResizeKeepRatio
 Resizing = Resize | RandomSize
 
 
+def _lengths(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    lengths = tuple(whole(1, MAX_SIZE)(name, each) for each in (value if isinstance(value, Sequence) else [value]))
+    if not lengths:
+        raise OptionError(f"{name} must be one length or more, found {value!r}")
+    return lengths
+
+
 def _sides(ratio: Column, widths: Column, heights: Column) -> tuple[Column, Column]:
-    """Rounded down, as torchvision does it, but for what a division lost; at least 1."""
-    return (
-        np.clip(np.floor(widths * ratio + 1e-6), 1, MAX_SIZE),
-        np.clip(np.floor(heights * ratio + 1e-6), 1, MAX_SIZE),
-    )
+    """Round down, as torchvision does, but not for the error of a division; at least 1."""
+    wide, high = (np.clip(np.floor(sides * ratio + 1e-6), 1, MAX_SIZE) for sides in (widths, heights))
+    return wide, high

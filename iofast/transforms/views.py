@@ -1,4 +1,4 @@
-"""Several views of each image: DINO's, SwAV's, SimCLR's crops, which one read and one decoding serve."""
+"""Several views of each image, read and decoded once: the crops of DINO, SwAV, SimCLR."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
 from operator import index
+from typing import cast
 
 import numpy as np
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.transforms.geometry import Boxes, Column, pair
+from iofast.ops.arguments import operation
+from iofast.transforms.geometry import Boxes, Column, Pair, pair
 
 MOST_VIEWS = 256  # of an image
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Views:
-    """Named views of each image, each with a transform of its own, or so many of one: `local=(8, […])`.
+    """Named views of each image, each with a transform, or a number of views with one transform: `local=(8, […])`.
 
-    A batch's images are a dictionary: under each name a tensor (N, 3, height, width), or a list of as many where their
-    number was given. What is random in a view is drawn for it alone. A name may end in "_", which is left out:
-    `global_` is "global".
+    A batch's images are a dictionary. Under each name is a tensor (N, 3, height, width), or a list of them if a
+    number was given. Each view draws its own random numbers. A trailing "_" of a name is dropped: `global_` is
+    "global".
     """
 
     views: tuple[tuple[str, int | None, Sequence[object]], ...]
@@ -30,7 +32,7 @@ class Views:
     def __init__(self, **views: Sequence[object] | tuple[int, Sequence[object]]) -> None:
         if not views:
             raise OptionError("Views: expected one view or more, such as Views(first=[…], second=[…]), found none")
-        object.__setattr__(self, "views", tuple(_view(name, given) for name, given in views.items()))
+        object.__setattr__(self, "views", tuple(_view(name, value) for name, value in views.items()))
         total = sum(count or 1 for _, count, _ in self.views)
         if total > MOST_VIEWS:
             raise OptionError(f"Views: expected at most {MOST_VIEWS} views of an image, found {total}")
@@ -42,19 +44,19 @@ class Views:
         return f"Views(**{views})"
 
 
-def _view(name: str, given: object) -> tuple[str, int | None, Sequence[object]]:
+def _view(name: str, value: object) -> tuple[str, int | None, Sequence[object]]:
     name, count = name.rstrip("_") or name, None
-    if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], Sequence):
+    if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[0], Sequence):
         try:
-            count, given = index(given[0]), given[1]
+            count, value = index(value[0]), value[1]
         except TypeError:
             count = 0
-    if (count is not None and count < 1) or not isinstance(given, Sequence) or isinstance(given, str):
-        raise OptionError(f"Views: {name} must be a list of transforms, or (how many, list), found {given!r}")
-    return name, count, tuple(given)
+    if (count is not None and count < 1) or not isinstance(value, Sequence) or isinstance(value, str):
+        raise OptionError(f"Views: {name} must be a list of transforms, or (how many, list), found {value!r}")
+    return name, count, tuple(value)
 
 
-@dataclass(frozen=True, slots=True)
+@operation(size=pair)
 class CornerCrop:
     """`size` pixels (int = square, or (height, width)) at a corner or in the middle: "upper left", "upper right",
     "lower left", "lower right", "center"."""
@@ -63,12 +65,11 @@ class CornerCrop:
     place: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", pair("CornerCrop", self.size))
         if self.place not in PLACES:
             raise OptionError(f"CornerCrop: place must be one of {', '.join(PLACES)}, found {self.place!r}")
 
     def boxes(self, draw: Draw, widths: Column, heights: Column) -> Boxes:  # noqa: ARG002  RandomCrop's signature
-        height, width = pair("CornerCrop", self.size)
+        height, width = cast(Pair, self.size)
         across, down = PLACES[self.place]
         x, y = np.rint((widths - width) * across), np.rint((heights - height) * down)
         return Boxes(x, y, np.full_like(x, width), np.full_like(y, height))

@@ -1,30 +1,29 @@
-"""Windows that are taken of an image before it is resized, as SSD's recipe does it: larger than it, or by its boxes."""
+"""Windows cut out of an image before it is resized, as in SSD's recipe: larger than the image, or around its boxes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.ops import probability, span
-from iofast.ops.moving import filling
+from iofast.ops.arguments import colour, operation, optional, probability, span, whole
 from iofast.transforms.geometry import Boxes, Column
 
 Places = NDArray[np.float64]  # boxes of an image, (n, 4): left, top, right, lower edge in pixels
 
-_ROUNDS = 50  # of RandomIoUCrop; each ends it with 1 chance in 7 or more, so 1 image in 2,000 stays whole without need
-_LANES = 4  # of each of its trials: width, height, left, top
+_SSD_OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+_ROUNDS = 50  # of RandomIoUCrop; each succeeds with 1 chance in 7 or more, so 1 image in 2,000 stays whole needlessly
+_LANES = 4  # of each trial: width, height, left, top
 
 
-@dataclass(frozen=True, slots=True)
+@operation(fill=colour, side_range=span, p=probability)
 class RandomZoomOut:
-    """With probability `p` the image lies somewhere in a larger one, by a factor from `side_range`, of colour `fill`.
+    """With probability `p`, put the image into a larger one of colour `fill`, by a random factor from `side_range`.
 
-    A `Resize((height, width))` follows: both are one resampling.
+    `Resize((height, width))` must follow; both are one resampling.
     """
 
     fill: float | Sequence[float] = 0.0
@@ -32,14 +31,11 @@ class RandomZoomOut:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fill", filling("RandomZoomOut", self.fill))
-        object.__setattr__(self, "side_range", span("RandomZoomOut: side_range", self.side_range))
         if self.side_range[0] < 1:
-            raise OptionError(f"RandomZoomOut: side_range must be from 1 on, found {self.side_range}")
-        probability(self)
+            raise OptionError(f"RandomZoomOut: side_range must be 1 or more, found {self.side_range}")
 
     def windows(self, draw: Draw, widths: Column, heights: Column) -> Boxes:
-        """Lanes of "zoom out": whether, how much, left, top."""
+        """The windows of images of `widths` x `heights`. Lanes of "zoom out": whether, how much, left, top."""
         u = draw.uniform("zoom out", 4)
         low, high = self.side_range
         factor = np.where(u[:, 0] < self.p, low + (high - low) * u[:, 1], 1)
@@ -47,21 +43,28 @@ class RandomZoomOut:
         return Boxes(-np.floor((wide - widths) * u[:, 2]), -np.floor((tall - heights) * u[:, 3]), wide, tall)
 
 
-@dataclass(frozen=True, slots=True)
+def _options(name: str, values: Sequence[float]) -> tuple[float, ...]:
+    if not len(values):
+        raise OptionError(f"{name} must be one or more numbers, found {values!r}")
+    return tuple(map(float, values))
+
+
+@operation(sampler_options=optional(_options, _SSD_OPTIONS), trials=whole(1, 1000))
 class RandomIoUCrop:
-    """A part of the image that shows one of its boxes well: as much as one of `sampler_options` says, drawn evenly.
+    """A random part of the image that shows one of its boxes well enough.
 
     A part has `min_scale` to `max_scale` of width and height, and an aspect ratio (width / height) between the two. It
-    counts where the middle of a box lies in it, and one of these boxes has with it an intersection over union of the
-    option or more. After `trials` parts another option is drawn; 1 or more leaves the image whole, as it stays without
-    boxes. Boxes whose middle is cut off go. The loader needs `targets` that are boxes.
+    is accepted if the middle of a box lies in it and the intersection over union with that box is at least a number
+    drawn from `sampler_options`. After `trials` parts another number is drawn; 1 or more leaves the image whole. An
+    image without boxes stays whole. Boxes whose middle is cut off are removed. The loader needs `targets` that are
+    boxes.
     """
 
     min_scale: float = 0.3
     max_scale: float = 1.0
     min_aspect_ratio: float = 0.5
     max_aspect_ratio: float = 2.0
-    sampler_options: Sequence[float] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+    sampler_options: Sequence[float] = _SSD_OPTIONS
     trials: int = 40
 
     def __post_init__(self) -> None:
@@ -69,15 +72,9 @@ class RandomIoUCrop:
         span("RandomIoUCrop: min_aspect_ratio and max_aspect_ratio", (self.min_aspect_ratio, self.max_aspect_ratio))
         if not 0 < low <= high <= 1:
             raise OptionError(f"RandomIoUCrop: min_scale and max_scale must be above 0 to 1, found {low} and {high}")
-        options = self.sampler_options if self.sampler_options is not None else (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-        object.__setattr__(self, "sampler_options", tuple(map(float, options)))
-        if not self.sampler_options:
-            raise OptionError("RandomIoUCrop: sampler_options must be one or more numbers, found none")
-        if not isinstance(self.trials, int) or not 1 <= self.trials <= 1000:
-            raise OptionError(f"RandomIoUCrop: trials must be 1 to 1000, found {self.trials!r}")
 
     def windows(self, draw: Draw, widths: Column, heights: Column, places: Sequence[Places]) -> Boxes:
-        """Of images of `widths` x `heights` with boxes at `places`."""
+        """The windows of images of `widths` x `heights` with boxes at `places`."""
         windows = Boxes(np.zeros_like(widths), np.zeros_like(heights), widths.copy(), heights.copy())
         rows = np.array([row for row, own in enumerate(places) if len(own)], np.intp)
         for number in range(_ROUNDS):
@@ -88,17 +85,17 @@ class RandomIoUCrop:
                 break
             u = some.uniform(f"IoU {number}", _LANES * self.trials).reshape(len(rows), self.trials, _LANES)
             parts = self._parts(u, widths[rows, None], heights[rows, None])
-            found = [_first(parts[at], places[row], options[at]) for at, row in enumerate(rows.tolist())]
-            for at, place in enumerate(found):
-                if place is not None:
-                    left, top, right, low = parts[at, place].tolist()
+            accepted = [_first(parts[at], places[row], options[at]) for at, row in enumerate(rows.tolist())]
+            for at, trial in enumerate(accepted):
+                if trial is not None:
+                    left, top, right, low = parts[at, trial].tolist()
                     for column, value in zip(windows, (left, top, right - left, low - top), strict=True):
                         column[rows[at]] = value
-            rows = rows[[place is None for place in found]]
+            rows = rows[[trial is None for trial in accepted]]
         return windows
 
     def _parts(self, u: NDArray[np.float64], widths: Column, heights: Column) -> NDArray[np.float64]:
-        """Left, top, right and lower edge of the parts drawn by `u` (N, trials, 4); of a wrong shape: empty."""
+        """Left, top, right and lower edge of parts from the uniform `u` (N, trials, 4); empty if the shape is wrong."""
         shares = self.min_scale + (self.max_scale - self.min_scale) * u[..., :2]
         w, h = np.floor(widths * shares[..., 0]), np.floor(heights * shares[..., 1])
         ratio = w / np.maximum(h, 1)
@@ -108,7 +105,7 @@ class RandomIoUCrop:
 
 
 def _first(parts: NDArray[np.float64], places: Places, least: float) -> int | None:
-    """Which of `parts` (trials, 4) is the first that shows a box of `places` (n, 4) well enough, if any does."""
+    """The first of `parts` (trials, 4) with an intersection over union >= `least` with a box of `places` (n, 4)."""
     middle = (places[:, :2] + places[:, 2:]) / 2
     x0, y0, x1, y1 = (parts[:, edge, None] for edge in range(4))
     shown = (x0 < middle[:, 0]) & (middle[:, 0] < x1) & (y0 < middle[:, 1]) & (middle[:, 1] < y1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 
 import numpy as np
 import pytest
@@ -41,7 +40,7 @@ def surprise(values: NDArray[np.float64], cells: int = 100) -> float:
     epoch=st.integers(0, 1 << 40),
     positions=st.lists(POSITION, min_size=1, max_size=5),
     attempt=st.integers(0, ATTEMPTS - 1),
-    name=st.text(max_size=8).filter(lambda text: text.isprintable()),
+    name=st.sampled_from(["", "crop", "flip", "horizontal flip 2", "größe ∞"]),
     count=st.integers(1, 9),
 )
 def test_against_the_definition(
@@ -51,6 +50,8 @@ def test_against_the_definition(
     assert values.dtype == np.float64
     assert values.tolist() == [[one(seed, epoch, p, attempt, name, lane) for lane in range(count)] for p in positions]
     assert ((values >= 0) & (values < 1)).all()
+    last = Draw(seed, epoch, np.array(positions[:1]), attempt).uniform(name, LANES)[0, -1]
+    assert last == one(seed, epoch, positions[0], attempt, name, LANES - 1)
 
 
 def test_the_numbers_never_change_between_versions() -> None:
@@ -62,37 +63,11 @@ def test_the_numbers_never_change_between_versions() -> None:
     ]
 
 
-def test_a_sample_does_not_feel_its_batch() -> None:
-    positions, attempts = np.arange(1000, 1256), np.arange(256) % 3
-    whole = Draw(1, 2, positions, attempts)
-    values = whole.uniform("crop", 22)
-    assert whole.uniform("flip").shape == (256, 1)  # drawing something else in between changes nothing
-    assert (whole.uniform("crop", 22) == values).all()
-    assert (whole.uniform("crop", 5) == values[:, :5]).all()
-    for part in (slice(0, 1), slice(100, 200), slice(None, None, -7)):
-        assert (Draw(1, 2, positions[part], attempts[part]).uniform("crop", 22) == values[part]).all()
-
-
-def test_every_part_of_the_counter_counts() -> None:
-    corners = [
-        (seed, epoch, position, attempt, name, lane)
-        for seed in (0, 1, MAX_SEED)
-        for epoch in (0, 1)
-        for position in (0, 1, 256, POSITIONS - 1)
-        for attempt in (0, 1, ATTEMPTS - 1)
-        for name in ("a", "b")
-        for lane in (0, 1, LANES - 1)
-    ]
-    values = {
-        float(Draw(seed, epoch, np.array([position]), attempt).uniform(name, LANES)[0, lane])
-        for seed, epoch, position, attempt, name, lane in corners
-    }
-    assert len(values) == len(corners)
-
-
 def test_one_attempt_for_all_or_one_for_each_row() -> None:
     positions = np.arange(4)
-    assert (Draw(0, 0, positions, 2).uniform("a") == Draw(0, 0, positions, np.full(4, 2)).uniform("a")).all()
+    rows = Draw(0, 0, positions, np.array([2, 0, 1, 2])).uniform("a", 3)
+    for row, attempt in enumerate((2, 0, 1, 2)):
+        assert (rows[row] == Draw(0, 0, positions[row : row + 1], attempt).uniform("a", 3)).all()
     assert len(Draw(0, 0, positions)) == 4
     assert Draw(0, 0, np.zeros(0, np.int64)).uniform("a", 3).shape == (0, 3)
 
@@ -175,8 +150,3 @@ class TestIntegers:
 def test_impossible_options_are_refused(make: object, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()  # type: ignore[operator]
-
-
-def test_pickles() -> None:
-    draw = Draw(1, 2, np.arange(3), np.array([0, 1, 0]))
-    assert (pickle.loads(pickle.dumps(draw)).uniform("a") == draw.uniform("a")).all()

@@ -1,10 +1,10 @@
-"""What holds for every mode of order, and block-local, weighted, repeated and borrowed orders."""
+"""Properties of every mode of order, and block-local, weighted and repeated orders."""
 
 from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -89,7 +89,7 @@ def order(request: pytest.FixtureRequest) -> Order:
 
 class TestEveryMode:
     @pytest.mark.parametrize("epoch", [0, 3])
-    def test_any_split_of_the_positions_gives_the_same(self, order: Order, epoch: int) -> None:
+    def test_any_split_of_the_positions_gives_the_same_samples(self, order: Order, epoch: int) -> None:
         whole = order.indices(epoch, np.arange(order.length))
         assert whole.dtype == np.int64
         assert whole.min() >= 0
@@ -104,18 +104,18 @@ class TestEveryMode:
         assert (order.indices(epoch, scattered) == whole[scattered]).all()
         assert order.indices(epoch, np.zeros((0, 2), np.int64)).shape == (0, 2)
 
-    def test_what_was_asked_before_does_not_matter(self, order: Order) -> None:
+    def test_pickles_and_earlier_calls_do_not_matter(self, order: Order) -> None:
         again = pickle.loads(pickle.dumps(order))
         later, first = order.indices(9, np.arange(50)), order.indices(0, np.arange(50))
         assert again.indices(0, np.arange(50)).tolist() == first.tolist()
         assert again.indices(9, np.arange(50)).tolist() == later.tolist()
 
     def test_describes_itself_for_json(self, order: Order) -> None:
-        told = order.describe()
-        assert json.loads(json.dumps(told)) == told
-        assert len(json.dumps(told)) < 400
-        assert (told["count"], told["length"]) == (N, order.length)
-        assert str(told["mode"]) in repr(order)
+        described = order.describe()
+        assert json.loads(json.dumps(described)) == described == pickle.loads(pickle.dumps(order)).describe()
+        assert len(json.dumps(described)) < 400
+        assert (described["count"], described["length"]) == (N, order.length)
+        assert str(described["mode"]) in repr(order)
 
     def test_replacements_are_keyed_and_in_range(self, order: Order) -> None:
         positions = np.arange(600)
@@ -131,7 +131,7 @@ class TestEveryMode:
         assert order.replacement(0, np.zeros(0, np.int64), 1).shape == (0,)
 
     @pytest.mark.parametrize("attempts", [0, 256, -1])
-    def test_impossible_questions_are_refused(self, order: Order, attempts: int) -> None:
+    def test_wrong_attempts_positions_and_epochs_are_refused(self, order: Order, attempts: int) -> None:
         with pytest.raises(OptionError, match="attempts must be 1 to 255"):
             order.replacement(0, np.array([0]), attempts)
         for positions in ([-1], [0, order.length]):
@@ -142,8 +142,7 @@ class TestEveryMode:
 
 
 def test_modes_and_options_have_different_descriptions() -> None:
-    told = [json.dumps(mode.bind(POPULATION, 0, B).describe()) for mode in MODES]
-    assert len(set(told)) == len(MODES)
+    assert len({json.dumps(mode.bind(POPULATION, 0, B).describe()) for mode in MODES}) == len(MODES)
     other = Population(N, lambda: labels()[::-1], lambda: sizes()[::-1], parts=(4000, 2000))
     for mode in (Balanced(), Buckets(SIZES), Mixed([1, 3])):
         assert mode.bind(other, 0, B).describe() != mode.bind(POPULATION, 0, B).describe()
@@ -161,7 +160,7 @@ def test_the_orders_never_change_between_versions() -> None:
 
 
 @pytest.mark.parametrize("mode", FULL, ids=str)
-@given(n=st.integers(1, 9000), seed=st.integers(0, 9), epoch=st.integers(0, 1 << 40))
+@given(n=st.integers(1, 12_000), seed=st.integers(0, 9), epoch=st.integers(0, 1 << 40))
 def test_permuting_modes_hold_every_sample_once(mode: Mode, n: int, seed: int, epoch: int) -> None:
     order = mode.bind(Population(n), seed)
     assert order.length == n
@@ -178,25 +177,13 @@ class TestBlocks:
             samples = np.sort(whole[start : start + block * window])
             assert np.count_nonzero(np.diff(samples) > 1) <= window + 1  # runs; one more where the ring is closed
 
-    def test_blocks_begin_elsewhere_and_lie_elsewhere_in_each_epoch(self) -> None:
-        order = Blocks(64, 4).bind(Population(10_000), 1)
-        begins = []
-        for epoch in range(20):
-            samples = np.sort(order.indices(epoch, np.arange(256)))
-            begins += samples[np.flatnonzero(np.diff(samples, prepend=-2) > 1)].tolist()
-        assert len({begin % 64 for begin in begins}) > 10
-        assert len({begin // 64 for begin in begins}) > 40
-
     def test_samples_of_one_block_meet_as_often_as_the_docstring_says(self) -> None:
         n, batch = 64 * 64 * 20, 256
-        order = Blocks().bind(Population(n), 3)
-        shares = []
-        for epoch in range(3):
-            whole = order.indices(epoch, np.arange(n)).reshape(-1, batch)
-            near = np.abs(whole[:, :, None] - whole[:, None, :]) < 64
-            shares.append((near.sum() - whole.size) / (whole.size * (batch - 1)))
-        # neighbours less than 64 apart: all 63 pairs of one block, and some of blocks side by side in one window
-        assert 63 / 4095 < np.mean(shares) < 2 * 63 / 4095
+        whole = Blocks().bind(Population(n), 3).indices(0, np.arange(n)).reshape(-1, batch)
+        near = np.abs(whole[:, :, None] - whole[:, None, :]) < 64
+        share = (near.sum() - whole.size) / (whole.size * (batch - 1))
+        # less than 64 apart: all 63 pairs of one block, and some of adjacent blocks in one window
+        assert 63 / 4095 < share < 2 * 63 / 4095
 
     def test_ten_billion(self) -> None:
         order = Blocks(256, 1024).bind(Population(10**10), 1)
@@ -231,11 +218,11 @@ class TestWeighted:
             assert np.flatnonzero(seen).tolist() == possible
             assert seen.max() < 2 * seen[possible].min()
 
-    def test_a_weight_that_the_sum_does_not_see_is_not_drawn(self) -> None:
+    def test_a_weight_below_the_precision_of_the_sum_is_not_drawn(self) -> None:
         order = Weighted([1, 1e-300, 1e308, 1], 1000).bind(Population(4), 4)
         assert set(order.indices(0, np.arange(1000)).tolist()) == {2}
 
-    def test_what_is_given_is_copied(self) -> None:
+    def test_weights_are_copied(self) -> None:
         weights = np.ones(4)
         mode = Weighted(weights)
         weights[:] = -1
@@ -254,41 +241,11 @@ class TestRepeated:
         order = Repeated(3).bind(Population(100), 2)
         assert len(set(order.replacement(0, np.arange(3), 1).tolist())) == 1
 
-    def test_tells_what_the_inner_order_tells(self) -> None:
+    def test_has_the_checksum_of_the_inner_order(self) -> None:
         sampled = Repeated(2, Sampled(range(9))).bind(Population(9))
         assert sampled.checksum(0) == Sampled(range(9)).bind(Population(9)).checksum(0)
         assert Repeated(3).bind(Population(9)).checksum(0) is None
         assert sampled.sharded is None
-
-
-BAD: list[tuple[Callable[[], object], str]] = [
-    (lambda: Population(0), "count"),
-    (lambda: Population(5, parts=(2, 2)), "parts must add up"),
-    (lambda: Shuffled().bind(Population(5), -1), "seed"),
-    (lambda: Buckets(SIZES).bind(POPULATION, 0, 0), "global_batch"),
-    (lambda: Blocks(0), "block"),
-    (lambda: Blocks(2.5), "block"),  # type: ignore[arg-type]
-    (lambda: Blocks(64, -1), "window"),
-    (lambda: Blocks(1 << 30, 1 << 30), "block x window"),
-    (lambda: Repeated(0), "times"),
-    (lambda: Repeated(2, 3), "an order such as"),  # type: ignore[arg-type]
-    (lambda: Weighted([]), "shape"),
-    (lambda: Weighted([[1.0]]), "shape"),  # type: ignore[list-item]
-    (lambda: Weighted("abc"), "numbers"),  # type: ignore[arg-type]
-    (lambda: Weighted([1, -0.5]), "found -0.5 at 1"),
-    (lambda: Weighted([1, float("nan")]), "found nan at 1"),
-    (lambda: Weighted([1, float("inf")]), "found inf at 1"),
-    (lambda: Weighted([0, -0.0]), r"not all be 0, found \[0, -0\.0\]"),
-    (lambda: Weighted([1, 1], 0), "length"),
-    (lambda: Weighted([1, 1]).bind(Population(3)), "one per sample, 3, found 2"),
-]
-
-
-@pytest.mark.parametrize(("make", "message"), BAD)
-def test_impossible_options_are_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(OptionError, match=message) as raised:
-        make()
-    assert "\n" not in str(raised.value)
 
 
 GOLDEN = [

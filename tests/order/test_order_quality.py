@@ -1,4 +1,4 @@
-"""No test tells an epoch from a random permutation, and ten billion samples cost what ten cost.
+"""No test distinguishes an epoch from a random permutation, and ten billion samples cost as much as ten.
 
 All seeds are fixed: a failure is a change of the code, not bad luck. `make torture PART=permutations` is the long run.
 """
@@ -59,7 +59,7 @@ def test_keyed_permutations_of_their_own_are_random(n: int) -> None:
         assert n == 2 or abs(uniformity((other - start) % n - 1, n - 1)) < 4
 
 
-@pytest.mark.parametrize("n", [1000, 4096, 4097, 10_007, 1_000_000])
+@pytest.mark.parametrize("n", [1000, 4096, 4097, 10_007, 100_003])
 def test_neighbours_and_epochs_are_independent(n: int) -> None:
     values = dict(test for seed in range(2) for test in torture.in_an_epoch(n, seed))
     assert len(values) >= 12
@@ -135,7 +135,5 @@ def test_ten_billion_samples_take_no_more_memory_than_ten(mode: Mode) -> None:
 
     start(10)  # what Python keeps of the first call
     (little, _), (much, peak) = start(10), start(10**10)
-    assert (
-        abs(much - little) <= 1024
-    )  # a few longer integers and what tracemalloc itself lets in; a table would be gigabytes
+    assert abs(much - little) <= 1024  # a few longer integers; a table would be gigabytes
     assert peak < 640 << 10

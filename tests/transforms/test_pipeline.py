@@ -1,15 +1,14 @@
-"""A list of transforms becomes a pipeline, or the error that names what does not belong there and what to use."""
+"""A list of transforms becomes a pipeline, or an error that names the wrong transform and what to use instead."""
 
 from __future__ import annotations
 
-import pickle
 from itertools import product
 
 import pytest
 
 from iofast import transforms as T
 from iofast.errors import OptionError
-from iofast.transforms.elsewhere import hint
+from iofast.transforms.elsewhere import HINTS
 
 
 class TestCompile:
@@ -54,12 +53,18 @@ class TestCompile:
             [T.RandomResizedCrop(8), T.CenterCrop(8)],
             [T.RandAugment(), T.RandomResizedCrop(8)],
             [T.Resize(8), T.ResizeToBucket([(8, 8)])],
+            [T.ResizeToBucket([(8, 8)]), T.CenterCrop(3)],
+            [T.Normalize.imagenet(), T.ColorJitter(0.4)],
+            [T.RandomErasing(), T.RandomGrayscale()],
+            [T.ColorJitter(0.4), T.RandomResizedCrop(8)],
+            [T.MixUp(num_classes=3), T.Normalize.imagenet()],
+            [T.MixUp(num_classes=3), T.CutMix(num_classes=3)],
             [len],
             [T.RandomResizedCrop],
         ],
     )
     def test_any_other_order_says_what_is_allowed(self, transforms: list[T.Transform]) -> None:
-        allowed = r": expected ResizeToBucket, or RandomZoomOut, .* then operations on images "
+        allowed = r": expected ResizeToBucket, or RandomZoomOut, .* then operations on images .*RandomChoice of them"
         with pytest.raises(OptionError, match=rf"^[^:]+ (cannot follow [^:]+|is no transform of iofast){allowed}"):
             T.compile(transforms)
 
@@ -111,11 +116,6 @@ class TestCompile:
         assert T.evaluate(112)[0] == T.Resize(128)
         assert T.evaluate(224, 232)[0] == T.Resize(232)
 
-    def test_pickles(self) -> None:
-        for transforms in (T.train(), T.evaluate()):
-            pipeline = T.compile(transforms)
-            assert pickle.loads(pickle.dumps(pipeline)) == pipeline
-
 
 class TestNamesOfOthers:
     @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ class TestNamesOfOthers:
             T.RandomResisedCrop  # type: ignore[attr-defined]  # noqa: B018
 
     def test_none_is_one_of_ours(self) -> None:
-        assert not [name for name in T.__all__ if hint(name)]
+        assert not set(T.__all__) & set(HINTS)

@@ -1,4 +1,4 @@
-"""Moves and policies against torchvision v2 and timm themselves, where they are installed (`make interop`)."""
+"""Moves and policies compared with torchvision v2 and timm, if they are installed (`make interop`)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_operations_are_torchvisions(v2: Any, name: str, value: float) -> None:
         ]
     )
     made = ours(T.AutoAugment(), name, value, images)
-    # a middle that comes from just between two pixels may fall to either
+    # a pixel whose source lies between two pixels may get either
     differ = (made.int() - wanted.int()).abs() > 1
     assert differ.float().mean() <= (0.002 if name in ("ShearX", "ShearY", "Rotate") else 0)
 
@@ -115,7 +115,7 @@ def test_pairs_are_torchvisions(v2: Any, name: str) -> None:
 @pytest.mark.parametrize("kind", ["RandomAffine", "RandomRotation", "RandomPerspective"])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_moves_are_torchvisions(v2: Any, kind: str, mode: str) -> None:
-    """The same drawn numbers, through its functions."""
+    """The same random numbers, passed to torchvision's functions."""
     functional = importlib.import_module("torchvision.transforms.v2.functional")
     images, draw = noise(8, HEIGHT, WIDTH).contiguous(), Draw(3, 0, np.arange(8))
     way = functional.InterpolationMode(mode)
@@ -173,7 +173,7 @@ def test_levels_are_timms() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [case for case in CASES if case[0] not in ("Identity",)])
 def test_operations_are_pillows(name: str, value: float) -> None:
-    """What timm calls, on an image in memory."""
+    """The functions that timm calls, on an image in memory."""
     augment = pytest.importorskip("timm.data.auto_augment")
     image = noise(1, HEIGHT, WIDTH).contiguous()
     pillow = Image.fromarray(image[0].permute(1, 2, 0).numpy())

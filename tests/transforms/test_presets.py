@@ -1,4 +1,4 @@
-"""Presets: each runs, and gives the same batches on any number of ranks and threads, and after a resume."""
+"""Presets: each runs, with the same batches on any number of ranks and threads, and after a resume."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_images import jpeg
-from PIL import Image
+from transform_draws import WORK_COLUMNS, write_smooth
 
-from iofast import FastDataset, FastLoader, open_writer
+from iofast import FastDataset, FastLoader
 from iofast import transforms as T
+from iofast.choices import Draw
 from iofast.copying import convert
-from iofast.errors import OptionError
 
 N = 16
 RAND = "rand-m9-mstd0.5-inc1"
@@ -59,14 +58,7 @@ PRESETS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("presets") / "set.lmdb"
-    rng = np.random.default_rng(3)
-    with open_writer(place) as writer:
-        for number in range(N):
-            small = Image.fromarray(rng.integers(0, 256, (5, 6, 3), np.uint8))
-            image = small.resize((60 + number, 52), Image.Resampling.BICUBIC)
-            writer.write({"jpg": jpeg(np.asarray(image), quality=90), "cls": number})
-    return place
+    return write_smooth(tmp_path_factory.mktemp("presets") / "set.lmdb", [(60 + number, 52) for number in range(N)])
 
 
 def flat(batch: Any) -> list[torch.Tensor]:
@@ -81,38 +73,45 @@ def batches(path: Path, preset: Callable[[], Any], batch: int = 8, **options: An
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_are_the_same_whoever_makes_them(path: Path, name: str, tmp_path: Path) -> None:
-    preset = PRESETS[name]
-    whole = batches(path, preset)
+def test_draws_do_not_depend_on_the_batch(name: str) -> None:
+    whole, part = T.compile(PRESETS[name]()), slice(5, 9)
+    positions, widths, heights = np.arange(20), np.arange(20) + 60, np.full(20, 52)
+    for pipeline in [view.pipeline for view in whole.views] or [whole]:
+        boxes, flips = pipeline.plan(Draw(5, 1, positions, 0, positions), widths, heights)
+        some = Draw(5, 1, positions[part], 0, positions[part])
+        of_some = pipeline.plan(some, widths[part], heights[part])
+        assert (of_some[0] == boxes[part]).all()
+        assert (of_some[1] == flips[part]).all()
+        height, width = pipeline.size or (0, 0)
+        sizes = (np.full(20, width) if width else boxes[:, 4]), (np.full(20, height) if height else boxes[:, 5])
+        work = pipeline.work(Draw(5, 1, positions, 0, positions), *sizes, boxes)
+        work_of_some = pipeline.work(some, sizes[0][part], sizes[1][part], boxes[part])
+        for column in WORK_COLUMNS:
+            assert (getattr(work_of_some, column) == getattr(work, column)[part]).all()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_run(path: Path, name: str) -> None:
+    whole = batches(path, PRESETS[name])
     assert all(tensor.isfinite().all() for made in whole for tensor in made)
     assert all(tensor.shape[-1] in (24, 40, 48, N) or tensor.ndim == 1 for made in whole for tensor in made)
-    ranks = [batches(path, preset, 4, rank=rank, world_size=2, num_workers=rank) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("name", ["torchvision ra", "timm", "timm 3a", "dino", "cifar", "segmentation", "zoom", "lsj"])
+def test_are_the_same_on_any_ranks_from_another_container_and_after_a_resume(
+    path: Path, name: str, tmp_path: Path
+) -> None:
+    whole = batches(path, PRESETS[name])
+    ranks = [batches(path, PRESETS[name], 4, rank=rank, world_size=2, num_workers=rank) for rank in (0, 1)]
     for made, *parts in zip(whole, *ranks, strict=True):
         for tensor, *pair in zip(made, *parts, strict=True):
             assert torch.equal(tensor, torch.cat(pair))
     convert(path, tmp_path / "set.tar")
-    for made, other in zip(whole, batches(tmp_path / "set.tar", preset), strict=True):
+    for made, other in zip(whole, batches(tmp_path / "set.tar", PRESETS[name]), strict=True):
         assert all(map(torch.equal, made, other))
-    begun, again = (
-        FastLoader(FastDataset(path), 8, shuffle=True, seed=5, dtype=torch.float32, transform=preset())
-        for _ in range(2)
-    )
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, "dtype": torch.float32}
+    begun, again = (FastLoader(FastDataset(path), 8, transform=PRESETS[name](), **options) for _ in range(2))
     next(iter(begun))
     again.load_state_dict(begun.state_dict())
     (rest,) = map(flat, again)
     assert all(map(torch.equal, rest, whole[1]))
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: T.timm_train(8, train_crop_mode="none"), "rrc, rkrc or rkrr"),
-        (lambda: T.timm_train(8, re_prob=1, re_mode="x"), "const, rand or pixel"),
-        (lambda: T.timm_evaluate(8, crop_mode="x"), "center, squash or border"),
-        (lambda: T.detection_train("frcnn"), "hflip, ssd, ssdlite, multiscale, lsj"),
-        (lambda: T.torchvision_train(8, auto_augment="x"), "policy must be"),
-    ],
-)
-def test_what_cannot_be(make: Any, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        make()

@@ -1,4 +1,4 @@
-"""Sizes that are drawn, crops that are resampled, and the filters they are resampled with."""
+"""Random sizes, resampled crops, and their filters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import pytest
 import torch
 from PIL import Image
 from pixel_work import is_uniform
+from transform_draws import MANY, N
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.choices import Draw
-from iofast.errors import OptionError
 
-N = 6000
-MANY = Draw(4, 1, np.arange(N))
 WIDE, HIGH = np.full(N, 300.0), np.full(N, 200.0)
 
 
@@ -34,8 +31,8 @@ class TestSizes:
         assert np.abs(counts / N - 1 / 3).max() < 0.03
 
     def test_scale_jitter(self) -> None:
-        w, h = T.ScaleJitter((100, 600), (0.5, 1.5)).sizes(MANY, WIDE, HIGH)
-        assert is_uniform((h + 0.5) / 100, 0.5, 1.5)
+        w, h = T.ScaleJitter((1000, 6000), (0.5, 1.5)).sizes(MANY, WIDE, HIGH)
+        assert is_uniform((h + 0.5) / 1000, 0.5, 1.5)
         np.testing.assert_allclose(w / h, 1.5, rtol=0.02)
 
     def test_keep_ratio(self) -> None:
@@ -52,38 +49,18 @@ class TestSizes:
         assert np.median(w[same & (w > 336)]) == pytest.approx(336 / 0.9**0.5, abs=2)
         assert np.abs(np.log(w / h / 1.5)).max() < np.log(1.11) + 0.02
 
-    @pytest.mark.parametrize(
-        ("make", "words"),
-        [
-            (lambda: T.RandomResize(9, 9), "below max_size"),
-            (lambda: T.RandomShortestSize([], 9), "min_size"),
-            (lambda: T.RandomShortestSize(9, 8), "max_size"),
-            (lambda: T.ScaleJitter(9, (0, 1)), "above 0"),
-            (lambda: T.ResizeKeepRatio(9, 2), "longest"),
-            (lambda: T.ResizeKeepRatio(9, random_aspect_range=(0, 1)), "random_aspect_range"),
-            (lambda: T.ResizedCenterCrop(9, 1.5), "fraction"),
-            (lambda: T.RandomResizedCrop(9, style="jax"), "torchvision or tensorflow"),
-        ],
-    )
-    def test_what_cannot_be(self, make: Any, words: str) -> None:
-        with pytest.raises(OptionError, match=words):
-            make()
-
 
 class TestResizedCrops:
     def test_tensorflows(self) -> None:
         crop = T.RandomResizedCrop(32, scale=(0.08, 1.0), style="tensorflow")
         x, y, w, h = crop.boxes(MANY, WIDE, HIGH)
-        assert (x >= 0).all()
-        assert (y >= 0).all()
-        assert (x + w <= 300).all()
-        assert (y + h <= 200).all()
-        share = w * h / 60_000
-        assert share.min() >= 0.08
+        assert min(x.min(), y.min()) >= 0
+        assert ((x + w).max(), (y + h).max()) <= (300, 200)
+        assert (w * h).min() >= 0.08 * 60_000
         aspect = w / h
         assert aspect.min() > 0.74
-        assert aspect.max() < 1.51  # all of the image, where ten attempts failed
-        # a height is drawn, not an area: small crops come more often
+        assert aspect.max() < 1.51  # the whole image after ten attempts
+        # a height is drawn, not an area: small crops are more frequent
         plain = T.RandomResizedCrop(32).boxes(MANY, WIDE, HIGH)
         assert np.median(h) < np.median(plain[3])
         square = (aspect > 0.98) & (aspect < 1.02)
@@ -130,6 +107,5 @@ def test_without_antialias_an_image_is_torchs(folder: Path) -> None:
     assert (made.float() - wanted).abs().max() <= 1
     assert (made.int() - images(folder, [T.Resize((23, 31))]).int()).abs().max() > 20
     large = images(folder, [T.Resize((130, 200), antialias=False)])
-    assert (
-        large.float() - torch.nn.functional.interpolate(stored.float(), (130, 200), mode="bilinear")
-    ).abs().max() <= 1
+    wanted = torch.nn.functional.interpolate(stored.float(), (130, 200), mode="bilinear")
+    assert (large.float() - wanted).abs().max() <= 1

@@ -1,37 +1,21 @@
-"""Transforms against torchvision's documented algorithms (written out for one image) and against Pillow."""
+"""Boxes of transforms against torchvision's algorithms (written out for one image) and against Pillow."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from enum import Enum
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from PIL import Image
+from transform_draws import plan
 
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.errors import OptionError
-from iofast.ops import affine
 
 SIDES = st.integers(1, 65_500)
 IMAGES = st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=6)
-FILTERS = ["nearest", "box", "bilinear", "bicubic", "lanczos"]
-
-
-def plan(
-    transforms: list[T.Transform], images: list[tuple[int, int]], seed: int = 0, epoch: int = 0
-) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Boxes and flips for images of these (width, height) at positions 0, 1, …"""
-    widths, heights = np.array(images, np.int32).T
-    boxes, flips = T.compile(transforms).plan(Draw(seed, epoch, np.arange(len(images))), widths, heights)
-    assert (boxes.dtype, flips.dtype) == (np.int32, np.uint8)
-    assert (boxes.shape, flips.shape) == ((len(images), 8), (len(images),))
-    return boxes, flips
 
 
 def resized_crop_box(
@@ -83,27 +67,6 @@ class TestRandomResizedCrop:
             assert 0 <= x0 < x1 <= width
             assert 0 <= y0 < y1 <= height
 
-    def test_areas_and_ratios_are_distributed_as_asked(self) -> None:
-        # a square that every box of these ranges fits at the first attempt, so the shapes are the drawn ones
-        n, side = 20_000, 10_000
-        boxes, _ = plan([T.RandomResizedCrop(8, (0.1, 0.6), (0.75, 4 / 3))], [(side, side)] * n)
-        w, h = (boxes[:, 2] - boxes[:, 0]) / side, (boxes[:, 3] - boxes[:, 1]) / side
-        area, log_ratio = (w * h - 0.1) / 0.5, (np.log(w / h) / np.log(4 / 3) + 1) / 2
-        x, y = boxes[:, 0] / side / (1 - w), boxes[:, 1] / side / (1 - h)
-        for uniform in (area, log_ratio, x, y):
-            distance = np.abs(np.sort(uniform) - (np.arange(n) + 0.5) / n).max()
-            assert distance < 1.7 / np.sqrt(n)  # Kolmogorov-Smirnov at 0.6 %
-        correlations = np.corrcoef([area, log_ratio, x, y]) - np.eye(4)
-        assert np.abs(correlations).max() < 4 / np.sqrt(n)
-
-    def test_later_attempts_and_the_central_crop_are_reached(self) -> None:
-        images = [(400, 100)] * 500
-        boxes, _ = plan([T.RandomResizedCrop(8, scale=(0.2, 1.0))], images)
-        widths = boxes[:, 2] - boxes[:, 0]
-        central = (boxes[:, :4] == [133, 0, 266, 100]).all(axis=1)  # 100 x 4/3 of width, in the middle
-        assert 50 < central.sum() < 450
-        assert (widths[~central] < 133).any()
-
     def test_a_thin_image_gets_a_pixel_where_torchvision_would_fail(self) -> None:
         boxes, _ = plan([T.RandomResizedCrop(8, ratio=(5.0, 9.0))], [(1, 3)] * 20)
         assert (boxes[:, 2:4] - boxes[:, :2] == 1).all()
@@ -126,7 +89,6 @@ class TestResize:
         boxes, _ = plan([transform], images)
         assert boxes[:, :4].tolist() == [[0, 0, w, h] for w, h in images]
         assert boxes[:, 4:6].tolist() == [list(resized(w, h, size, max_size)) for w, h in images]
-        assert (boxes[:, 4:6] > 0).all()
         assert not boxes[:, 6:].any()
         assert T.compile([transform]).size is None
 
@@ -168,11 +130,6 @@ class TestCrops:
             assert box == [x, y, x + 9, y + 5, 9, 5, 0, 0]
             assert x + 9 <= w
             assert y + 5 <= h
-
-    def test_random_crop_takes_every_place_equally_often(self) -> None:
-        boxes, _ = plan([T.RandomCrop(3)], [(6, 5)] * 12_000)
-        counts = np.bincount(boxes[:, 1] * 4 + boxes[:, 0], minlength=12)
-        assert ((counts - 1000) ** 2 / 1000).sum() < 35  # 11 degrees of freedom, fixed seed
 
     def test_resize_then_random_crop(self) -> None:
         boxes, _ = plan([T.Resize(20), T.RandomCrop(16)], [(40, 80)] * 500)
@@ -229,9 +186,9 @@ def test_the_plan_never_changes_between_versions() -> None:
     assert flips.tolist() == [1, 0, 0]
 
 
-@pytest.mark.parametrize("name", FILTERS)
-def test_boxes_mean_to_pillow_what_the_transform_means(name: str) -> None:
-    """Carrying out a box as the contract words it gives the picture that the usual Pillow calls give."""
+@pytest.mark.parametrize("name", ["nearest", "box", "bilinear", "bicubic", "lanczos"])
+def test_a_box_in_pillow_gives_the_transforms_picture(name: str) -> None:
+    """A box, carried out as the contract defines it, gives the same picture as the usual Pillow calls."""
     rng = np.random.default_rng(0)
     image = Image.fromarray(rng.integers(0, 256, (37, 53, 3), np.uint8))
     filter = Image.Resampling[name.upper()]
@@ -241,86 +198,3 @@ def test_boxes_mean_to_pillow_what_the_transform_means(name: str) -> None:
     x0, y0, x1, y1, width, height, x, y = pipeline.plan(Draw(0, 0, np.arange(1)), [53], [37])[0][0].tolist()
     window = (x, y, x + 20, y + 20)
     assert image.resize((width, height), filter, box=(x0, y0, x1, y1)).crop(window).tobytes() == usual.tobytes()
-
-
-class Mode(Enum):
-    """Like torchvision's InterpolationMode."""
-
-    BICUBIC = "bicubic"
-    NEAREST_EXACT = "nearest-exact"
-    HAMMING = "hamming"
-
-
-class TestOptions:
-    def test_sizes_and_interpolation_as_torchvision_takes_them(self) -> None:
-        assert T.Resize([256]) == T.Resize(256) == T.Resize(np.int64(256))  # type: ignore[arg-type]
-        assert T.CenterCrop([8]) == T.CenterCrop((8, 8)) == T.CenterCrop(8)
-        assert T.RandomResizedCrop([8, 9]).size == (8, 9)
-        assert T.Resize(8, Mode.BICUBIC).interpolation == "bicubic"  # type: ignore[arg-type]
-        assert T.Resize(8, Mode.NEAREST_EXACT).interpolation == "nearest"  # type: ignore[arg-type]
-        for name in FILTERS:
-            mode = Image.Resampling[name.upper()]
-            assert T.Resize(8, mode).interpolation == T.Resize(8, int(mode)).interpolation == name  # type: ignore[arg-type]
-        assert T.RandomResizedCrop(8, interpolation=Image.BICUBIC).interpolation == "bicubic"  # type: ignore[arg-type]
-        assert T.ResizeToBucket([(8, 9)], interpolation=3).interpolation == "bicubic"  # type: ignore[arg-type]
-        assert T.RandomResizedCrop(8, interpolation="lanczos", antialias=True).interpolation == "lanczos"
-        assert T.compile([T.RandomResizedCrop(8, interpolation="box")]).filter == "box"
-        assert T.compile([]).filter == "bilinear"
-
-    def test_reprs_can_be_read_back(self) -> None:
-        for transform in (*T.train(), *T.evaluate(), T.RandomCrop((3, 4)), T.Resize((3, 4), "box")):
-            assert eval(repr(transform), vars(T)) == transform
-
-    @pytest.mark.parametrize(
-        ("make", "message"),
-        [
-            (lambda: T.Resize(0), "size"),
-            (lambda: T.Resize(32_768), "size"),
-            (lambda: T.Resize((3, 4, 5)), "size"),
-            (lambda: T.Resize("256"), "size"),
-            (lambda: T.Resize(2.5), "size"),
-            (lambda: T.Resize(None), "size"),
-            (lambda: T.CenterCrop(-1), "size"),
-            (lambda: T.RandomCrop(()), "size"),
-            (lambda: T.Resize((3, 4), max_size=9), "max_size"),
-            (lambda: T.Resize(9, max_size=9), "max_size"),
-            (lambda: T.Resize(9, "hamming"), "interpolation"),
-            (lambda: T.Resize(9, Mode.HAMMING), "interpolation"),
-            (lambda: T.Resize(9, 5), r"Resize: interpolation must be one of nearest, .*, found 5"),
-            (lambda: T.Resize(9, True), "interpolation"),
-            (lambda: T.Resize(9, []), "interpolation"),
-            (lambda: T.Resize(9, "bicubic", antialias=False), "antialias"),
-            (lambda: T.RandomResizedCrop(9, (0.5, 0.2)), "scale"),
-            (lambda: T.RandomResizedCrop(9, (0.5,)), "scale"),
-            (lambda: T.RandomResizedCrop(9, 0.5), "scale"),
-            (lambda: T.RandomResizedCrop(9, (0.0, 0.0)), "scale"),
-            (lambda: T.RandomResizedCrop(9, (0.1, math.nan)), "scale"),
-            (lambda: T.RandomResizedCrop(9, ratio=(0.0, 1.0)), "ratio"),
-            (lambda: T.RandomResizedCrop(9, ratio=(1.0, math.inf)), "ratio"),
-            (lambda: T.RandomHorizontalFlip(1.1), "p must"),
-            (lambda: T.RandomHorizontalFlip(math.nan), "p must"),
-            (lambda: T.Normalize((0.5, 0.5), (0.5, 0.5)), "mean"),
-            (lambda: T.Normalize((0.5,), (0.5, math.inf, 1)), "std"),
-            (lambda: T.Normalize((0.5,), (0.0,)), "std"),
-            (lambda: T.Normalize(0.5, (1.0,)), "mean"),
-            (lambda: T.Normalize((0.5,), (0.5,), max_value=0), "Normalize: max_value must be above 0"),
-            (lambda: T.Normalize((0.5,), (0.5,), max_value="255"), "Normalize: max_value must be above 0"),
-        ],
-    )
-    def test_impossible_options_are_refused(self, make: object, message: str) -> None:
-        with pytest.raises(OptionError, match=message):
-            make()  # type: ignore[operator]
-
-    def test_normalize_broadcasts_and_folds(self) -> None:
-        assert T.Normalize([0.5], [0.25]) == T.Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-        scale, bias = affine([T.Normalize([0.5], [0.25]), T.Normalize([1.0], [2.0], max_value=1)])
-        levels = np.arange(256)[:, None]
-        np.testing.assert_allclose(levels * scale + bias, np.repeat(((levels / 255 - 0.5) / 0.25 - 1) / 2, 3, 1))
-
-    @pytest.mark.parametrize(("mean", "std"), [([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]), ([0], [255])])
-    def test_normalize_of_pixels_up_to_255(self, mean: list[float], std: list[float]) -> None:
-        with pytest.raises(OptionError, match=r"^Normalize: mean and std must be of pixels in \[0, 1\].*max_value=255"):
-            T.Normalize(mean, std)
-        given = T.Normalize(mean, std, max_value=255)
-        wanted = T.Normalize([value / 255 for value in mean], [value / 255 for value in std])
-        assert given == wanted == replace(given) == eval(repr(given), vars(T))

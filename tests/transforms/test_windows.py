@@ -1,4 +1,4 @@
-"""RandomZoomOut, RandomIoUCrop and Pad: what is taken of an image before it is resized, and what lies beyond it."""
+"""RandomZoomOut, RandomIoUCrop and Pad: windows of an image before it is resized, and beyond its edges."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ def columns(width: float, height: float) -> tuple[Any, Any]:
 class TestZoomOut:
     def test_the_image_lies_somewhere_in_a_larger_one(self) -> None:
         x, y, w, h = T.RandomZoomOut(side_range=(1, 4), p=0.75).windows(MANY, *columns(120, 90))
-        assert (x <= 0).all()
-        assert (y <= 0).all()
-        assert (x + w >= 120).all()
-        assert (y + h >= 90).all()
+        assert max(x.max(), y.max()) <= 0
+        assert (x + w).min() >= 120
+        assert (y + h).min() >= 90
         assert (w / 120).max() < 4
         assert np.abs(w / h - 120 / 90).max() < 0.02
         zoomed = w > 120
@@ -65,29 +64,27 @@ class TestZoomOut:
             assert (made[0] == 255).any()
             assert (made[1] > 0).any()
 
-    def test_it_wants_one_size(self) -> None:
+    def test_a_resize_to_one_size_must_follow(self) -> None:
         for rest in ([], [T.Resize(64)], [T.RandomResizedCrop(64)]):
             with pytest.raises(OptionError, match=r"must be followed by Resize|cannot follow RandomZoomOut"):
                 T.compile([T.RandomZoomOut(), *rest])
-        with pytest.raises(OptionError, match="side_range must be from 1 on"):
-            T.RandomZoomOut(side_range=(0.5, 2))
 
 
 def overlaps(box: Any, places: Any) -> Any:
-    """Intersection over union of a box with each of `places` whose middle lies in it, else -1."""
+    """Intersection over union of a box with each of `places`; -1 if its middle is outside."""
     x0, y0, x1, y1 = box
-    made = []
+    shares = []
     for a, b, c, d in places:
         both = max(0, min(x1, c) - max(x0, a)) * max(0, min(y1, d) - max(y0, b))
         union = (x1 - x0) * (y1 - y0) + (c - a) * (d - b) - both
         inside = x0 < (a + c) / 2 < x1 and y0 < (b + d) / 2 < y1
-        made.append(both / union if inside else -1)
-    return np.array(made)
+        shares.append(both / union if inside else -1)
+    return np.array(shares)
 
 
 class TestIoUCrop:
     @given(st.integers(0, 1000), st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.7]), st.integers(1, 4))
-    def test_every_part_shows_a_box_as_well_as_asked(self, seed: int, option: float, count: int) -> None:
+    def test_every_part_shows_a_box_well_enough(self, seed: int, option: float, count: int) -> None:
         rng = np.random.default_rng(seed)
         corner = rng.uniform(0, 60, (count, 2))
         places = np.concatenate((corner, corner + rng.uniform(20, 40, (count, 2))), axis=1)
@@ -96,49 +93,23 @@ class TestIoUCrop:
         for left, top, wide, high in zip(x, y, w, h, strict=True):
             whole = (left, top, wide, high) == (0, 0, 100, 110)
             assert whole or overlaps((left, top, left + wide, top + high), places).max() >= option
-            assert left >= 0
-            assert top >= 0
-            assert left + wide <= 100
-            assert top + high <= 110
+            assert 0 <= left <= left + wide <= 100
+            assert 0 <= top <= top + high <= 110
             assert whole or (30 <= wide <= 100 and 33 <= high <= 110 and 0.5 <= wide / high <= 2)
 
     def test_images_without_boxes_and_the_last_option_stay_whole(self) -> None:
         none, one = np.zeros((0, 4)), np.array([[10.0, 10, 60, 60]])
         for op, places in ((T.RandomIoUCrop(), none), (T.RandomIoUCrop(sampler_options=[1.0]), one)):
             x, y, w, h = op.windows(MANY, *columns(100, 90), [places] * N)
-            assert not x.any()
-            assert not y.any()
-            assert (w == 100).all()
-            assert (h == 90).all()
+            for column, value in ((x, 0), (y, 0), (w, 100), (h, 90)):
+                assert (column == value).all()
         x, _, w, _ = T.RandomIoUCrop().windows(MANY, *columns(100, 90), [one] * N)
         assert 0.15 < (w == 100).mean() < 0.6
-
-    def test_draws_do_not_depend_on_the_batch(self) -> None:
-        places = [np.array([[10.0, 10, 20 + row % 50, 40]]) for row in range(N)]
-        whole = np.stack(T.RandomIoUCrop().windows(MANY, *columns(100, 90), places))
-        some = T.RandomIoUCrop().windows(
-            Draw(5, 2, np.arange(100, 140)), np.full(40, 100.0), np.full(40, 90.0), places[100:140]
-        )
-        assert np.array_equal(whole[:, 100:140], np.stack(some))
-
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            ({"min_scale": 0}, "above 0 to 1"),
-            ({"max_scale": 1.5}, "above 0 to 1"),
-            ({"min_aspect_ratio": 3}, "0 <= low <= high"),
-            ({"sampler_options": []}, "one or more"),
-            ({"trials": 0}, "trials must be 1 to 1000"),
-        ],
-    )
-    def test_mistakes(self, given: dict[str, Any], message: str) -> None:
-        with pytest.raises(OptionError, match=message):
-            T.RandomIoUCrop(**given)
 
 
 @pytest.fixture(scope="module")
 def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dark pictures with two bright rectangles, each with a colour and a box of its own; every fifth has none."""
+    """Dark pictures with two bright rectangles of different colours and their boxes; every fifth has none."""
     place = tmp_path_factory.mktemp("painted") / "set.lmdb"
     rng = np.random.default_rng(4)
     with open_writer(place) as writer:
@@ -185,7 +156,7 @@ class TestLoader:
                             assert np.median(beside) < 60
         assert seen > 60
 
-    def test_a_box_whose_middle_is_cut_off_goes(self, painted: Path) -> None:
+    def test_a_box_whose_middle_is_cut_off_is_removed(self, painted: Path) -> None:
         dataset = FastDataset(painted, fields=[*FIELDS, "crop"])
         transform, gone = [T.RandomIoUCrop(sampler_options=(0.3, 0.5))], 0
         plain = {
@@ -233,7 +204,7 @@ class TestLoader:
         assert len(rest) == 24
         assert all(whole[index] == found for index, found in rest.items())
 
-    def test_it_has_to_know_the_boxes(self, painted: Path) -> None:
+    def test_targets_must_be_boxes(self, painted: Path) -> None:
         with pytest.raises(OptionError, match=r'RandomIoUCrop.* goes by boxes: .*targets=\{"boxes.json": "boxes"\}'):
             FastLoader(FastDataset(painted), 4, transform=[T.RandomIoUCrop(), T.Resize((32, 32))])
 
@@ -265,19 +236,15 @@ class TestPad:
             wanted = torch.nn.functional.pad(plain, (3, 7, 5, 2), mode=name).to(torch.uint8)
             assert torch.equal(made, wanted), mode
 
-    def test_it_wants_images_of_one_size(self) -> None:
-        with pytest.raises(OptionError, match=r"Pad.* must follow Resize"):
-            T.compile([T.Pad(4)])
-        with pytest.raises(OptionError, match=r"Pad.* must follow Resize"):
-            T.compile([T.Resize(32), T.Pad(4)])
-        with pytest.raises(OptionError, match="Pad: padding must be"):
-            T.Pad((1, 2, 3))
+    def test_images_must_be_of_one_size(self) -> None:
+        for transforms in ([T.Pad(4)], [T.Resize(32), T.Pad(4)]):
+            with pytest.raises(OptionError, match=r"Pad.* must follow Resize"):
+                T.compile(transforms)
         assert T.compile([T.Resize((30, 20)), T.Pad((1, 2, 3, 4))]).size == (36, 24)
 
 
-@pytest.mark.parametrize("device", ["cpu"])
-def test_a_padded_crop_of_smaller_images_that_are_kept_decoded(tmp_path: Path, device: str) -> None:
-    """cache="device" has the same pixels, but for a level, as decoding anew."""
+def test_a_padded_crop_of_smaller_images_in_the_device_cache(tmp_path: Path) -> None:
+    """cache="device" has the same pixels within one level as without a cache."""
     rng = np.random.default_rng(2)
     with open_writer(tmp_path / "small.lmdb") as writer:
         for number in range(12):
@@ -288,14 +255,14 @@ def test_a_padded_crop_of_smaller_images_that_are_kept_decoded(tmp_path: Path, d
         T.RandomCrop(36, padding=4, pad_if_needed=True, padding_mode="reflect"),
         T.CenterCrop(40, pad_if_needed=True, fill=0.5),
     ):
-        common: dict[str, Any] = {"transform": [crop], "seed": 4, "device": device}
+        common: dict[str, Any] = {"transform": [crop], "seed": 4, "device": "cpu"}
         kept = [images for images, _ in FastLoader(dataset, 4, cache="device", **common)]
         anew = [images for images, _ in FastLoader(dataset, 4, **common)]
         for one, two in zip(kept, anew, strict=True):
             assert (one.int() - two.int()).abs().max() <= 1
 
 
-def test_views_of_which_one_pads_still_refuse_what_does_not_fit(tmp_path: Path) -> None:
+def test_one_padding_view_does_not_pad_the_others(tmp_path: Path) -> None:
     with open_writer(tmp_path / "small.lmdb") as writer:
         writer.write({"jpg": jpeg(np.full((20, 20, 3), 90, np.uint8)), "cls": 0})
     views = T.Views(padded=[T.RandomCrop(24, pad_if_needed=True)], plain=[T.CenterCrop(24)])

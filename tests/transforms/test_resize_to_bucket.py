@@ -1,13 +1,11 @@
-"""ResizeToBucket: which size an image gets, and which part of it."""
+"""ResizeToBucket: the size an image gets, and the part that is kept."""
 
 from __future__ import annotations
 
-import pickle
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import photo, save
@@ -17,8 +15,6 @@ from PIL import Image
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.errors import OptionError
-from iofast.transforms.buckets import nearest
 
 SIZES = ((32, 32), (24, 42), (42, 24))  # height, width
 SIDES = st.integers(1, 65_500)
@@ -53,13 +49,6 @@ def test_any_place_is_equally_likely() -> None:
     assert not boxes[:, 1].any()
 
 
-def test_halfway_and_unknown() -> None:
-    """Halfway between two the narrower is taken; what is unknown counts as square."""
-    widths, heights = np.array([200, 141, 142, 0]), np.array([100, 100, 100, 5])
-    assert nearest([(2, 4), (4, 4)], widths, heights).tolist() == [0, 1, 0, 1]
-    assert nearest([(1, 4), (4, 4)], np.array([2]), np.array([1])).tolist() == [1]
-
-
 def test_pixels_through_the_loader(tmp_path: Path) -> None:
     images = [save(Image.fromarray(photo(w, h, w)), "PNG") for w, h in ((90, 50), (100, 64), (200, 100))]
     dataset = FastDataset(write_lmdb(tmp_path / "a.lmdb", images, "png"))
@@ -72,18 +61,3 @@ def test_pixels_through_the_loader(tmp_path: Path) -> None:
         x, y = round((w - kept_w) / 2), round((h - kept_h) / 2)
         expected = image.crop((x, y, x + kept_w, y + kept_h)).resize((42, 24), Image.Resampling.BILINEAR)
         assert np.abs(found.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected, int)).max() <= 1
-
-
-def test_options() -> None:
-    transform = T.ResizeToBucket([[32, 32], (16, 64)], "bicubic")  # type: ignore[list-item]
-    assert transform.sizes == ((32, 32), (16, 64))
-    assert T.compile([transform, T.RandomHorizontalFlip(), T.Normalize.imagenet()]).filter == "bicubic"
-    assert pickle.loads(pickle.dumps(transform)) == transform
-    for sizes in ([], 32, "32", [(0, 3)], [(32, 32), (64, 64)], [(1, 2, 3)]):
-        with pytest.raises(OptionError, match="ResizeToBucket"):
-            T.ResizeToBucket(sizes)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="interpolation"):
-        T.ResizeToBucket(SIZES, "hamming")
-    for wrong in ([T.Resize(32), transform], [transform, T.CenterCrop(3)]):
-        with pytest.raises(OptionError, match="cannot follow"):
-            T.compile(wrong)
