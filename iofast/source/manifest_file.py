@@ -1,8 +1,8 @@
-"""A manifest file as a source: which images, with which labels, splits and further fields.
+"""A manifest file as a source: its images, with labels, splits and further fields.
 
 Paths are relative to the manifest's folder; `..` and absolute paths are allowed, since the file is the user's own and
-is only read. Each further column becomes a field of every record: one whose name has an extension keeps its name
-(`boxes.json`); else `.txt` is added where all values are text, `.bin` where they are bytes and `.json` elsewhere.
+images are only read. Each further column becomes a field of the records. A column name with an extension is the field's
+name (`boxes.json`); otherwise `.txt` is added if all values are text, `.bin` if they are bytes, else `.json`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ LABEL_COLUMNS = ("label", "class", "target")
 SPLIT_COLUMNS = ("split",)
 
 _INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,9})")  # 007 is a name
-_INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # what pandas writes for its row index
+_INDEX_COLUMN = re.compile(r"|__index_level_[0-9]+__", re.ASCII)  # the row index that pandas writes
 
 
 def read_manifest(path: Path, options: SourceOptions) -> Source:
-    """The images that a .csv, .tsv, .jsonl or .parquet file names. Raises `SourceError` naming file and line."""
+    """The images of a .csv, .tsv, .jsonl or .parquet file. Raises `SourceError` naming file and line."""
     watched = _watch(path, options)
     table = read_table(path)
     path_column = _find(table, "path", options.path_column, PATH_COLUMNS)
@@ -88,15 +88,15 @@ def _watch(path: Path, options: SourceOptions) -> Watched:
 
 
 def _find(table: Table, what: str, wanted: str | None, usual: Sequence[str]) -> str | None:
-    """The name of the column, None if there is none. Raises `SourceError` where it was asked for or is ambiguous."""
+    """The name of the column, None without one. Raises `SourceError` if `wanted` is missing or several are usual."""
     if wanted is not None:
         if wanted not in table.columns:
             raise SourceError(f"{table.path} has no {what} column {wanted!r}: found {_columns(table)}")
         return wanted
-    found = [name for name in usual if name in table.columns]
-    if len(found) > 1:
-        raise SourceError(f"{table.path} has several {what} columns, say which: {', '.join(found)}")
-    return found[0] if found else None
+    names = [name for name in usual if name in table.columns]
+    if len(names) > 1:
+        raise SourceError(f"{table.path} has several {what} columns, choose one: {', '.join(names)}")
+    return names[0] if names else None
 
 
 def _pop(table: Table, name: str | None) -> ColumnText | None:
@@ -119,7 +119,7 @@ def _paths(table: Table, cells: ColumnText) -> Strings:
 
 
 def _check_text(table: Table, name: str, cells: ColumnText) -> None:
-    """Refuse text that is not UTF-8, which a CSV file may hold."""
+    """Raise `SourceError` for text that is not UTF-8, which a CSV file may contain."""
     if BYTES in cells.kinds:
         return
     try:
@@ -132,14 +132,14 @@ def _check_text(table: Table, name: str, cells: ColumnText) -> None:
 def _labels(
     table: Table, cells: ColumnText | None, options: SourceOptions
 ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
-    """Labels in listing order, classes (None where the labels are numbers of unknown classes), warnings."""
+    """Labels in listing order, class names (None if the labels are numbers without names), warnings."""
     if cells is None:
         return np.full(len(table), -1, np.int32), None, []
     _check_text(table, "label", cells)
     values = list(cells.strings())
     for row, kind in enumerate(cells.kinds):
         if kind == JSON:
-            values[row] = values[row].removesuffix(b".0")  # Parquet turns integers with gaps into floating point
+            values[row] = values[row].removesuffix(b".0")  # pandas writes integers with gaps as floating point
         if kind == BYTES or (kind == JSON and not _INTEGER.fullmatch(values[row])):
             table.fail(row, "the label is neither text nor an integer")
     given = set(values) - {b""}
@@ -149,9 +149,9 @@ def _labels(
         [name.decode() for name in given], options.class_order, table.path.parent, exact=False
     )
     if len(names) > MAX_CLASSES or max(map(len, names)) > MAX_CLASS_NAME:
-        found = f"{len(names)} classes with names of up to {max(map(len, names))} characters"
         raise SourceError(
-            f"{table.path} has {found}, at most {MAX_CLASSES} of {MAX_CLASS_NAME} can be: is it the label?"
+            f"{table.path}: expected at most {MAX_CLASSES} classes with names of up to {MAX_CLASS_NAME} characters, "
+            f"found {len(names)} of up to {max(map(len, names))}: is it the label?"
         )
     numbers = {name.encode(): number for number, name in enumerate(names)} | {b"": -1}
     return np.array([numbers[value] for value in values], np.int32), tuple(names), warnings
@@ -172,7 +172,7 @@ def _numbered(
 def _splits(
     table: Table, cells: ColumnText | None
 ) -> tuple[tuple[tuple[str, int, int], ...], NDArray[np.int64] | None]:
-    """Split ranges in packing order, and the listing row of each position if rows have to move for that."""
+    """Split ranges in packing order, and the listing row of each position if that order differs from the rows'."""
     if cells is None or set(cells.kinds) <= {MISSING}:
         return ((WHOLE, 0, len(table)),), None
     values = list(cells.strings())
@@ -193,20 +193,20 @@ def _splits(
 
 
 def _files(table: Table, name: str, *, mask: bool) -> Column:
-    """A column whose values are paths of files, which become the field. Raises `SourceError`."""
+    """A field from a column whose values are paths of files. Raises `SourceError`."""
     if name not in table.columns:
         raise SourceError(f"{table.path} has no column {name!r} for files: found {_columns(table)}")
     cells = table.columns.pop(name)
     for row, kind in enumerate(cells.kinds):
         if kind not in (TEXT, MISSING):
-            table.fail(row, f"column {printable_column(name)}: a path is text")
+            table.fail(row, f"column {printable_column(name)}: a path must be text")
     values = cells.strings()
-    kinds = {os.path.splitext(value)[1].lower() for value in values if value}
-    legal = re.sub(r"[^0-9a-z_.-]+", "_", name.strip().lower())
+    suffixes = {os.path.splitext(value)[1].lower() for value in values if value}
+    legal = _legal(name)
     if mask:
-        legal = legal if legal.endswith(".png") else f"{legal}.png"
-    elif "." not in legal and kinds != {b"." + legal.encode()}:  # a column `txt` of such files is the field itself
-        legal += printable(next(iter(kinds))) if len(kinds) == 1 and kinds != {b""} else ".bin"
+        legal = f"{legal.removesuffix('.png')}.png"
+    elif "." not in legal and suffixes != {b"." + legal.encode()}:  # a column `txt` of .txt files is the field `txt`
+        legal += printable(next(iter(suffixes))) if len(suffixes) == 1 and suffixes != {b""} else ".bin"
     try:
         field = field_name(legal, name)
     except OptionError as error:
@@ -242,13 +242,18 @@ def _fields(table: Table, names: list[str]) -> tuple[Column, ...]:
     return tuple(columns.values())
 
 
+def _legal(name: str) -> str:
+    """A column's name with only characters that the name of a field may have."""
+    return re.sub(r"[^0-9a-z_.-]+", "_", name.strip().lower())
+
+
 def _field_name(table: Table, name: str, kinds: set[int]) -> str:
-    legal = re.sub(r"[^0-9a-z_.-]+", "_", name.strip().lower())
+    legal = _legal(name)
     if "." not in legal:
         legal += ".json" if JSON in kinds else ".bin" if BYTES in kinds else ".txt"
     try:
         if not re.search("[0-9a-z]", legal.rpartition(".")[0]):
-            raise ContainerError("no letter or digit is left of it")
+            raise ContainerError("it has no letter or digit")
         return check_field(legal)
     except ContainerError as error:
         raise SourceError(f"{table.path}: column {printable_column(name)} cannot become a field: {error}") from None

@@ -158,14 +158,14 @@ def test_loader_and_conversion_of_caffes_planes(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     for number, (value, message) in enumerate(
         [
-            (pickle.dumps((picture(1), 3)), "is pickled: to load it would run code"),
+            (pickle.dumps((picture(1), 3)), "is pickled, and loading it would run code"),
             (b"\x08\x03\x32\x04\0\0\0\0", "looks like a Caffe Datum of floats"),
             (b"nothing at all", "is neither an image file nor a Caffe Datum: it begins with b'nothing at all'"),
             (b"", ".* begins with b''"),
         ]
     ):
         path = write(tmp_path / f"{number}", {b"__len__": b"1", b"k": value})
-        with pytest.raises(ContainerError, match=rf"{path} holds no images: the value of 'k' at offset \d+ {message}"):
+        with pytest.raises(ContainerError, match=rf"{path} has no images: the value of 'k' at offset \d+ {message}"):
             open_reader(path)
     empty = write(tmp_path / "empty", {})
     with pytest.raises(ContainerError, match="is an LMDB file without entries"):
@@ -174,7 +174,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         database.open_db(b"train")
     with pytest.raises(ContainerError, match="unknown flags 0x2"):
         open_reader(tmp_path / "named")
-    with pytest.raises(OptionError, match="names means nothing for an LMDB"):
+    with pytest.raises(OptionError, match="names does not apply to an LMDB"):
         open_reader(tmp_path / "0", {"names": {"image": "x"}})
 
 

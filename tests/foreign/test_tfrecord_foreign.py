@@ -186,14 +186,14 @@ def test_names_given_to_the_dataset(tmp_path: Path) -> None:
     assert dataset[1]["seg.png"].shape == (9, 9, 3)
     plain = open_reader(tmp_path / "*.tfrecord", ForeignOptions(names))
     assert plain.columns(np.arange(3)).label.tolist() == [1, 2, 3]
-    with pytest.raises(OptionError, match="labels means nothing for TFRecords"):
+    with pytest.raises(OptionError, match="labels does not apply to TFRecords"):
         open_reader(tmp_path / "a.tfrecord", {"labels": "x"})
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"names": {"jpg": "x"}}, "say image, label, path or a further field, found 'jpg'"),
+        ({"names": {"jpg": "x"}}, "expected image, label, path or a further field, found 'jpg'"),
         ({"names": {"UPPER": "x"}}, "names: field name 'UPPER'"),
         ({"names": ["image"]}, "names must be a mapping"),
         ({"names": {"image": ""}}, "names must be a mapping"),

@@ -110,7 +110,7 @@ class TestAppend:
         with open_reader(target) as reader:
             assert reader.manifest.splits == {"train": ((0, 30), (60, 90)), "val": ((30, 60), (90, 120))}
         assert len(FastDataset(target, split="val")) == 60
-        with pytest.raises(SourceError, match="has splits: train, val; what is to be added has: none"):
+        with pytest.raises(SourceError, match="has splits: train, val; the new images have: none"):
             pack(sources[1], target, append=True, **options_of(target))
 
     @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_what_pack_did_not_make(sources: tuple[Path, Path], tmp_path: Path) -> N
 def test_classes_or_none(sources: tuple[Path, Path], tmp_path: Path) -> None:
     flat = make(tmp_path / "flat", (".",), 5, 4)
     pack(flat, tmp_path / "x.tar", **options_of(tmp_path / "x.tar"))
-    with pytest.raises(SourceError, match="has no classes, what is to be added has 3"):
+    with pytest.raises(SourceError, match="has no classes, the new images have 3"):
         pack(sources[1], tmp_path / "x.tar", append=True, **options_of(tmp_path / "x.tar"))
 
 

@@ -72,15 +72,16 @@ import os, signal, sys, time
 from iofast.packing import worker
 deaths = sys.argv.pop(1)  # its size is how often it died of bad luck
 real = worker.make_record
-def make_record(data, image, *rest):
-    if "killer" in image.path:
+def make_record(sample, *rest):
+    path = sample.image.path
+    if "killer" in path:
         os.kill(os.getpid(), signal.SIGSEGV)
-    if "unlucky" in image.path and (died := os.path.getsize(deaths)) < 2:
+    if "unlucky" in path and (died := os.path.getsize(deaths)) < 2:
         os.truncate(deaths, died + 1)
         os.kill(os.getpid(), signal.SIGKILL)
-    if "stuck" in image.path:
+    if "stuck" in path:
         time.sleep(3600)
-    return real(data, image, *rest)
+    return real(sample, *rest)
 worker.make_record = make_record
 sys.exit(worker.main())
 """
@@ -153,7 +154,7 @@ class TestDyingWorkers:
         ("program", "words"),
         [
             ("import sys; sys.exit('no module named horse')", "no module named horse"),
-            ("import os; os.write(1, b'\\xff' * 64); input()", "not understood"),
+            ("import os; os.write(1, b'\\xff' * 64); input()", "cannot be read"),
             (DIES_WRITING, "without doing anything: SIGKILL"),
         ],
     )

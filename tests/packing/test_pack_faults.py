@@ -126,7 +126,7 @@ import os, sys
 from iofast.packing import origin, worker
 real = origin.read_file
 def read_file(path):
-    if b"07" in path:
+    if os.path.basename(path) == b"07.jpg":
         os.unlink(path)
     return real(path)
 origin.read_file = read_file

@@ -28,13 +28,14 @@ from iofast.packing.run import run
 
 source, target, deaths, behaviour = sys.argv[1:]
 real = worker.make_record
-def make_record(data, image, *rest):
+def make_record(sample, *rest):
+    image = sample.image
     if image.position == 3 and behaviour == "dies":
         os.kill(os.getpid(), signal.SIGSEGV)
     if image.position == 3 and behaviour == "raises":
         print("a library prints")
         raise SystemExit("out of the loop")
-    return real(data, image, *rest)
+    return real(sample, *rest)
 worker.make_record = make_record
 
 class Noting(PackProgress):

@@ -156,7 +156,7 @@ class TestWhatItSays:
         entries = {b"%03d" % n: datum(planes(pixels(n)), (3, 16, 24), n % 3) for n in range(4)}
         source = write_lmdb(tmp_path / "caffe", entries)
         settings: dict[str, Any] = {"foreign": {"channels": channels}, "workers": 1}
-        with pytest.raises(OptionError, match="holds raw pixels"):
+        with pytest.raises(OptionError, match="contains raw pixels"):
             pack(source, tmp_path / "out.lmdb", **settings)
         pack(source, tmp_path / "out.lmdb", format="png", **settings)
         for number, record in enumerate(records(tmp_path / "out.lmdb")):

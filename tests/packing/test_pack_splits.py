@@ -60,7 +60,7 @@ def test_shares_are_about_right_and_seeds_differ() -> None:
 def test_a_split_without_images_is_left_out_and_said() -> None:
     source = divide(listing(["a", "b"]), parse_shares({"val": 1e-9}), 0)
     assert source.splits == (("train", 0, 2),)
-    assert source.warnings == ("splits that got no image: val",)
+    assert source.warnings == ("splits without an image: val",)
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ BAD = [
     ("m.csv", "", "has no rows"),
     ("m.csv", "path,label\n", "has no rows"),
     ("m.csv", "photo,label\n1.jpg,2\n", "has no column path or file or .* or image: found 'photo', 'label'"),
-    ("m.csv", "path,file\n1.jpg,2\n", "several path columns, say which: path, file"),
+    ("m.csv", "path,file\n1.jpg,2\n", "several path columns, choose one: path, file"),
     ("m.csv", "path,a,a\n1.jpg,2,3\n", "two columns 'a'"),
     ("m.csv", "path,label\n1.jpg,2\n2.jpg\n", "line 3: expected 2 columns as in the header, found 1"),
     ("m.csv", 'path,label\n"1.jpg,2\n', r"m\.csv, line 2: unexpected end of data"),
