@@ -62,11 +62,6 @@ class Geometry:
             canvas,
         )
 
-    @property
-    def is_identity(self) -> bool:
-        """Whether every point stays where it is."""
-        return self.orientation == 1 and self.scale == (1, 1) and self.shift == (0, 0) and self.packed == self.size
-
     def point(self, x: float, y: float) -> Point:
         """The place of a point of the annotated image in the packed image."""
         width, height = self.size

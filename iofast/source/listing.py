@@ -217,11 +217,6 @@ class Source:
         paths = ((column.field, column.file(row)) for column in self.columns)
         return [(field, path) for field, path in paths if path is not None]
 
-    def split_of(self, index: int) -> str:
-        """The name of the split of `index`, "all" in a source without splits. Raises `IndexError`."""
-        self.row(index)
-        return next(name for name, start, stop in self.splits if start <= index < stop)
-
     def shuffled(self, seed: int) -> Source:
         """The same images with each split permuted; the order depends only on `seed` and the names of splits.
 

@@ -59,13 +59,14 @@ def read_manifest(path: Path, options: SourceOptions) -> Source:
     if len({path_column, label_column, split_column} - {None}) < 3 - (label_column, split_column).count(None):
         raise SourceError(f"{path}: one column cannot be two of path {path_column!r}, label and split")
     paths = _paths(table, table.columns.pop(path_column))
-    files = [_files(table, name, mask=True) for name in options.mask_columns]
-    files += [_files(table, name, mask=False) for name in options.file_columns]
+    fields = [(name, _file_field(table, name, mask=True)) for name in options.mask_columns]
+    fields += [(name, _file_field(table, name, mask=False)) for name in options.file_columns]
     labels, classes, warnings = _labels(table, _pop(table, label_column), options)
     splits, order = _splits(table, _pop(table, split_column))
     ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]
     if ignored:
         warnings.append(f"columns without a name (a row index) left out: {len(ignored)}")
+    fields += [(name, _field(table, name)) for name in table.columns if name not in ignored]
     return Source(
         root=path.parent,
         kind="manifest",
@@ -75,7 +76,7 @@ def read_manifest(path: Path, options: SourceOptions) -> Source:
         listed_labels=labels,
         watched=watched,
         class_order=options.class_order,
-        columns=_distinct(table, (*files, *_fields(table, [name for name in table.columns if name not in ignored]))),
+        columns=_distinct(path, fields),
         order=order,
         warnings=tuple(warnings),
     )
@@ -192,7 +193,7 @@ def _splits(
     return ranges(zip(names, counts, strict=True)), order if moved else None
 
 
-def _files(table: Table, name: str, *, mask: bool) -> Column:
+def _file_field(table: Table, name: str, *, mask: bool) -> Column:
     """A field from a column whose values are paths of files. Raises `SourceError`."""
     if name not in table.columns:
         raise SourceError(f"{table.path} has no column {name!r} for files: found {_columns(table)}")
@@ -215,31 +216,28 @@ def _files(table: Table, name: str, *, mask: bool) -> Column:
     return Column(field, values, states)
 
 
-def _distinct(table: Table, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    names = [column.field for column in columns]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise SourceError(f"{table.path}: two columns would both be the field {few(sorted(twice))}")
-    return columns
-
-
-def _fields(table: Table, names: list[str]) -> tuple[Column, ...]:
-    columns: dict[str, Column] = {}
+def _distinct(path: Path, fields: Sequence[tuple[str, Column]]) -> tuple[Column, ...]:
+    """The columns of `fields`, pairs with their names. Raises `SourceError` if two become one field."""
     taken: dict[str, str] = {}
-    for name in names:
-        cells = table.columns[name]
-        kinds = set(cells.kinds) - {MISSING}
-        if BYTES in kinds and len(kinds) > 1:
-            raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
-        _check_text(table, printable_column(name), cells)
-        field = _field_name(table, name, kinds)
-        if field in taken:
-            raise SourceError(f"{table.path}: columns {few((taken[field], name))} would both be the field {field!r}")
-        taken[field] = name
-        states = np.where(cells.states() == MISSING, MISSING, PLAIN)
-        if kinds == {TEXT, JSON}:
-            states[cells.states() == TEXT] = QUOTED
-        columns[field] = Column(field, cells.strings(), states.astype(np.uint8))
-    return tuple(columns.values())
+    for name, column in fields:
+        if column.field in taken:
+            names = few((taken[column.field], name))
+            raise SourceError(f"{path}: columns {names} would both become the field {column.field!r}")
+        taken[column.field] = name
+    return tuple(column for _, column in fields)
+
+
+def _field(table: Table, name: str) -> Column:
+    """A field from a column of values. Raises `SourceError`."""
+    cells = table.columns[name]
+    kinds = set(cells.kinds) - {MISSING}
+    if BYTES in kinds and len(kinds) > 1:
+        raise SourceError(f"{table.path}: column {printable_column(name)} mixes bytes with other values")
+    _check_text(table, printable_column(name), cells)
+    states = np.where(cells.states() == MISSING, MISSING, PLAIN)
+    if kinds == {TEXT, JSON}:
+        states[cells.states() == TEXT] = QUOTED
+    return Column(_field_name(table, name, kinds), cells.strings(), states.astype(np.uint8))
 
 
 def _legal(name: str) -> str:

@@ -6,7 +6,6 @@ import bz2
 import contextlib
 import gzip
 import json
-import os
 import pickle
 import tempfile
 from pathlib import Path
@@ -71,19 +70,6 @@ class TestMds:
                 reader.locate(np.arange(2), "score.json")
             with pytest.raises(KeyError):
                 reader.view(4, "cls")
-
-    def test_second_opening_reads_the_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        folder = write_mds(tmp_path / "mds", COLUMNS, SAMPLES)
-        for file in folder.iterdir():  # an index of files that change right now is not used again
-            os.utime(file, (1, 2))
-        with open_reader(folder) as reader:
-            first = list(reader)
-        monkeypatch.setattr("iofast.foreign.mds.MdsFolder.scan", None)
-        with open_reader(folder) as reader:
-            assert list(reader) == first
-        os.utime(folder / "shard.00001.mds", (1, 3))
-        with pytest.raises(TypeError):  # changed, so it is scanned again
-            open_reader(folder)
 
     def test_splits(self, tmp_path: Path) -> None:
         write_mds(tmp_path / "mds" / "val", COLUMNS, SAMPLES[7:])

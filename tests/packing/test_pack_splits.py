@@ -31,7 +31,7 @@ def listing(paths: list[str]) -> Source:
 
 
 def members(source: Source) -> dict[bytes, str]:
-    return {source.path(i): source.split_of(i) for i in range(len(source))}
+    return {source.path(i): name for name, start, stop in source.splits for i in range(start, stop)}
 
 
 @given(st.permutations([f"c{i % 7}/{i}.jpg" for i in range(200)]), st.integers(0, 100), st.integers(0, 200))
