@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from container_sets import in_shards
+from packing_runs import digests as contents
 from PIL import Image
 
 from iofast import FastDataset, open_reader, pack
@@ -34,10 +34,6 @@ def make(root: Path, names: Sequence[str], count: int, seed: int) -> Path:
         path.parent.mkdir(exist_ok=True, parents=True)
         Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((40, 30)).save(path)
     return root
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir()) if p.is_file()}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import resource
@@ -17,11 +16,12 @@ import numpy as np
 import psutil
 import pytest
 from folder_images import few
+from packing_runs import interrupt, pack_with, sha256
 from PIL import Image
 
 from iofast.containers.publish import Target
 from iofast.errors import SourceError, TargetError, WorkerError
-from iofast.packing import PackOptions, PackReport, estimate, pack
+from iofast.packing import PackOptions, estimate, pack
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
@@ -48,10 +48,6 @@ def packed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return sha256(target)
 
 
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def command(images: Path, target: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "iofast", "pack", str(images), str(target), "--resize", "128", *options]
 
@@ -70,7 +66,7 @@ def journal_size(target: Path) -> int:
 FAKE = """
 import os, signal, sys, time
 from iofast.packing import worker
-deaths = sys.argv.pop(1)  # its size is how often it died of bad luck
+deaths = "DEATHS"  # the size of this file is the number of unlucky deaths
 real = worker.make_record
 def make_record(sample, *rest):
     path = sample.image.path
@@ -90,19 +86,9 @@ sys.exit(worker.main())
 DIES_WRITING = """
 import os, signal, sys
 from iofast.packing import worker
-del sys.argv[1]
 worker.JournalWriter.append = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 sys.exit(worker.main())
 """
-
-
-def pack_with(source: Path, target: Path, worker: str, *, silence: float = 60, **options: int) -> PackReport:
-    """`pack` with workers that run the program `worker`."""
-    settings = PackOptions(**options)  # type: ignore[arg-type]
-    deaths = target.with_suffix(".deaths")
-    deaths.touch()
-    with WorkerPool(2, (sys.executable, "-c", worker, str(deaths)), silence=silence) as pool:
-        return run(source, target, settings, PackProgress(), pool)
 
 
 class TestDyingWorkers:
@@ -121,8 +107,10 @@ class TestDyingWorkers:
         """Killed while the chunk was done at once, killed again image by image: as when memory runs out."""
         source = few(tmp_path / "images", good=5)
         (source / "002_unlucky.png").write_bytes((source / "000.png").read_bytes())
-        report = pack_with(source, tmp_path / "out.lmdb", FAKE, max_errors=0)
-        assert (tmp_path / "out.deaths").stat().st_size == 2
+        deaths = tmp_path / "deaths"
+        deaths.touch()
+        report = pack_with(source, tmp_path / "out.lmdb", FAKE.replace("DEATHS", str(deaths)), max_errors=0)
+        assert deaths.stat().st_size == 2
         assert (report.packed, report.failed) == (6, 0)
 
     def test_an_image_that_never_ends_is_one_error(self, tmp_path: Path) -> None:
@@ -206,24 +194,8 @@ class TestResume:
     @pytest.fixture
     def interrupted(self, images: Path, tmp_path: Path) -> Path:
         """A target whose packing was interrupted after some chunks."""
-
-        class Interrupt(PackProgress):
-            steps = 0
-
-            def step(self, images: int, size: int, failed: int) -> None:
-                self.steps += 1
-                if self.steps == 10:
-                    raise KeyboardInterrupt
-
-        target = tmp_path / "out.lmdb"
-        with pytest.raises(KeyboardInterrupt, match="goes on from there"), WorkerPool(2) as pool:
-            run(images, target, PackOptions(resize=128), Interrupt(), pool)
-        return target
-
-    def test_an_interrupted_run_goes_on(self, images: Path, packed: str, interrupted: Path) -> None:
-        report = pack(images, interrupted, resize=128, max_errors="50%")
-        assert report.resumed >= 10 * 3
-        assert sha256(interrupted) == packed
+        interrupt(images, tmp_path / "out.lmdb", 10, resize=128)
+        return tmp_path / "out.lmdb"
 
     def test_a_torn_journal_costs_only_what_is_torn(self, images: Path, packed: str, interrupted: Path) -> None:
         journals = interrupted.with_name("out.lmdb.partial").glob("journal-*")
@@ -280,12 +252,6 @@ class TestResume:
 
 
 class TestTargets:
-    def test_two_runs_exclude_each_other(self, tmp_path: Path) -> None:
-        source = few(tmp_path / "images", good=2)
-        with Target(tmp_path / "out.lmdb"), pytest.raises(TargetError, match="another run of iofast"):
-            pack(source, tmp_path / "out.lmdb")
-        assert pack(source, tmp_path / "out.lmdb").packed == 2
-
     def test_a_folder_that_is_missing_or_read_only(self, tmp_path: Path) -> None:
         source = few(tmp_path / "images", good=2)
         with pytest.raises(TargetError, match="not a folder"):

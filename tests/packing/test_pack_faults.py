@@ -5,22 +5,19 @@ from __future__ import annotations
 import errno
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from container_sets import in_shards
+from packing_runs import pack_with
 from PIL import Image
 from test_pack_containers import NAMES
 
 from iofast import open_reader, pack
 from iofast.errors import DecodeError
-from iofast.packing import PackOptions, estimate
+from iofast.packing import estimate
 from iofast.packing.origin import read_file
-from iofast.packing.pool import WorkerPool
-from iofast.packing.progress import PackProgress
-from iofast.packing.run import run
 from tools.torture import _packs
 from tools.torture._packs import Case
 from tools.torture.kills import Rounds
@@ -140,8 +137,7 @@ def test_a_file_that_vanishes(images: Path, tmp_path: Path, name: str) -> None:
     source.mkdir()
     for path in images.iterdir():
         (source / path.name).write_bytes(path.read_bytes())
-    with WorkerPool(2, (sys.executable, "-c", FAKE)) as pool:
-        report = run(source, tmp_path / name, PackOptions(max_errors=1), PackProgress(), pool)
+    report = pack_with(source, tmp_path / name, FAKE, max_errors=1)
     assert (report.packed, report.failed) == (39, 1)
     assert dict(report.errors) == {"the file cannot be read": 1}
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
-import sys
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +15,7 @@ import pytest
 from container_sets import mask, picture, records
 from foreign_lmdbs import datum, pixels, planes
 from foreign_lmdbs import write as write_lmdb
+from packing_runs import pack_with, sha256
 from PIL import Image as Pictures
 from tar_sets import foreign
 
@@ -32,10 +31,6 @@ from iofast.packing.run import run
 from iofast.packing.sample import Image
 
 SMALL: dict[str, Any] = {"resize": 24, "workers": 1}
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def folder(root: Path, classes: tuple[str, ...], count: int = 6) -> Path:
@@ -216,9 +211,7 @@ class TestWhileItIsRead:
             "origin.RecordOrigin._fetch = lambda self, at: os._exit(9) if 5 in at else fetch(self, at)\n"
             "sys.exit(worker.main())"
         )
-        options = PackOptions(resize=24, max_errors=1)
-        with WorkerPool(1, (sys.executable, "-c", program)) as pool:
-            report = run(source, tmp_path / "out.lmdb", options, PackProgress(), pool)
+        report = pack_with(source, tmp_path / "out.lmdb", program, resize=24, max_errors=1)
         assert (report.packed, report.failed) == (69, 1)
         assert json.loads((tmp_path / "out.lmdb.errors.jsonl").read_text())["path"] == "05"
 

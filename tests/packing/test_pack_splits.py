@@ -66,21 +66,8 @@ def test_a_split_without_images_is_left_out_and_said() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "",
-        "val",
-        "val=x",
-        "val=0",
-        "val=-0.1",
-        "val=1",
-        "val=0.6,test=0.4",
-        "train=0.5",
-        "all=0.1",
-        "a b=0.1",
-        "val=0.1,val=0.2",
-        "val=nan",
-        "val=inf",
-        {},
-        5,
+        *("val", "val=x", "val=0", "val=-0.1", "val=1", "val=nan", "val=inf", "val=0.6,test=0.4", "val=0.1,val=0.2"),
+        *("", "train=0.5", "all=0.1", "a b=0.1", {}, 5),
     ],
 )
 def test_shares_that_cannot_be(value: object) -> None:

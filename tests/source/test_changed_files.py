@@ -53,12 +53,6 @@ def after(number: int) -> bytes:
 CHANGED = [number for number in range(COUNT) if before(number) != after(number)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "iofast"
-
-
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Everything here decodes with this implementation of the kernel."""

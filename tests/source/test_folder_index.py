@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folder_images import image, make_folder, settle
+from folder_images import image, settle
 
 from iofast.errors import ContainerError, SourceError
 from iofast.source import folder_index as index_module
@@ -26,19 +26,6 @@ from iofast.source.folder import FolderReader
 reader = FolderReader(sys.argv[1])
 print(len(reader), reader.locate(range(len(reader))).width.sum(), reader.manifest.fingerprint)
 """
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder for each test."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "iofast"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """See `make_folder`."""
-    return make_folder(tmp_path)
 
 
 @pytest.fixture

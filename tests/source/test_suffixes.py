@@ -19,11 +19,6 @@ from iofast.source.listing import Source
 from iofast.source.scan import scan
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def paths(source: Source) -> list[str]:
     return [os.fsdecode(path) for path in source.paths]
 
