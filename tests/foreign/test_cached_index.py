@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,17 +165,6 @@ def test_a_file_written_to_during_the_scan(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(cached_index, "stamps", stamps)
     with pytest.raises(SourceError, match=r"x\.tfrecord was written to while it was indexed"):
         open_reader(path)
-
-
-def test_many_threads_open_at_once(tmp_path: Path) -> None:
-    path = tar(tmp_path, OLD)
-    found: list[list[bytes | None]] = []
-    threads = [threading.Thread(target=lambda: found.append(images(path))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [OLD] * 6
 
 
 @given(

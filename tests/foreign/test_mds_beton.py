@@ -233,12 +233,3 @@ def test_damaged_mds(name: str, damage: tuple[int, bytes, bool]) -> None:
         path = write_mds(Path(folder) / "mds", COLUMNS, SAMPLES)
         (path / name).write_bytes(damaged((path / name).read_bytes(), *damage))
         whatever(path)
-
-
-@settings(max_examples=60)
-@given(st.binary(max_size=4000))
-def test_any_bytes_as_beton(data: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "x.beton"
-        path.write_bytes(b"\2\0" + data)
-        whatever(path)
