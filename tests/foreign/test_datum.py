@@ -1,4 +1,4 @@
-"""Caffe's Datum, compared with protobuf, and with what no protobuf would take."""
+"""Caffe's Datum, compared with protobuf."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_flips_and_cuts(data: Any) -> None:
         (b"\x38\x01" * 65, "more than 64 parts"),
     ],
 )
-def test_what_is_no_datum(data: bytes, message: str) -> None:
+def test_other_bytes_are_an_error(data: bytes, message: str) -> None:
     with pytest.raises(NoDatumError, match=message):
         parse(data)
 

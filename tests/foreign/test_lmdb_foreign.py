@@ -79,7 +79,7 @@ def test_labels_from_a_list(tmp_path: Path) -> None:
         ("n00/image 0.JPEG 0\n", "has the label 0, expected 1"),
     ],
 )
-def test_lists_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_lists_of_labels(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "list").write_text(text)
     with pytest.raises(SourceError, match=message):
         open_reader(write(tmp_path / "x", plain()), {"labels": str(tmp_path / "list"), "label_base": 1})

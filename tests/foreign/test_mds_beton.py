@@ -1,4 +1,4 @@
-"""MosaicML's MDS and FFCV's beton: read whole, converted, never believed."""
+"""MosaicML's MDS and FFCV's beton: records, conversion, damage."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TestMds:
         assert verify(folder).images == 10
 
     def test_bomb(self, tmp_path: Path) -> None:
-        """A shard that unpacks to more than its index says is cut off, not held in memory."""
+        """A shard that unpacks to more than the size in its index is an error before it fills the memory."""
         folder = write_mds(tmp_path / "mds", COLUMNS, SAMPLES, compression="gz", pack=gzip.compress)
         (folder / "shard.00000.mds.gz").write_bytes(gzip.compress(bytes(1 << 26)))
         with pytest.raises(ContainerError, match="unpacks to more bytes"):

@@ -1,4 +1,4 @@
-"""Tar shards of other programs: what WebDataset makes of them, indexed once, watched for changes, never trusted."""
+"""Tar shards of other programs: records as in WebDataset, names, labels, damage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def records(path: Path) -> list[Record]:
 
 
 def theirs(*paths: Path) -> list[Record]:
-    """What webdataset makes of the shards."""
+    """The records that webdataset reads from the shards."""
     from webdataset.tariterators import group_by_keys, tar_file_expander
 
     found: list[dict[str, bytes]] = []
@@ -138,7 +138,7 @@ def test_labels_below_their_base(tmp_path: Path) -> None:
         open_reader(path, {"names": {"path": "x"}})
 
 
-def test_what_is_no_file_is_skipped(tmp_path: Path) -> None:
+def test_links_and_folders_are_skipped(tmp_path: Path) -> None:
     pytest.importorskip("webdataset")
     path = tmp_path / "x.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "global"}) as tar:
@@ -198,7 +198,7 @@ def test_part_of_a_set_of_ours(tmp_path: Path) -> None:
         ("x.tar", b"", "is not a file, or is empty"),
     ],
 )
-def test_what_is_no_tar(tmp_path: Path, name: str, data: bytes, error: str) -> None:
+def test_other_files_are_an_error(tmp_path: Path, name: str, data: bytes, error: str) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ContainerError, match=error):
         open_reader(tmp_path / name)

@@ -197,7 +197,7 @@ def test_impossible_names(options: dict[str, Any], message: str) -> None:
 # Damage.
 
 
-def test_what_is_no_tfrecord_file(tmp_path: Path) -> None:
+def test_invalid_files(tmp_path: Path) -> None:
     plain = write(tmp_path / "a", [imagenet(0)])
     (tmp_path / "b.gz").write_bytes(gzip.compress(plain.read_bytes()))
     (tmp_path / "c").write_bytes(b"something else entirely")

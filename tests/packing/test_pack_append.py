@@ -1,4 +1,4 @@
-"""`--append`: what is there stays as it is, and a kill at any point leaves the old container or the new one."""
+"""`--append`: existing records stay as they are, and a kill at any point leaves the old container or the new one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TestAppend:
 
     @pytest.fixture
     def whole(self, sources: tuple[Path, Path], target: Path, tmp_path: Path) -> dict[str, str]:
-        """The files that an undisturbed append gives."""
+        """The files of an undisturbed append."""
         shutil.copytree(target.parent, tmp_path / "whole")
         pack(sources[1], tmp_path / "whole" / target.name, append=True, **options_of(tmp_path / "whole" / target.name))
         return contents(tmp_path / "whole")
@@ -74,7 +74,7 @@ class TestAppend:
         assert len(dataset) == 105
         assert int(dataset[100][1]) == 3
 
-    def test_what_was_published_is_not_touched(self, sources: tuple[Path, Path], target: Path) -> None:
+    def test_published_shards_stay_as_they_are(self, sources: tuple[Path, Path], target: Path) -> None:
         before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in target.parent.iterdir()}
         pack(sources[1], target, append=True, **options_of(target))
         after = {path.stat().st_ino: path.read_bytes() for path in target.parent.iterdir()}
@@ -83,7 +83,7 @@ class TestAppend:
         assert all(after[inode] == data for inode, data in shards)
 
     def test_twice_for_any_number_of_workers(self, sources: tuple[Path, Path], target: Path, tmp_path: Path) -> None:
-        """Appended sets grow again; the bytes do not depend on workers; splits and fingerprints stay whole."""
+        """Two appends; the bytes do not depend on the number of workers."""
         third = make(tmp_path / "three", ("f",), 20, 3)
         found = []
         for workers in (1, 3):
@@ -139,7 +139,7 @@ class TestAppend:
     def test_a_kill_at_any_step_leaves_the_old_or_the_new(
         self, sources: tuple[Path, Path], target: Path, whole: dict[str, str]
     ) -> None:
-        """The run ends at each call that changes names; a reader finds 60 or 105 records, the same command ends it."""
+        """Killed at each call that changes names: a reader finds 60 or 105 records; the same command resumes."""
         kept = target.parent.with_name("kept")
         shutil.copytree(target.parent, kept)
         seen = [kill_at(steps, sources[1], target, kept, whole) for steps in range(1, 9)]
@@ -151,7 +151,7 @@ class TestAppend:
     def test_a_kill_while_the_folder_goes(
         self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], call: str
     ) -> None:
-        """`appending` is gone, the lock or the empty folder is still there: nothing is added a second time."""
+        """Without `appending`, but with the lock or the empty folder: nothing is appended a second time."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 os, call, _killed_at("lock" if call == "unlink" else f"{target.name}.partial", getattr(os, call))
@@ -175,7 +175,7 @@ class TestAppend:
         shutil.copytree(target.parent, kept)
         kill_at(steps, sources[1], target, kept, whole)
 
-    def test_interrupted_and_gone_on_with_by_another_command(
+    def test_interrupted_and_resumed_after_another_command(
         self, sources: tuple[Path, Path], target: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def stop(*_: object) -> None:
@@ -195,7 +195,7 @@ class TestAppend:
 
 
 def kill_at(steps: int, source: Path, target: Path, kept: Path, whole: dict[str, str]) -> int | None:
-    """End an append at a step; how many records a reader finds then, None where it had fewer steps."""
+    """Kill an append at a step. Return the number of records then, None if it had fewer steps."""
     shutil.rmtree(target.parent)
     shutil.copytree(kept, target.parent)
     counted, killed = _Stop(steps), False
@@ -233,7 +233,7 @@ class Killed(BaseException):
 
 
 class _Stop:
-    """Lets so many calls pass; from then on every one ends the run."""
+    """Counts calls; from number `passed` on, each one kills the run."""
 
     def __init__(self, passed: int) -> None:
         self.left = passed
@@ -249,7 +249,7 @@ class _Stop:
         return counted
 
 
-def test_what_pack_did_not_make(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_container_that_pack_did_not_make(sources: tuple[Path, Path], tmp_path: Path) -> None:
     from iofast import open_writer
 
     with open_writer(tmp_path / "x.tar", classes=["b"]) as writer:
@@ -266,7 +266,7 @@ def test_classes_or_none(sources: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_new_fields_and_other_library_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of the index get wider; the recipe names every version that took part."""
+    """Rows of the index get wider; the recipe lists all versions."""
     make(tmp_path / "images", (".",), 6, 5)
     for number, text in enumerate(("path\n", "path,caption\n")):
         rows = [f"images/{i:03d}.png" + ",words" * number for i in range(3 * number, 3 * number + 3)]
@@ -284,8 +284,8 @@ def test_new_fields_and_other_library_versions(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_lists_speak_of_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool) -> None:
-    """What failed, and what was equal, stands in one file for all images of the container."""
+def test_lists_cover_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool) -> None:
+    """One file lists the failed images of all runs, another one their duplicates."""
     keys = []
     for name, seed in (("one", 1), ("two", 2), ("three", 3)):
         make(tmp_path / name, ("b",), 4, seed)

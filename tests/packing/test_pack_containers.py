@@ -1,4 +1,4 @@
-"""Packing into every container: equal records, equal bytes for any number of workers, and going on after a kill."""
+"""Packing into every container: equal records, equal bytes for any number of workers, resumed after a kill."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_names_of_shards(images: Path, tmp_path: Path) -> None:
 
 
 def test_shards_of_a_number_of_records(images: Path, tmp_path: Path) -> None:
-    """An image that fails leaves a hole in its shard and moves no border; a shard is that of any other run with it."""
+    """A failed image leaves a hole in its shard and does not change any other shard."""
     pack(images, tmp_path / "a.tar", resize=32, shard_records=30)
     with open_reader(tmp_path / "a.tar") as reader:
         assert [shard.count for shard in reader.manifest.shards] == [30, 30, 30, 14, 26]
@@ -125,7 +125,7 @@ def test_shards_of_a_number_of_records(images: Path, tmp_path: Path) -> None:
         pack(images, tmp_path / "x.lmdb", shard_records=5)
 
 
-def test_a_split_that_the_name_says_already(images: Path, tmp_path: Path) -> None:
+def test_a_split_that_is_part_of_the_name(images: Path, tmp_path: Path) -> None:
     """`train.tar` has train-000000.tar, whether there are other splits or not."""
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "train").symlink_to(images / "train")
@@ -151,7 +151,7 @@ def test_sizes(text: int | str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "1XB", "0", "1e9", "10MBit", True, 0.5])
-def test_sizes_that_are_none(text: Any) -> None:
+def test_invalid_sizes(text: Any) -> None:
     with pytest.raises(OptionError, match="size"):
         PackOptions(shard_size=text)
 
@@ -171,7 +171,7 @@ class TestResume:
     def test_an_interrupted_run_goes_on(
         self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Journals so short that most are gone when the run is interrupted; three times."""
+        """Interrupted three times, with journals so short that most are gone by then."""
         monkeypatch.setattr(pool, "JOURNAL", 4000)
         for at in (12, 9, 15):
             interrupt(images, tmp_path / name, at, resize=32, **in_shards(name, SHARD))
@@ -183,7 +183,16 @@ class TestResume:
         assert digests(tmp_path) == whole[name]
         assert not (tmp_path / f"{name}.partial").exists()
 
-    def test_other_options_are_told_apart(self, images: Path, tmp_path: Path, name: str) -> None:
+    def test_a_shard_may_end_within_a_chunk(self, images: Path, tmp_path: Path, name: str) -> None:
+        """Chunks have two images."""
+        options: dict[str, Any] = {"resize": 32} if name.endswith("lmdb") else {"resize": 32, "shard_records": 7}
+        interrupt(images, tmp_path / name, 30, **options)
+        pack(images, tmp_path / name, **options)
+        (tmp_path / "whole").mkdir()
+        pack(images, tmp_path / "whole" / name, **options)
+        assert digests(tmp_path) == digests(tmp_path / "whole")
+
+    def test_other_options_are_an_error(self, images: Path, tmp_path: Path, name: str) -> None:
         interrupt(images, tmp_path / name, 20, resize=32, **in_shards(name, SHARD))
         with pytest.raises(TargetError, match="quality=90, not 50"):
             pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD), quality=50)
@@ -201,7 +210,7 @@ class TestResume:
     def test_images_that_failed_are_tried_again(
         self, images: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One stays bad, one is mended meanwhile: the bytes are those of a run that never saw it broken."""
+        """One image stays bad, one is mended: the bytes are those of a run with the mended image."""
         monkeypatch.setattr(pool, "JOURNAL", 4000)
         source = tmp_path / "images"
         for path in sorted(images.glob("train/c0/*.jpg")):
@@ -229,7 +238,7 @@ class TestResume:
 
 
 def test_labels_that_count_from_one(images: Path, tmp_path: Path) -> None:
-    """0 is the background for who reads the Examples; `cls` and the index count from 0 as everywhere."""
+    """In the Examples 0 is the background; `cls` and the index count from 0 as everywhere."""
     target = tmp_path / "out.tfrecord"
     wanted: dict[str, Any] = {"resize": 16, "workers": 1}
     pack(images, target, label_base=1, **wanted)

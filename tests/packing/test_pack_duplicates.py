@@ -1,4 +1,4 @@
-"""Equal images are found, and dropped where that is asked for: the same for any number of workers and after a kill."""
+"""Duplicates are found, and dropped on request, independent of the number of workers and of kills."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_dropped_for_any_number_of_workers_and_after_a_kill(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_of_what_was_there_before(images: Path, tmp_path: Path, name: str) -> None:
+def test_duplicates_of_records_before_the_append(images: Path, tmp_path: Path, name: str) -> None:
     pack(images, tmp_path / name, drop_duplicates=True)
     before = {key: first for key, first in listed(tmp_path / name).items() if key < 119}  # the last one was dropped
     more = tmp_path / "more" / "c0"

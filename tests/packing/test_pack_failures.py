@@ -1,4 +1,4 @@
-"""Packing when things go wrong: dying workers, killed runs, full disks, two runs at once."""
+"""Packing with dying workers, killed runs, full disks, and two runs at once."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class TestDyingWorkers:
         assert line["path"] == "050_killer.png"
         assert "SIGSEGV" in line["reason"]
 
-    def test_an_image_that_was_in_hand_when_one_worker_died_is_not_blamed(self, tmp_path: Path) -> None:
-        """Killed while the chunk was done at once, killed again image by image: as when memory runs out."""
+    def test_one_death_alone_is_no_failed_image(self, tmp_path: Path) -> None:
+        """Killed in a whole chunk, then again image by image, as when memory runs out."""
         source = few(tmp_path / "images", good=5)
         (source / "002_unlucky.png").write_bytes((source / "000.png").read_bytes())
         deaths = tmp_path / "deaths"
@@ -217,7 +217,7 @@ class TestResume:
             ({"resize": 128, "class_order": "natural"}, "class_order=lexicographic, not natural"),
         ],
     )
-    def test_other_options_are_told_apart(
+    def test_other_options_are_an_error(
         self, images: Path, interrupted: Path, options: dict[str, int], words: str
     ) -> None:
         before = journal_size(interrupted)
@@ -225,7 +225,7 @@ class TestResume:
             pack(images, interrupted, **options)  # type: ignore[arg-type]
         assert journal_size(interrupted) == before
 
-    def test_another_source_is_told_apart(self, interrupted: Path, tmp_path: Path) -> None:
+    def test_another_source_is_an_error(self, interrupted: Path, tmp_path: Path) -> None:
         with pytest.raises(TargetError, match="a run with 200 images, not 3"):
             pack(few(tmp_path / "other", good=3), interrupted, resize=128)
 
@@ -261,7 +261,7 @@ class TestTargets:
             with pytest.raises(TargetError, match="not writable"):
                 pack(source, tmp_path / "locked" / "out.lmdb")
 
-    def test_too_little_space_is_said_before_work(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_little_space_is_an_error_before_work(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = few(tmp_path / "images", good=20)
         usage = type("Usage", (), {"free": 4096, "total": 8192, "used": 4096})
         monkeypatch.setattr("shutil.disk_usage", lambda _: usage)

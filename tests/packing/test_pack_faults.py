@@ -1,4 +1,4 @@
-"""Packing while the disk fills, reads fail, and files vanish or change: the short form of `make torture PART=kills`."""
+"""Packing while the disk fills, reads fail, and files vanish or change; a short form of `make torture PART=kills`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path) -> None:
-    """From some write on every write fails: one line, nothing under the final name, and the same command goes on."""
+    """From some write on, every write fails: one line, no target, and the same command resumes."""
     case = Case(name, images, None)
     whole, folder = tmp_path / "whole", tmp_path / "full"
     for each in (whole, folder):

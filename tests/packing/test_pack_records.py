@@ -1,4 +1,4 @@
-"""Packing the records of containers: what comes out is what packing the same files from a folder gives."""
+"""Packing the records of containers equals packing the same files from a folder."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def direct(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What packing the folder gives, by name of the options."""
+    """The results of packing the folder, by name of the options."""
     root = tmp_path_factory.mktemp("direct")
     pack(images, root / "small.lmdb", fields=FIELDS, **SMALL)
     pack(images, root / "kept.lmdb", fields=FIELDS, workers=1)
@@ -95,7 +95,7 @@ class TestOurs:
         with pytest.raises(OptionError, match=r"fields: 'depth\.png' is not a field of the records, which have cls, j"):
             pack(direct["kept"], tmp_path / "none.lmdb", fields="depth.png", **SMALL)
 
-    def test_json_that_says_more_is_kept_beside(self, tmp_path: Path) -> None:
+    def test_json_with_further_members_is_kept_as_a_field(self, tmp_path: Path) -> None:
         """`container_sets` writes boxes into `json`: they come along, and can follow the image."""
         source = build(tmp_path / "set.lmdb", 6, splits=False)
         pack(source, tmp_path / "out.lmdb", resize=20, boxes="meta.json", workers=1)
@@ -172,7 +172,7 @@ def beton(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def twelve(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
-    """A folder of the pictures, and what packing makes of them."""
+    """A folder of the pictures, and their packed JPEGs."""
     root = tmp_path_factory.mktemp("twelve")
     for number in NUMBERS:
         (root / f"{number:03d}.jpg").write_bytes(PICTURES[number])
@@ -235,7 +235,7 @@ class TestFields:
         assert (y.fields["cls.txt"], y.fields["meta.json"]) == (b"tabby", b"{}")
         assert sorted(z.fields) == ["jpg", "json"]
 
-    def test_what_files_mean_can_be_said(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_options_for_foreign_files(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         members = [(f"{n}.{kind}", data) for n in range(3) for kind, data in (("foto", picture(n)), ("k", b"%d" % n))]
         source = os.fspath(foreign(tmp_path / "their.tar", members))
         names = "image=foto,label=k"
@@ -266,7 +266,7 @@ class TestFailures:
         assert f"{source}: 00000009" in line["reason"]
         assert line["reason"].endswith(" (from cat/009.png)")
 
-    def test_the_shard_of_a_failed_image_is_said(self, tmp_path: Path) -> None:
+    def test_the_reason_names_the_shard_of_a_failed_image(self, tmp_path: Path) -> None:
         source = tar(tmp_path)
         foreign(tmp_path / "their-000001.tar", [("a.jpg", b"no image"), ("b.txt", b"none"), ("c.jpg", PICTURES[5])])
         report = pack(source, tmp_path / "out.lmdb", max_errors=2, **SMALL)
@@ -287,7 +287,7 @@ class TestFailures:
         with pytest.raises(SourceError, match="was changed while"):
             pack_with(source, tmp_path / "out.lmdb", program, resize=24)
 
-    def test_what_cannot_be(self, images: Path, tmp_path: Path) -> None:
+    def test_invalid_sources_and_options(self, images: Path, tmp_path: Path) -> None:
         source = build(tmp_path / "set.lmdb")
         impossible: list[tuple[Any, str, dict[str, Any], str]] = [
             (source, "out.lmdb", {"path_column": "x"}, "columns are a manifest's, found the container"),
@@ -335,7 +335,7 @@ class TestResume:
         for path in (tmp_path / "whole").iterdir():
             assert sha256(tmp_path / path.name) == sha256(path)
 
-    def test_a_source_that_has_changed_is_told_apart(self, source: Path, tmp_path: Path) -> None:
+    def test_a_changed_source_is_an_error(self, source: Path, tmp_path: Path) -> None:
         kill(source, tmp_path / "out.lmdb", 10, resize=128)
         os.utime(source, ns=(0, source.stat().st_mtime_ns + 10**9))
         with pytest.raises(TargetError, match="the source as it was before it changed"):

@@ -1,4 +1,4 @@
-"""Packing the records of containers: what is unusual about the container, or happens to it meanwhile."""
+"""Packing the records of containers: unusual containers, and containers that change meanwhile."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def theirs(path: Path, names: list[str]) -> Path:
 
 
 def reading(source: Path) -> RecordOrigin:
-    """What a worker reads the container with."""
+    """The origin of a worker that packs the container."""
     with open_reader(source) as reader:
         return RecordOrigin(os.fspath(source), None, {}, listing.state_of(reader, source))
 
@@ -60,7 +60,7 @@ def rows(count: int) -> list[Image]:
 class TestWhatItSays:
     @pytest.mark.parametrize("named", [True, False])
     def test_annotations_are_turned_once(self, tmp_path: Path, named: bool) -> None:
-        """Half a turn tells no mask by its size: packing has turned it, and boxes only where it was told of them."""
+        """Packing turns masks always, but boxes only with the option `boxes`. Half a turn keeps the size."""
         root = folder(tmp_path / "images", ("a",), 4)
         for number, turned in enumerate((1, 3, 6, 8)):
             path = root / "a" / f"{number:03d}.jpg"
@@ -226,7 +226,7 @@ class TestWhileItIsRead:
             run(source, tmp_path / "out.lmdb", PackOptions(resize=24), Writes(), pool)
         assert not (tmp_path / "out.lmdb").exists()
 
-    def test_going_on_with_other_names(self, tmp_path: Path) -> None:
+    def test_resuming_with_other_names_is_an_error(self, tmp_path: Path) -> None:
         members = [("1.one", picture(1)), ("1.two", picture(2)), ("2.one", b"none"), ("2.two", b"none")]
         source = foreign(tmp_path / "their.tar", members)
         with pytest.raises(ErrorBudgetError):
@@ -242,7 +242,7 @@ class TestWhileItIsRead:
         with pytest.raises(DecodeError, match="the image is larger than 1 GiB"):
             opened.read(rows(1)[0])
 
-    def test_the_place_of_a_failure_is_told_whatever_is_damaged(self, tmp_path: Path) -> None:
+    def test_the_reason_names_the_container_even_if_the_record_has_no_name(self, tmp_path: Path) -> None:
         source = theirs(tmp_path / "their.tar", ["a"])
         opened = reading(source)
         assert opened.blame(rows(1)[0], "broken") == f"broken (in {source})"

@@ -1,4 +1,4 @@
-"""Packing: what comes out is what went in, whatever the number of workers, and options do what they say."""
+"""Packing a folder: records, options, reports."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def difference(payload: bytes, source: Path, size: tuple[int, int]) -> float:
 
 
 @pytest.mark.parametrize("notes", [{"a": {1}}, {"quality": 1}, {"pillow": "1"}, {"x": float("nan")}, "words"])
-def test_notes_that_cannot_be(notes: Any) -> None:
+def test_invalid_notes(notes: Any) -> None:
     with pytest.raises(OptionError, match="notes"):
         PackOptions(notes=notes)
 
@@ -83,7 +83,7 @@ def test_class_folders_become_labelled_records(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["images", "out.lmdb"]
 
 
-def test_nothing_of_the_run_is_in_the_bytes(tmp_path: Path) -> None:
+def test_the_bytes_do_not_depend_on_the_run(tmp_path: Path) -> None:
     source = make_classes(tmp_path / "images")
     pack(source, tmp_path / "1.lmdb", resize=16, workers=1)
     source.rename(tmp_path / "pictures")
@@ -198,7 +198,7 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert json.loads(Path(report.errors_file).read_text())["path"] == "\\xff\\xfe.png"
 
 
-def test_recipe_says_what_shaped_the_pixels_and_nothing_of_the_run(tmp_path: Path) -> None:
+def test_the_recipe_has_options_of_pixels_and_none_of_the_run(tmp_path: Path) -> None:
     source = make_classes(tmp_path / "images")
     pack(source, tmp_path / "out.lmdb", resize=16, quality=77, workers=2, max_errors=3)
     with LmdbReader(tmp_path / "out.lmdb") as reader:

@@ -1,4 +1,4 @@
-"""Restart markers, from the option to the container: what is written, what is recorded, what `iofast info` says."""
+"""Restart markers: in packed files, in the recipe, and in the output of `iofast info`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def shown(payload: bytes) -> Pixels:
         ({"format": "webp", "resize": 64}, None),
     ],
 )
-def test_what_the_recipe_says(keywords: PackKeywords, recorded: object) -> None:
+def test_the_recipe(keywords: PackKeywords, recorded: object) -> None:
     assert PackOptions(**keywords).shaping().get("restart") == recorded
     assert PackOptions(**keywords).recipe().restart == recorded
 

@@ -1,4 +1,4 @@
-"""Plain folders as readers: what they say, what the kernel gets, files that change, threads."""
+"""Plain folders as readers: columns, fields, payloads, changing files, threads."""
 
 from __future__ import annotations
 

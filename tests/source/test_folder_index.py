@@ -1,4 +1,4 @@
-"""The index of a plain folder: built once, found again, shared by processes, never trusted too far."""
+"""The index of a plain folder: built once, reused, shared by processes, validated."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_index_from_just_after_a_change_is_not_trusted(root: Path, builds: li
     assert len(builds) == 3
 
 
-def test_a_cache_that_cannot_be_used_is_done_without(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_cache_is_no_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = root.parent / "file"
     blocked.write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
@@ -132,7 +132,7 @@ def test_many_processes_open_at_once_and_one_reads_the_headers(root: Path, cache
     assert len(list(cache.glob("*.index"))) == 1
 
 
-def test_whoever_waits_for_the_lock_uses_what_was_built(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_wait_for_the_lock_use_the_new_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
     real = index_module.build_index
 

@@ -1,4 +1,4 @@
-"""Manifest files as sources: CSV, TSV, JSON lines, Parquet; what they may say and how they are refused."""
+"""Manifest files as sources: CSV, TSV, JSON lines, Parquet, and their errors."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_parquet_reads_as_json_lines_do(tmp_path: Path) -> None:
         scan(tmp_path / "bad.parquet")
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *args: object, **named: object) -> object:

@@ -1,4 +1,4 @@
-"""Scanning folders: torchvision's order, class numbers, splits, what is left out, what is refused."""
+"""Scanning folders: torchvision's order, class numbers, splits, left-out files, errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def paths(source: object) -> list[str]:
 
 
 def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
-    """What torchvision's ImageFolder documents: sorted class folders, each walked in sorted order with sorted names."""
+    """ImageFolder's order, as torchvision documents it: sorted class folders, each walked in sorted order."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     samples = []
     for label, name in enumerate(classes):
@@ -49,7 +49,7 @@ def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
     return classes, samples
 
 
-def test_class_folders_stand_in_the_order_of_image_folder(tmp_path: Path) -> None:
+def test_class_folders_are_listed_in_the_order_of_image_folder(tmp_path: Path) -> None:
     names = [
         "b/2.jpg",
         "b/10.JPEG",
@@ -82,7 +82,7 @@ NAME = st.text("ab-.B/é", min_size=1, max_size=6).filter(lambda name: not re.se
 
 @settings(max_examples=60)
 @given(st.sets(NAME, min_size=1, max_size=12))
-def test_any_tree_stands_in_the_order_of_image_folder(names: set[str]) -> None:
+def test_any_tree_is_listed_in_the_order_of_image_folder(names: set[str]) -> None:
     folders = {"/".join(parts[:n]) for name in names for parts in [name.split("/")] for n in range(1, len(parts))}
     with TemporaryDirectory() as folder:
         root = make(Path(folder), [f"{name}.jpg" for name in names if name not in folders] + ["a/a.jpg"])
@@ -280,7 +280,7 @@ def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
         (["._a.jpg"], "found 1 hidden images"),
     ],
 )
-def test_no_images_says_what_was_looked_for_and_found(tmp_path: Path, files: list[str], message: str) -> None:
+def test_a_folder_without_images_is_an_error(tmp_path: Path, files: list[str], message: str) -> None:
     with pytest.raises(SourceError, match=message) as caught:
         scan(make(tmp_path, files))
     assert "\n" not in str(caught.value)

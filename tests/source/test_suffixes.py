@@ -1,4 +1,4 @@
-"""Files of a folder whose suffix is no image's: known by their first bytes, or left out with a word about them."""
+"""Files whose suffix is not that of an image: identified by their first bytes, or left out with a note."""
 
 from __future__ import annotations
 
