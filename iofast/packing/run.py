@@ -120,7 +120,7 @@ def _check_possible(options: PackOptions, place: Target) -> None:
     if recipe.format == "keep" and recipe.restart and kernel.backend != "native":
         raise OptionError(
             f"restart {recipe.restart} for JPEGs that are kept needs the native kernel, found the Python one: "
-            "`iofast doctor` tells why"
+            "`iofast doctor` shows the reason"
         )
 
 

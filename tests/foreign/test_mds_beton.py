@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import json
 import pickle
+import struct
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,14 @@ class TestBeton:
             open_reader(write_beton(tmp_path / "x.beton", FIELDS, BETON, finished=False))
         with pytest.raises(ContainerError, match="version 1"):
             open_reader(write_beton(tmp_path / "x.beton", FIELDS, BETON, version=1))
+        for data, message in (
+            (b"\2\0", "has 2 bytes, fewer than the header"),
+            (struct.pack("<HHIQQ", 2, 0, 64, 1, 99), "0 fields and 1 samples are impossible"),
+            (struct.pack("<HHIQQ", 2, 1, 64, 1, 99), "ends within the descriptions of its 1 fields"),
+        ):
+            (tmp_path / "x.beton").write_bytes(data)
+            with pytest.raises(ContainerError, match=message):
+                open_reader(tmp_path / "x.beton")
 
 
 def whatever(path: Path) -> None:

@@ -153,8 +153,11 @@ def test_links_and_folders_are_skipped(tmp_path: Path) -> None:
     assert records(path) == theirs(path) == [Record("c", {"jpg": b"abc", "txt": b"abc"})]
 
 
+META = {"__meta__/x.json": b"ignored"}  # as in WebDataset
+
+
 def test_fields_that_cannot_be_named_are_counted(tmp_path: Path) -> None:
-    path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"})
+    path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"} | META)
     with ForeignReader("x", TarShards([str(path)], ForeignOptions())) as reader:
         assert list(reader) == [Record("a", {"jpg": b"1"})]
         assert reader.left_out == ("members whose names make no key and field: 3 left out",)

@@ -285,7 +285,7 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path, make: Callable[[Path], N
         ("filter", ["gauss"]),
         ("format", ["gif"]),
         ("quality", [0, 101, "90"]),
-        ("reducing_gap", [0.5]),
+        ("reducing_gap", [0.5, 0]),  # 0 has no effect without `resize`
         ("max_pixels", [0]),
         ("shuffle", [-1]),
         ("class_order", ["random"]),
